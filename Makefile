@@ -1,0 +1,85 @@
+# make book | test | ...: see `make help`. Every target makes its own virtual environment first.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PROFILE ?= default
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+# A Python named by the caller gets an environment of its own (.venv-3.12); without one, the first Python that is
+# new enough fills .venv.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+ifeq ($(origin PYTHON),undefined)
+  PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+      "$$p" -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+  VENV ?= .venv
+else
+  VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+endif
+PY := $(VENV)/bin/python
+EXTRAS ?= book,test,cpu
+
+# Pinned versions are for continuous integration; a user gets whatever pyproject.toml allows.
+CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
+KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
+
+.PHONY: help venv book test test-book test-oldest bench losslessness pocket doctor check clean distclean
+
+help:  ## show this list
+	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
+	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 16 | sed 's/^/  make /'
+
+# The stamp is written last, so an interrupted installation is seen: one that began and never ended is begun anew.
+venv:  ## create or repair the virtual environment
+	@if ! "$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null; then \
+	  echo "Python 3.11 or newer is needed; '$(PYTHON)' is not. Name one: PYTHON=python3.12 make test" >&2; exit 1; fi; \
+	key="$(KEY)"; \
+	if [ "$$(cat $(VENV)/.installed 2>/dev/null)" = "$$key" ] && $(PY) -c '' 2>/dev/null; then exit 0; fi; \
+	if [ -e $(VENV)/.installing ] || { [ -e $(VENV) ] && ! $(PY) -c '$(NEW_ENOUGH)' 2>/dev/null; }; then \
+	  echo "$(VENV) is incomplete: starting it again"; rm -rf $(VENV); fi; \
+	if [ -e $(VENV) ] && [ "$$($(PY) -VV)" != "$$($(PYTHON) -VV)" ]; then \
+	  echo "$(VENV) holds another Python: starting it again"; rm -rf $(VENV); fi; \
+	echo "Installing into $(VENV) with $$($(PYTHON) --version) (a few minutes the first time)"; \
+	[ -x $(PY) ] || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "venv failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
+	rm -f $(VENV)/.installed; touch $(VENV)/.installing; \
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade-strategy only-if-needed \
+	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
+	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
+
+book: venv  ## execute the notebooks and render the book (PROFILE=default)
+	@$(PY) -m specdec_lib run --profile $(PROFILE) $(ARGS)
+	@$(PY) -m specdec_lib book
+
+test: venv  ## run the tests
+	@$(PY) -m pytest $(ARGS)
+
+test-book: venv  ## open every page of the built book in a headless browser
+	@$(PY) -m pytest -m browser tests/test_book.py $(ARGS)
+
+test-oldest:  ## run the tests on the oldest transformers that is supported
+	@$(MAKE) venv VENV=.venv-oldest EXTRAS=test,cpu,book PIN='transformers==5.17.*' CI=
+	@.venv-oldest/bin/python -m pytest -m 'not browser and not notebooks' $(ARGS)
+
+bench: venv  ## measure speed against transformers into _build/bench.json
+	@$(PY) -m specdec_lib bench $(ARGS)
+
+losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
+	@$(PY) -m specdec_lib losslessness $(ARGS)
+
+pocket: venv  ## train the pocket models again (hours on a CPU)
+	@$(PY) -m specdec_lib pocket $(ARGS)
+
+doctor: venv  ## report versions, devices and data that this machine has
+	@$(PY) -m specdec_lib doctor
+
+check: venv  ## static checks of notebooks, parameters and pages
+	@$(PY) -m specdec_lib check
+
+clean:  ## remove what was generated, keep the environment
+	rm -rf _build book/notebooks .pytest_cache .hypothesis build dist conf.py
+	find specdec_lib tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the environments too
+	rm -rf .venv .venv-* specdec_lib.egg-info

@@ -1,0 +1,68 @@
+"""Where the project's files are, in a checkout and in an installed wheel.
+
+In a checkout :data:`ROOT` is the repository and the data lie in ``data/``. An installed wheel has no repository
+(``ROOT`` is None) and carries what it needs of ``data/`` inside the package, as ``specdec_lib/_data``.
+"""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+"""Folder of the package itself."""
+
+
+def _checkout(folder: Path) -> Path | None:
+    """``folder`` if it is the repository the package lies in, else None."""
+    return folder if (folder / "pyproject.toml").is_file() and (folder / "notebooks").is_dir() else None
+
+
+ROOT: Path | None = _checkout(PACKAGE.parent)
+"""The repository, or None when the package is installed from a wheel."""
+
+DATA = ROOT / "data" if ROOT else PACKAGE / "_data"
+"""Data that the project ships."""
+
+POCKET = DATA / "models" / "pocket"
+"""The pocket target and draft models."""
+
+PUBLISHED = DATA / "published"
+"""Numbers of the papers, one CSV file a table."""
+
+
+def root() -> Path:
+    """Return the repository.
+
+    Raises
+    ------
+    FileNotFoundError
+        The package is installed from a wheel, which has no notebooks and no book.
+    """
+    if ROOT is None:
+        raise FileNotFoundError(
+            f"{PACKAGE} is an installed copy without notebooks and book: work in a checkout of the repository"
+        )
+    return ROOT
+
+
+def datasets_root(root: str | os.PathLike[str] | None = None) -> Path | None:
+    """Return the folder that holds the published data sets, or None where none is given.
+
+    Parameters
+    ----------
+    root : path, optional
+        Taken as it is. Without it, the environment variable ``SPECDEC_DATASETS`` counts.
+
+    Raises
+    ------
+    NotADirectoryError
+        A folder is named that is not there.
+    """
+    named = root if root is not None else os.environ.get("SPECDEC_DATASETS") or None
+    if named is None:
+        return None
+    folder = Path(named).expanduser().resolve()
+    if not folder.is_dir():
+        source = "root" if root is not None else "SPECDEC_DATASETS"
+        raise NotADirectoryError(f"{source}={str(named)!r} is not a folder: give the folder of the data sets")
+    return folder
