@@ -1,0 +1,37 @@
+"""What brings results to a page: parameters, recorded values, tables, figures, the runner and the book.
+
+A notebook needs ``from specdec_lib import report`` and nothing else of this package::
+
+    parameters = report.check_parameters(globals())      # in the cell after the parameters
+    report.record("tokens_per_forward", 2.5)
+    report.Table(frame, name="tab-speed", caption="Speed by method")
+"""
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "check_parameters": "session",
+    "record": "recording",
+    "recorded": "recording",
+    "Table": "tables",
+    "TokenView": "tokens",
+    "notice": "notices",
+    "provenance_table": "provenance",
+    "figures": "",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use, so that a command that needs no figures does not import matplotlib.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not _HOMES[name]:
+        return import_module(f"{__name__}.{name}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

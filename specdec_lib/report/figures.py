@@ -1,0 +1,169 @@
+"""One look for all figures: colours that stay apart for colour-blind readers, one colour a method, SVG."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
+"""Okabe and Ito's colours without yellow and black, which vanish on a light or a dark page."""
+
+METHODS: dict[str, str] = {
+    "plain": "#7f7f7f",
+    "PLD": "#0072b2",
+    "PLD+ (h)": "#56b4e9",
+    "PLD+ (a)": "#8c6bb1",
+    "REST": "#009e73",
+    "DReSD": "#cc79a7",
+    "SpecDec": "#d55e00",
+    "SpecDec++": "#e69f00",
+}
+"""The colour of each method, the same in every figure and in every coloured text."""
+
+_MARKERS = "osD^vPX*"
+
+STYLE: dict[str, Any] = {
+    "figure.figsize": (6.4, 3.6),
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "savefig.bbox": None,
+    "font.size": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#d9d9d9",
+    "grid.linewidth": 0.6,
+    "axes.edgecolor": "#666666",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "specdec",
+}
+"""Settings of matplotlib; text is drawn as paths, so a page looks the same wherever it is read."""
+
+
+def use_style() -> None:
+    """Set the style for the rest of the process and, inside Jupyter, SVG as the format of figures."""
+    import matplotlib as mpl
+    from cycler import cycler
+
+    mpl.rcParams.update(STYLE)
+    mpl.rcParams["axes.prop_cycle"] = cycler(color=list(PALETTE))
+    try:
+        from IPython import get_ipython
+    except ModuleNotFoundError:
+        return
+    if get_ipython() is not None:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        # Without a date, the same data give the same bytes.
+        set_matplotlib_formats("svg", metadata={"Date": None}, bbox_inches=None)
+
+
+def color(method: str) -> str:
+    """Return the colour of a method; an unknown name always gets the same one of the palette."""
+    if method in METHODS:
+        return METHODS[method]
+    return PALETTE[int(hashlib.sha256(method.encode()).hexdigest(), 16) % len(PALETTE)]
+
+
+def marker(method: str) -> str:
+    """Return the marker of a method, so that lines can be told apart without colour."""
+    order = list(METHODS)
+    return _MARKERS[order.index(method) % len(_MARKERS)] if method in order else "o"
+
+
+def new(width: float = 6.4, height: float = 3.6, columns: int = 1, **kwargs: Any) -> tuple[Figure, Any]:
+    """Return a figure and its axes; ``kwargs`` go to ``matplotlib.pyplot.subplots``.
+
+    The figure is closed for pyplot, so that Jupyter shows it once: as the value of the cell that returns it.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, columns, figsize=(width, height), **kwargs)
+    plt.close(figure)
+    return figure, axes
+
+
+def lines(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    xlabel: str,
+    ylabel: str,
+    spread: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    ax: Axes | None = None,
+    **kwargs: Any,
+) -> Figure:
+    """Draw one line a method.
+
+    Parameters
+    ----------
+    series : mapping
+        By method: x values and y values.
+    xlabel, ylabel : str
+        With units.
+    spread : mapping, optional
+        By method: lower and upper bound of each y value, drawn as a band.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure without it.
+    kwargs
+        Passed to ``Axes.plot``.
+    """
+    ax = new()[1] if ax is None else ax
+    for method, (x, y) in series.items():
+        ax.plot(x, y, label=method, color=color(method), marker=marker(method), **kwargs)
+        if spread and method in spread:
+            ax.fill_between(x, *spread[method], color=color(method), alpha=0.18, linewidth=0)
+    return _finish(ax, xlabel, ylabel, len(series) > 1)
+
+
+def bars(
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    ylabel: str,
+    errors: Mapping[str, Sequence[float]] | None = None,
+    reference: float | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw one bar a group and method.
+
+    Parameters
+    ----------
+    groups : sequence of str
+        Labels on the x axis.
+    series : mapping
+        By method: one height a group. NaN leaves a gap.
+    ylabel : str
+        With its unit.
+    errors : mapping, optional
+        By method: half the length of each error bar.
+    reference : float, optional
+        Height of a dashed line, such as 1 for plain decoding.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure without it.
+    """
+    ax = new()[1] if ax is None else ax
+    width = 0.8 / max(len(series), 1)
+    for place, (method, heights) in enumerate(series.items()):
+        x = [group - 0.4 + width * (place + 0.5) for group in range(len(groups))]
+        error = errors.get(method) if errors else None
+        ax.bar(x, heights, width=width * 0.92, label=method, color=color(method), yerr=error, ecolor="#444444")
+    ax.set_xticks(range(len(groups)), groups)
+    ax.grid(axis="x", visible=False)
+    if reference is not None:
+        ax.axhline(reference, color="#444444", linestyle="--", linewidth=1)
+    return _finish(ax, "", ylabel, len(series) > 1)
+
+
+def _finish(ax: Axes, xlabel: str, ylabel: str, legend: bool) -> Figure:
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel(ylabel)
+    if legend:
+        ax.legend()
+    return ax.figure

@@ -1,0 +1,39 @@
+"""Boxes that a notebook puts on its page."""
+from __future__ import annotations
+
+from typing import Any
+
+_TEXTS = {
+    "smoke": (
+        "Smoke run",
+        "This page was made with the smallest parameters, to check that everything runs. "
+        "Its numbers are not results: build the book with the default profile for those.",
+    ),
+}
+
+
+class Notice:
+    """A box of MyST, which Jupyter shows as a paragraph.
+
+    Parameters
+    ----------
+    title, text : str
+        One line each.
+    kind : str
+        An admonition of MyST: note, tip, warning.
+    """
+
+    def __init__(self, title: str, text: str, kind: str = "warning"):
+        self.title, self.text, self.kind = title, text, kind
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {
+            "text/plain": f"{self.title}: {self.text}",
+            "text/html": f"<p><b>{self.title}.</b> {self.text}</p>",
+            "text/markdown": f":::{{admonition}} {self.title}\n:class: {self.kind}\n{self.text}\n:::\n",
+        }
+
+
+def notice(profile: str) -> Notice | None:
+    """Return the box that a page of this profile carries, or None for a profile whose numbers are results."""
+    return Notice(*_TEXTS[profile]) if profile in _TEXTS else None

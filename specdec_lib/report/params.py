@@ -1,0 +1,193 @@
+"""The parameters a notebook declares, and the refusal of everything else.
+
+The cell tagged ``parameters`` holds annotated assignments of literals, each with a comment::
+
+    max_new_tokens: int = 128      # tokens generated per prompt
+
+papermill itself runs a notebook with a misspelt parameter, or one of the wrong type, without complaint; the functions
+here read the declarations from the source, without a kernel.
+"""
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+import math
+import tokenize
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+_CONTAINERS: dict[str, type] = {"list": list, "dict": dict}
+
+
+class ParameterError(ValueError):
+    """A parameter is unknown, of the wrong type, or badly declared."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One declared parameter.
+
+    Parameters
+    ----------
+    name : str
+    annotation : str
+        The declared type as written: ``int``, ``float``, ``str``, ``bool``, ``list[...]`` or ``dict[str, ...]``.
+    default : object
+    help : str
+        The comment on the line of the declaration, or on the line above it.
+    """
+
+    name: str
+    annotation: str
+    default: Any
+    help: str = ""
+
+    def accepts(self, value: Any) -> bool:
+        """Say whether ``value`` has the declared type; an int counts as a float, a bool never as a number."""
+        return _conforms(value, ast.parse(self.annotation, mode="eval").body)
+
+
+def parse_declarations(source: str) -> dict[str, Parameter]:
+    """Return the parameters that the source of a ``parameters`` cell declares.
+
+    Raises
+    ------
+    ParameterError
+        The cell holds something other than annotated assignments of literals, or a type outside of the few allowed.
+    """
+    comments = {
+        token.start[0]: (token.string.lstrip("# ").strip(), token.line.strip().startswith("#"))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    declared: dict[str, Parameter] = {}
+    for node in ast.parse(source).body:
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None):
+            raise ParameterError(
+                f"line {node.lineno} of the parameters cell is {ast.unparse(node)!r}: "
+                "write 'name: type = value  # what it is'"
+            )
+        name, annotation = node.target.id, ast.unparse(node.annotation)
+        try:
+            default = ast.literal_eval(node.value)
+        except ValueError:
+            raise ParameterError(f"parameter {name!r}: its default must be a literal, not {ast.unparse(node.value)!r}") from None
+        above = comments.get(node.lineno - 1, ("", False))
+        text = next((comments[line][0] for line in range(node.lineno, node.end_lineno + 1) if line in comments), "")
+        declared[name] = Parameter(name, annotation, default, text or (above[0] if above[1] else ""))
+        if not declared[name].accepts(default):
+            raise ParameterError(f"parameter {name!r} is declared {annotation} but its default is {default!r}")
+    return declared
+
+
+def declared_parameters(notebook: str | Path | Mapping[str, Any]) -> dict[str, Parameter]:
+    """Return the parameters that a notebook declares, in their order.
+
+    Parameters
+    ----------
+    notebook : path or mapping
+        A file, or its content.
+
+    Raises
+    ------
+    ParameterError
+        There is not exactly one cell tagged ``parameters``, or it is badly written.
+    """
+    if isinstance(notebook, Mapping):
+        content, name = notebook, "the notebook"
+    else:
+        import nbformat
+
+        content, name = nbformat.read(str(notebook), as_version=4), Path(notebook).name
+    cells = [
+        cell["source"]
+        for cell in content["cells"]
+        if cell["cell_type"] == "code" and "parameters" in cell.get("metadata", {}).get("tags", [])
+    ]
+    if len(cells) != 1:
+        raise ParameterError(f"{name} has {len(cells)} cells tagged 'parameters'; exactly one is expected")
+    return parse_declarations(cells[0])
+
+
+def unknown_message(name: str, declared: Iterable[str], where: str = "") -> str:
+    """Return the words for a parameter that nobody declared, with the close matches."""
+    names = list(declared)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"declared are {', '.join(names) or 'none'}"
+    return f"unknown parameter {name!r}{f' of {where}' if where else ''}: {hint}"
+
+
+def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str = "") -> dict[str, Any]:
+    """Return ``values`` with integers made floats where a float is declared.
+
+    Raises
+    ------
+    ParameterError
+        A name is not declared or a value does not have the declared type. All faults are named at once.
+    """
+    faults = []
+    for name, value in values.items():
+        if name not in declared:
+            faults.append(unknown_message(name, declared, where))
+        elif not declared[name].accepts(value):
+            faults.append(
+                f"parameter {name!r}{f' of {where}' if where else ''} is {value!r} ({type(value).__name__}); "
+                f"{declared[name].annotation} is expected, for example {declared[name].default!r}"
+            )
+    if faults:
+        raise ParameterError("\n".join(faults))
+    return {
+        name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()
+    }
+
+
+def parse_value(text: str, parameter: Parameter) -> Any:
+    """Read the text of a command line as the declared type: a string as it stands, all else as YAML.
+
+    Raises
+    ------
+    ParameterError
+        The text is not YAML.
+    """
+    if parameter.annotation == "str":
+        return text
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ParameterError(f"parameter {parameter.name!r}: {text!r} cannot be read as {parameter.annotation}") from None
+    if parameter.annotation == "float" and isinstance(value, str):
+        # YAML 1.1 takes 1e-3 for a string, because it has no dot.
+        try:
+            value = float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _conforms(value: Any, annotation: ast.expr) -> bool:
+    if isinstance(annotation, ast.Name):
+        kind = annotation.id
+        if kind == "float":
+            return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+        if kind == "int":
+            return isinstance(value, int) and not isinstance(value, bool)
+        if kind in _SCALARS or kind in _CONTAINERS:
+            return isinstance(value, {**_SCALARS, **_CONTAINERS}[kind])
+    if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
+        kind, inner = annotation.value.id, annotation.slice
+        if kind == "list":
+            return isinstance(value, list) and all(_conforms(item, inner) for item in value)
+        if kind == "dict" and isinstance(inner, ast.Tuple) and len(inner.elts) == 2:
+            return isinstance(value, dict) and all(
+                _conforms(key, inner.elts[0]) and _conforms(item, inner.elts[1]) for key, item in value.items()
+            )
+    raise ParameterError(
+        f"type {ast.unparse(annotation)!r} cannot be used for a parameter: "
+        "use int, float, str, bool, list[...] or dict[str, ...]"
+    )

@@ -1,0 +1,105 @@
+"""Values that a notebook records, for prose to glue in and for tests to read back.
+
+A recorded value is an output of the format that myst-nb's ``glue`` reads, written without importing it, so that a
+notebook needs no Sphinx to run. On the page ``{glue:text}`name:.2f``` shows it.
+"""
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_PREFIX = "application/papermill.record/"
+
+
+class RecordError(ValueError):
+    """A value cannot be recorded, or what was recorded contradicts itself."""
+
+
+def plain(value: Any, name: str = "value") -> Any:
+    """Return ``value`` as Python's own int, float, bool, str, list or dict.
+
+    NumPy scalars, 0-d arrays and 0-d tensors are converted, because their ``repr`` (``np.float64(0.5)``) would reach
+    the page.
+
+    Raises
+    ------
+    RecordError
+        The value is not finite, or of a kind that does not survive writing and reading.
+    """
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RecordError(f"{name!r} is {value}: record a text such as 'not available' where there is no number")
+    if type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [plain(item, name) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, name) for key, item in value.items()}
+    raise RecordError(f"{name!r} is a {type(value).__name__}: record a number, a text, or a list or dict of them")
+
+
+def record(name: str, value: Any, display: bool = False) -> None:
+    """Record one value under a name that is unique in the notebook.
+
+    Parameters
+    ----------
+    name : str
+        Letters, digits and underscores.
+    value : int, float, bool, str, list or dict
+        NumPy and torch scalars are converted.
+    display : bool
+        Also show ``name = value`` as the output of the cell.
+
+    Raises
+    ------
+    RecordError
+        The name is not an identifier, or the value cannot be recorded (:func:`plain`).
+    """
+    from IPython.display import display as show
+
+    if not name.isidentifier():
+        raise RecordError(f"{name!r} is no name for a record: use letters, digits and underscores")
+    value = plain(value, name)
+    if display:
+        print(f"{name} = {value}")
+    show(
+        {_PREFIX + "text/plain": repr(value)},
+        raw=True,
+        metadata={"scrapbook": {"name": name, "mime_prefix": _PREFIX}},
+    )
+
+
+def recorded(notebook: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Read back every value that an executed notebook recorded.
+
+    Parameters
+    ----------
+    notebook : path or mapping
+        An executed copy, or its content.
+
+    Raises
+    ------
+    RecordError
+        One name was recorded with two different values.
+    """
+    if isinstance(notebook, Mapping):
+        content = notebook
+    else:
+        import nbformat
+
+        content = nbformat.read(str(notebook), as_version=4)
+    values: dict[str, Any] = {}
+    for cell in content["cells"]:
+        for output in cell.get("outputs", []):
+            name = output.get("metadata", {}).get("scrapbook", {}).get("name")
+            if name is None:
+                continue
+            value = ast.literal_eval(output["data"][_PREFIX + "text/plain"])
+            if name in values and values[name] != value:
+                raise RecordError(f"{name!r} is recorded as {values[name]!r} and as {value!r}")
+            values[name] = value
+    return values
