@@ -1,0 +1,133 @@
+"""A key-value cache whose buffers are allocated once and written in place.
+
+Transformers' dynamic cache concatenates at each step and its ``crop`` changed meaning in 5.20; this one needs neither.
+A verified block is written behind the committed length; committing moves the accepted path's rows into place.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class _Slots(CacheLayerMixin):
+    """Keys and values of one layer: views into buffers owned by the cache."""
+
+    is_sliding = False
+    is_compileable = False
+
+    def __init__(self, owner: TreeCache, index: int):
+        super().__init__()
+        self.owner, self.index = owner, index
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.keys, self.values = self.owner.allocate(self.index, key_states, value_states)
+        self.is_initialized = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.owner.length
+        end = start + key_states.shape[-2]
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_seq_length(self, *args) -> int:
+        return self.owner.length
+
+    def get_mask_sizes(self, query) -> tuple[int, int]:
+        # transformers 5.17 hands over the query's positions, later releases its length.
+        width = query.shape[0] if isinstance(query, torch.Tensor) else query
+        return self.owner.length + width, 0
+
+    def get_max_length(self) -> int:
+        return self.owner.capacity
+
+    def get_max_cache_shape(self) -> int:
+        return self.owner.capacity
+
+
+class TreeCache(Cache):
+    """Preallocated cache of every layer, with in-place commit of an accepted path.
+
+    Parameters
+    ----------
+    layers : int
+        Number of decoder layers.
+    capacity : int
+        Positions the buffers hold; :meth:`reserve` enlarges them.
+
+    Attributes
+    ----------
+    length : int
+        Committed positions. A forward pass writes behind them and leaves ``length`` as it is.
+    """
+
+    def __init__(self, layers: int, capacity: int):
+        super().__init__(layers=[_Slots(self, i) for i in range(layers)])
+        self.length = 0
+        self.capacity = capacity
+        # Keys and values of all layers of one shape lie in one buffer, so that a commit is one operation.
+        self._arenas: dict[tuple, torch.Tensor] = {}
+        self._members: dict[tuple, list[int]] = {}
+
+    def allocate(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views for the layer ``index``, of the shape, type and device of its first ``keys`` and ``values``."""
+        views = []
+        for states in (keys, values):
+            key = (states.shape[1], states.shape[3], states.dtype, states.device)
+            members = self._members.setdefault(key, [])
+            arena = self._arenas.get(key)
+            if arena is None:
+                arena = self._arenas[key] = torch.empty(
+                    (2 * len(self.layers), 1, states.shape[1], self.capacity, states.shape[3]),
+                    dtype=states.dtype, device=states.device)
+            views.append(arena[len(members)])
+            members.append(index)
+        return views[0], views[1]
+
+    def reserve(self, width: int) -> None:
+        """Make room for ``width`` positions behind the committed ones."""
+        need = self.length + width
+        if need <= self.capacity:
+            return
+        self.capacity = max(need, self.capacity + self.capacity // 2)
+        for key, old in self._arenas.items():
+            arena = torch.empty((*old.shape[:3], self.capacity, old.shape[4]), dtype=old.dtype, device=old.device)
+            arena[:, :, :, : self.length] = old[:, :, :, : self.length]
+            self._arenas[key] = arena
+            taken: dict[int, list[torch.Tensor]] = {}
+            for place, layer in enumerate(self._members[key]):
+                taken.setdefault(layer, []).append(arena[place])
+            for layer, views in taken.items():
+                slots = self.layers[layer]
+                if len(views) == 2:
+                    slots.keys, slots.values = views
+                elif slots.keys.shape[-1] == key[1] and slots.keys.shape[1] == key[0]:
+                    slots.keys = views[0]
+                else:
+                    slots.values = views[0]
+
+    def commit(self, block: Sequence[int]) -> None:
+        """Keep the given entries of the block last written, in order, and drop the rest.
+
+        Parameters
+        ----------
+        block : sequence of int
+            Ascending indices into the block: 0 is the root, ``i + 1`` is node ``i`` of the draft tree.
+        """
+        count = len(block)
+        if count and block[-1] != count - 1:
+            source = torch.as_tensor([self.length + i for i in block])
+            for key, arena in self._arenas.items():
+                rows = arena.index_select(3, source.to(arena.device))
+                arena[:, :, :, self.length: self.length + count] = rows
+        self.length += count
+
+    def truncate(self, length: int) -> None:
+        """Forget the committed positions from ``length`` on."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length is {length}; expected 0 to {self.length}, the positions that are committed")
+        self.length = length

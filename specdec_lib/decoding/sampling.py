@@ -1,0 +1,154 @@
+"""From logits to tokens: a sampled token is a function of (seed, position).
+
+``Sampling`` gives one uniform number for each absolute position and a token is found by inverting the cumulative
+distribution at it. A verified run then emits the very tokens that plain decoding emits with the same seed, for every
+drafter that proposes tokens without probabilities.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+_MASK = (1 << 64) - 1
+#: Independent sequences of uniforms under one seed.
+TARGET, DRAFT, ACCEPT, RESIDUAL = range(4)
+
+
+def _mix(x: int) -> int:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers that scrambles bits."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token follows from the target's logits.
+
+    Parameters
+    ----------
+    temperature : float
+        0 takes the most likely token; otherwise logits are divided by it.
+    top_p : float
+        Nucleus: the smallest set of most likely tokens whose probabilities reach ``top_p``. 1 keeps all.
+    top_k : int
+        Keep the ``top_k`` most likely tokens. 0 keeps all.
+    seed : int
+        The same seed gives the same tokens, whatever drafter is used.
+
+    Raises
+    ------
+    ValueError
+        If ``temperature`` is negative or not finite, ``top_p`` outside (0, 1], ``top_k`` or ``seed`` negative.
+
+    Notes
+    -----
+    Filters are applied in the order of transformers: temperature, top-k, top-p.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature is {self.temperature}; expected a finite number, 0 (greedy) or more")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p is {self.top_p}; expected a number in (0, 1], 1 to keep every token")
+        if self.top_k < 0 or self.top_k != int(self.top_k):
+            raise ValueError(f"top_k is {self.top_k}; expected a whole number, 0 to keep every token")
+        if self.seed < 0 or self.seed != int(self.seed):
+            raise ValueError(f"seed is {self.seed}; expected a whole number, 0 or more")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken."""
+        return self.temperature == 0.0
+
+    def uniform(self, position: int, stream: int = TARGET, salt: int = 0) -> float:
+        """The uniform number in [0, 1) of an absolute position.
+
+        Parameters
+        ----------
+        position : int
+            Index of the token in prompt and output together.
+        stream : int
+            Which of the independent sequences: :data:`TARGET`, :data:`DRAFT`, :data:`ACCEPT`, :data:`RESIDUAL`.
+        salt : int
+            Tells repeated draws at one position apart.
+        """
+        state = _mix((self.seed + 0x9E3779B97F4A7C15) & _MASK)
+        for part in (stream, position, salt):
+            state = _mix((state + part * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK)
+        return (state >> 11) * 2.0**-53
+
+
+def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Probabilities of the next token after temperature, top-k and top-p.
+
+    Parameters
+    ----------
+    logits : float tensor, shape (..., vocabulary)
+    sampling : Sampling
+        Its temperature must be above 0.
+
+    Returns
+    -------
+    float64 tensor, shape (..., vocabulary)
+        Each row sums to 1; filtered tokens have probability 0.
+    """
+    scores = logits.double() / sampling.temperature
+    vocabulary = scores.shape[-1]
+    if 0 < sampling.top_k < vocabulary:
+        kept, index = scores.topk(sampling.top_k, dim=-1)
+        scores = torch.full_like(scores, -torch.inf).scatter_(-1, index, kept)
+    probabilities = scores.softmax(-1)
+    if sampling.top_p < 1.0:
+        probabilities = _nucleus(probabilities, sampling.top_p)
+    return probabilities
+
+
+def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    # The nucleus rarely has more than a few dozen tokens: look at the most likely ones before sorting all.
+    vocabulary = probabilities.shape[-1]
+    count = min(64, vocabulary)
+    while True:
+        best, index = probabilities.topk(count, dim=-1)
+        before = best.cumsum(-1) - best
+        if count == vocabulary or bool((before[..., -1] + best[..., -1] >= top_p).all()):
+            break
+        count = min(count * 16, vocabulary)
+    best = torch.where(before < top_p, best, 0.0)
+    return torch.zeros_like(probabilities).scatter_(-1, index, best / best.sum(-1, keepdim=True))
+
+
+def invert_cdf(probabilities: torch.Tensor, uniform: float) -> int:
+    """Smallest token id whose cumulative probability exceeds ``uniform``.
+
+    Parameters
+    ----------
+    probabilities : float64 tensor, shape (vocabulary,)
+    uniform : float
+        In [0, 1).
+    """
+    cumulative = probabilities.cumsum(-1)
+    # Rounding can leave the total below 1; scaling by it keeps the last token with any probability reachable.
+    token = int(torch.searchsorted(cumulative, uniform * float(cumulative[-1]), right=True))
+    return min(token, probabilities.shape[-1] - 1)
+
+
+def choose(logits: torch.Tensor, sampling: Sampling, position: int) -> int:
+    """The token that follows from one row of logits at an absolute position.
+
+    Parameters
+    ----------
+    logits : float tensor, shape (vocabulary,)
+    sampling : Sampling
+    position : int
+        Index of the chosen token in prompt and output together.
+    """
+    if sampling.greedy:
+        return int(logits.argmax(-1))
+    return invert_cdf(distribution(logits, sampling), sampling.uniform(position))

@@ -1,0 +1,251 @@
+"""Recipe of the pocket pair: the small target and draft that the book runs on by default.
+
+``python -m specdec_lib pocket`` makes both from nothing but the standard library of the Python it runs under: the
+tokenizer, the target by next-token loss, the draft by next-token loss and then by distillation from the target. Hidden
+matrices are trained with Muon (as shipped with torch), embeddings and norms with AdamW; the rate is constant and
+falls linearly over the last 30 % of the steps, so a run can be lengthened from a checkpoint of its constant part.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors.torch import load_file, save_file
+from tqdm.auto import tqdm
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from ..evaluation import corpus, mechanical
+from . import pocket_data
+
+CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Llama shape of one of the pair; heads are 64 wide in the target, 32 in the draft."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    intermediate_size: int
+
+    def build(self, vocab_size: int) -> LlamaForCausalLM:
+        """Freshly initialised model with tied embeddings."""
+        return LlamaForCausalLM(LlamaConfig(
+            vocab_size=vocab_size, hidden_size=self.hidden_size, num_hidden_layers=self.layers,
+            num_attention_heads=self.heads, num_key_value_heads=self.heads, intermediate_size=self.intermediate_size,
+            max_position_embeddings=CONTEXT, tie_word_embeddings=True, bos_token_id=None, eos_token_id=0,
+            pad_token_id=3, attn_implementation="sdpa"))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the outcome, besides the Python whose library is read."""
+
+    vocab_size: int = 4096
+    target: Shape = Shape(320, 8, 5, 864)
+    draft: Shape = Shape(128, 3, 4, 352)
+    length: int = 512
+    batch: int = 12
+    tasks: int = 40_000
+    task_rows: float = 0.75
+    target_steps: int = 3400
+    draft_steps: int = 1500
+    distill_share: float = 0.5
+    muon_rate: float = 6e-3
+    adamw_rate: float = 2e-3
+    decay_share: float = 0.3
+    warmup_steps: int = 100
+    seed: int = 0
+
+
+def rate_factor(step: int, steps: int, recipe: Recipe) -> float:
+    """Share of the peak rate at ``step``: linear warm-up, constant, linear decay to zero."""
+    decay = max(1, round(steps * recipe.decay_share))
+    return min((step + 1) / recipe.warmup_steps, 1.0, (steps - step) / decay)
+
+
+def _optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
+    chosen = {id(p) for p in hidden}
+    others = [p for p in model.parameters() if id(p) not in chosen]
+    return [torch.optim.Muon(hidden, lr=recipe.muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=recipe.adamw_rate, betas=(0.9, 0.95), weight_decay=0.0)]
+
+
+def _loss(model: torch.nn.Module, teacher: torch.nn.Module | None, tokens: torch.Tensor, weights: torch.Tensor):
+    x, y, w = tokens[:, :-1], tokens[:, 1:].reshape(-1), weights[:, 1:].reshape(-1)
+    with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
+        logits = model(x, use_cache=False).logits.flatten(0, 1)
+    if teacher is None:
+        each = F.cross_entropy(logits.float(), y, reduction="none")
+    else:
+        with torch.no_grad(), torch.autocast(tokens.device.type, dtype=torch.bfloat16):
+            goal = teacher(x, use_cache=False).logits.flatten(0, 1)
+        each = F.kl_div(logits.float().log_softmax(-1), goal.float().softmax(-1), reduction="none").sum(-1)
+    return (each * w).sum() / w.sum()
+
+
+def train(model: LlamaForCausalLM, data: pocket_data.Sequences, steps: int, recipe: Recipe, work: Path, name: str,
+          probes: list, teacher: LlamaForCausalLM | None = None, distill_from: int = 0, every: int = 200) -> list[dict]:
+    """Train ``model`` in place; return its learning curve.
+
+    Parameters
+    ----------
+    model : LlamaForCausalLM
+        float32 parameters; the forward runs in bfloat16.
+    steps : int
+        Steps of ``recipe.batch`` rows.
+    work : Path
+        Folder of the checkpoint ``{name}.pt`` (plain tensors), from which a stopped run goes on.
+    probes : list
+        Held-out tasks for :func:`task_accuracy`, looked at each ``every`` steps.
+    teacher : LlamaForCausalLM, optional
+        Distilled from (Kullback-Leibler divergence over the whole vocabulary) from step ``distill_from`` on.
+
+    Returns
+    -------
+    list of dict
+        ``step``, ``tokens``, ``loss`` (mean since the last row), ``distilling``, ``seconds``, ``accuracy`` (per task).
+    """
+    device = next(model.parameters()).device
+    optimizers = _optimizers(model, recipe)
+    checkpoint = work / f"{name}.pt"
+    first, curve = 0, []
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        first, curve = state["step"], json.loads(state["curve"])
+    peaks = [[g["lr"] for g in o.param_groups] for o in optimizers] if not first else [[recipe.muon_rate], [recipe.adamw_rate]]
+    loss_of = torch.compile(_loss)
+    losses, began, spent = [], time.perf_counter(), curve[-1]["seconds"] if curve else 0.0
+    for step in (bar := tqdm(range(first, steps), initial=first, total=steps, desc=name, mininterval=10)):
+        tokens, weights = data.batch(step, recipe.batch, recipe.seed)
+        distilling = teacher is not None and step >= distill_from
+        loss = loss_of(model, teacher if distilling else None, torch.from_numpy(tokens).to(device),
+                       torch.from_numpy(weights).to(device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        factor = rate_factor(step, steps, recipe)
+        for optimizer, peak in zip(optimizers, peaks, strict=True):
+            for group, lr in zip(optimizer.param_groups, peak, strict=True):
+                group["lr"] = lr * factor
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            raise FloatingPointError(f"{name}: the loss is {losses[-1]} at step {step}; lower muon_rate and resume")
+        if (step + 1) % every == 0 or step + 1 == steps:
+            curve.append({"step": step + 1, "tokens": (step + 1) * recipe.batch * recipe.length,
+                          "loss": float(np.mean(losses)), "distilling": distilling,
+                          "seconds": spent + time.perf_counter() - began, "accuracy": task_accuracy(model, probes)})
+            bar.set_postfix(loss=curve[-1]["loss"], **{k[:6]: v for k, v in curve[-1]["accuracy"].items()})
+            losses = []
+            aside = checkpoint.with_suffix(".tmp")
+            torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
+                        "step": step + 1, "curve": json.dumps(curve)}, aside)
+            aside.replace(checkpoint)
+            (work / f"{name}.curve.json").write_text(json.dumps(curve, indent=1))
+    return curve
+
+
+def make_probes(tokenizer: PreTrainedTokenizerFast, length: int, per_task: int = 24, seed: int = 0) -> list:
+    """Held-out conversations: (task, token ids, answer mask) for :func:`task_accuracy`."""
+    out = []
+    for task in mechanical.MAKERS:
+        for prompt in mechanical.prompts(task, per_task, seed):
+            ids, is_answer = pocket_data.conversation(tokenizer, prompt.turns, prompt.meta["answers"])
+            if len(ids) <= length:
+                out.append((task, ids, is_answer))
+    return out
+
+
+@torch.no_grad()
+def task_accuracy(model: LlamaForCausalLM, probes: list) -> dict[str, float]:
+    """Share of the answers' tokens that are the model's first choice under teacher forcing, per task."""
+    right: dict[str, list[int]] = {}
+    device = next(model.parameters()).device
+    for task, ids, is_answer in probes:
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            best = model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1].argmax(-1).tolist()
+        right.setdefault(task, []).extend(int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:]) if a)
+    return {task: sum(r) / len(r) for task, r in right.items()}
+
+
+def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, story: dict) -> None:
+    """Write an ordinary model directory in bfloat16 (safetensors), and ``training.json`` beside it."""
+    aside = folder.with_name(folder.name + ".new")
+    model.to(torch.bfloat16).save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    (aside / "training.json").write_text(json.dumps(story, indent=1) + "\n")
+    if folder.exists():
+        folder.rename(folder.with_name(folder.name + ".old"))
+    aside.rename(folder)
+    model.float()
+
+
+def _story(part: str, shape: Shape, model: LlamaForCausalLM, recipe: Recipe, curve: list[dict]) -> dict:
+    return {
+        "part": part, "parameters": sum(p.numel() for p in model.parameters()), "recipe": asdict(recipe),
+        "shape": asdict(shape), "curve": curve, "python": platform.python_version(), "torch": torch.__version__,
+        "transformers": transformers.__version__, "device": next(model.parameters()).device.type,
+        "trained_on": "standard library of the Python named here, modules held out by hash excepted, and mechanical "
+                      "tasks made from it", "licence_of_text": "PSF-2.0",
+        "modules": len(corpus.stdlib_modules("train")), "heldout_modules": len(corpus.stdlib_modules("heldout")),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train the pair, or go on with a run that was stopped."""
+    defaults = Recipe()
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder that receives target/ and draft/")
+    parser.add_argument("--work", type=Path, default=Path("_build/pocket"), help="checkpoints of a run under way")
+    parser.add_argument("--part", choices=["target", "draft", "both"], default="both")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--target-steps", type=int, default=defaults.target_steps)
+    parser.add_argument("--draft-steps", type=int, default=defaults.draft_steps)
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    args = parser.parse_args(argv)
+    recipe = replace(defaults, target_steps=args.target_steps, draft_steps=args.draft_steps, seed=args.seed)
+    args.work.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(recipe.seed)
+
+    ready = args.work / "tokenizer"
+    if ready.exists():
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(ready)
+    else:
+        tokenizer = pocket_data.train_tokenizer([m.text for m in corpus.stdlib_modules("train")], recipe.vocab_size, CONTEXT)
+        tokenizer.save_pretrained(ready)
+    packed = args.work / f"sequences-{recipe.seed}.safetensors"
+    if packed.exists():
+        data = pocket_data.Sequences(**{k: v.numpy() for k, v in load_file(packed).items()})
+    else:
+        data = pocket_data.pack(tokenizer, recipe.tasks, recipe.length, recipe.task_rows, recipe.seed)
+        save_file({"tokens": torch.from_numpy(data.tokens), "weights": torch.from_numpy(data.weights)}, packed)
+    print(f"{len(data.tokens):,} rows of {recipe.length} tokens, {(data.weights > 1).mean():.0%} of them in answers")
+    probes = make_probes(tokenizer, recipe.length)
+
+    target = recipe.target.build(recipe.vocab_size).to(args.device)
+    if args.part != "draft":
+        curve = train(target, data, recipe.target_steps, recipe, args.work, "target", probes)
+        export(target, tokenizer, args.out / "target", _story("target", recipe.target, target, recipe, curve))
+    if args.part != "target":
+        target = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
+        draft = recipe.draft.build(recipe.vocab_size).to(args.device)
+        curve = train(draft, data, recipe.draft_steps, recipe, args.work, "draft", probes, teacher=target,
+                      distill_from=round(recipe.draft_steps * (1 - recipe.distill_share)))
+        export(draft, tokenizer, args.out / "draft", _story("draft", recipe.draft, draft, recipe, curve))
+    return 0
