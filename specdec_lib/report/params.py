@@ -23,7 +23,11 @@ _SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": boo
 _CONTAINERS: dict[str, type] = {"list": list, "dict": dict}
 
 
-class ParameterError(ValueError):
+class UsageError(ValueError):
+    """What was asked for cannot be done; the message says what to ask for instead."""
+
+
+class ParameterError(UsageError):
     """A parameter is unknown, of the wrong type, or badly declared."""
 
 
@@ -75,7 +79,8 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
         try:
             default = ast.literal_eval(node.value)
         except ValueError:
-            raise ParameterError(f"parameter {name!r}: its default must be a literal, not {ast.unparse(node.value)!r}") from None
+            text = ast.unparse(node.value)
+            raise ParameterError(f"parameter {name!r}: its default must be a literal, not {text!r}") from None
         above = comments.get(node.lineno - 1, ("", False))
         text = next((comments[line][0] for line in range(node.lineno, node.end_lineno + 1) if line in comments), "")
         declared[name] = Parameter(name, annotation, default, text or (above[0] if above[1] else ""))
@@ -160,7 +165,8 @@ def parse_value(text: str, parameter: Parameter) -> Any:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        raise ParameterError(f"parameter {parameter.name!r}: {text!r} cannot be read as {parameter.annotation}") from None
+        kind = parameter.annotation
+        raise ParameterError(f"parameter {parameter.name!r}: {text!r} cannot be read as {kind}") from None
     if parameter.annotation == "float" and isinstance(value, str):
         # YAML 1.1 takes 1e-3 for a string, because it has no dot.
         try:

@@ -123,7 +123,8 @@ class Provenance:
         rows: list[tuple[str, str]] = []
         for key, value in self.facts.items():
             if isinstance(value, Mapping):
-                rows += [(name if key != "parameters" else f"parameter {name}", str(item)) for name, item in value.items()]
+                prefix = "parameter " if key == "parameters" else ""
+                rows += [(prefix + name, str(item)) for name, item in value.items()]
             else:
                 rows.append((key, str(value)))
         return rows

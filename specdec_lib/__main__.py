@@ -1,0 +1,75 @@
+"""``python -m specdec_lib``: run the notebooks, build the book, check, measure, train."""
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from specdec_lib.report.params import UsageError
+
+# Commands with options of their own; loaded on call, because each brings heavy imports.
+_ELSEWHERE = {
+    "bench": ("specdec_lib.report.bench", "measure speed against transformers into _build/bench.json"),
+    "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),
+    "pocket": ("specdec_lib.models.pocket", "train the pocket models again"),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+
+    run = commands.add_parser("run", help="execute the notebooks into book/notebooks")
+    run.add_argument("--profile", default="default", help="smoke, default or full (default: %(default)s)")
+    run.add_argument("--only", action="append", default=[], metavar="01", help="one notebook; may be repeated")
+    run.add_argument(
+        "-p", "--parameter", action="append", default=[], metavar="01.name=value", help="one parameter; may be repeated"
+    )
+    run.add_argument("--force", action="store_true", help="execute also what has not changed")
+
+    commands.add_parser("book", help="render the book from the executed notebooks")
+    commands.add_parser("check", help="check notebooks, parameters, pages and links without running anything")
+    commands.add_parser("doctor", help="report versions, devices and data of this machine")
+    for name, (_, text) in _ELSEWHERE.items():
+        commands.add_parser(name, help=text, add_help=False)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Words of the command line.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in _ELSEWHERE:
+        return int(import_module(_ELSEWHERE[words[0]][0]).main(words[1:]) or 0)
+    options = build_parser().parse_args(words)
+    try:
+        return _dispatch(options)
+    except KeyboardInterrupt:
+        print("interrupted; what was finished before is kept", file=sys.stderr)
+        return 130
+    except (UsageError, FileNotFoundError, NotADirectoryError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(f"error: {error}. Install the extras: pip install -e '.[book,test,cpu]'", file=sys.stderr)
+        return 2
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    if options.command == "run":
+        from specdec_lib.report import runner
+
+        return 1 if runner.run(options.profile, options.only, options.parameter, options.force) else 0
+    module = import_module(f"specdec_lib.report.{options.command}")
+    return int(module.main())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

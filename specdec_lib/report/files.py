@@ -1,0 +1,57 @@
+"""Writing so that a reader never meets half a file, and checksums of what was read."""
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file aside and rename it; an interruption leaves the old file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Put the folder ``new`` in the place of ``target``; without ``new``, remove ``target``."""
+    shutil.rmtree(target, ignore_errors=True)
+    if new.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(new, target)
+
+
+def sha256(path: Path) -> str:
+    """Return the checksum of one file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def tree_digest(root: Path, pattern: str = "**/*", skip: Iterable[str] = ()) -> str:
+    """Return one checksum over the names and contents of all files below ``root`` that match ``pattern``.
+
+    Parameters
+    ----------
+    root : Path
+        A folder that is not there has a checksum too.
+    pattern : str
+        Glob pattern relative to ``root``.
+    skip : iterable of str
+        Names of folders that do not count, wherever they lie.
+    """
+    skipped = {"__pycache__", *skip}
+    digest = hashlib.sha256()
+    for path in sorted(root.glob(pattern)):
+        if path.is_file() and not skipped.intersection(path.relative_to(root).parts):
+            digest.update(f"{path.relative_to(root).as_posix()}\0{sha256(path)}\n".encode())
+    return digest.hexdigest()
