@@ -1,0 +1,107 @@
+"""``python -m specdec_lib book``: render the pages from the executed notebooks, with warnings as errors."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+from specdec_lib import paths
+from specdec_lib.report.failures import strip_ansi
+from specdec_lib.report.params import UsageError
+from specdec_lib.report.runner import METADATA
+
+
+class BookError(UsageError):
+    """The book cannot be built from what is there."""
+
+
+def toc_files(toc: Path) -> list[str]:
+    """Return every page that a table of contents names, in order and without suffix."""
+    found: list[str] = []
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            found.extend(str(node[key]) for key in ("root", "file") if key in node)
+            for key in ("parts", "chapters", "sections"):
+                walk(node.get(key))
+        elif isinstance(node, list):
+            for item in node:
+                walk(item)
+
+    walk(yaml.safe_load(toc.read_text(encoding="utf-8")))
+    return found
+
+
+def executed_profiles(book: Path) -> dict[str, str]:
+    """Return the profile by name of each notebook that the table of contents names.
+
+    Raises
+    ------
+    BookError
+        A notebook has not been executed.
+    """
+    names = [Path(file).name for file in toc_files(book / "_toc.yml") if file.startswith("notebooks/")]
+    missing = [name for name in names if not (book / "notebooks" / f"{name}.ipynb").is_file()]
+    if missing:
+        raise BookError(f"not executed yet: {', '.join(missing)}. Run: python -m specdec_lib run")
+    profiles = {}
+    for name in names:
+        content = nbformat.read(str(book / "notebooks" / f"{name}.ipynb"), as_version=4)
+        profiles[name] = content.metadata.get(METADATA, {}).get("profile", "unknown")
+    return profiles
+
+
+def build(root: Path | None = None) -> Path:
+    """Render the book of a repository; returns its first page.
+
+    Parameters
+    ----------
+    root : Path, optional
+        The repository, this one by default.
+
+    Raises
+    ------
+    BookError
+        A notebook is not executed, or jupyter-book warned or failed.
+    """
+    root = root or paths.root()
+    profiles = executed_profiles(root / "book")
+    if len(set(profiles.values())) > 1:
+        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
+    start = time.perf_counter()
+    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    log = root / "_build" / "book.log"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("w", encoding="utf-8") as output:
+        done = subprocess.run(
+            [*command, "--all", "-W", "--keep-going", "-n"],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode:
+        raise BookError(f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}")
+    page = root / "_build" / "html" / "intro.html"
+    print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
+    return page
+
+
+def _complaints(log: Path) -> str:
+    lines = strip_ansi(log.read_text(encoding="utf-8", errors="replace")).splitlines()
+    marked = [line for line in lines if "WARNING" in line or "ERROR" in line or "rror:" in line]
+    return "\n".join(f"  {line}" for line in (marked or lines[-20:])[:40])
+
+
+def main() -> int:
+    """Run the command; returns the exit status."""
+    build()
+    return 0
