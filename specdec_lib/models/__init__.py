@@ -1,0 +1,1 @@
+"""What is decoded: loading, and the pocket pair that ships with the project."""

@@ -1,0 +1,122 @@
+"""Which draft tokens are kept, and which token the target adds.
+
+Both rules leave the target's distribution as it is. Exact match draws the target's own token at each node visited and
+follows it; the emitted tokens are those of plain decoding with the same seed. Rejection sampling (Leviathan et al. 2023,
+Algorithm 1; Chen et al. 2023, Algorithm 2) needs the draft's probabilities and is exact in distribution.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+import torch
+
+from .sampling import ACCEPT, RESIDUAL, Sampling, invert_cdf
+from .tree import DraftTree
+
+
+def exact_match(tree: DraftTree, draw: Callable[[int, list[int]], int | None], stop: Container[int],
+                ) -> tuple[list[int], int | None]:
+    """Walk the tree along the target's own tokens.
+
+    Parameters
+    ----------
+    tree : DraftTree
+    draw : callable
+        ``draw(node, path)`` gives the target's token after ``node`` (-1 for the root), reached by the tokens
+        ``path``; None where a recorded run has no further token.
+    stop : container of int
+        Tokens after which nothing is drawn.
+
+    Returns
+    -------
+    path : list of int
+        Nodes accepted, from the root's child down.
+    token : int or None
+        The draw that left the tree; None if the path ends with a stop token.
+    """
+    children = tree.children()
+    node, path, tokens = -1, [], []
+    while True:
+        token = draw(node, tokens)
+        if token is None:
+            return path, None
+        child = children.get((node, token))
+        if child is None:
+            return path, token
+        path.append(child)
+        tokens.append(token)
+        if token in stop:
+            return path, None
+        node = child
+
+
+def acceptance_probability(p: float, q: float) -> float:
+    """Probability of keeping a drafted token, min(1, p/q).
+
+    Parameters
+    ----------
+    p, q : float
+        Probability of the token under the target and under the draft; ``q`` above 0.
+    """
+    return min(1.0, p / q)
+
+
+def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Distribution after a rejection, norm(max(p - q, 0)).
+
+    Parameters
+    ----------
+    p, q : float64 tensor, shape (vocabulary,)
+
+    Returns
+    -------
+    float64 tensor, shape (vocabulary,)
+        ``p`` itself where p and q agree to the last bit, so that nothing is left of the difference.
+    """
+    rest = (p - q).clamp_min_(0.0)
+    total = rest.sum()
+    return rest / total if total > 0 else p
+
+
+def rejection(tree: DraftTree, probabilities: Callable[[int, list[int]], torch.Tensor], sampling: Sampling, position: int,
+              stop: Container[int], accept: Callable[[float, float], float] = acceptance_probability,
+              ) -> tuple[list[int], int | None]:
+    """Speculative sampling over a chain drawn from ``tree.probabilities``.
+
+    Parameters
+    ----------
+    tree : DraftTree
+        A chain with probabilities.
+    probabilities : callable
+        ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,).
+    sampling : Sampling
+        Its uniforms decide.
+    position : int
+        Absolute position of the first drafted token.
+    stop : container of int
+        Tokens after which nothing is drawn.
+    accept : callable
+        Probability of keeping a token with target probability p and draft probability q. The default is the only
+        choice that keeps the target's distribution; tests put a biased one here to see it found out.
+
+    Returns
+    -------
+    path, token
+        As :func:`exact_match`.
+    """
+    path: list[int] = []
+    tokens: list[int] = []
+    for node, token in enumerate(tree.tokens):
+        p = probabilities(node - 1, tokens)
+        q = tree.probabilities[node].to(p)
+        if sampling.uniform(position, ACCEPT) >= accept(float(p[token]), float(q[token])):
+            return path, invert_cdf(residual(p, q), sampling.uniform(position, RESIDUAL))
+        path.append(node)
+        tokens.append(token)
+        position += 1
+        if token in stop:
+            return path, None
+    p = probabilities(len(tree) - 1, tokens)
+    return path, invert_cdf(p, sampling.uniform(position))
+
+

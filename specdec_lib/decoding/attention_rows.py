@@ -1,0 +1,104 @@
+"""Attention rows of chosen heads under SDPA.
+
+SDPA returns no attention weights, and eager attention on every layer is slow; so the rows of the chosen heads alone
+are computed again from the queries and keys that SDPA was given.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "specdec_sdpa"
+
+
+def _attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
+    request = getattr(module, "_specdec_rows", None)
+    if request is not None:
+        request(query, key, scaling)
+    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+class AttentionRows:
+    """Keeps the last block's attention rows of chosen heads.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Loaded with ``attn_implementation="sdpa"``; its setting is restored by :meth:`close`.
+    heads : sequence of (int, int)
+        (block, head), both from 0.
+
+    Raises
+    ------
+    ValueError
+        If a block or head does not exist, or the model does not use SDPA.
+    """
+
+    def __init__(self, model: PreTrainedModel, heads: Sequence[tuple[int, int]]):
+        self.model, self.heads = model, list(heads)
+        self._modules: list[torch.nn.Module] = []
+        if model.config._attn_implementation != "sdpa":
+            raise ValueError(f"attention rows are read under SDPA, but the model uses "
+                             f"{model.config._attn_implementation!r}; load it with attn_implementation='sdpa'")
+        modules = {m.layer_idx: m for m in model.modules()
+                   if hasattr(m, "layer_idx") and "Attention" in type(m).__name__}
+        by_block: dict[int, list[int]] = {}
+        for place, (block, head) in enumerate(self.heads):
+            if block not in modules:
+                raise ValueError(f"head ({block}, {head}): expected a block from 0 to {len(modules) - 1}")
+            by_block.setdefault(block, []).append(place)
+        self._rows: list[torch.Tensor | None] = [None] * len(self.heads)
+        self._mask: torch.Tensor | None = None
+        self._last_only = False
+        model.set_attn_implementation(NAME)
+        for block, places in by_block.items():
+            modules[block]._specdec_rows = self._reader(places)
+            self._modules.append(modules[block])
+
+    def close(self) -> None:
+        """Give the model its own attention back."""
+        for module in self._modules:
+            del module._specdec_rows
+        if self._modules:
+            self.model.set_attn_implementation("sdpa")
+        self._modules = []
+
+    def begin(self, mask: torch.Tensor | None, last_only: bool) -> None:
+        """Note the mask of the pass about to run; ``last_only`` keeps the last query's rows alone."""
+        self._mask, self._last_only = mask, last_only
+
+    def _reader(self, places: list[int]):
+        chosen = [self.heads[p][1] for p in places]
+
+        def read(query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
+            count, groups = query.shape[1], query.shape[1] // key.shape[1]
+            if max(chosen) >= count or min(chosen) < 0:
+                raise ValueError(f"heads {chosen}: expected heads from 0 to {count - 1}")
+            q = query[0, chosen][:, -1:] if self._last_only else query[0, chosen]
+            k = key[0, [h // groups for h in chosen]]
+            scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+            if self._mask is not None:
+                visible = self._mask[0, 0, -1:] if self._last_only else self._mask[0, 0]
+                scores = scores.masked_fill(~visible, -torch.inf)
+            rows = scores.softmax(-1)
+            for place, row in zip(places, rows, strict=True):
+                self._rows[place] = row
+
+        return read
+
+    def last(self, block: Sequence[int], length: int) -> torch.Tensor:
+        """Rows of the last committed position, shape (heads, length); ``block`` as committed, empty after prefill."""
+        rows = torch.stack([r[block[-1] if block else -1] for r in self._rows])
+        if not block:
+            return rows[:, :length]
+        prefix = length - len(block)
+        columns = torch.as_tensor([prefix + i for i in block], device=rows.device)
+        return torch.cat([rows[:, :prefix], rows[:, columns]], dim=1)

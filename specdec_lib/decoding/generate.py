@@ -1,0 +1,220 @@
+"""``generate`` and ``record``: a prompt in, tokens out."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .contract import Capture, Context, Drafter
+from .loop import Limits, ModelVerifier, Processors, decode
+from .replay import Trace
+from .sampling import Sampling
+from .steps import Generation
+from .target import Target, check_model, context_limit, vocabulary_size
+
+#: Room for a draft behind prompt and output before a buffer has to grow, in positions.
+DRAFT_ROOM = 65
+TokenIds = Sequence[int] | np.ndarray | torch.Tensor
+
+
+def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
+    """Check a prompt and give it as a list.
+
+    Parameters
+    ----------
+    input_ids : sequence of int, or integer array or tensor of shape (n,) or (1, n)
+    vocabulary : int
+
+    Raises
+    ------
+    TypeError
+        If it is text or holds anything but whole numbers.
+    ValueError
+        If it is empty, a batch of several prompts, or has ids outside the vocabulary.
+    """
+    if isinstance(input_ids, str):
+        raise TypeError("input_ids is text; expected token ids: tokenizer(text)['input_ids']")
+    array = input_ids.detach().cpu().numpy() if isinstance(input_ids, torch.Tensor) else np.asarray(input_ids)
+    if array.ndim == 2 and array.shape[0] != 1:
+        raise ValueError(f"input_ids holds {array.shape[0]} prompts; expected one: call once for each")
+    array = array.reshape(-1)
+    if array.size == 0:
+        raise ValueError("input_ids is empty; expected at least one token (a start-of-text token will do)")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"input_ids has type {array.dtype}; expected whole numbers (token ids)")
+    wrong = array[(array < 0) | (array >= vocabulary)]
+    if wrong.size:
+        raise ValueError(f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was the prompt made "
+                         "with another model's tokenizer?")
+    return array.tolist()
+
+
+def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
+    """The ids that end a generation; None takes the model's own, an empty list none."""
+    if eos_token_id is None:
+        eos_token_id = getattr(model.generation_config, "eos_token_id", None)
+        if eos_token_id is None:
+            eos_token_id = getattr(model.config, "eos_token_id", None)
+    if eos_token_id is None:
+        return frozenset()
+    return frozenset([eos_token_id] if isinstance(eos_token_id, int) else map(int, eos_token_id))
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Refuse a tokenizer with more ids than the model embeds.
+
+    Raises
+    ------
+    ValueError
+    """
+    if len(tokenizer) > vocabulary_size(model):
+        raise ValueError(f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: they do "
+                         "not belong together; load both from the same place")
+
+
+def stop_on_strings(stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], bool]:
+    """A check for :class:`Limits`: true once the new tokens' text contains one of ``stop_strings``."""
+    if isinstance(stop_strings, str):
+        stop_strings = [stop_strings]
+    if not stop_strings or not all(stop_strings):
+        raise ValueError(f"stop_strings is {list(stop_strings)!r}; expected one or more strings that are not empty")
+    longest = max(len(s.encode()) for s in stop_strings)
+
+    def stop(new: list[int]) -> bool:
+        # A token has at least one byte of text, special ones apart: the last `longest` tokens hold any match that
+        # ends here; a few more make up for tokens without text and for a character cut at the start.
+        text = tokenizer.decode(new[-longest - 8:])
+        return any(s in text for s in stop_strings)
+
+    return stop
+
+
+def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, sampling: Sampling | None,
+         max_new_tokens: int, eos: frozenset[int], stop, stop_reason: str, on_tokens, processors: Processors | None,
+         capture: Capture, watch: Callable[[Target], None] | None = None) -> tuple[Generation, Context, Limits]:
+    sampling = Sampling() if sampling is None else sampling
+    if not isinstance(sampling, Sampling):
+        raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens!r}; expected a whole number, 1 or more")
+    if drafter is not None and not isinstance(drafter, Drafter):
+        raise TypeError(f"drafter is {drafter!r}; expected an object with capture, start() and propose() "
+                        "(specdec_lib.drafters)")
+    vocabulary, limit = vocabulary_size(model), context_limit(model)
+    tokens = as_token_list(input_ids, vocabulary)
+    if limit is not None and len(tokens) >= limit:
+        raise ValueError(f"the prompt has {len(tokens)} tokens and the model's context is {limit}: no room for a new "
+                         "token; shorten the prompt")
+    check_model(model)
+    limits = Limits(max_new_tokens, eos, limit, stop, stop_reason)
+    end = len(tokens) + max_new_tokens
+    end = end if limit is None else min(end, limit)
+    context = Context(tokens, len(tokens), vocabulary, sampling)
+    wanted = capture if drafter is None else capture | drafter.capture
+    with torch.inference_mode(), Target(model, end, wanted) as target:
+        target.cache.capacity = end + DRAFT_ROOM
+        context.hidden, context.attention = target.hidden, target.attention
+        if drafter is not None and wanted.heads != drafter.capture.heads:
+            chosen = [wanted.heads.index(head) for head in drafter.capture.heads]
+            context.attention = lambda: target.attention()[chosen]
+        verifier = ModelVerifier(target, sampling, eos, processors)
+        if watch is not None:
+            watch(target)
+        return decode(verifier, drafter, context, limits, on_tokens), context, limits
+
+
+def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None = None,
+             sampling: Sampling | None = None, max_new_tokens: int = 128,
+             eos_token_id: int | Iterable[int] | None = None, on_tokens: Callable[[list[int]], None] | None = None, *,
+             stop_strings: Sequence[str] = (), tokenizer: PreTrainedTokenizerBase | None = None) -> Generation:
+    """Decode one prompt, with or without speculation.
+
+    The tokens are those of plain decoding with the same ``sampling``, whatever the drafter: token for token for
+    drafters that propose tokens only, in distribution for those that sample from a draft model.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A decoder-only causal language model of transformers, in evaluation mode.
+    input_ids : sequence of int, or array or tensor of shape (n,) or (1, n)
+        The prompt.
+    drafter : Drafter, optional
+        Of :mod:`specdec_lib.drafters`; ``None`` decodes plainly.
+    sampling : Sampling, optional
+        Greedy by default.
+    max_new_tokens : int
+    eos_token_id : int or sequence of int, optional
+        The first of these ends the output. ``None`` takes the model's own; an empty list none at all.
+    on_tokens : callable, optional
+        Called with each block of new tokens as it is emitted.
+    stop_strings : sequence of str
+        End with the token that completes one of these; needs ``tokenizer``.
+    tokenizer : PreTrainedTokenizerBase, optional
+
+    Returns
+    -------
+    Generation
+
+    Raises
+    ------
+    ValueError
+        If the prompt is empty, has ids the model does not know or leaves no room in its context; if
+        ``max_new_tokens`` is below 1; if the tokenizer does not fit the model.
+    UnsupportedModel
+        If the model cannot be decoded by tree verification (a ValueError too).
+
+    Examples
+    --------
+    >>> from specdec_lib import generate, load_model
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> model, tokenizer = load_model("pocket")
+    >>> prompt = tokenizer("for i in range(10):")["input_ids"]
+    >>> fast, plain = (generate(model, prompt, d, max_new_tokens=16) for d in (PromptLookup(), None))
+    >>> fast.tokens == plain.tokens
+    True
+    """
+    stop = None
+    if len(stop_strings):
+        if tokenizer is None:
+            raise ValueError("stop_strings needs the tokenizer: generate(..., stop_strings=..., tokenizer=tokenizer)")
+        check_tokenizer(tokenizer, model)
+        stop = stop_on_strings(stop_strings, tokenizer)
+    return _run(model, input_ids, drafter, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop, "stop_string",
+                on_tokens, None, Capture())[0]
+
+
+def record(model: PreTrainedModel, input_ids: TokenIds, sampling: Sampling | None = None, max_new_tokens: int = 128,
+           eos_token_id: int | Iterable[int] | None = None, *, capture: Capture = Capture(),
+           stop_strings: Sequence[str] = (), tokenizer: PreTrainedTokenizerBase | None = None) -> Trace:
+    """Decode plainly and keep what any drafter would need to be replayed.
+
+    Parameters
+    ----------
+    model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer
+        As for :func:`generate`.
+    capture : Capture
+        Layers and heads to keep; ``drafter.capture`` of the drafter to be replayed, or several joined by ``|``.
+
+    Returns
+    -------
+    Trace
+        States and rows are on the CPU.
+    """
+    rows: list[torch.Tensor] = []
+    states: dict[int, torch.Tensor] = {}
+    held: list[Target] = []
+
+    def keep(tokens: list[int]) -> None:
+        if capture.heads:
+            rows.append(held[0].attention().cpu().clone())
+        for layer in capture.layers:
+            states[layer] = held[0].hidden(layer)
+
+    stop = stop_on_strings(stop_strings, tokenizer) if len(stop_strings) else None
+    run, context, limits = _run(model, input_ids, None, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop,
+                                "stop_string", keep, None, capture, held.append)
+    count = run.prompt_length
+    return Trace(context.tokens[:count], run.tokens, context.sampling, context.vocabulary, limits, run.finish_reason,
+                 {layer: s.cpu().clone() for layer, s in states.items()}, capture.heads, rows)

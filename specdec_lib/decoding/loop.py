@@ -1,0 +1,171 @@
+"""The decoding loop: draft, verify, commit, emit.
+
+One loop serves real runs and replays: a verifier tells which part of a draft the target would emit
+(:class:`ModelVerifier` by running it, :class:`specdec_lib.decoding.replay.TraceVerifier` by looking it up).
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from .acceptance import exact_match, rejection
+from .contract import Context, Drafter
+from .sampling import Sampling, choose, distribution
+from .steps import Generation, Step
+from .target import Target
+from .tree import EMPTY, DraftTree
+
+Processors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a generation ends.
+
+    Attributes
+    ----------
+    max_new_tokens : int
+    eos : frozenset of int
+        The first of these ends the output and is its last token.
+    context : int, optional
+        Longest sequence in tokens, prompt included.
+    stop : callable, optional
+        ``stop(new_tokens)`` is true as soon as the output must end with its last token; asked once for each prefix.
+    stop_reason : str
+        Given as the finish reason where ``stop`` was true.
+    """
+
+    max_new_tokens: int
+    eos: frozenset[int] = frozenset()
+    context: int | None = None
+    stop: Callable[[list[int]], bool] | None = None
+    stop_reason: str = "stop_string"
+
+
+class Verifier(Protocol):
+    """Knows the target's tokens."""
+
+    def first(self, context: Context) -> int:
+        """Take in the prompt and give the first new token."""
+
+    def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
+        """Nodes of ``tree`` that the target emits, and its own next token (None where the output ends before)."""
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep the nodes of the tree last verified."""
+
+
+@dataclass
+class ModelVerifier:
+    """Verifies by running the target.
+
+    Attributes
+    ----------
+    processors : callable, optional
+        transformers' logits processors, applied to each node visited with the tokens that lead to it.
+    """
+
+    target: Target
+    sampling: Sampling
+    eos: frozenset[int] = frozenset()
+    processors: Processors | None = None
+    _logits: torch.Tensor = field(default=None, repr=False)
+
+    def first(self, context: Context) -> int:
+        logits = self.target.extend(context.tokens)
+        return choose(self._processed(logits, context.tokens), self.sampling, len(context.tokens))
+
+    def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
+        tokens = context.tokens
+        logits = self.target.verify(tokens[-1], tree)
+        position = len(tokens)
+        if self.sampling.greedy and self.processors is None:
+            best = logits.argmax(-1).tolist()
+            return exact_match(tree, lambda node, path: best[node + 1], self.eos)
+        if tree.probabilities is not None and not self.sampling.greedy:
+            return rejection(tree, lambda node, path: distribution(
+                self._processed(logits[node + 1], tokens, path), self.sampling), self.sampling, position, self.eos)
+        return exact_match(tree, lambda node, path: choose(
+            self._processed(logits[node + 1], tokens, path), self.sampling, position + len(path)), self.eos)
+
+    def commit(self, path: Sequence[int]) -> None:
+        self.target.commit(path)
+
+    def _processed(self, row: torch.Tensor, tokens: list[int], path: Sequence[int] = ()) -> torch.Tensor:
+        if self.processors is None:
+            return row
+        prefix = torch.tensor([[*tokens, *path]], device=row.device)
+        return self.processors(prefix, row[None].float())[0]
+
+
+def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits: Limits,
+           on_tokens: Callable[[list[int]], None] | None = None) -> Generation:
+    """Generate until a limit is met.
+
+    Parameters
+    ----------
+    verifier : Verifier
+    drafter : Drafter, optional
+        None decodes plainly: one token a forward.
+    context : Context
+        Its tokens are the prompt; the new ones are appended.
+    limits : Limits
+    on_tokens : callable, optional
+        Called with each block of new tokens as soon as it is emitted.
+    """
+    clock = time.perf_counter
+    new: list[int] = []
+    steps: list[Step] = []
+    reason: str | None = None
+
+    def emit(block: list[int]) -> int:
+        """Append what the limits allow of ``block``; the number appended."""
+        nonlocal reason
+        for count, token in enumerate(block, start=1):
+            new.append(token)
+            context.tokens.append(token)
+            if token in limits.eos:
+                reason = "eos"
+            elif limits.stop is not None and limits.stop(new):
+                reason = limits.stop_reason
+            elif len(new) == limits.max_new_tokens:
+                reason = "length"
+            elif len(context.tokens) == limits.context:
+                reason = "context"
+            if reason is not None:
+                return count
+        return len(block)
+
+    began = clock()
+    token = verifier.first(context)
+    emit([token])
+    prefill_seconds = clock() - began
+    if on_tokens is not None:
+        on_tokens([token])
+    if drafter is not None and reason is None:
+        drafter.start(context)
+    while reason is None:
+        room = limits.max_new_tokens - len(new)
+        if limits.context is not None:
+            room = min(room, limits.context - len(context.tokens))
+        t0 = clock()
+        # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
+        tree = drafter.propose(context, room - 1).truncated(room - 1) if drafter is not None and room > 1 else EMPTY
+        t1 = clock()
+        path, token = verifier.verify(tree, context)
+        block = [tree.tokens[node] for node in path]
+        if token is not None:
+            block.append(token)
+        kept = emit(block)
+        t2 = clock()
+        path = path[:kept]
+        verifier.commit(path)
+        t3 = clock()
+        steps.append(Step(tree, tuple(path), tuple(block[:kept]), t1 - t0, t2 - t1, t3 - t2))
+        if on_tokens is not None:
+            on_tokens(block[:kept])
+    return Generation(new, steps, reason, context.prompt_length, prefill_seconds)

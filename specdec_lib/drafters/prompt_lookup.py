@@ -1,0 +1,78 @@
+"""Prompt lookup decoding (Saxena 2023): copy what followed the last n-gram where it occurred before."""
+from __future__ import annotations
+
+from ..decoding.contract import Capture, Context
+from ..decoding.tree import EMPTY, DraftTree
+
+_VARIANTS = ("original", "transformers")
+
+
+class PromptLookup:
+    """Draft the continuation of the first earlier occurrence of the last n-gram.
+
+    N-grams are tried from ``max_ngram`` down to 1, over prompt and output. The first occurrence of each n-gram is
+    indexed as tokens come, so a proposal costs the same at any context length.
+
+    Parameters
+    ----------
+    max_ngram : int
+        Longest n-gram looked up.
+    num_tokens : int
+        Tokens drafted (K).
+    variant : {"original", "transformers"}
+        What happens where the continuation is shorter than ``num_tokens``. ``"original"``, the released code and
+        Spec-Bench: that occurrence is passed over and the next shorter n-gram tried. ``"transformers"``: the shorter
+        continuation is drafted (there the default ``max_ngram`` is 2).
+
+    Raises
+    ------
+    ValueError
+        If ``max_ngram`` or ``num_tokens`` is below 1 or the variant unknown.
+
+    Notes
+    -----
+    The released code verifies token id 100 where nothing is found; here the draft is empty, which costs no
+    verification width and emits the same text.
+    """
+
+    capture = Capture()
+
+    def __init__(self, max_ngram: int = 3, num_tokens: int = 10, variant: str = "original"):
+        for name, value in (("max_ngram", max_ngram), ("num_tokens", num_tokens)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+        if variant not in _VARIANTS:
+            raise ValueError(f"variant is {variant!r}; expected one of {', '.join(_VARIANTS)}")
+        self.max_ngram, self.num_tokens, self.variant = max_ngram, num_tokens, variant
+        self._ends: list[dict[int, int]] = []
+        self._indexed = 0
+
+    def __repr__(self) -> str:
+        return f"PromptLookup(max_ngram={self.max_ngram}, num_tokens={self.num_tokens}, variant={self.variant!r})"
+
+    def start(self, context: Context) -> None:
+        # For each n: where the first occurrence of an n-gram ends. An n-gram is the number whose digits in base
+        # `vocabulary` are its tokens.
+        self._ends = [{} for _ in range(self.max_ngram)]
+        self._indexed = 0
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        tokens, base, count = context.tokens, context.vocabulary, len(context.tokens)
+        ends = self._ends
+        for end in range(self._indexed + 1, count + 1):
+            key, scale = 0, 1
+            for n in range(min(self.max_ngram, end)):
+                key += tokens[end - 1 - n] * scale
+                scale *= base
+                ends[n].setdefault(key, end)
+        self._indexed = count
+        wanted = self.num_tokens
+        for n in range(min(self.max_ngram, count - 1), 0, -1):
+            key, scale = 0, 1
+            for i in range(n):
+                key += tokens[count - 1 - i] * scale
+                scale *= base
+            end = ends[n - 1][key]
+            if end < count and (end + wanted <= count or self.variant == "transformers"):
+                return DraftTree.chain(tokens[end: end + min(wanted, limit)])
+        return EMPTY

@@ -1,0 +1,97 @@
+"""Load a target or a draft, from the hub, a local directory, or the shipped pocket pair."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import paths
+from ..decoding.generate import check_tokenizer
+
+#: Names of the shipped models and their folders below the pocket directory.
+POCKET_PARTS = {"pocket": "target", "pocket-draft": "draft"}
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def resolve_device(device: str = "auto") -> torch.device:
+    """``"auto"`` takes a GPU where there is one.
+
+    Raises
+    ------
+    ValueError
+        If the device is unknown or not there.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device is {device!r}, which cannot be used here ({str(error).splitlines()[0]}); "
+                         "try 'cpu' or 'auto'") from None
+    return chosen
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
+    """``"auto"`` is float32 on the CPU, where output equality is exact, and the checkpoint's own type on a GPU."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; expected 'auto' or one of {', '.join(_DTYPES)}")
+    return _DTYPES[dtype]
+
+
+def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torch.dtype = "auto", *,
+               trust_remote_code: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a causal language model and its tokenizer, ready to decode.
+
+    Parameters
+    ----------
+    name_or_path : str
+        ``"pocket"`` or ``"pocket-draft"`` (shipped), a local directory, or a name on the Hugging Face hub.
+    device : str
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...
+    dtype : str or torch.dtype
+        ``"auto"``: float32 on the CPU, the checkpoint's own type on a GPU. Or ``"float32"``, ``"bfloat16"``, ...
+    trust_remote_code : bool
+        Passed to transformers; code of the model's author runs only if this is set.
+
+    Returns
+    -------
+    model : PreTrainedModel
+        In evaluation mode, with SDPA attention where the architecture has it.
+    tokenizer : PreTrainedTokenizerBase
+
+    Raises
+    ------
+    FileNotFoundError
+        If the pocket pair, or a path with a separator that is no hub name, is not there.
+    ValueError
+        If device or dtype cannot be used, or the tokenizer does not fit the model.
+    """
+    place = resolve_device(device)
+    kind = resolve_dtype(dtype, place)
+    if str(name_or_path) in POCKET_PARTS:
+        folder = paths.POCKET / POCKET_PARTS[str(name_or_path)]
+        if not (folder / "config.json").exists():
+            raise FileNotFoundError(f"{name_or_path!r} is not in {folder}; train it with 'make pocket' or reinstall")
+        name_or_path = folder
+    elif isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
+        folder = Path(name_or_path).expanduser()
+        if not (folder / "config.json").exists():
+            raise FileNotFoundError(f"no model in {folder}: expected a directory with config.json")
+        name_or_path = folder
+    tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=kind, attn_implementation="sdpa",
+                                                     trust_remote_code=trust_remote_code)
+    except ValueError as error:
+        if "scaled_dot_product_attention" not in str(error):
+            raise
+        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=kind, attn_implementation="eager",
+                                                     trust_remote_code=trust_remote_code)
+    check_tokenizer(tokenizer, model)
+    return model.to(place).eval(), tokenizer
