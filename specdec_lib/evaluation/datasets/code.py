@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ..prompt import Prompt
-from .files import DataFile, Record, Root, choice, read_json_list, read_jsonl, read_text
+from .files import BadRecord, DataFile, Record, Root, choice, read_json_list, read_jsonl, read_text
 
 HUMANEVAL = DataFile(
     "humaneval", "HumanEval.jsonl", "openai/human-eval", "data/HumanEval.jsonl.gz", "MIT", distinct=True
@@ -71,8 +71,8 @@ def mbpp(root: Root, task: str, split: str = "all") -> Iterator[Prompt]:
     """Yield the MBPP problems, which none of the four papers uses.
 
     The wording is that of the set's paper (Austin et al. 2021, section 4) with its three tests, but without
-    worked examples and without its ``[BEGIN]`` and ``[DONE]`` marks: that is our choice. Code has ``\\r\\n``
-    line ends in the file and ``\\n`` here.
+    worked examples and without its ``[BEGIN]`` and ``[DONE]`` marks: that is our choice. Line ends
+    are ``\\r\\n`` in the file and ``\\n`` here.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def _editor_instruction(root: Root, kind: str) -> str:
     )
     head = re.match(r"\s*### Instruction:\s*(.+?)\s*### Question:", read_text(path), re.DOTALL)
     if head is None:
-        raise ValueError(f"{path}: does not begin with '### Instruction:', a text and '### Question:'")
+        raise BadRecord(f"{path}: does not begin with '### Instruction:', a text and '### Question:'")
     return head[1]
 
 
@@ -285,4 +285,4 @@ def _bare(code: str) -> str:
 
 
 def _newlines(text: str) -> str:
-    return text.replace("\r\n", "\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -112,8 +112,8 @@ def missing(task: str, wanted: Sequence[DataFile], root: Path | None, reason: st
             f"licence: {file.licence}."
         )
     lines.append(
-        f"Put it into FOLDER/{wanted[0].folder} and name FOLDER by load_task({task!r}, root=FOLDER) or by the "
-        f"environment variable {VARIABLE}."
+        f"Put it into FOLDER/{wanted[0].folder} and name FOLDER by load_task({task!r}, root=FOLDER) or by "
+        f"the environment variable {VARIABLE}."
     )
     return MissingData("\n".join(lines))
 
