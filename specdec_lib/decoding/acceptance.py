@@ -34,13 +34,12 @@ def exact_match(tree: DraftTree, draw: Callable[[int, list[int]], int | None], s
     token : int or None
         The draw that left the tree; None if the path ends with a stop token.
     """
-    children = tree.children()
     node, path, tokens = -1, [], []
     while True:
         token = draw(node, tokens)
         if token is None:
             return path, None
-        child = children.get((node, token))
+        child = tree.child(node, token)
         if child is None:
             return path, token
         path.append(child)

@@ -59,7 +59,17 @@ class DraftTree:
     @classmethod
     def chain(cls, tokens: Sequence[int], probabilities: torch.Tensor | None = None) -> DraftTree:
         """One draft: each token continues the one before it."""
-        return cls(tokens, range(-1, len(tokens) - 1), probabilities)
+        if probabilities is not None:
+            return cls(tokens, range(-1, len(tokens) - 1), probabilities)
+        # Drafters call this at each step: what a chain has by construction is not checked again.
+        tree = cls.__new__(cls)
+        tree.tokens = list(tokens)
+        if tree.tokens and min(tree.tokens) < 0:
+            raise ValueError(f"tokens hold {min(tree.tokens)}; expected token ids, 0 or more")
+        tree.parents = list(range(-1, len(tree.tokens) - 1))
+        tree.probabilities = tree._depths = tree._children = None
+        tree.is_chain = True
+        return tree
 
     @classmethod
     def from_drafts(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
@@ -126,6 +136,13 @@ class DraftTree:
         if self._children is None:
             self._children = {(p, t): i for i, (p, t) in enumerate(zip(self.parents, self.tokens, strict=True))}
         return self._children
+
+    def child(self, node: int, token: int) -> int | None:
+        """Index of the child of ``node`` (-1 for the root) that carries ``token``, None where there is none."""
+        if self.is_chain:
+            follows = node + 1
+            return follows if follows < len(self.tokens) and self.tokens[follows] == token else None
+        return self.children().get((node, token))
 
     def truncated(self, depth: int) -> DraftTree:
         """The nodes no deeper than ``depth``; the tree itself where nothing is cut."""

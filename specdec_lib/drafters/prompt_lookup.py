@@ -46,6 +46,7 @@ class PromptLookup:
         self.max_ngram, self.num_tokens, self.variant = max_ngram, num_tokens, variant
         self._ends: list[dict[int, int]] = []
         self._indexed = 0
+        self._found: list[int] = []
 
     def __repr__(self) -> str:
         return f"PromptLookup(max_ngram={self.max_ngram}, num_tokens={self.num_tokens}, variant={self.variant!r})"
@@ -55,24 +56,22 @@ class PromptLookup:
         # `vocabulary` are its tokens.
         self._ends = [{} for _ in range(self.max_ngram)]
         self._indexed = 0
+        self._found: list[int] = []
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         tokens, base, count = context.tokens, context.vocabulary, len(context.tokens)
-        ends = self._ends
+        ends, longest = self._ends, self.max_ngram
+        found = self._found
         for end in range(self._indexed + 1, count + 1):
             key, scale = 0, 1
-            for n in range(min(self.max_ngram, end)):
+            found = []
+            for n in range(longest if longest < end else end):
                 key += tokens[end - 1 - n] * scale
                 scale *= base
-                ends[n].setdefault(key, end)
-        self._indexed = count
-        wanted = self.num_tokens
-        for n in range(min(self.max_ngram, count - 1), 0, -1):
-            key, scale = 0, 1
-            for i in range(n):
-                key += tokens[count - 1 - i] * scale
-                scale *= base
-            end = ends[n - 1][key]
-            if end < count and (end + wanted <= count or self.variant == "transformers"):
-                return DraftTree.chain(tokens[end: end + min(wanted, limit)])
+                found.append(ends[n].setdefault(key, end))
+        self._indexed, self._found = count, found
+        # `found` holds, for n = 1, 2, ..., where the last n-gram first ended: at `count` itself if it is new.
+        for end in reversed(found):
+            if end < count and (end + self.num_tokens <= count or self.variant == "transformers"):
+                return DraftTree.chain(tokens[end: end + min(self.num_tokens, limit)])
         return EMPTY
