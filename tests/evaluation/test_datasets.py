@@ -295,8 +295,10 @@ def test_a_source_of_xatu_asked_for_by_name_must_be_there(tmp_path):
 def test_the_page_on_data_sets_tells_origin_licence_and_subsets_of_each(task):
     page = (Path(__file__).parents[2] / "book" / "datasets.md").read_text()
     name, repository, licence = FIRST_FILE[task]
-    rows = [line for line in page.splitlines() if line.startswith(f"| `{task}` |")]
-    assert len(rows) == 2 and f"\n`{task}`\n: " in page
-    assert name in rows[1] and repository in rows[1] and licence in rows[1]
+    about, origin, wording = page.split("\n## ")[2:5]
+    (row,) = [line for line in about.splitlines() if line.startswith(f"| `{task}` |")]
+    (entry,) = [part for part in origin.split("\n\n") if part.startswith(f"`{task}` (")]
+    assert name in entry and repository in entry and licence in entry.splitlines()[0]
+    assert f"\n`{task}`\n: " in wording
     if task in ("spec-bench", "codeeditorbench"):
-        assert all(f"`{subset}`" in rows[0] for subset in DATASETS[task].subsets)
+        assert all(f"`{subset}`" in row for subset in DATASETS[task].subsets)
