@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 
@@ -11,13 +10,7 @@ import pytest
 from specdec_lib.evaluation.datasets import DATASETS
 from specdec_lib.evaluation.tasks import load_task
 
-pytestmark = [
-    pytest.mark.realdata,
-    pytest.mark.skipif(
-        not os.environ.get("SPECDEC_DATASETS"),
-        reason="reads the published data sets: set SPECDEC_DATASETS to their folder",
-    ),
-]
+pytestmark = pytest.mark.realdata
 
 # The collection that continuous integration reads has some records of MT-Bench, Spec-Bench, GSM8K, MBPP and
 # XATU withheld, so that each count has two right values: of the published file and of that collection.
