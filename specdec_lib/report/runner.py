@@ -34,6 +34,7 @@ def run(
     force: bool = False,
     output: Path | None = None,
     notebooks: Path | None = None,
+    kept: Path | None = None,
 ) -> list[failures.Failure]:
     """Execute notebooks that changed and put the copies into ``output``.
 
@@ -45,6 +46,8 @@ def run(
         Execute also what has not changed.
     output : Path, optional
         Folder of the executed copies, ``book/notebooks`` by default.
+    kept : Path, optional
+        Folder for copies of notebooks that failed, ``_build/failed`` by default.
 
     Returns
     -------
@@ -58,6 +61,7 @@ def run(
     """
     jobs = plan.make_plan(profile, only, overrides, notebooks)
     output = output or paths.root() / "book" / "notebooks"
+    kept = kept or paths.root() / "_build" / "failed"
     surroundings = plan.surroundings()
     failed: list[failures.Failure] = []
     bars = sys.stderr.isatty() and not os.environ.get("CI")
@@ -68,7 +72,7 @@ def run(
         if not outcome:
             if not bars:
                 print(f"[{number}/{len(jobs)}] {job.name} ({profile}) is running", flush=True)
-            outcome = execute(job, output, surroundings, progress=bars)
+            outcome = execute(job, output, kept, surroundings, progress=bars)
         if isinstance(outcome, failures.Failure):
             failed.append(outcome)
             outcome = "FAILED"
@@ -79,7 +83,7 @@ def run(
     return failed
 
 
-def execute(job: Job, output: Path, surroundings: str, progress: bool = False) -> str | failures.Failure:
+def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: bool = False) -> str | failures.Failure:
     """Execute one notebook; returns a word on the outcome, or the failure."""
     import papermill
 
@@ -102,8 +106,7 @@ def execute(job: Job, output: Path, surroundings: str, progress: bool = False) -
                 )
         except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way
             partial = nbformat.read(str(copy_path), as_version=4) if copy_path.is_file() else None
-            kept = _keep_failed(copy_path)
-            return failures.describe(job, partial, error, kept)
+            return failures.describe(job, partial, error, _keep_failed(copy_path, kept))
         _finish(executed, job, surroundings, source_sum)
         files.replace_folder(downloads, output / "files" / job.name)
         files.write_atomic(output / job.path.name, nbformat.writes(executed) + "\n")
@@ -166,10 +169,9 @@ def _finish(executed: nbformat.NotebookNode, job: Job, surroundings: str, source
     }
 
 
-def _keep_failed(path: Path) -> Path | None:
+def _keep_failed(path: Path, folder: Path) -> Path | None:
     if not path.is_file():
         return None
-    folder = paths.root() / "_build" / "failed"
     folder.mkdir(parents=True, exist_ok=True)
     return Path(shutil.move(path, folder / path.name))
 

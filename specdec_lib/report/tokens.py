@@ -18,18 +18,18 @@ _LEGEND: dict[str, str] = {
 
 # The colour of a method is mixed into the page's own background, so that it stays legible in light and dark mode.
 _CSS = """
-.sd-tokens{font-family:var(--pst-font-family-monospace,monospace);font-size:.86em;line-height:1.75;
+.specdec-tokens{font-family:var(--pst-font-family-monospace,monospace);font-size:.86em;line-height:1.75;
  white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid rgba(128,128,128,.45);border-radius:4px;padding:.6em .8em}
-.sd-tokens span[title]{border-radius:3px;padding:.1em 0}
-.sd-tokens .sd-accepted,.sd-legend .sd-accepted{
- background:color-mix(in srgb,var(--sd-color) 30%,transparent);box-shadow:inset 0 -2px 0 var(--sd-color)}
-.sd-tokens .sd-rejected,.sd-legend .sd-rejected{
- text-decoration:line-through;opacity:.62;border:1px dotted var(--sd-color)}
-.sd-tokens .sd-target{font-weight:600}
-.sd-tokens .sd-step{color:rgba(128,128,128,.9);font-weight:400;user-select:none}
-.sd-legend{font-size:.86em;margin:.3em 0 .5em;display:flex;flex-wrap:wrap;gap:.2em 1.2em}
-.sd-legend b{border-radius:3px;padding:0 .35em;font-weight:600}
-.sd-caption{font-size:.92em;margin:.5em 0 1em;text-align:center}
+.specdec-tokens span[title]{border-radius:3px;padding:.1em 0}
+.specdec-tokens .specdec-accepted,.specdec-legend .specdec-accepted{
+ background:color-mix(in srgb,var(--specdec-color) 30%,transparent);box-shadow:inset 0 -2px 0 var(--specdec-color)}
+.specdec-tokens .specdec-rejected,.specdec-legend .specdec-rejected{
+ text-decoration:line-through;opacity:.62;border:1px dotted var(--specdec-color)}
+.specdec-tokens .specdec-target{font-weight:600}
+.specdec-tokens .specdec-step{color:rgba(128,128,128,.9);font-weight:400;user-select:none}
+.specdec-legend{font-size:.86em;margin:.3em 0 .5em;display:flex;flex-wrap:wrap;gap:.2em 1.2em}
+.specdec-legend b{border-radius:3px;padding:0 .35em;font-weight:600}
+.specdec-caption{font-size:.92em;margin:.5em 0 1em;text-align:center}
 """.strip()
 
 
@@ -95,14 +95,14 @@ class TokenView:
         step = self.tokens[0].step if self.tokens else 0
         for token in self.tokens:
             if token.step != step:
-                parts.append('<span class="sd-step" aria-hidden="true">&#x2009;&#x258F;</span>')
+                parts.append('<span class="specdec-step" aria-hidden="true">&#x2009;&#x258F;</span>')
                 step = token.step
             parts.append(self._span(token))
-        prompt = f'<span class="sd-prompt" style="opacity:.55">{html.escape(self.prompt)}</span>' if self.prompt else ""
-        caption = f'<div class="sd-caption">{html.escape(self.caption)}</div>' if self.caption else ""
+        prompt = f'<span class="specdec-prompt" style="opacity:.55">{html.escape(self.prompt)}</span>' if self.prompt else ""
+        caption = f'<div class="specdec-caption">{html.escape(self.caption)}</div>' if self.caption else ""
         return (
             f"<style>{_CSS}</style>{self._legend()}"
-            f'<div class="sd-tokens notranslate">{prompt}{"".join(parts)}</div>{caption}'
+            f'<div class="specdec-tokens notranslate">{prompt}{"".join(parts)}</div>{caption}'
         )
 
     def _span(self, token: Token) -> str:
@@ -113,18 +113,18 @@ class TokenView:
             title += f"; {token.note}"
         # A token that is a line break needs something to be seen by.
         text = html.escape(token.text).replace("\n", "↵" if token.fate == "rejected" else "↵\n")
-        style = f' style="--sd-color:{figures.color(token.proposer)}"' if token.proposer else ""
-        return f'<span class="sd-{token.fate}"{style} title="{html.escape(title, quote=True)}">{text}</span>'
+        style = f' style="--specdec-color:{figures.color(token.proposer)}"' if token.proposer else ""
+        return f'<span class="specdec-{token.fate}"{style} title="{html.escape(title, quote=True)}">{text}</span>'
 
     def _legend(self) -> str:
         seen = dict.fromkeys((token.fate, token.proposer) for token in self.tokens)
         items = []
         for fate, proposer in sorted(seen):
-            style = f' style="--sd-color:{figures.color(proposer)}"' if proposer else ""
+            style = f' style="--specdec-color:{figures.color(proposer)}"' if proposer else ""
             sample = html.escape(proposer or "target")
-            items.append(f'<span><b class="sd-{fate}"{style}>{sample}</b> {_LEGEND[fate]}</span>')
+            items.append(f'<span><b class="specdec-{fate}"{style}>{sample}</b> {_LEGEND[fate]}</span>')
         items.append("<span>▏ next step of the target</span>")
-        return f'<div class="sd-legend">{"".join(items)}</div>'
+        return f'<div class="specdec-legend">{"".join(items)}</div>'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         plain = "".join(token.text for token in self.tokens if token.fate != "rejected")

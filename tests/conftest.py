@@ -1,0 +1,26 @@
+"""What holds for every test: no network, no window, two threads, and reasons for what is skipped."""
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine lacks the data or the device for."""
+    reasons = {}
+    if not os.environ.get("SPECDEC_DATASETS"):
+        reasons["realdata"] = "SPECDEC_DATASETS is not set: it names the folder of the published data sets"
+    if not torch.cuda.is_available():
+        reasons["gpu"] = "no CUDA device"
+    for item in items:
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))

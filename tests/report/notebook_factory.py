@@ -1,0 +1,40 @@
+"""Small notebooks for the tests of the runner."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from specdec_lib.report import check
+
+PARAMETERS = """profile: str = "default"   # named on the page
+alpha: float = 0.5         # a share
+ks: list[int] = [1, 2]     # lengths
+"""
+
+
+def write_notebook(
+    folder: Path, code: list[str] | None = None, name: str = "01_small", parameters: str = PARAMETERS, prose: str = "Text."
+) -> Path:
+    """Write a notebook whose last cells are ``code``, with profiles beside it; returns its path."""
+    cells = [
+        new_markdown_cell("# Small", id="title"),
+        new_code_cell("from specdec_lib import report", id="imports"),
+        new_code_cell(parameters.strip(), id="parameters", metadata={"tags": ["parameters"]}),
+        new_code_cell("values = report.check_parameters(globals())", id="check"),
+        new_markdown_cell(f"## Result\n\n{prose}", id="prose"),
+    ]
+    sources = ['report.record("alpha", alpha)'] if code is None else code
+    cells += [new_code_cell(source, id=f"code{number}") for number, source in enumerate(sources)]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    content = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+    nbformat.validate(content)
+    (folder / "params").mkdir(parents=True, exist_ok=True)
+    for profile in ("smoke", "default", "full"):
+        path = folder / "params" / f"{profile}.yml"
+        if not path.exists():
+            path.write_text("{}\n", encoding="utf-8")
+    path = folder / f"{name}.ipynb"
+    path.write_text(check.canonical(content), encoding="utf-8")
+    return path

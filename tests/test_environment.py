@@ -1,0 +1,104 @@
+"""The files that describe the environment agree, and name what the project needs."""
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from specdec_lib import paths
+
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
+ROOT = paths.ROOT or Path()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = {name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()}
+DEPENDENCIES = [Requirement(text) for text in PROJECT["dependencies"]]
+
+
+def declared() -> dict[str, Requirement]:
+    everything = DEPENDENCIES + [requirement for texts in EXTRAS.values() for requirement in texts]
+    return {canonicalize_name(requirement.name): requirement for requirement in everything}
+
+
+def conda() -> tuple[list[str], list[str]]:
+    content = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    pip, = (entry["pip"] for entry in content["dependencies"] if isinstance(entry, dict))
+    return [entry for entry in content["dependencies"] if isinstance(entry, str)], pip
+
+
+def test_the_packages_that_were_asked_for_are_declared():
+    wanted = {"torch", "transformers", "jupyter", "jupyter-book", "nbclient", "papermill", "faiss-cpu", "faiss-gpu",
+              "matplotlib", "pytest"}
+    assert wanted <= set(declared())
+
+
+def test_the_conda_file_brings_python_pip_and_the_project_with_its_extras():
+    packages, pip = conda()
+    match = re.fullmatch(r"-e \.\[(.+)\]", pip[0])
+    assert len(pip) == 1 and match, pip
+    assert set(match[1].split(",")) == set(EXTRAS) - {"gpu"}
+    assert [re.split(r"[<>=]", package)[0] for package in packages] == ["python", "pip"]
+
+
+def test_the_conda_file_and_the_project_ask_for_the_same_python():
+    python = SpecifierSet(conda()[0][0].removeprefix("python"))
+    required = SpecifierSet(PROJECT["requires-python"])
+    for minor in range(8, 14):
+        assert (f"3.{minor}" in python) == (f"3.{minor}" in required)
+
+
+def test_the_makefile_and_the_conda_file_install_the_same_extras():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"EXTRAS ?= {re.search(r'.(book[^]]*)', conda()[1][0])[1]}" in makefile
+
+
+def test_every_pinned_version_is_one_that_the_project_allows():
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    pins = {canonicalize_name(pin.name): pin for pin in map(Requirement, lines)}
+    assert str(pins["torch"].specifier) == "==2.13.0"
+    for name, pin in pins.items():
+        version, = (clause.version for clause in pin.specifier)
+        if name in declared():
+            assert version in declared()[name].specifier, f"{name}: {version} is not within {declared()[name]}"
+
+
+def test_a_users_installation_pins_nothing_exactly():
+    assert not [name for name, requirement in declared().items() if "==" in str(requirement.specifier)]
+
+
+def test_faiss_for_cpu_and_for_gpu_never_come_in_one_extra():
+    for name, requirements in {**EXTRAS, "": DEPENDENCIES}.items():
+        assert len([r for r in requirements if r.name.startswith("faiss")]) <= 1, name
+
+
+def test_every_dependency_says_why_it_is_there():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for name, requirement in declared().items():
+        line = next(line for line in text.splitlines() if f'"{requirement.name}' in line and not line.startswith("name"))
+        assert re.search(r"#\s*\w+ .+", line), f"{name} has no comment"
+
+
+def test_every_package_that_the_code_imports_is_declared():
+    modules = {"yaml": "pyyaml", "faiss": "faiss-cpu", "IPython": "ipykernel", "matplotlib_inline": "ipykernel",
+               "jupyter_client": "nbclient", "cycler": "matplotlib", "websocket": "websocket-client"}
+    own = {"specdec_lib", "setuptools", *sys.stdlib_module_names}
+    own |= {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    for path in [*(ROOT / "specdec_lib").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            for name in {name.split(".")[0] for name in names} - own:
+                assert canonicalize_name(modules.get(name, name)) in declared(), f"{path.name} imports {name}"
+
+
+def test_the_oldest_transformers_that_is_declared_is_the_one_that_is_tested():
+    floor = str(declared()["transformers"].specifier).removeprefix(">=")
+    assert f"transformers=={floor}.*" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -1,0 +1,74 @@
+"""The notebooks: sound as they lie there, and right when run with the smallest parameters."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from notebook_identities import IDENTITIES
+
+from specdec_lib import paths
+from specdec_lib.report import check, recording, runner
+
+ROOT = paths.ROOT or Path()
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+IMAGES = {"image/svg+xml", "image/png"}
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@each_notebook
+def test_the_source_is_sound(notebook):
+    assert check.check_notebook(notebook) == []
+
+
+def test_the_profiles_name_only_what_the_notebooks_declare():
+    assert check.check_profiles(ROOT / "notebooks") == []
+
+
+def test_pages_and_notebooks_are_all_listed_and_labels_unique():
+    assert check.check_pages(ROOT) == []
+
+
+@pytest.fixture(scope="session")
+def executed(tmp_path_factory):
+    """Run a notebook with the smoke profile, once a session; returns the executed copy."""
+    folder = tmp_path_factory.mktemp("executed")
+    done: dict[str, nbformat.NotebookNode] = {}
+
+    def get(notebook: Path) -> nbformat.NotebookNode:
+        if notebook.stem not in done:
+            failed = runner.run("smoke", only=[notebook.stem], output=folder, kept=folder / "failed")
+            if failed:
+                pytest.fail(failed[0].message, pytrace=False)
+            done[notebook.stem] = nbformat.read(str(folder / notebook.name), as_version=4)
+        return done[notebook.stem]
+
+    return get
+
+
+@pytest.mark.notebooks
+@each_notebook
+def test_it_runs_and_its_page_is_clean(notebook, executed):
+    content = executed(notebook)
+    outputs = [(cell, output) for cell in content.cells for output in cell.get("outputs", [])]
+    assert not [output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"]
+    for cell, output in outputs:
+        data = output.get("data", {})
+        assert "np." not in str(data.get("text/markdown", "")) + str(data.get("application/papermill.record/text/plain", ""))
+        if IMAGES & set(data):
+            assert cell.metadata.get("mystnb", {}).get("figure"), f"a figure without a caption: {cell.source[:80]!r}"
+
+
+@pytest.mark.notebooks
+@each_notebook
+def test_its_recorded_values_hold_what_must_hold(notebook, executed):
+    values = recording.recorded(executed(notebook))
+    assert values, "the notebook records nothing: a result that is not recorded cannot be checked"
+    identities = IDENTITIES.get(notebook.stem)
+    assert identities, f"tests/notebook_identities.py says nothing about {notebook.stem}"
+    for identity in identities:
+        assert identity(values), identity.__doc__ or identity.__name__
