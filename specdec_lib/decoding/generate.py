@@ -12,10 +12,10 @@ from .loop import Limits, ModelVerifier, Processors, decode
 from .replay import Trace
 from .sampling import Sampling
 from .steps import Generation
-from .target import Target, check_model, context_limit, vocabulary_size
+from .target import DRAFT_ROOM, Target, check_model, context_limit, vocabulary_size
 
-#: Room for a draft behind prompt and output before a buffer has to grow, in positions.
-DRAFT_ROOM = 65
+#: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.
+FIRST_ROOM = 1024
 TokenIds = Sequence[int] | np.ndarray | torch.Tensor
 
 
@@ -113,8 +113,8 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
     end = end if limit is None else min(end, limit)
     context = Context(tokens, len(tokens), vocabulary, sampling)
     wanted = capture if drafter is None else capture | drafter.capture
-    with torch.inference_mode(), Target(model, end, wanted) as target:
-        target.cache.capacity = end + DRAFT_ROOM
+    capacity = min(end, len(tokens) + FIRST_ROOM) + DRAFT_ROOM
+    with torch.inference_mode(), Target(model, end, wanted, capacity) as target:
         context.hidden, context.attention = target.hidden, target.attention
         if drafter is not None and wanted.heads != drafter.capture.heads:
             chosen = [wanted.heads.index(head) for head in drafter.capture.heads]

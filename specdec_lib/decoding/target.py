@@ -15,6 +15,8 @@ from .tree import EMPTY, DraftTree
 
 #: Positions of one prefill pass; bounds the memory of its mask and activations.
 PREFILL_CHUNK = 4096
+#: Room for a draft behind prompt and output before a buffer has to grow, in positions.
+DRAFT_ROOM = 65
 _SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 _CHECKED: weakref.WeakSet = weakref.WeakSet()
 
@@ -45,10 +47,12 @@ class Target:
     ----------
     model : PreTrainedModel
         Any decoder-only causal language model with full attention.
-    capacity : int
-        Expected length of prompt, output and a draft; the buffers grow if it is exceeded.
+    longest : int
+        Length that prompt and output may reach; checked against a sliding window.
     capture : Capture
         Hidden states and attention rows to keep.
+    capacity : int, optional
+        Positions the buffers hold at first; they grow by half when exceeded. ``longest`` and a draft by default.
 
     Raises
     ------
@@ -56,8 +60,9 @@ class Target:
         If tree verification would not compute what the model computes.
     """
 
-    def __init__(self, model: PreTrainedModel, capacity: int, capture: Capture = Capture()):
-        _check_kind(model, capacity)
+    def __init__(self, model: PreTrainedModel, longest: int, capture: Capture = Capture(), capacity: int | None = None):
+        _check_kind(model, longest)
+        capacity = longest + DRAFT_ROOM if capacity is None else capacity
         self.model = model
         self.device = model.get_input_embeddings().weight.device
         self.layers = decoder_config(model).num_hidden_layers
