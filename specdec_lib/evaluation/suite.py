@@ -1,0 +1,371 @@
+"""Many prompts at once: what the notebooks call.
+
+A prompt becomes token ids through the tokenizer's chat template, or as it stands. Each turn of a conversation is a
+generation of its own, with the model's own earlier answers in its history. A plain run is recorded once for each;
+drafters are then replayed on the recordings, or run for real and compared with them.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ..decoding.contract import Capture, Context, Drafter
+from ..decoding.generate import check_tokenizer, generate, record
+from ..decoding.replay import Trace, replay
+from ..decoding.sampling import Sampling
+from ..decoding.steps import Generation
+from ..decoding.tree import DraftTree
+from ..drafters import DraftModel
+from ..models.loading import load_model
+from .metrics import ends_in_loop, pooled
+from .prompt import Prompt
+
+Runs = Sequence[Generation]
+
+
+def load_pair(target: str, draft: str, device: str = "auto", dtype: str = "auto",
+              ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a target, a draft and their tokenizer without progress bars.
+
+    Parameters
+    ----------
+    target, draft, device, dtype
+        As for :func:`specdec_lib.load_model`.
+
+    Raises
+    ------
+    ValueError
+        If the tokenizers of the two differ in their vocabularies.
+    """
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model, tokenizer = load_model(target, device, dtype)
+        small, other = load_model(draft, device, dtype)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    if tokenizer.get_vocab() != other.get_vocab():
+        raise ValueError(f"the tokenizers of target {target!r} and draft {draft!r} differ; choose two models that share one")
+    check_tokenizer(tokenizer, small)
+    return model, small, tokenizer
+
+
+def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence[str] = ()) -> list[int]:
+    """Token ids that ask for the next answer.
+
+    Parameters
+    ----------
+    prompt : Prompt
+        Of a chat prompt the turns up to the one after ``answers``; of any other the text as it stands.
+    tokenizer : PreTrainedTokenizerBase
+    answers : sequence of str
+        The answers to the turns before.
+
+    Raises
+    ------
+    ValueError
+        If there is no turn left to answer, or the prompt is a chat and the tokenizer has no chat template.
+    """
+    if len(answers) >= len(prompt.turns):
+        raise ValueError(f"prompt {prompt.id!r} has {len(prompt.turns)} turns and {len(answers)} answers; expected fewer "
+                         "answers than turns")
+    if not prompt.chat:
+        return list(tokenizer(prompt.text)["input_ids"])
+    if tokenizer.chat_template is None:
+        raise ValueError(f"prompt {prompt.id!r} is a chat and the tokenizer of {tokenizer.name_or_path!r} has no chat "
+                         "template; choose a chat model, or a task whose prompts are continued as they stand")
+    messages = []
+    for turn, answer in zip(prompt.turns, answers, strict=False):
+        messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
+    messages.append({"role": "user", "content": prompt.turns[len(answers)]})
+    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+
+class HasTokens(Protocol):
+    """What answers a turn: a :class:`specdec_lib.Generation` or a :class:`specdec_lib.Trace`."""
+
+    tokens: list[int]
+
+
+def each_turn(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answer: Callable[[list[int]], HasTokens],
+              ) -> Iterator[tuple[int, HasTokens]]:
+    """Answer every turn of a prompt in order, each with the answers before it in its history.
+
+    Parameters
+    ----------
+    prompt : Prompt
+    tokenizer : PreTrainedTokenizerBase
+    answer : callable
+        Gets token ids, gives a run with ``tokens``.
+
+    Yields
+    ------
+    turn : int
+        From 0.
+    run
+        What ``answer`` gave.
+    """
+    said: list[str] = []
+    for turn in range(len(prompt.turns)):
+        run = answer(render(prompt, tokenizer, said))
+        yield turn, run
+        said.append(tokenizer.decode(run.tokens, skip_special_tokens=True))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A plain run of one turn.
+
+    Attributes
+    ----------
+    prompt : Prompt
+    turn : int
+        From 0.
+    trace : Trace
+    """
+
+    prompt: Prompt
+    turn: int
+    trace: Trace
+
+    @property
+    def task(self) -> str:
+        """Name of the prompt's task."""
+        return self.prompt.task
+
+    @cached_property
+    def looped(self) -> bool:
+        """Whether the output ends in a loop (:func:`specdec_lib.evaluation.metrics.ends_in_loop`)."""
+        return ends_in_loop(self.trace.tokens)
+
+
+def record_prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
+                   sampling: Sampling | None = None, max_new_tokens: int = 128, capture: Capture = Capture(),
+                   ) -> list[Recording]:
+    """Decode every turn of every prompt plainly and keep it.
+
+    Parameters
+    ----------
+    model, tokenizer, prompts
+    sampling, max_new_tokens, capture
+        As for :func:`specdec_lib.record`.
+    """
+    def answer(ids: list[int]) -> Trace:
+        return record(model, ids, sampling, max_new_tokens, capture=capture)
+
+    return [Recording(prompt, turn, trace) for prompt in prompts for turn, trace in each_turn(prompt, tokenizer, answer)]
+
+
+def run_again(model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None) -> list[Generation]:
+    """Decode the recorded prompts for real, with ``drafter``; the limits and the sampling are the recorded ones."""
+    return [_run(model, recording.trace, drafter) for recording in recordings]
+
+
+def _run(model: PreTrainedModel, trace: Trace, drafter: Drafter | None) -> Generation:
+    return generate(model, trace.prompt, drafter, trace.sampling, trace.limits.max_new_tokens, sorted(trace.limits.eos))
+
+
+def replay_all(recordings: Sequence[Recording], drafter: Drafter | None) -> list[Generation]:
+    """What decoding each recorded prompt with ``drafter`` would have done (:func:`specdec_lib.replay`)."""
+    return [replay(recording.trace, drafter) for recording in recordings]
+
+
+class _Remembering:
+    """A greedy draft model that drafts once from each position and is asked for a prefix later.
+
+    A greedy draft of K tokens is the beginning of any longer one from the same position.
+    """
+
+    capture = Capture()
+    samples = True
+
+    def __init__(self, drafter: DraftModel, memory: dict[int, list[int]]):
+        self.drafter, self.memory, self._started = drafter, memory, False
+
+    def start(self, context: Context) -> None:
+        self._started = False
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        position, wanted = len(context.tokens), min(self.drafter.num_tokens, limit)
+        if len(self.memory.get(position, ())) < wanted:
+            if not self._started:
+                self.drafter.start(context)
+                self._started = True
+            self.memory[position] = self.drafter.propose(context, limit).tokens
+        return DraftTree.chain(self.memory[position][:wanted])
+
+
+def sweep_draft_model(recordings: Sequence[Recording], draft: PreTrainedModel, lengths: Sequence[int],
+                      ) -> dict[int, list[Generation]]:
+    """Replay a draft model at every draft length, drafting no token twice.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+        Greedy ones.
+    draft : PreTrainedModel
+    lengths : sequence of int
+        Values of K.
+
+    Returns
+    -------
+    dict
+        For each K, in the given order, one Generation a recording: its steps are those of
+        ``replay(trace, DraftModel(draft, K))``, its draft times are not.
+    """
+    runs: dict[int, list[Generation]] = {length: [] for length in lengths}
+    for recording in recordings:
+        memory: dict[int, list[int]] = {}
+        for length in sorted(runs, reverse=True):
+            runs[length].append(replay(recording.trace, _Remembering(DraftModel(draft, length), memory)))
+    return runs
+
+
+class Divergence(NamedTuple):
+    """Where two outputs of one prompt part."""
+
+    prompt: str
+    turn: int
+    position: int
+
+
+class Comparison(NamedTuple):
+    """Outputs of one method beside those of plain decoding.
+
+    Attributes
+    ----------
+    prompts : int
+        Outputs compared (turns of conversations).
+    tokens : int
+        Tokens of plain decoding that were compared.
+    divergences : list of Divergence
+        First difference of each output that differs; empty if the method is lossless here.
+    """
+
+    prompts: int
+    tokens: int
+    divergences: list[Divergence]
+
+
+def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
+    """Index of the first token that differs or is missing on one side; None if the two are equal."""
+    for position, (a, b) in enumerate(zip(expected, got, strict=False)):
+        if a != b:
+            return position
+    return None if len(expected) == len(got) else min(len(expected), len(got))
+
+
+def compare(recordings: Sequence[Recording], runs: Runs) -> Comparison:
+    """Compare runs with the recorded plain ones, token for token.
+
+    Raises
+    ------
+    ValueError
+        If there is not one run a recording, or none at all: nothing compared would pass for lossless.
+    """
+    if len(recordings) != len(runs) or not runs:
+        raise ValueError(f"{len(recordings)} recordings and {len(runs)} runs; expected one run for each, and at least one")
+    parted = []
+    for recording, run in zip(recordings, runs, strict=True):
+        position = first_divergence(recording.trace.tokens, run.tokens)
+        if position is not None:
+            parted.append(Divergence(recording.prompt.id, recording.turn, position))
+    return Comparison(len(runs), sum(len(r.trace.tokens) for r in recordings), parted)
+
+
+def same_steps(a: Generation, b: Generation) -> bool:
+    """Whether two runs proposed, accepted and emitted the same, step by step."""
+    return a.tokens == b.tokens and [(s.tree, s.path, s.tokens) for s in a.steps] == [
+        (s.tree, s.path, s.tokens) for s in b.steps]
+
+
+def time_methods(model: PreTrainedModel, recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None],
+                 repeats: int) -> dict[str, list[list[Generation]]]:
+    """Run every method on every prompt ``repeats`` times, in turns, so that a change of load meets them alike.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    recordings : sequence of Recording
+        What to decode; the first is decoded once more by each method before any time counts.
+    drafters : mapping
+        Drafter by method, None for plain decoding.
+    repeats : int
+
+    Returns
+    -------
+    dict
+        By method: for each repeat one Generation a recording.
+    """
+    runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
+    for drafter in drafters.values():
+        _run(model, recordings[0].trace, drafter)
+    names = list(drafters)
+    for repeat in range(repeats):
+        for i, recording in enumerate(recordings):
+            first = (i + repeat) % len(names)
+            for name in names[first:] + names[:first]:
+                runs[name][repeat].append(_run(model, recording.trace, drafters[name]))
+    return runs
+
+
+def select(runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]) -> list[Generation]:
+    """The runs whose recording ``keep`` says yes to."""
+    return [run for run, recording in zip(runs, recordings, strict=True) if keep(recording)]
+
+
+def metric(runs: Runs, name: str) -> float:
+    """A pooled metric by name; NaN where there are no runs."""
+    return pooled(runs)[name] if runs else float("nan")
+
+
+def rates(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> dict[str, Any]:
+    """A pooled metric over all prompts, and over those whose output does not end in a loop.
+
+    Returns
+    -------
+    dict
+        ``all``, ``unlooped`` (NaN where every output loops), ``prompts``, ``looped``.
+    """
+    free = select(runs, recordings, lambda r: not r.looped)
+    return {"all": metric(runs, name), "unlooped": metric(free, name), "prompts": len(runs), "looped": len(runs) - len(free)}
+
+
+def unbalanced(run: Generation) -> int:
+    """By how much N_draft + N_target differs from N + N_discarded (SpecDec++, section 2).
+
+    Each round emits its accepted tokens and one of the target's own, so the two sums are equal; but a run's last round
+    has no token of the target's own when the accepted part ends with the end token. That round is allowed for, so
+    anything but 0 is a fault of the counting.
+    """
+    drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
+    emitted = len(run.tokens) - 1
+    ended_inside = bool(run.steps) and len(run.steps[-1].tokens) == run.steps[-1].accepted
+    return drafted + len(run.steps) - (emitted + drafted - accepted) - ended_inside
+
+
+def expected_tokens(alpha: float, length: int) -> float:
+    """Tokens a round if every draft token were accepted with probability ``alpha``, independently of the others.
+
+    (1 - alpha^(K+1)) / (1 - alpha): Leviathan et al. 2023, equation 1.
+    """
+    return float(length + 1) if alpha == 1 else (1 - alpha ** (length + 1)) / (1 - alpha)
+
+
+def latency(draft_seconds: float, target_seconds: float, discard_rate: float, verification_rate: float) -> float:
+    """Time a token as the forwards add up, SpecDec++ equation 2.3.
+
+    Parameters
+    ----------
+    draft_seconds, target_seconds : float
+        Time of one forward of each model.
+    discard_rate, verification_rate : float
+        Discarded tokens and target forwards, per emitted token.
+    """
+    return draft_seconds * (1 + discard_rate) + (target_seconds - draft_seconds) * verification_rate

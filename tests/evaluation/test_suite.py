@@ -1,0 +1,211 @@
+"""The functions between prompts and tables."""
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec_lib import Generation, Sampling, generate, replay
+from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.evaluation import suite
+from specdec_lib.evaluation.prompt import Prompt
+from specdec_lib.models import pocket_data
+
+TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
+PROMPTS = [
+    Prompt("one", "code", (TEXT,), chat=False),
+    Prompt("two", "chat", ("Rename `a` to `c`.\n\n" + TEXT,)),
+    Prompt("three", "talk", ("Say add.", "Say it again.")),
+]
+GREEDY, SAMPLED = Sampling(), Sampling(0.7, top_p=0.9, seed=3)
+
+
+def tiny(seed: int, vocabulary: int) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    # A wide initialisation, so that logits are far apart and texts vary.
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=vocabulary, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.4, bos_token_id=None, eos_token_id=0,
+        pad_token_id=3)).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return pocket_data.train_tokenizer([TEXT], 300, 512)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return tiny(0, len(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def draft(model):
+    """The target with noise on its weights: it agrees at some positions and not at others."""
+    small = tiny(0, model.config.vocab_size)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in small.parameters():
+            weight += 0.02 * weight.std() * torch.randn(weight.shape, generator=generator) if weight.ndim > 1 else 0
+    return small
+
+
+@pytest.fixture(scope="module")
+def recordings(model, tokenizer):
+    return suite.record_prompts(model, tokenizer, PROMPTS, GREEDY, 40)
+
+
+def run_of(tokens: list[int]) -> Generation:
+    return Generation(tokens, [], "length", 1, 0.0)
+
+
+def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it(tokenizer):
+    turns, answers = ("Say add.", "Say sub."), ("add", "sub")
+    whole, is_answer = pocket_data.conversation(tokenizer, turns, answers)
+    prompt = Prompt("p", "t", turns)
+    first = is_answer.index(1)
+    second = len(whole) - is_answer[::-1].index(0)
+    assert suite.render(prompt, tokenizer) == whole[:first]
+    assert suite.render(prompt, tokenizer, answers[:1]) == whole[:second]
+
+
+def test_a_completion_is_continued_as_it_stands(tokenizer):
+    assert tokenizer.decode(suite.render(PROMPTS[0], tokenizer)) == TEXT
+
+
+def test_a_chat_without_a_chat_template_is_refused_by_name(tokenizer):
+    bare = pocket_data.train_tokenizer([TEXT], 300, 512)
+    bare.chat_template = None
+    with pytest.raises(ValueError, match="'two' is a chat .* no chat template"):
+        suite.render(PROMPTS[1], bare)
+    assert suite.render(PROMPTS[0], bare)
+
+
+def test_an_answered_conversation_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="1 turns and 1 answers"):
+        suite.render(PROMPTS[0], tokenizer, ["done"])
+
+
+def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tokenizer, recordings):
+    first, second = [r for r in recordings if r.task == "talk"]
+    assert (first.turn, second.turn) == (0, 1)
+    said = tokenizer.decode(first.trace.tokens, skip_special_tokens=True)
+    assert said
+    assert second.trace.prompt == suite.render(first.prompt, tokenizer, [said])
+    assert first.trace.tokens == generate(model, first.trace.prompt, max_new_tokens=40).tokens
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_replays_are_the_real_runs_step_by_step(model, tokenizer, sampling):
+    recordings = suite.record_prompts(model, tokenizer, PROMPTS, sampling, 30)
+    real = suite.run_again(model, recordings, PromptLookup(num_tokens=4))
+    replayed = suite.replay_all(recordings, PromptLookup(num_tokens=4))
+    assert suite.compare(recordings, real).divergences == []
+    assert all(suite.same_steps(a, b) for a, b in zip(real, replayed, strict=True))
+    other = suite.replay_all(recordings, PromptLookup(num_tokens=2))
+    assert not all(suite.same_steps(a, b) for a, b in zip(real, other, strict=True))
+
+
+def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recordings):
+    lengths = [1, 2, 3, 5, 8, 13, 20]
+    runs = suite.sweep_draft_model(recordings, draft, lengths)
+    assert list(runs) == lengths
+    for length in lengths:
+        for run, recording in zip(runs[length], recordings, strict=True):
+            assert suite.same_steps(run, replay(recording.trace, DraftModel(draft, length)))
+    accepted = sum(step.accepted for run in runs[8] for step in run.steps)
+    assert 0 < accepted < sum(step.drafted for run in runs[8] for step in run.steps)
+
+
+def test_the_sweep_of_a_sampled_recording_is_refused(model, draft, tokenizer):
+    recordings = suite.record_prompts(model, tokenizer, PROMPTS[:1], SAMPLED, 8)
+    with pytest.raises(ValueError, match="rejection sampling"):
+        suite.sweep_draft_model(recordings, draft, [2])
+
+
+def test_a_comparison_names_prompt_turn_and_place_of_a_difference(recordings):
+    runs = [run_of(list(r.trace.tokens)) for r in recordings]
+    assert suite.compare(recordings, runs) == (4, sum(len(r.trace.tokens) for r in recordings), [])
+    runs[0].tokens[5] += 1
+    runs[3].tokens.pop()
+    found = suite.compare(recordings, runs).divergences
+    assert found == [("one", 0, 5), ("three", 1, len(recordings[3].trace.tokens) - 1)]
+
+
+def test_a_comparison_of_nothing_is_refused(recordings):
+    with pytest.raises(ValueError, match="at least one"):
+        suite.compare([], [])
+    with pytest.raises(ValueError, match="4 recordings and 0 runs"):
+        suite.compare(recordings, [])
+
+
+@pytest.mark.parametrize(("a", "b", "place"), [
+    ([], [], None), ([1], [], 0), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2)])
+def test_first_divergence(a, b, place):
+    assert suite.first_divergence(a, b) == place
+    assert suite.first_divergence(b, a) == place
+
+
+def test_rates_leave_looped_outputs_out(recordings):
+    looping = replace(recordings[0].trace, tokens=[7, 8, 9] * 8, finish_reason="criteria")
+    varied = replace(looping, tokens=list(range(5, 29)))
+    pair = [suite.Recording(PROMPTS[0], 0, looping), suite.Recording(PROMPTS[0], 0, varied)]
+    assert [r.looped for r in pair] == [True, False]
+    runs = suite.replay_all(pair, PromptLookup(num_tokens=4))
+    got = suite.rates(runs, pair)
+    assert (got["prompts"], got["looped"]) == (2, 1)
+    assert got["unlooped"] == runs[1].stats["tokens_per_forward"]
+    assert got["all"] > got["unlooped"]
+    assert math.isnan(suite.rates(runs[:1], pair[:1])["unlooped"])
+
+
+def test_drafted_and_verified_balance_emitted_and_discarded(draft, recordings):
+    runs = [r for length in (1, 4, 9) for r in suite.sweep_draft_model(recordings, draft, [length])[length]]
+    runs += suite.replay_all(recordings, PromptLookup(num_tokens=6)) + suite.replay_all(recordings, None)
+    assert [suite.unbalanced(run) for run in runs] == [0] * len(runs)
+    lost = max(runs, key=lambda run: len(run.steps))
+    assert suite.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
+
+
+def test_a_run_that_ends_inside_its_draft_balances(recordings):
+    trace = replace(recordings[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
+    run = replay(trace, PromptLookup(num_tokens=2))
+    assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
+    assert suite.unbalanced(run) == 0
+
+
+def test_every_method_is_timed_on_every_prompt(model, recordings):
+    runs = suite.time_methods(model, recordings[:2], {"plain": None, "PLD": PromptLookup(num_tokens=3)}, repeats=3)
+    assert {name: [len(repeat) for repeat in repeats] for name, repeats in runs.items()} == {
+        "plain": [2, 2, 2], "PLD": [2, 2, 2]}
+    for repeats in runs.values():
+        for repeat in repeats:
+            assert suite.compare(recordings[:2], repeat).divergences == []
+            assert all(run.prefill_seconds > 0 for run in repeat)
+
+
+def test_expected_tokens_is_the_mean_of_the_truncated_geometric_law():
+    for alpha in (0.0, 0.3, 0.8):
+        for length in (1, 4, 9):
+            mean = sum(k * alpha ** (k - 1) * (1 - alpha) for k in range(1, length + 1)) + (length + 1) * alpha ** length
+            assert suite.expected_tokens(alpha, length) == pytest.approx(mean)
+    assert suite.expected_tokens(1.0, 7) == 8
+
+
+def test_latency_is_the_time_of_all_forwards_over_the_tokens():
+    drafted, calls, tokens = 60, 20, 65  # so discarded = drafted + calls - tokens
+    direct = (0.25 * drafted + 3.0 * calls) / tokens
+    assert suite.latency(0.25, 3.0, (drafted + calls - tokens) / tokens, calls / tokens) == pytest.approx(direct)
+
+
+def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
+    for name, own in (("a", tokenizer), ("b", pocket_data.train_tokenizer([TEXT[::-1]], 300, 512))):
+        model.save_pretrained(tmp_path / name)
+        own.save_pretrained(tmp_path / name)
+    with pytest.raises(ValueError, match="tokenizers of target .* differ"):
+        suite.load_pair(str(tmp_path / "a"), str(tmp_path / "b"), "cpu")
+    loaded, small, _ = suite.load_pair(str(tmp_path / "a"), str(tmp_path / "a"), "cpu")
+    assert loaded is not small
