@@ -93,6 +93,7 @@ class Target:
         self._hooks: list = []
         self._rows: AttentionRows | None = None
         self._block: list[int] = []
+        self._running = False
         try:
             for layer in capture.layers:
                 self._hook_states(layer)
@@ -221,14 +222,20 @@ class Target:
         ids = torch.tensor([tokens], device=self.device)
         if self._rows is not None:
             self._rows.begin(mask, last_only)
-        return self.model(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
-                          use_cache=True, return_dict=True, **kwargs).logits[0]
+        self._running = True
+        out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
+                         use_cache=True, return_dict=True, **kwargs)
+        self._running = False
+        return out.logits[0]
 
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
             raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm)")
 
         def store(states: torch.Tensor) -> None:
+            # The model may serve others at the same time, such as a draft that is the target itself.
+            if not self._running:
+                return
             if layer not in self._states:
                 self._states[layer] = states.new_empty((self.cache.capacity, states.shape[-1]))
             start = self.cache.length
