@@ -35,9 +35,10 @@ from ..decoding.contract import Drafter
 from ..decoding.generate import generate
 from ..decoding.sampling import Sampling, distribution
 from ..drafters import DraftModel, PromptLookup
+from .comparison import first_divergence
 from .mechanical import TASKS
 from .prompt import Prompt
-from .suite import first_divergence, load_pair, render
+from .suite import load_pair, render
 from .tasks import load_task
 
 #: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks whose
