@@ -102,3 +102,11 @@ def test_every_package_that_the_code_imports_is_declared():
 def test_the_oldest_transformers_that_is_declared_is_the_one_that_is_tested():
     floor = str(declared()["transformers"].specifier).removeprefix(">=")
     assert f"transformers=={floor}.*" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_a_wheel_carries_every_file_of_the_pocket_models():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert settings["package-dir"] == {"specdec_lib._data": "data"} and paths.DATA == ROOT / "data"
+    carried = {file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)}
+    files = {file for file in paths.POCKET.rglob("*") if file.is_file()}
+    assert files and files <= carried

@@ -102,6 +102,8 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
                     cwd=str(paths.root()),
                     kernel_name="python3",
                     progress_bar={"desc": job.name, "position": 1, "leave": False} if progress else False,
+                    # A kernel that is told to end logs the interruption as an error.
+                    extra_arguments=["--log-level=CRITICAL"],
                     **_kernel_manager(),
                 )
         except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -111,8 +112,12 @@ class TokenView:
             title += f", proposed by {token.proposer}"
         if token.note:
             title += f"; {token.note}"
-        # A token that is a line break needs something to be seen by.
-        text = html.escape(token.text).replace("\n", "↵" if token.fate == "rejected" else "↵\n")
+        # A token that is a line break needs something to be seen by. A rejected one is no part of the text: it takes
+        # no line, and little room for its indentation.
+        if token.fate == "rejected":
+            text = html.escape(re.sub(r"[ \t]{2,}", "⇥", token.text)).replace("\n", "↵")
+        else:
+            text = html.escape(token.text).replace("\n", "↵\n")
         style = f' style="--specdec-color:{figures.color(token.proposer)}"' if token.proposer else ""
         return f'<span class="specdec-{token.fate}"{style} title="{html.escape(title, quote=True)}">{text}</span>'
 

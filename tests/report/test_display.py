@@ -113,6 +113,11 @@ def test_the_text_of_a_generation_is_kept_and_escaped():
     assert view._repr_mimebundle_()["text/plain"] == 'if a<b:\n  <b> "x"'
 
 
+def test_a_rejected_token_takes_no_line_and_little_room():
+    text = TokenView([Token("\n        x", "rejected", 0, "PLD")]).to_html()
+    assert text.split("specdec-tokens notranslate")[1].count("\n") == 0 and ">↵⇥x</span>" in text
+
+
 def test_every_token_says_who_proposed_it_and_what_became_of_it():
     text = TokenView(TOKENS).to_html()
     titles = re.findall(r'title="([^"]*)"', text)
