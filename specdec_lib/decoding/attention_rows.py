@@ -50,10 +50,13 @@ class AttentionRows:
                              f"{model.config._attn_implementation!r}; load it with attn_implementation='sdpa'")
         modules = {m.layer_idx: m for m in model.modules()
                    if hasattr(m, "layer_idx") and "Attention" in type(m).__name__}
+        count = model.config.get_text_config(decoder=True).num_attention_heads
         by_block: dict[int, list[int]] = {}
         for place, (block, head) in enumerate(self.heads):
             if block not in modules:
                 raise ValueError(f"head ({block}, {head}): expected a block from 0 to {len(modules) - 1}")
+            if not 0 <= head < count:
+                raise ValueError(f"head ({block}, {head}): expected a head from 0 to {count - 1}")
             by_block.setdefault(block, []).append(place)
         self._rows: list[torch.Tensor | None] = [None] * len(self.heads)
         self._mask: torch.Tensor | None = None
@@ -79,9 +82,7 @@ class AttentionRows:
         chosen = [self.heads[p][1] for p in places]
 
         def read(query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
-            count, groups = query.shape[1], query.shape[1] // key.shape[1]
-            if max(chosen) >= count or min(chosen) < 0:
-                raise ValueError(f"heads {chosen}: expected heads from 0 to {count - 1}")
+            groups = query.shape[1] // key.shape[1]
             q = query[0, chosen][:, -1:] if self._last_only else query[0, chosen]
             k = key[0, [h // groups for h in chosen]]
             scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)

@@ -14,7 +14,7 @@ import torch
 
 from .acceptance import exact_match, rejection
 from .contract import Context, Drafter
-from .sampling import Sampling, choose, distribution
+from .sampling import Sampling, choose, distribution, most_likely
 from .steps import Generation, Step
 from .target import Target
 from .tree import EMPTY, DraftTree
@@ -84,7 +84,7 @@ class ModelVerifier:
         logits = self.target.verify(tokens[-1], tree)
         position = len(tokens)
         if self.sampling.greedy and self.processors is None:
-            best = logits.argmax(-1).tolist()
+            best = most_likely(logits)
             return exact_match(tree, lambda node, path: best[node + 1], self.eos)
         if tree.probabilities is not None and not self.sampling.greedy:
             return rejection(tree, lambda node, path: distribution(

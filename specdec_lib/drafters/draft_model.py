@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture, Context
-from ..decoding.sampling import DRAFT, distribution, invert_cdf
+from ..decoding.sampling import DRAFT, distribution, invert_cdf, most_likely
 from ..decoding.target import Target, check_model, context_limit, exact_length, vocabulary_size
 from ..decoding.tree import EMPTY, DraftTree
 
@@ -77,7 +77,7 @@ class DraftModel:
                 logits = self._target.extend(feed)
                 self._cached += feed
                 if sampling.greedy:
-                    token = int(logits.argmax(-1))
+                    token = most_likely(logits[None])[0]
                 else:
                     rows.append(distribution(logits, sampling))
                     # The salt tells drafts of one position in different rounds apart.
