@@ -1,4 +1,5 @@
 """The notebooks: sound as they lie there, and right when run with the smallest parameters."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -55,12 +56,18 @@ def executed(tmp_path_factory):
 def test_it_runs_and_its_page_is_clean(notebook, executed):
     content = executed(notebook)
     outputs = [(cell, output) for cell in content.cells for output in cell.get("outputs", [])]
-    assert not [output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"]
+    assert not [
+        output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"
+    ]
     for cell, output in outputs:
         data = output.get("data", {})
-        assert "np." not in str(data.get("text/markdown", "")) + str(data.get("application/papermill.record/text/plain", ""))
+        assert "np." not in str(data.get("text/markdown", "")) + str(
+            data.get("application/papermill.record/text/plain", "")
+        )
         if IMAGES & set(data):
-            assert cell.metadata.get("mystnb", {}).get("figure"), f"a figure without a caption: {cell.source[:80]!r}"
+            assert cell.metadata.get("mystnb", {}).get("figure"), (
+                f"a figure without a caption: {cell.source[:80]!r}"
+            )
 
 
 @pytest.mark.notebooks

@@ -1,4 +1,5 @@
 """Tables, coloured tokens, figures and notices: what they put on a page."""
+
 from __future__ import annotations
 
 import csv
@@ -106,7 +107,11 @@ TOKENS = [
 
 def test_the_text_of_a_generation_is_kept_and_escaped():
     view = TokenView(TOKENS, caption="a & b")
-    page = Text(re.sub(r"<style>.*?</style>|<div class=\"specdec-legend\">.*?</div>", "", view.to_html(), flags=re.DOTALL))
+    page = Text(
+        re.sub(
+            r"<style>.*?</style>|<div class=\"specdec-legend\">.*?</div>", "", view.to_html(), flags=re.DOTALL
+        )
+    )
     shown = page.text.replace("↵", "").replace("\u2009", "").replace("▏", "")
     assert shown == 'if a<b:\n  <b> oops "x"a & b'
     assert "b" not in page.tags
@@ -151,8 +156,10 @@ def test_every_method_has_a_colour_and_a_marker_of_its_own():
 
 
 def test_figures_draw_what_they_are_given():
-    figure = figures.lines({"PLD": ([1, 2], [3.0, 4.0])}, "K", "tokens", spread={"PLD": ([2.5, 3.5], [3.5, 4.5])})
-    line, = figure.axes[0].lines
+    figure = figures.lines(
+        {"PLD": ([1, 2], [3.0, 4.0])}, "K", "tokens", spread={"PLD": ([2.5, 3.5], [3.5, 4.5])}
+    )
+    (line,) = figure.axes[0].lines
     assert list(line.get_ydata()) == [3.0, 4.0] and line.get_color() == figures.METHODS["PLD"]
     figure = figures.bars(["a", "b"], {"plain": [1, 1], "PLD": [2, 3]}, "tokens", reference=1.0)
     assert [bar.get_height() for bar in figure.axes[0].patches] == [1, 1, 2, 3]
