@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import nbformat
@@ -38,15 +39,15 @@ def test_pages_and_notebooks_are_all_listed_and_labels_unique():
 def executed(tmp_path_factory):
     """Run a notebook with the smoke profile, once a session; returns the executed copy."""
     folder = tmp_path_factory.mktemp("executed")
-    done: dict[str, nbformat.NotebookNode] = {}
+
+    @functools.cache
+    def run(name: str) -> list:
+        return runner.run("smoke", only=[name], output=folder, kept=folder / "failed")
 
     def get(notebook: Path) -> nbformat.NotebookNode:
-        if notebook.stem not in done:
-            failed = runner.run("smoke", only=[notebook.stem], output=folder, kept=folder / "failed")
-            if failed:
-                pytest.fail(failed[0].message, pytrace=False)
-            done[notebook.stem] = nbformat.read(str(folder / notebook.name), as_version=4)
-        return done[notebook.stem]
+        for failure in run(notebook.stem):
+            pytest.fail(failure.message, pytrace=False)
+        return nbformat.read(str(folder / notebook.name), as_version=4)
 
     return get
 
