@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,8 +33,8 @@ Runs = Sequence[Generation]
 
 
 def load_pair(
-    target: str,
-    draft: str,
+    target: str | Path,
+    draft: str | Path,
     device: str = "auto",
     dtype: str = "auto",
 ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
@@ -59,7 +60,7 @@ def load_pair(
             logging.enable_progress_bar()
     if tokenizer.get_vocab() != other.get_vocab():
         raise ValueError(
-            f"the tokenizers of target {target!r} and draft {draft!r} differ; choose models that share one"
+            f"the tokenizers of target {str(target)!r} and draft {str(draft)!r} differ; choose models that share one"
         )
     check_tokenizer(tokenizer, small)
     return model, small, tokenizer
