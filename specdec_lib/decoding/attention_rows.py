@@ -61,6 +61,7 @@ class AttentionRows:
         self._rows: list[torch.Tensor | None] = [None] * len(self.heads)
         self._mask: torch.Tensor | None = None
         self._last_only = False
+        self._waiting: set[int] = set()
         model.set_attn_implementation(NAME)
         for block, places in by_block.items():
             modules[block]._specdec_rows = self._reader(places)
@@ -75,13 +76,20 @@ class AttentionRows:
         self._modules = []
 
     def begin(self, mask: torch.Tensor | None, last_only: bool) -> None:
-        """Note the mask of the pass about to run; ``last_only`` keeps the last query's rows alone."""
+        """Note the mask of the pass about to run; ``last_only`` keeps the last query's rows alone.
+
+        Only that pass is read: the model may serve others before the next one.
+        """
+        self._waiting = set(range(len(self.heads)))
         self._mask, self._last_only = mask, last_only
 
     def _reader(self, places: list[int]):
         chosen = [self.heads[p][1] for p in places]
 
         def read(query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
+            if not self._waiting.issuperset(places):
+                return
+            self._waiting.difference_update(places)
             groups = query.shape[1] // key.shape[1]
             q = query[0, chosen][:, -1:] if self._last_only else query[0, chosen]
             k = key[0, [h // groups for h in chosen]]
