@@ -115,7 +115,7 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
         raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens!r}; expected a whole number, 1 or more")
-    if drafter is not None and not isinstance(drafter, Drafter):
+    if drafter is not None and (isinstance(drafter, type) or not isinstance(drafter, Drafter)):
         raise TypeError(f"drafter is {drafter!r}; expected an object with capture, start() and propose() "
                         "(specdec_lib.drafters)")
     vocabulary, limit = vocabulary_size(model), context_limit(model)

@@ -156,6 +156,9 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
         # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
         tree = drafter.propose(context, room - 1).truncated(room - 1) if drafter is not None and room > 1 else EMPTY
         t1 = clock()
+        if tree.tokens and max(tree.tokens) >= context.vocabulary:
+            raise ValueError(f"{drafter!r} drafted token id {max(tree.tokens)}, which is outside the target's vocabulary of "
+                             f"{context.vocabulary}; was its data made with another tokenizer?")
         path, token = verifier.verify(tree, context)
         block = [tree.tokens[node] for node in path]
         if token is not None:
