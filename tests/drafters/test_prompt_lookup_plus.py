@@ -128,7 +128,7 @@ def test_bad_settings_are_named(make, message):
 
 @pytest.mark.parametrize("drafter, message", [
     (PromptLookupHidden(3), "layer is 3"), (PromptLookupAttention([(2, 0)]), "block from 0 to 1"),
-    (PromptLookupAttention([(0, 4)]), "heads from 0 to 3")])
+    (PromptLookupAttention([(0, 4)]), "expected a head from 0 to 3")])
 def test_a_layer_or_head_the_model_does_not_have_is_refused(library, drafter, message):
     with pytest.raises(ValueError, match=message):
         generate(library["llama-gqa"], [3, 4, 5], drafter, max_new_tokens=4)
