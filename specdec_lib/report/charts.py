@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,11 @@ def spread(values: Sequence[float], spec: str = ".2f") -> str:
     """Median of repeated measurements, with the smallest and the largest in brackets."""
     # A word joiner on either side of the dash keeps the bracket on one line.
     return f"{median(values):{spec}} ({min(values):{spec}}\u2060–\u2060{max(values):{spec}})"
+
+
+def wrapped(text: str, width: int = 84) -> str:
+    """Break lines of more than ``width`` characters at blanks; indentation stays."""
+    return "\n".join(textwrap.fill(line, width) for line in text.split("\n"))
 
 
 def _curve(ax: Axes, label: str, curve: Curve, dashes: dict[str, str], markers: bool) -> None:
