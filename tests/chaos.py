@@ -1,4 +1,5 @@
 """Drafters for tests, and a factory for every drafter that the suites run."""
+
 from __future__ import annotations
 
 import random
@@ -13,8 +14,8 @@ from tests.families import Library
 class Chaos:
     """Random trees with some of the true continuation in them, at random places.
 
-    Acceptance is then deep, the trees are bushy and the accepted path lies scattered over the block, so that commits
-    are not contiguous.
+    Acceptance is then deep, the trees are bushy and the accepted path lies scattered over the block, so that
+    commits are not contiguous.
 
     Parameters
     ----------
@@ -25,8 +26,21 @@ class Chaos:
         At most so many wrong branches, each at most so long.
     """
 
-    def __init__(self, text: Sequence[int], seed: int = 0, branches: int = 6, depth: int = 5, capture: Capture = Capture()):
-        self.text, self.seed, self.branches, self.depth, self.capture = list(text), seed, branches, depth, capture
+    def __init__(
+        self,
+        text: Sequence[int],
+        seed: int = 0,
+        branches: int = 6,
+        depth: int = 5,
+        capture: Capture = Capture(),
+    ):
+        self.text, self.seed, self.branches, self.depth, self.capture = (
+            list(text),
+            seed,
+            branches,
+            depth,
+            capture,
+        )
 
     def start(self, context: Context) -> None:
         self._random = random.Random(self.seed)
@@ -38,7 +52,7 @@ class Chaos:
             assert context.attention().shape == (len(self.capture.heads), len(context.tokens) - 1)
         rng, done = self._random, len(context.tokens)
         assert context.tokens == self.text[:done]
-        true = self.text[done: done + rng.randint(0, self.depth + 3)]
+        true = self.text[done : done + rng.randint(0, self.depth + 3)]
         drafts = [true]
         for _ in range(rng.randint(0, self.branches)):
             wrong = [rng.randrange(context.vocabulary) for _ in range(rng.randint(1, self.depth))]
@@ -74,7 +88,7 @@ class Perfect:
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         done = len(context.tokens)
-        return DraftTree.chain(self.text[done: done + min(limit, self.num_tokens)])
+        return DraftTree.chain(self.text[done : done + min(limit, self.num_tokens)])
 
 
 class Silent:
@@ -96,8 +110,8 @@ def _everything(library: Library, family: str) -> Capture:
 
 
 Factory = Callable[[Library, str, Sequence[int], int], object]
-#: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run. The names
-#: up to a blank are those of :data:`specdec_lib.drafters.REGISTRY`.
+#: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run.
+#: The names up to a blank are those of :data:`specdec_lib.drafters.REGISTRY`.
 FACTORIES: dict[str, Factory] = {
     "PLD": lambda library, family, text, seed: PromptLookup(),
     "PLD short": lambda library, family, text, seed: PromptLookup(2, 3),
@@ -106,7 +120,9 @@ FACTORIES: dict[str, Factory] = {
     "PLD+ (a)": lambda library, family, text, seed: PromptLookupAttention(((0, 1), (1, 3)), 8),
     "SpecDec": lambda library, family, text, seed: DraftModel(library.draft(family), num_tokens=4),
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
-    "chaos watching": lambda library, family, text, seed: Chaos(text, seed + 1, capture=_everything(library, family)),
+    "chaos watching": lambda library, family, text, seed: Chaos(
+        text, seed + 1, capture=_everything(library, family)
+    ),
     "perfect": lambda library, family, text, seed: Perfect(text),
     "silent": lambda library, family, text, seed: Silent(),
 }

@@ -1,7 +1,9 @@
-"""Tiny random models of several families, saved to and loaded from a local directory, with a tokenizer of their own.
+"""Tiny random models of several families, saved to and loaded from local directories.
 
-Weights are wide enough that the most likely token depends on the context, so that a wrong mask or position shows.
+Weights are wide enough that the most likely token depends on the context, so that a wrong mask or position
+shows.
 """
+
 from __future__ import annotations
 
 import copy
@@ -18,13 +20,24 @@ VOCABULARY = 96
 TEXT = 92
 CONTEXT = 128
 WINDOW = 64
-_COMMON = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-           "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": CONTEXT,
-           "initializer_range": 0.35, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": None,
-           "tie_word_embeddings": False}
+_COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": CONTEXT,
+    "initializer_range": 0.35,
+    "bos_token_id": 0,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
 _GROUPED = {"num_key_value_heads": 2}
 
-#: Name of each family that is served: transformers' model type and what differs from the common configuration.
+#: Name of each family that is served: transformers' model type and what differs from the common
+#: configuration.
 SERVED: dict[str, tuple[str, dict]] = {
     "llama": ("llama", {}),
     "llama-gqa": ("llama", _GROUPED),
@@ -37,10 +50,23 @@ SERVED: dict[str, tuple[str, dict]] = {
     "gemma2": ("gemma2", _GROUPED | {"head_dim": 8, "sliding_window": WINDOW}),
     "gemma3": ("gemma3_text", _GROUPED | {"head_dim": 8, "sliding_window": WINDOW}),
     "gpt2": ("gpt2", {"n_positions": CONTEXT}),
-    "deepseek-v3": ("deepseek_v3", {
-        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12,
-        "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
-        "moe_intermediate_size": 16, "first_k_dense_replace": 1}),
+    "deepseek-v3": (
+        "deepseek_v3",
+        {
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 12,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_intermediate_size": 16,
+            "first_k_dense_replace": 1,
+        },
+    ),
 }
 #: Families that tree verification cannot serve.
 REFUSED: dict[str, tuple[str, dict]] = {

@@ -1,17 +1,20 @@
 """``python -m specdec_lib losslessness``: compare many prompts with plain decoding, token for token.
 
-Speculative decoding computes the target's logits in blocks of several tokens, plain decoding one token at a time; the
-two differ by rounding, as any two ways of adding the same numbers do. Where a choice hangs by less than that, the
-outputs may part. A mismatch counts as explained by rounding only if it is shown to be one of these:
+Speculative decoding computes the target's logits in blocks of several tokens, plain decoding one token at a
+time; the two differ by rounding, as any two ways of adding the same numbers do. Where a choice hangs by less
+than that, the outputs may part. A mismatch counts as explained by rounding only if it is shown to be one of
+these:
 
-- the target is run once more on the text before the mismatch, in the run's own type and in double precision; the
-  largest difference of the two is the rounding error at that very place;
+- the target is run once more on the text before the mismatch, in the run's own type and in double precision;
+  the largest difference of the two is the rounding error at that very place;
 - greedy: the double-precision logits of both tokens lie within ``SLACK`` rounding errors of the largest one;
-- sampled: the uniform number lies within ``SLACK`` rounding errors of the interval of the cumulative distribution that
-  belongs to each of the two tokens, the distribution's nucleus being cut anywhere within that error of ``top_p``.
+- sampled: the uniform number lies within ``SLACK`` rounding errors of the interval of the cumulative
+  distribution that belongs to each of the two tokens, the distribution's nucleus being cut anywhere within
+  that error of ``top_p``.
 
 Any other mismatch is an error, and the command ends with exit status 1.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -41,11 +44,11 @@ from .prompt import Prompt
 from .suite import load_pair, render
 from .tasks import load_task
 
-#: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks whose
-#: rounding is worse than that of the single pass it is measured on.
+#: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks
+#: whose rounding is worse than that of the single pass it is measured on.
 SLACK = 8.0
-#: Every method, and whether it equals plain decoding token for token where the target samples (a draft model is then
-#: verified by rejection sampling: equal in distribution, which the tests check by chi-square).
+#: Every method, and whether it equals plain decoding token for token where the target samples (a draft model
+#: is then verified by rejection sampling: equal in distribution, which the tests check by chi-square).
 METHODS: dict[str, tuple[Callable[[PreTrainedModel], Drafter], bool]] = {
     "PLD": (lambda draft: PromptLookup(), True),
     "PLD (transformers' variant)": (lambda draft: PromptLookup(2, 10, variant="transformers"), True),
@@ -66,10 +69,11 @@ class Mismatch:
     expected, got : int
         Token ids of plain decoding and of the method; -1 where an output ends there.
     margin : float
-        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest boundary of
-        the cumulative distribution. In double precision.
+        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest
+        boundary of the cumulative distribution. In double precision.
     distance : float
-        By how much the choice had to be missed to give both tokens, in the same unit; infinite where an output ends.
+        By how much the choice had to be missed to give both tokens, in the same unit; infinite where an
+        output ends.
     rounding : float
         Rounding error at this place, in the same unit.
     explained : bool
@@ -109,8 +113,8 @@ def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
     Returns
     -------
     float
-        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest boundary of
-        the cumulative distribution, in probability.
+        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest
+        boundary of the cumulative distribution, in probability.
     """
     if sampling.greedy:
         first, second = logits.double().topk(2).values.tolist()
@@ -121,8 +125,13 @@ def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
     return float((inner - sampling.uniform(position)).abs().min()) if len(inner) else 1.0
 
 
-def explain(exact: torch.Tensor, rounded: torch.Tensor, sampling: Sampling, position: int, tokens: tuple[int, int],
-            ) -> tuple[float, float]:
+def explain(
+    exact: torch.Tensor,
+    rounded: torch.Tensor,
+    sampling: Sampling,
+    position: int,
+    tokens: tuple[int, int],
+) -> tuple[float, float]:
     """How far a choice was missed, and the rounding error there.
 
     Parameters
@@ -147,7 +156,11 @@ def explain(exact: torch.Tensor, rounded: torch.Tensor, sampling: Sampling, posi
     # Half the sum of differences bounds the error of every cumulative probability.
     rounding = float((distribution(exact, unfiltered) - distribution(rounded, unfiltered)).abs().sum()) / 2
     uniform, slack = sampling.uniform(position), SLACK * rounding
-    cuts = {min(1.0, max(1e-12, sampling.top_p + shift)) for shift in (-slack, 0.0, slack)} if sampling.top_p < 1 else {1.0}
+    cuts = (
+        {min(1.0, max(1e-12, sampling.top_p + shift)) for shift in (-slack, 0.0, slack)}
+        if sampling.top_p < 1
+        else {1.0}
+    )
     rows = [distribution(exact, altered(sampling, top_p=cut)) for cut in cuts]
     return max(min(_to_interval(row, token, uniform) for row in rows) for token in tokens), rounding
 
@@ -167,10 +180,19 @@ class Judge:
 
     @torch.inference_mode()
     def _logits(self, model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
-        return model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
+        return (
+            model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
+        )
 
-    def __call__(self, prompt: Sequence[int], expected: Sequence[int], got: Sequence[int], sampling: Sampling,
-                 name: str = "", method: str = "") -> Mismatch | None:
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        expected: Sequence[int],
+        got: Sequence[int],
+        sampling: Sampling,
+        name: str = "",
+        method: str = "",
+    ) -> Mismatch | None:
         """The first mismatch of two outputs of ``prompt``; None if they are equal."""
         place = first_divergence(expected, got)
         if place is None:
@@ -183,8 +205,17 @@ class Judge:
         distance, rounding = math.inf, math.nan
         if -1 not in pair:
             distance, rounding = explain(exact, rounded, sampling, len(before), pair)
-        return Mismatch(name, method, asdict(sampling), place, *pair, margin(exact, sampling, len(before)), distance,
-                        rounding, distance <= SLACK * rounding)
+        return Mismatch(
+            name,
+            method,
+            asdict(sampling),
+            place,
+            *pair,
+            margin(exact, sampling, len(before)),
+            distance,
+            rounding,
+            distance <= SLACK * rounding,
+        )
 
 
 def choose_prompts(count: int, seed: int = 0) -> list[Prompt]:
@@ -195,18 +226,33 @@ def choose_prompts(count: int, seed: int = 0) -> list[Prompt]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib losslessness", description=(
-        "Decode many prompts plainly and with every drafter, greedy and sampled (temperature 0.7, top-p 0.9), and compare "
-        "the outputs token for token. Ends with exit status 1 if a mismatch is found that rounding does not explain."))
+    parser = argparse.ArgumentParser(
+        prog="python -m specdec_lib losslessness",
+        description=(
+            "Decode many prompts plainly and with every drafter, greedy and sampled (temperature 0.7, top-p 0.9), "
+            "and compare the outputs token for token. Ends with exit status 1 if there is a mismatch that rounding "
+            "does not explain."
+        ),
+    )
     parser.add_argument("--prompts", type=int, default=1000, help="how many (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=32, help="length of an output (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=2, help="sampled runs of a prompt, besides the greedy one "
-                        "(default: %(default)s)")
-    parser.add_argument("--target", default="pocket", help="name or folder of the target (default: %(default)s)")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=32, help="length of an output (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=2,
+        help="sampled runs of a prompt, besides the greedy one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--target", default="pocket", help="name or folder of the target (default: %(default)s)"
+    )
     parser.add_argument("--draft", default="pocket-draft", help="of the draft model (default: %(default)s)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", help="type of the weights (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="file to write (default: losslessness.json in data/results/<device>)")
+    parser.add_argument(
+        "--output", type=Path, help="file to write (default: losslessness.json in data/results/<device>)"
+    )
     return parser
 
 
@@ -214,8 +260,14 @@ def _samplings(seeds: int) -> list[Sampling]:
     return [Sampling(), *(Sampling(temperature=0.7, top_p=0.9, seed=seed) for seed in range(seeds))]
 
 
-def compare_all(target: PreTrainedModel, draft: PreTrainedModel, prompts: Sequence[tuple[str, Sequence[int]]],
-                samplings: Sequence[Sampling], max_new_tokens: int, progress: bool = True) -> dict[str, Any]:
+def compare_all(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompts: Sequence[tuple[str, Sequence[int]]],
+    samplings: Sequence[Sampling],
+    max_new_tokens: int,
+    progress: bool = True,
+) -> dict[str, Any]:
     """Decode every prompt plainly and by every method of :data:`METHODS`, and compare.
 
     Parameters
@@ -231,8 +283,8 @@ def compare_all(target: PreTrainedModel, draft: PreTrainedModel, prompts: Sequen
     Returns
     -------
     dict
-        ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those that rounding
-        explains; ``mismatches``: each as :class:`Mismatch`.
+        ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those
+        that rounding explains; ``mismatches``: each as :class:`Mismatch`.
     """
     drafters = {name: (make(draft), exact) for name, (make, exact) in METHODS.items()}
     counts: dict[tuple[str, str], dict[str, Any]] = {}
@@ -247,8 +299,18 @@ def compare_all(target: PreTrainedModel, draft: PreTrainedModel, prompts: Sequen
                 run = generate(target, ids, drafter, sampling, max_new_tokens)
                 mismatch = judge(ids, expected, run.tokens, sampling, name, method)
                 how = "greedy" if sampling.greedy else "sampled"
-                row = counts.setdefault((method, how), {"method": method, "sampling": how, "outputs": 0, "tokens": 0, "calls": 0,
-                                                        "mismatches": 0, "explained": 0})
+                row = counts.setdefault(
+                    (method, how),
+                    {
+                        "method": method,
+                        "sampling": how,
+                        "outputs": 0,
+                        "tokens": 0,
+                        "calls": 0,
+                        "mismatches": 0,
+                        "explained": 0,
+                    },
+                )
                 row["outputs"] += 1
                 row["tokens"] += len(expected)
                 row["calls"] += len(run.steps)
@@ -265,16 +327,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if every output equals plain decoding or differs only where rounding decides; 1 if not; 2 for bad options.
+        0 if every output equals plain decoding or differs only where rounding decides; 1 if not; 2 for bad
+        options.
     """
-    # A command writes a result with its provenance and so stands at the report's level, unlike the rest of this module.
+    # A command writes a result with its provenance and so stands at the report's level, unlike the rest of
+    # this module.
     from ..report.files import write_atomic
     from ..report.provenance import collect
 
     options = _parser().parse_args(argv)
     for name, least in (("prompts", 1), ("max_new_tokens", 1), ("seeds", 0)):
         if getattr(options, name) < least:
-            print(f"error: --{name.replace('_', '-')} is {getattr(options, name)}; expected {least} or more", file=sys.stderr)
+            print(
+                f"error: --{name.replace('_', '-')} is {getattr(options, name)}; expected {least} or more",
+                file=sys.stderr,
+            )
             return 2
     try:
         target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
@@ -285,16 +352,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = compare_all(target, draft, prompts, _samplings(options.seeds), options.max_new_tokens)
     bad = sum(not m["explained"] for m in found["mismatches"])
     device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else target.device.type
-    place = options.output or paths.DATA / "results" / re.sub(r"[^a-z0-9]+", "-", device.lower()) / "losslessness.json"
+    place = (
+        options.output
+        or paths.DATA / "results" / re.sub(r"[^a-z0-9]+", "-", device.lower()) / "losslessness.json"
+    )
     parameters = {name: value for name, value in vars(options).items() if name != "output"}
     result = {"unexplained": bad, **found, "slack": SLACK, "provenance": collect(parameters)}
     write_atomic(place, json.dumps(_finite(result), indent=1) + "\n")
     for row in found["counts"]:
-        print(f"{row['method']}, {row['sampling']}: {row['outputs']} outputs, {row['tokens']} tokens, "
-              f"{row['mismatches']} differ from plain decoding, {row['explained']} of them by rounding")
+        print(
+            f"{row['method']}, {row['sampling']}: {row['outputs']} outputs, {row['tokens']} tokens, "
+            f"{row['mismatches']} differ from plain decoding, {row['explained']} of them by rounding"
+        )
     print(f"written to {place}")
     if bad:
-        print(f"error: {bad} outputs differ from plain decoding and rounding does not explain it", file=sys.stderr)
+        print(
+            f"error: {bad} outputs differ from plain decoding and rounding does not explain it",
+            file=sys.stderr,
+        )
     return 1 if bad else 0
 
 

@@ -1,4 +1,5 @@
-"""Verification leaves the target's distribution as it is, and rules that do not are found out by the same test."""
+"""Verification keeps the target's distribution; rules that do not are found out by the same test."""
+
 from __future__ import annotations
 
 import functools
@@ -23,12 +24,14 @@ RIGHT, WRONG = 4.0, 8.0
 
 
 def surprise(counts: Counter, probabilities: dict, least: float = 8.0) -> float:
-    """Chi-square of counts against exact probabilities as a number of standard deviations (Wilson and Hilferty, 1931).
+    """Chi-square of counts against exact probabilities, in standard deviations (Wilson and Hilferty, 1931).
 
     Cells with fewer than ``least`` expected counts are joined.
     """
     total = sum(counts.values())
-    assert set(counts) <= {cell for cell, p in probabilities.items() if p > 0}, "an impossible outcome was emitted"
+    assert set(counts) <= {cell for cell, p in probabilities.items() if p > 0}, (
+        "an impossible outcome was emitted"
+    )
     cells, rest = [], [0.0, 0.0]
     for cell, p in probabilities.items():
         pair = (counts[cell], total * p)
@@ -44,8 +47,10 @@ def surprise(counts: Counter, probabilities: dict, least: float = 8.0) -> float:
 
 
 def rows(seed: int, count: int, size: int = 6) -> torch.Tensor:
-    return torch.softmax(1.2 * torch.randn((count, size), generator=torch.Generator().manual_seed(seed),
-                                           dtype=torch.float64), -1)
+    return torch.softmax(
+        1.2 * torch.randn((count, size), generator=torch.Generator().manual_seed(seed), dtype=torch.float64),
+        -1,
+    )
 
 
 # Synthetic distributions: three drafted positions whose p depends on the token before.
@@ -59,9 +64,13 @@ def chain_outcomes(runs: int, **rule) -> Counter:
     for seed in range(runs):
         sampling = Sampling(1.0, seed=seed)
         drafted = [invert_cdf(Q[i], sampling.uniform(i, DRAFT, salt=0)) for i in range(2)]
-        path, token = rejection(DraftTree.chain(drafted, Q), lambda node, before: P[tuple(before[:1])], sampling, 0, (), **rule)
+        path, token = rejection(
+            DraftTree.chain(drafted, Q), lambda node, before: P[tuple(before[:1])], sampling, 0, (), **rule
+        )
         emitted = [drafted[n] for n in path] + [token]
-        if len(emitted) == 1:  # the second token is then drawn plainly, as the next step would without a draft
+        if (
+            len(emitted) == 1
+        ):  # the second token is then drawn plainly, as the next step would without a draft
             emitted.append(invert_cdf(P[emitted[0],], sampling.uniform(1)))
         counts[tuple(emitted[:2])] += 1
     return counts
@@ -74,9 +83,11 @@ def test_rejection_sampling_keeps_the_target_distribution():
     assert surprise(chain_outcomes(6000), PAIRS) < RIGHT
 
 
-@pytest.mark.parametrize("accept", [
-    lambda p, q: min(1.0, p / q) ** 0.5, lambda p, q: 1.0 if p >= 0.5 * q else 0.0, lambda p, q: p], ids=[
-    "square root", "threshold", "p alone"])
+@pytest.mark.parametrize(
+    "accept",
+    [lambda p, q: min(1.0, p / q) ** 0.5, lambda p, q: 1.0 if p >= 0.5 * q else 0.0, lambda p, q: p],
+    ids=["square root", "threshold", "p alone"],
+)
 def test_a_biased_acceptance_rule_is_found_out(accept):
     assert surprise(chain_outcomes(6000, accept=accept), PAIRS) > WRONG
 
@@ -98,18 +109,24 @@ def test_one_draw_a_node_keeps_the_distribution_of_a_tree_with_branches():
     counts: Counter = Counter()
     for seed in range(6000):
         sampling = Sampling(1.0, seed=seed)
-        path, token = exact_match(BRANCHES, lambda node, before, s=sampling: invert_cdf(
-            P[tuple(before)], s.uniform(len(before))), ())
+        path, token = exact_match(
+            BRANCHES,
+            lambda node, before, s=sampling: invert_cdf(P[tuple(before)], s.uniform(len(before))),
+            (),
+        )
         counts[BRANCHES.tokens[path[0]] if path else token] += 1
     assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) < RIGHT
 
 
 def test_one_draw_a_branch_with_the_longest_kept_is_found_out():
-    # The rule of REST's released code: each branch draws for itself, a branch that matches is kept, else a new draw.
+    # The rule of REST's released code: each branch draws for itself, a branch that matches is kept, else a
+    # new draw.
     counts: Counter = Counter()
     for seed in range(6000):
         sampling = Sampling(1.0, seed=seed)
-        kept = [t for i, t in enumerate(BRANCHES.tokens) if invert_cdf(P[()], sampling.uniform(0, salt=i)) == t]
+        kept = [
+            t for i, t in enumerate(BRANCHES.tokens) if invert_cdf(P[()], sampling.uniform(0, salt=i)) == t
+        ]
         counts[kept[0] if kept else invert_cdf(P[()], sampling.uniform(0, salt=9))] += 1
     assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) > WRONG
 
@@ -124,22 +141,34 @@ def test_acceptance_probability_and_residual_by_hand():
 @pytest.mark.parametrize("seed", range(5))
 def test_acceptance_and_residual_together_give_p(seed):
     p, q = rows(seed, 2)
-    accepted = torch.tensor([float(q[t]) * acceptance_probability(float(p[t]), float(q[t])) for t in range(6)]).double()
+    accepted = torch.tensor(
+        [float(q[t]) * acceptance_probability(float(p[t]), float(q[t])) for t in range(6)]
+    ).double()
     torch.testing.assert_close(accepted + (1 - accepted.sum()) * residual(p, q), p)
 
 
 def test_a_stop_token_ends_the_walk_of_either_rule():
     tree = DraftTree.chain([4, 5], torch.full((2, 6), 1 / 6).double())
     sure = {(): torch.eye(6)[4].double(), (4,): torch.eye(6)[5].double(), (4, 5): torch.eye(6)[0].double()}
-    for stop, expected in ((frozenset({5}), ([0, 1], None)), (frozenset({4}), ([0], None)), ((), ([0, 1], 0))):
+    for stop, expected in (
+        (frozenset({5}), ([0, 1], None)),
+        (frozenset({4}), ([0], None)),
+        ((), ([0, 1], 0)),
+    ):
         assert rejection(tree, lambda node, before: sure[tuple(before)], Sampling(1.0), 0, stop) == expected
         assert exact_match(tree, lambda node, before: int(sure[tuple(before)].argmax()), stop) == expected
 
 
 # End to end: a target of five tokens and a draft that differs from it, three tokens after the prefill's.
 
-SMALL = {"vocab_size": 5, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-         "num_key_value_heads": 2}
+SMALL = {
+    "vocab_size": 5,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
 START, NEW = [3, 1, 2], 4
 HOT = Sampling(temperature=1.4, top_p=0.95)
 
@@ -156,7 +185,7 @@ def exact(pair):
     found = {}
     with torch.inference_mode():
         heads = list(itertools.product(range(5), repeat=NEW - 1))
-        logits = pair[0](torch.tensor([[*START, *head] for head in heads])).logits[:, len(START) - 1:]
+        logits = pair[0](torch.tensor([[*START, *head] for head in heads])).logits[:, len(START) - 1 :]
         table = distribution(logits, HOT)
     for head, steps in zip(heads, table, strict=True):
         for last in range(5):
@@ -182,7 +211,9 @@ def test_a_sampled_draft_model_keeps_the_target_distribution_end_to_end(pair, ex
 
 
 def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):
-    monkeypatch.setattr(loop, "rejection", functools.partial(rejection, accept=lambda p, q: min(1.0, p / q) ** 0.25))
+    monkeypatch.setattr(
+        loop, "rejection", functools.partial(rejection, accept=lambda p, q: min(1.0, p / q) ** 0.25)
+    )
     counts, _ = emitted(pair[0], DraftModel(pair[1], 2), 1200)
     assert surprise(counts, exact) > WRONG
 

@@ -1,4 +1,5 @@
 """What is captured equals what transformers itself gives, and the model is left as it was."""
+
 from __future__ import annotations
 
 import random
@@ -88,9 +89,11 @@ def test_a_recorded_trace_holds_states_and_rows_of_each_step(llama):
 def traces_left(model) -> list:
     """Settings, hooks and attributes by which a run could be told to have happened."""
     modules = list(model.modules())
-    return [model.config._attn_implementation,
-            sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules),
-            [name for m in modules for name in vars(m) if "specdec" in name]]
+    return [
+        model.config._attn_implementation,
+        sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules),
+        [name for m in modules for name in vars(m) if "specdec" in name],
+    ]
 
 
 @pytest.mark.parametrize("family", SERVED)
@@ -120,11 +123,17 @@ def test_the_model_is_left_as_it_was_when_a_drafter_raises(llama, drafter):
     assert generate(llama, prompt(2, 9), max_new_tokens=3).tokens
 
 
-@pytest.mark.parametrize("capture, says", [
-    (Capture(layers=(3,)), "layer is 3; expected 0 .* to 2"), (Capture(layers=(1, -1)), "layer is -1"),
-    (Capture(heads=((2, 0),)), r"head \(2, 0\): expected a block from 0 to 1"),
-    (Capture(heads=((0, 0), (1, 4))), r"head \(1, 4\): expected a head from 0 to 3"),
-    (Capture(layers=(1,), heads=((0, -1),)), r"head \(0, -1\)")], ids=str)
+@pytest.mark.parametrize(
+    "capture, says",
+    [
+        (Capture(layers=(3,)), "layer is 3; expected 0 .* to 2"),
+        (Capture(layers=(1, -1)), "layer is -1"),
+        (Capture(heads=((2, 0),)), r"head \(2, 0\): expected a block from 0 to 1"),
+        (Capture(heads=((0, 0), (1, 4))), r"head \(1, 4\): expected a head from 0 to 3"),
+        (Capture(layers=(1,), heads=((0, -1),)), r"head \(0, -1\)"),
+    ],
+    ids=str,
+)
 def test_layers_and_heads_that_do_not_exist_are_refused_before_any_work(llama, capture, says):
     before, ran = traces_left(llama), []
     hook = llama.register_forward_pre_hook(lambda *args: ran.append(1))
@@ -146,9 +155,18 @@ def test_attention_rows_of_an_eager_model_are_refused(library):
 def test_a_model_whose_blocks_are_not_found_says_so():
     from transformers import AutoModelForCausalLM, OPTConfig
 
-    model = AutoModelForCausalLM.from_config(OPTConfig(
-        vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, word_embed_proj_dim=32,
-        max_position_embeddings=64), attn_implementation="sdpa").eval()
+    model = AutoModelForCausalLM.from_config(
+        OPTConfig(
+            vocab_size=96,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            ffn_dim=48,
+            word_embed_proj_dim=32,
+            max_position_embeddings=64,
+        ),
+        attn_implementation="sdpa",
+    ).eval()
     assert generate(model, prompt(2, 9), max_new_tokens=3, eos_token_id=[]).tokens
     with pytest.raises(UnsupportedModel, match="no list of 2 decoder blocks"):
         record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))

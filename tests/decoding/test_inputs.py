@@ -1,4 +1,5 @@
 """Bad input gets an error that names the value and what to do, before the model runs."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -22,36 +23,54 @@ def idle(llama):
     hook.remove()
 
 
-@pytest.mark.parametrize("ids, kind, says", [
-    ([], ValueError, "input_ids is empty"),
-    (torch.empty((1, 0), dtype=torch.long), ValueError, "input_ids is empty"),
-    ([1, VOCABULARY], ValueError, f"token id {VOCABULARY} is outside the model's vocabulary of {VOCABULARY}"),
-    ([1, -1], ValueError, "token id -1 is outside"),
-    (torch.tensor([[1, 2], [3, 4]]), ValueError, "input_ids holds 2 prompts"),
-    ([[1, 2], [3, 4], [5, 6]], ValueError, "input_ids holds 3 prompts"),
-    (torch.ones((1, 1, 3), dtype=torch.long), ValueError, r"shape \(1, 1, 3\)"),
-    ("import os", TypeError, "input_ids is text"),
-    (["import", "os"], TypeError, "expected whole numbers"),
-    ([1.0, 2.0], TypeError, "float64; expected whole numbers"),
-    (torch.tensor([True, False]), TypeError, "bool; expected whole numbers"),
-    (list(range(2, 90)) * 2, ValueError, f"the prompt has 176 tokens and the model's context is {CONTEXT}"),
-    ([5] * CONTEXT, ValueError, f"the prompt has {CONTEXT} tokens .* no room"),
-])
+@pytest.mark.parametrize(
+    "ids, kind, says",
+    [
+        ([], ValueError, "input_ids is empty"),
+        (torch.empty((1, 0), dtype=torch.long), ValueError, "input_ids is empty"),
+        (
+            [1, VOCABULARY],
+            ValueError,
+            f"token id {VOCABULARY} is outside the model's vocabulary of {VOCABULARY}",
+        ),
+        ([1, -1], ValueError, "token id -1 is outside"),
+        (torch.tensor([[1, 2], [3, 4]]), ValueError, "input_ids holds 2 prompts"),
+        ([[1, 2], [3, 4], [5, 6]], ValueError, "input_ids holds 3 prompts"),
+        (torch.ones((1, 1, 3), dtype=torch.long), ValueError, r"shape \(1, 1, 3\)"),
+        ("import os", TypeError, "input_ids is text"),
+        (["import", "os"], TypeError, "expected whole numbers"),
+        ([1.0, 2.0], TypeError, "float64; expected whole numbers"),
+        (torch.tensor([True, False]), TypeError, "bool; expected whole numbers"),
+        (
+            list(range(2, 90)) * 2,
+            ValueError,
+            f"the prompt has 176 tokens and the model's context is {CONTEXT}",
+        ),
+        ([5] * CONTEXT, ValueError, f"the prompt has {CONTEXT} tokens .* no room"),
+    ],
+)
 def test_prompts_that_cannot_be_decoded(idle, ids, kind, says):
     for run in (generate, record):
         with pytest.raises(kind, match=says):
             run(idle, ids)
 
 
-@pytest.mark.parametrize("arguments, kind, says", [
-    ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"), ({"max_new_tokens": -3}, ValueError, "max_new_tokens is -3"),
-    ({"max_new_tokens": 2.0}, ValueError, "max_new_tokens is 2.0"),
-    ({"sampling": 0.7}, TypeError, "sampling is 0.7; expected a specdec_lib.Sampling"),
-    ({"stop_strings": ["x"]}, ValueError, "stop_strings needs the tokenizer"),
-    ({"stop_strings": ["x", ""], "tokenizer": tokenizer()}, ValueError, "stop_strings is .*not empty"),
-    ({"stop_strings": ["x"], "tokenizer": tokenizer(VOCABULARY + 1)}, ValueError,
-     f"the tokenizer has {VOCABULARY + 1} tokens, the model embeds {VOCABULARY}"),
-])
+@pytest.mark.parametrize(
+    "arguments, kind, says",
+    [
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
+        ({"max_new_tokens": -3}, ValueError, "max_new_tokens is -3"),
+        ({"max_new_tokens": 2.0}, ValueError, "max_new_tokens is 2.0"),
+        ({"sampling": 0.7}, TypeError, "sampling is 0.7; expected a specdec_lib.Sampling"),
+        ({"stop_strings": ["x"]}, ValueError, "stop_strings needs the tokenizer"),
+        ({"stop_strings": ["x", ""], "tokenizer": tokenizer()}, ValueError, "stop_strings is .*not empty"),
+        (
+            {"stop_strings": ["x"], "tokenizer": tokenizer(VOCABULARY + 1)},
+            ValueError,
+            f"the tokenizer has {VOCABULARY + 1} tokens, the model embeds {VOCABULARY}",
+        ),
+    ],
+)
 def test_arguments_out_of_range(idle, arguments, kind, says):
     for run in (generate, record):
         with pytest.raises(kind, match=says):
@@ -70,15 +89,29 @@ def test_a_tokenizer_with_as_many_tokens_as_the_model_fits(llama):
         check_tokenizer(tokenizer(VOCABULARY + 1), llama)
 
 
-@pytest.mark.parametrize("ids", [[3, 4, 5], (3, 4, 5), np.array([3, 4, 5], dtype=np.int32), torch.tensor([3, 4, 5]),
-                                 torch.tensor([[3, 4, 5]]), np.array([[3, 4, 5]])], ids=lambda ids: type(ids).__name__)
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [3, 4, 5],
+        (3, 4, 5),
+        np.array([3, 4, 5], dtype=np.int32),
+        torch.tensor([3, 4, 5]),
+        torch.tensor([[3, 4, 5]]),
+        np.array([[3, 4, 5]]),
+    ],
+    ids=lambda ids: type(ids).__name__,
+)
 def test_every_form_of_one_prompt_is_taken_and_left_unchanged(llama, ids):
     before = str(ids)
-    assert generate(llama, ids, max_new_tokens=5).tokens == generate(llama, [3, 4, 5], max_new_tokens=5).tokens
+    assert (
+        generate(llama, ids, max_new_tokens=5).tokens == generate(llama, [3, 4, 5], max_new_tokens=5).tokens
+    )
     assert str(ids) == before
 
 
-@pytest.mark.parametrize("form", [int, np.int64, torch.tensor, lambda i: [i], lambda i: {i}, lambda i: torch.tensor([i])])
+@pytest.mark.parametrize(
+    "form", [int, np.int64, torch.tensor, lambda i: [i], lambda i: {i}, lambda i: torch.tensor([i])]
+)
 def test_every_form_of_an_end_token_is_taken(llama, form):
     plain = generate(llama, [3, 4, 5], max_new_tokens=9).tokens
     cut = plain.index(plain[4]) + 1
@@ -103,8 +136,11 @@ def test_models_that_tree_verification_cannot_serve_are_refused(family):
 
 
 def test_encoder_decoder_models_are_refused():
-    model = AutoModelForSeq2SeqLM.from_config(T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1,
-                                                       num_heads=2, decoder_start_token_id=0)).eval()
+    model = AutoModelForSeq2SeqLM.from_config(
+        T5Config(
+            vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
+        )
+    ).eval()
     with pytest.raises(UnsupportedModel, match="encoder-decoder"):
         generate(model, [1, 2, 3])
 
@@ -117,8 +153,13 @@ def test_a_window_shorter_than_prompt_and_output_is_refused(library):
 
 
 def test_long_context_positions_that_change_over_are_refused_past_the_change():
-    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
-            "original_max_position_embeddings": 32}
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+        "original_max_position_embeddings": 32,
+    }
     model = build("llama", rope_parameters=rope, original_max_position_embeddings=32)
     assert generate(model, prompt(0, 20), max_new_tokens=12).tokens
     with pytest.raises(UnsupportedModel, match="32 tokens.* may take 33"):
@@ -135,7 +176,6 @@ def test_an_attention_that_takes_no_tree_mask_is_refused():
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(UnsupportedModel, match="flash_attention_2"):
         generate(model, [1, 2, 3])
-
 
 
 def test_a_model_that_ignores_the_tree_mask_is_found_out(monkeypatch):
@@ -178,7 +218,10 @@ class OutOfVocabulary(Silent):
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7)], ids=str)
 def test_a_draft_with_an_id_the_model_does_not_know_is_an_error(llama, sampling):
-    with pytest.raises(ValueError, match=f"drafted token id {VOCABULARY + 3}, which is outside the target's vocabulary of {VOCABULARY}"):
+    with pytest.raises(
+        ValueError,
+        match=f"drafted token id {VOCABULARY + 3}, which is outside the target's vocabulary of {VOCABULARY}",
+    ):
         generate(llama, [1, 2, 3], OutOfVocabulary(), sampling, 5)
 
 

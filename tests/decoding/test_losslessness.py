@@ -1,7 +1,8 @@
 """Whatever the drafter, the output is that of plain decoding, token for token."""
+
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
 import torch
@@ -20,19 +21,21 @@ SEEDED = [Sampling(temperature=0.7, top_p=0.9, seed=3), Sampling(temperature=1.3
 
 @pytest.fixture(scope="module")
 def plain(library):
-    """``plain(family, sampling, length)``: a prompt and its plain output, no token of which hangs by rounding."""
+    """``plain(family, sampling, length)``: a prompt, and its plain output that no rounding decides."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def run(family: str, sampling: Sampling, length: int) -> tuple[list[int], list[int]]:
         model = library[family]
         for seed in range(20):
             start = prompt(seed, length)
             tokens = generate(model, start, None, sampling, NEW).tokens
             with torch.inference_mode():
-                rows = model(torch.tensor([start + tokens])).logits[0, length - 1: -1]
+                rows = model(torch.tensor([start + tokens])).logits[0, length - 1 : -1]
             if min(margin(row, sampling, length + i) for i, row in enumerate(rows)) > 1e-4:
                 return start, tokens
-        raise AssertionError("20 prompts in a row had a choice within 1e-4; expected such a choice to be rare")
+        raise AssertionError(
+            "20 prompts in a row had a choice within 1e-4; expected such a choice to be rare"
+        )
 
     return run
 
@@ -45,7 +48,7 @@ def test_every_registered_drafter_is_in_the_suite():
 def test_plain_greedy_equals_transformers_generate(library, plain, family):
     start, ours = plain(family, GREEDY, 20)
     theirs = library[family].generate(torch.tensor([start]), do_sample=False, max_new_tokens=NEW)
-    assert ours == theirs[0, len(start):].tolist()
+    assert ours == theirs[0, len(start) :].tolist()
 
 
 @pytest.mark.parametrize("drafter", FACTORIES)
@@ -114,11 +117,18 @@ def test_stop_strings_end_the_output_with_the_token_that_completes_one(library, 
     words = tokenizer()
     start, expected = plain("llama-gqa", GREEDY, 20)
     for place in (0, 5, 12):
-        text = words.decode(expected[place: place + 2])
+        text = words.decode(expected[place : place + 2])
         cut = next(n for n in range(1, NEW + 1) if text in words.decode(expected[:n]))
         made = FACTORIES[drafter](library, "llama-gqa", start + expected, place)
-        run = generate(library["llama-gqa"], start, made, GREEDY, NEW, stop_strings=["no such text", text],
-                       tokenizer=words)
+        run = generate(
+            library["llama-gqa"],
+            start,
+            made,
+            GREEDY,
+            NEW,
+            stop_strings=["no such text", text],
+            tokenizer=words,
+        )
         assert (run.tokens, run.finish_reason) == (expected[:cut], "stop_string")
 
 
@@ -140,7 +150,13 @@ def test_a_prompt_longer_than_one_prefill_pass(library, monkeypatch):
 def test_tokens_are_handed_over_as_they_are_emitted(library, plain):
     start, expected = plain("llama-gqa", GREEDY, 20)
     blocks: list[list[int]] = []
-    run = generate(library["llama-gqa"], start, FACTORIES["chaos"](library, "llama-gqa", start + expected, 0), GREEDY, NEW,
-                   on_tokens=lambda tokens: blocks.append(list(tokens)))
+    run = generate(
+        library["llama-gqa"],
+        start,
+        FACTORIES["chaos"](library, "llama-gqa", start + expected, 0),
+        GREEDY,
+        NEW,
+        on_tokens=lambda tokens: blocks.append(list(tokens)),
+    )
     assert [t for block in blocks for t in block] == expected
     assert blocks == [expected[:1], *(list(step.tokens) for step in run.steps)]

@@ -1,4 +1,5 @@
 """A replay is the real run, step by step, without the model."""
+
 from __future__ import annotations
 
 import json
@@ -29,7 +30,11 @@ def ends(model) -> dict[str, dict]:
         "one token": {"max_new_tokens": 1},
         "eos": {"max_new_tokens": NEW, "eos_token_id": [plain[13], 10**6]},
         "eos first": {"max_new_tokens": NEW, "eos_token_id": plain[0]},
-        "stop string": {"max_new_tokens": NEW, "stop_strings": [words.decode(plain[9:12])], "tokenizer": words},
+        "stop string": {
+            "max_new_tokens": NEW,
+            "stop_strings": [words.decode(plain[9:12])],
+            "tokenizer": words,
+        },
     }
 
 
@@ -77,7 +82,9 @@ class Notes(Chaos):
         self.seen = []
 
     def propose(self, context, limit):
-        self.seen.append(([context.hidden(layer).clone() for layer in self.capture.layers], context.attention().clone()))
+        self.seen.append(
+            ([context.hidden(layer).clone() for layer in self.capture.layers], context.attention().clone())
+        )
         return super().propose(context, limit)
 
 
@@ -95,8 +102,13 @@ def test_a_replayed_drafter_is_shown_the_states_of_the_real_run(llama):
 
 @pytest.mark.parametrize("how", ["length", "eos", "stop string"])
 def test_a_saved_trace_is_read_back_whole(llama, tmp_path, how):
-    trace = record(llama, prompt(3, 20), Sampling(0.8, 0.9, 7, seed=3) if how == "length" else None, capture=EVERYTHING,
-                   **ends(llama)[how])
+    trace = record(
+        llama,
+        prompt(3, 20),
+        Sampling(0.8, 0.9, 7, seed=3) if how == "length" else None,
+        capture=EVERYTHING,
+        **ends(llama)[how],
+    )
     trace.save(tmp_path / "trace.safetensors")
     back = Trace.load(tmp_path / "trace.safetensors")
     assert [p.name for p in tmp_path.iterdir()] == ["trace.safetensors"]
@@ -148,5 +160,7 @@ def test_a_sampled_trace_is_refused_for_a_drafter_verified_by_rejection(library,
 
 def test_recording_does_not_change_the_output(llama):
     for sampling in (Sampling(), Sampling(0.9, 0.9, seed=8)):
-        assert record(llama, prompt(6, 15), sampling, NEW, capture=EVERYTHING).tokens == generate(
-            llama, prompt(6, 15), PromptLookup(), sampling, NEW).tokens
+        assert (
+            record(llama, prompt(6, 15), sampling, NEW, capture=EVERYTHING).tokens
+            == generate(llama, prompt(6, 15), PromptLookup(), sampling, NEW).tokens
+        )

@@ -1,4 +1,5 @@
 """Uniform numbers, filtered distributions and choices against independent implementations."""
+
 from __future__ import annotations
 
 import itertools
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from specdec_lib import Sampling, generate
-from specdec_lib.decoding.sampling import ACCEPT, DRAFT, RESIDUAL, TARGET, choose, distribution, invert_cdf, most_likely
+from specdec_lib.decoding.sampling import (
+    ACCEPT,
+    DRAFT,
+    RESIDUAL,
+    TARGET,
+    choose,
+    distribution,
+    invert_cdf,
+    most_likely,
+)
 from tests.families import build, perturbed, prompt
 
 
@@ -23,11 +33,17 @@ def uniforms(count: int, **fixed) -> np.ndarray:
     """Uniforms along whichever of seed, position and salt is not fixed."""
     free = next(name for name in ("position", "seed", "salt") if name not in fixed)
     given_ = {"seed": 0, "position": 0, "salt": 0, "stream": TARGET} | fixed
-    return np.array([Sampling(seed=(k := given_ | {free: i})["seed"]).uniform(k["position"], k["stream"], k["salt"])
-                     for i in range(count)])
+    return np.array(
+        [
+            Sampling(seed=(k := given_ | {free: i})["seed"]).uniform(k["position"], k["stream"], k["salt"])
+            for i in range(count)
+        ]
+    )
 
 
-@pytest.mark.parametrize("fixed", [{"seed": 0}, {"seed": 12345}, {"position": 7}, {"position": 3, "seed": 1}], ids=str)
+@pytest.mark.parametrize(
+    "fixed", [{"seed": 0}, {"seed": 12345}, {"position": 7}, {"position": 3, "seed": 1}], ids=str
+)
 def test_uniforms_are_spread_evenly_along_positions_seeds_and_salts(fixed):
     numbers = uniforms(20_000, **fixed)
     assert numbers.min() >= 0 and numbers.max() < 1
@@ -36,9 +52,24 @@ def test_uniforms_are_spread_evenly_along_positions_seeds_and_salts(fixed):
     assert abs(((counts - 200) ** 2 / 200).sum() - 99) < 70
 
 
-@pytest.mark.parametrize("a, b", list(itertools.combinations(
-    [{"seed": 0}, {"seed": 1}, {"seed": 2**32}, {"seed": 0, "stream": DRAFT}, {"seed": 0, "stream": ACCEPT},
-     {"seed": 0, "stream": RESIDUAL}, {"seed": 0, "salt": 1}], 2)), ids=str)
+@pytest.mark.parametrize(
+    "a, b",
+    list(
+        itertools.combinations(
+            [
+                {"seed": 0},
+                {"seed": 1},
+                {"seed": 2**32},
+                {"seed": 0, "stream": DRAFT},
+                {"seed": 0, "stream": ACCEPT},
+                {"seed": 0, "stream": RESIDUAL},
+                {"seed": 0, "salt": 1},
+            ],
+            2,
+        )
+    ),
+    ids=str,
+)
 def test_sequences_of_different_seeds_streams_and_salts_are_uncorrelated(a, b):
     x, y = uniforms(10_000, **a), uniforms(10_000, **b)
     assert abs(np.corrcoef(x, y)[0, 1]) < 0.05
@@ -53,11 +84,19 @@ def test_neighbouring_positions_are_uncorrelated():
 
 @pytest.mark.parametrize("family", ["stream", "salt"])
 def test_the_same_arguments_give_the_same_number(family):
-    assert Sampling(seed=9).uniform(4, **{family: 2}) == Sampling(seed=9, temperature=0.4).uniform(4, **{family: 2})
+    assert Sampling(seed=9).uniform(4, **{family: 2}) == Sampling(seed=9, temperature=0.4).uniform(
+        4, **{family: 2}
+    )
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 10**6), st.integers(2, 300), st.floats(0.05, 5.0), st.floats(0.01, 1.0), st.integers(0, 320))
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 300),
+    st.floats(0.05, 5.0),
+    st.floats(0.01, 1.0),
+    st.integers(0, 320),
+)
 def test_distribution_equals_the_warpers_of_transformers(seed, vocabulary, temperature, top_p, top_k):
     scores = logits(seed, vocabulary)
     expected = TemperatureLogitsWarper(temperature)(None, scores[None])
@@ -73,7 +112,9 @@ def test_distribution_equals_the_warpers_of_transformers(seed, vocabulary, tempe
 def test_distribution_of_many_rows_is_that_of_each():
     rows = torch.stack([logits(s, 200) for s in range(5)])
     sampling = Sampling(0.8, 0.95, 50)
-    torch.testing.assert_close(distribution(rows, sampling), torch.stack([distribution(r, sampling) for r in rows]))
+    torch.testing.assert_close(
+        distribution(rows, sampling), torch.stack([distribution(r, sampling) for r in rows])
+    )
 
 
 def test_a_nucleus_wider_than_the_first_look_is_found_whole():
@@ -83,7 +124,10 @@ def test_a_nucleus_wider_than_the_first_look_is_found_whole():
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40).filter(lambda w: sum(w) > 1e-3), st.floats(0, 1, exclude_max=True))
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=40).filter(lambda w: sum(w) > 1e-3),
+    st.floats(0, 1, exclude_max=True),
+)
 def test_invert_cdf_equals_a_search_in_the_running_sum(weights, uniform):
     p = torch.tensor(weights, dtype=torch.float64)
     p = p / p.sum()
@@ -111,11 +155,15 @@ def test_a_temperature_near_zero_chooses_what_greedy_does(seed, position):
 def test_choose_draws_with_the_uniform_of_its_position():
     scores, sampling = logits(1, 30), Sampling(0.9, 0.95, 20, seed=6)
     for position in range(50):
-        assert choose(scores, sampling, position) == invert_cdf(distribution(scores, sampling), sampling.uniform(position))
+        assert choose(scores, sampling, position) == invert_cdf(
+            distribution(scores, sampling), sampling.uniform(position)
+        )
 
 
 @pytest.mark.parametrize("broken", [[0.0, float("nan"), 1.0], [float("nan")] * 3])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7), Sampling(0.7, 0.9), Sampling(1.0, top_k=2)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.7), Sampling(0.7, 0.9), Sampling(1.0, top_k=2)], ids=str
+)
 def test_nan_logits_are_an_error_and_no_token(broken, sampling):
     with pytest.raises(FloatingPointError, match="NaN"):
         choose(torch.tensor(broken), sampling, 0)
@@ -142,11 +190,22 @@ def test_a_model_with_damaged_weights_gives_an_error(sampling):
         generate(model, prompt(0, 8), None, sampling, 4)
 
 
-@pytest.mark.parametrize("arguments, says", [
-    ({"temperature": -0.1}, "temperature is -0.1"), ({"temperature": float("nan")}, "temperature is nan"),
-    ({"temperature": float("inf")}, "temperature is inf"), ({"top_p": 0.0}, "top_p is 0.0"), ({"top_p": 1.01}, "top_p is 1.01"),
-    ({"top_p": float("nan")}, "top_p is nan"), ({"top_k": -1}, "top_k is -1"), ({"top_k": 2.5}, "top_k is 2.5"),
-    ({"seed": -1}, "seed is -1"), ({"seed": 1.0}, "seed is 1.0"), ({"seed": "1"}, "seed is '1'")])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ({"temperature": -0.1}, "temperature is -0.1"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.01}, "top_p is 1.01"),
+        ({"top_p": float("nan")}, "top_p is nan"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_k": 2.5}, "top_k is 2.5"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 1.0}, "seed is 1.0"),
+        ({"seed": "1"}, "seed is '1'"),
+    ],
+)
 def test_values_out_of_range_are_refused_by_name(arguments, says):
     with pytest.raises(ValueError, match=says):
         Sampling(**arguments)

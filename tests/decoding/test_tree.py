@@ -1,4 +1,5 @@
 """Draft trees against brute force over sets of prefixes."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -104,16 +105,19 @@ def test_a_truncated_chain_keeps_the_probabilities_of_what_is_left():
     assert torch.equal(cut.probabilities, rows[:2])
 
 
-@pytest.mark.parametrize("arguments, says", [
-    (([1, 2], [-1]), "2 tokens but 1 parents"),
-    (([1, 2], [-1, 1]), r"parents\[1\] is 1"),
-    (([1], [-2]), r"parents\[0\] is -2"),
-    (([-4], [-1]), r"tokens\[0\] is -4"),
-    (([5, 5], [-1, -1]), "two children of one node carry the same token"),
-    (([1, 2], [-1, -1], torch.ones(2, 9)), "not a chain"),
-    (([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
-    (([1, 2], [-1, 0], torch.ones(9)), "one row for each"),
-])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (([1, 2], [-1]), "2 tokens but 1 parents"),
+        (([1, 2], [-1, 1]), r"parents\[1\] is 1"),
+        (([1], [-2]), r"parents\[0\] is -2"),
+        (([-4], [-1]), r"tokens\[0\] is -4"),
+        (([5, 5], [-1, -1]), "two children of one node carry the same token"),
+        (([1, 2], [-1, -1], torch.ones(2, 9)), "not a chain"),
+        (([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
+        (([1, 2], [-1, 0], torch.ones(9)), "one row for each"),
+    ],
+)
 def test_malformed_trees_are_refused(arguments, says):
     with pytest.raises(ValueError, match=says):
         DraftTree(*arguments)

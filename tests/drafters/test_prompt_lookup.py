@@ -1,4 +1,5 @@
 """Prompt lookup against a rescan of the whole context, in both variants."""
+
 from __future__ import annotations
 
 import pytest
@@ -28,20 +29,22 @@ def fresh(tokens: list[int], limit: int = ANY, vocabulary: int = 4, **arguments)
 
 
 def rescan(ids: list[int], max_ngram: int, count: int) -> list[int]:
-    """The released algorithm (Saxena 2023): the first match whose continuation is complete, longest n-gram first."""
+    """The released algorithm (Saxena 2023): first match with a complete continuation, longest n-gram first."""
     for n in range(max_ngram, 0, -1):
-        last = ids[len(ids) - n:]
+        last = ids[len(ids) - n :]
         for i in range(len(ids) - n + 1):
             begin = i + n
             if n <= len(ids) and ids[i:begin] == last and begin + count <= len(ids) and begin < len(ids) - n:
-                return ids[begin: begin + count]
+                return ids[begin : begin + count]
     return []
 
 
 def rescan_by_transformers(ids: list[int], max_ngram: int, count: int) -> list[int]:
     """Transformers' own generator."""
-    generator = PromptLookupCandidateGenerator(num_output_tokens=count, max_matching_ngram_size=max_ngram, max_length=ANY)
-    return generator.get_candidates(torch.tensor([ids]))[0][0, len(ids):].tolist()
+    generator = PromptLookupCandidateGenerator(
+        num_output_tokens=count, max_matching_ngram_size=max_ngram, max_length=ANY
+    )
+    return generator.get_candidates(torch.tensor([ids]))[0][0, len(ids) :].tolist()
 
 
 @settings(max_examples=300, deadline=None)
@@ -58,8 +61,13 @@ def test_transformers_variant_equals_that_of_transformers(tokens, max_ngram, cou
 
 
 @settings(max_examples=150, deadline=None)
-@given(texts, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=8), st.integers(1, 4), st.integers(1, 6),
-       st.sampled_from(["original", "transformers"]))
+@given(
+    texts,
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=8),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.sampled_from(["original", "transformers"]),
+)
 def test_an_index_that_grows_equals_a_fresh_one(tokens, blocks, max_ngram, count, variant):
     arguments = {"max_ngram": max_ngram, "num_tokens": count, "variant": variant}
     drafter, seen = PromptLookup(**arguments), context(tokens)
@@ -86,7 +94,9 @@ def test_a_new_start_forgets_the_last_text(first, second):
     drafter.propose(one, ANY)
     two = context(second)
     drafter.start(two)
-    assert drafter.propose(two, ANY).tokens == fresh(second, max_ngram=2, num_tokens=3, variant="transformers")
+    assert drafter.propose(two, ANY).tokens == fresh(
+        second, max_ngram=2, num_tokens=3, variant="transformers"
+    )
 
 
 def test_ids_near_the_end_of_a_large_vocabulary_are_told_apart():
@@ -95,20 +105,29 @@ def test_ids_near_the_end_of_a_large_vocabulary_are_told_apart():
     assert fresh(tokens, vocabulary=top + 1, max_ngram=2, num_tokens=2) == [7, 8]
 
 
-@pytest.mark.parametrize("tokens, expected", [
-    ([1, 2, 3, 9, 1, 2], [3, 9]),               # two tokens match
-    ([2, 5, 5, 1, 2, 6, 6, 1, 2], [6, 6]),      # the longer match goes before the earlier one
-    ([3, 1, 1, 3, 2, 2, 3], [1, 1]),            # of equal ones the first
-    ([1, 2, 3, 4], []),
-    ([7], []),
-])
+@pytest.mark.parametrize(
+    "tokens, expected",
+    [
+        ([1, 2, 3, 9, 1, 2], [3, 9]),  # two tokens match
+        ([2, 5, 5, 1, 2, 6, 6, 1, 2], [6, 6]),  # the longer match goes before the earlier one
+        ([3, 1, 1, 3, 2, 2, 3], [1, 1]),  # of equal ones the first
+        ([1, 2, 3, 4], []),
+        ([7], []),
+    ],
+)
 def test_examples_by_hand(tokens, expected):
     assert fresh(tokens, vocabulary=10, max_ngram=2, num_tokens=2) == expected
 
 
-@pytest.mark.parametrize("arguments, says", [
-    ({"max_ngram": 0}, "max_ngram is 0"), ({"num_tokens": 0}, "num_tokens is 0"), ({"num_tokens": 2.0}, "num_tokens is 2.0"),
-    ({"variant": "hf"}, "variant is 'hf'; expected one of original, transformers")])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ({"max_ngram": 0}, "max_ngram is 0"),
+        ({"num_tokens": 0}, "num_tokens is 0"),
+        ({"num_tokens": 2.0}, "num_tokens is 2.0"),
+        ({"variant": "hf"}, "variant is 'hf'; expected one of original, transformers"),
+    ],
+)
 def test_bad_arguments_are_refused_by_name(arguments, says):
     with pytest.raises(ValueError, match=says):
         PromptLookup(**arguments)

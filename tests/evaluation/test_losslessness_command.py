@@ -1,4 +1,5 @@
-"""The comparison with plain decoding: it finds what differs, and calls it rounding only where rounding decides."""
+"""The comparison with plain decoding: what differs is found, and called rounding only where it is."""
+
 from __future__ import annotations
 
 import json
@@ -30,8 +31,13 @@ def test_every_method_and_way_of_sampling_is_counted(pair):
     found = compare_all(*pair, PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
     assert found["mismatches"] == []
     rows = {(row["method"], row["sampling"]): row for row in found["counts"]}
-    assert set(rows) == {("PLD", "greedy"), ("PLD", "sampled"), ("PLD (transformers' variant)", "greedy"),
-                         ("PLD (transformers' variant)", "sampled"), ("SpecDec", "greedy")}
+    assert set(rows) == {
+        ("PLD", "greedy"),
+        ("PLD", "sampled"),
+        ("PLD (transformers' variant)", "greedy"),
+        ("PLD (transformers' variant)", "sampled"),
+        ("SpecDec", "greedy"),
+    }
     for (_, how), row in rows.items():
         assert row["outputs"] == (3 if how == "greedy" else 6) and row["tokens"] == 12 * row["outputs"]
         assert row["mismatches"] == row["explained"] == 0
@@ -75,7 +81,9 @@ def test_margin_is_the_room_around_a_choice():
     assert margin(logits, GREEDY, 0) == pytest.approx(0.5)
     p = logits.double().softmax(-1)
     u = Sampling(1.0, seed=2).uniform(7)
-    assert margin(logits, Sampling(1.0, seed=2), 7) == pytest.approx(float((p.cumsum(-1)[:-1] - u).abs().min()))
+    assert margin(logits, Sampling(1.0, seed=2), 7) == pytest.approx(
+        float((p.cumsum(-1)[:-1] - u).abs().min())
+    )
 
 
 class Fixed(Sampling):
@@ -99,7 +107,12 @@ def test_a_number_between_two_neighbours_is_explained_only_within_the_rounding_e
     exact = p.log()
     rounded = (p + torch.tensor([error, -error, 0, 0, 0]).double()).log()
     boundary = 0.4 / scale
-    for shift, explained in ((2 * error, True), (-2 * error, True), (100 * error, False), (-100 * error, False)):
+    for shift, explained in (
+        (2 * error, True),
+        (-2 * error, True),
+        (100 * error, False),
+        (-100 * error, False),
+    ):
         sampling = fixed(boundary + shift, top_p)
         assert choose(exact, sampling, 0) == (1 if shift > 0 else 0)
         distance, rounding = explain(exact, rounded, sampling, 0, (0, 1))
@@ -110,7 +123,9 @@ def test_a_number_between_two_neighbours_is_explained_only_within_the_rounding_e
 
 
 def test_a_nucleus_that_ends_at_its_limit_is_explained():
-    p = torch.tensor([0.5, 0.4, 0.06, 0.04]).double()  # the nucleus of 0.9 is two or three tokens, by rounding
+    p = torch.tensor(
+        [0.5, 0.4, 0.06, 0.04]
+    ).double()  # the nucleus of 0.9 is two or three tokens, by rounding
     rounded = (p + torch.tensor([-1e-7, 0, 1e-7, 0]).double()).log()
     low, high = 0.5 / 0.96, 0.5 / 0.9
     sampling = fixed((low + high) / 2, 0.9)
@@ -141,13 +156,20 @@ class Liar:
 def command(monkeypatch, pair, tmp_path):
     """The command on the tiny pair; gives exit status and what was written."""
     monkeypatch.setattr(losslessness, "load_pair", lambda *args: (*pair, None))
-    monkeypatch.setattr(losslessness, "load_task", lambda task, limit, seed: [
-        Prompt(f"{task}-{i}", task, (f"{task} {i}",)) for i in range(limit)])
-    monkeypatch.setattr(losslessness, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12))
+    monkeypatch.setattr(
+        losslessness,
+        "load_task",
+        lambda task, limit, seed: [Prompt(f"{task}-{i}", task, (f"{task} {i}",)) for i in range(limit)],
+    )
+    monkeypatch.setattr(
+        losslessness, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12)
+    )
 
     def run(*arguments: str):
         place = tmp_path / "losslessness.json"
-        status = main(["--prompts", "9", "--max-new-tokens", "10", "--seeds", "1", "--output", str(place), *arguments])
+        status = main(
+            ["--prompts", "9", "--max-new-tokens", "10", "--seeds", "1", "--output", str(place), *arguments]
+        )
         return status, json.loads(place.read_text()) if place.exists() else None
 
     return run
@@ -163,9 +185,13 @@ def test_the_command_writes_counts_with_provenance(command, tmp_path):
 
 
 def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
-    monkeypatch.setattr(losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)])
+    monkeypatch.setattr(
+        losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)]
+    )
     tasks = list(losslessness.TASKS)
-    assert losslessness.choose_prompts(len(tasks) + 3) == [(t, 0) for t in tasks] + [(t, 1) for t in tasks[:3]]
+    assert losslessness.choose_prompts(len(tasks) + 3) == [(t, 0) for t in tasks] + [
+        (t, 1) for t in tasks[:3]
+    ]
 
 
 def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
@@ -178,8 +204,14 @@ def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, ca
     assert "rounding does not explain" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments, says", [(["--prompts", "0"], "--prompts is 0"), (["--seeds", "-1"], "--seeds is -1"),
-                                             (["--max-new-tokens", "0"], "--max-new-tokens is 0")])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["--prompts", "0"], "--prompts is 0"),
+        (["--seeds", "-1"], "--seeds is -1"),
+        (["--max-new-tokens", "0"], "--max-new-tokens is 0"),
+    ],
+)
 def test_bad_options_are_refused_before_any_work(command, capsys, arguments, says):
     status, found = command(*arguments)
     assert status == 2 and found is None

@@ -1,8 +1,9 @@
 """Metrics against small examples worked out by hand, identities, and brute force."""
+
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,7 +27,14 @@ from tests.chaos import Chaos
 from tests.families import build, perturbed, prompt
 
 
-def step(tree: DraftTree, path: list[int], bonus: int | None, draft: float = 0.0, verify: float = 0.0, commit: float = 0.0) -> Step:
+def step(
+    tree: DraftTree,
+    path: list[int],
+    bonus: int | None,
+    draft: float = 0.0,
+    verify: float = 0.0,
+    commit: float = 0.0,
+) -> Step:
     tokens = [tree.tokens[n] for n in path] + ([] if bonus is None else [bonus])
     return Step(tree, tuple(path), tuple(tokens), draft, verify, commit)
 
@@ -37,26 +45,59 @@ def generation(first: int, steps: list[Step], prefill: float = 0.0) -> Generatio
 
 BUSH = DraftTree([1, 2, 3, 4, 5], [-1, -1, 0, 0, 1])
 #: 7 tokens: the prefill's, then 3 (2 of 4 drafted kept), 1 (no draft), 2 (1 of 5 nodes in a tree of depth 2).
-ONE = generation(9, [step(DraftTree.chain([1, 2, 3, 4]), [0, 1], 7, 0.01, 0.1, 0.001), step(DraftTree.chain([]), [], 8, 0.02, 0.2, 0),
-                     step(BUSH, [1], 6, 0.03, 0.3, 0.003)], prefill=1.0)
+ONE = generation(
+    9,
+    [
+        step(DraftTree.chain([1, 2, 3, 4]), [0, 1], 7, 0.01, 0.1, 0.001),
+        step(DraftTree.chain([]), [], 8, 0.02, 0.2, 0),
+        step(BUSH, [1], 6, 0.03, 0.3, 0.003),
+    ],
+    prefill=1.0,
+)
 #: 3 tokens: the prefill's, then 2, the last of them inside the draft.
 TWO = generation(9, [step(DraftTree.chain([1, 2, 3]), [0, 1], None, 0.1, 0.4, 0)], prefill=0.5)
 PLAIN = generation(9, [step(DraftTree.chain([]), [], t, 0, 0.5, 0) for t in range(6)], prefill=1.0)
 
 BY_HAND = {
-    "new_tokens": 7, "calls": 3, "calls_with_prefill": 4, "calls_with_draft": 2,
-    "tokens_per_forward": 6 / 3, "tokens_per_forward_with_prefill": 7 / 4,
-    "mean_accepted_drafts": 3 / 2, "acceptance_rate": 3 / (4 + 2), "acceptance_rate_nodes": 3 / 9,
-    "acceptance_rate_step_mean": (2 / 4 + 1 / 2) / 2, "discard_rate": 6 / 6, "verification_rate": 3 / 6,
-    "prefill_seconds": 1.0, "draft_seconds": 0.06, "verify_seconds": 0.6, "commit_seconds": 0.004, "seconds": 1.664,
-    "ms_per_token": 664 / 6, "ms_per_token_with_prefill": 1664 / 7, "tokens_per_second": 6 / 0.664,
-    "tokens_per_second_with_prefill": 7 / 1.664, "draft_ms_per_step": 60 / 3, "draft_ms_per_token": 60 / 6,
+    "new_tokens": 7,
+    "calls": 3,
+    "calls_with_prefill": 4,
+    "calls_with_draft": 2,
+    "tokens_per_forward": 6 / 3,
+    "tokens_per_forward_with_prefill": 7 / 4,
+    "mean_accepted_drafts": 3 / 2,
+    "acceptance_rate": 3 / (4 + 2),
+    "acceptance_rate_nodes": 3 / 9,
+    "acceptance_rate_step_mean": (2 / 4 + 1 / 2) / 2,
+    "discard_rate": 6 / 6,
+    "verification_rate": 3 / 6,
+    "prefill_seconds": 1.0,
+    "draft_seconds": 0.06,
+    "verify_seconds": 0.6,
+    "commit_seconds": 0.004,
+    "seconds": 1.664,
+    "ms_per_token": 664 / 6,
+    "ms_per_token_with_prefill": 1664 / 7,
+    "tokens_per_second": 6 / 0.664,
+    "tokens_per_second_with_prefill": 7 / 1.664,
+    "draft_ms_per_step": 60 / 3,
+    "draft_ms_per_token": 60 / 6,
 }
 POOLED_BY_HAND = {
-    "new_tokens": 10, "calls": 4, "calls_with_prefill": 6, "calls_with_draft": 3, "tokens_per_forward": 8 / 4,
-    "tokens_per_forward_with_prefill": 10 / 6, "mean_accepted_drafts": 5 / 3, "acceptance_rate": 5 / (4 + 2 + 3),
-    "acceptance_rate_nodes": 5 / 12, "acceptance_rate_step_mean": (2 / 4 + 1 / 2 + 2 / 3) / 3, "discard_rate": 7 / 8,
-    "verification_rate": 4 / 8, "seconds": 2.664 - 0.5 + 0.5, "tokens_per_second": 8 / 1.164,
+    "new_tokens": 10,
+    "calls": 4,
+    "calls_with_prefill": 6,
+    "calls_with_draft": 3,
+    "tokens_per_forward": 8 / 4,
+    "tokens_per_forward_with_prefill": 10 / 6,
+    "mean_accepted_drafts": 5 / 3,
+    "acceptance_rate": 5 / (4 + 2 + 3),
+    "acceptance_rate_nodes": 5 / 12,
+    "acceptance_rate_step_mean": (2 / 4 + 1 / 2 + 2 / 3) / 3,
+    "discard_rate": 7 / 8,
+    "verification_rate": 4 / 8,
+    "seconds": 2.664 - 0.5 + 0.5,
+    "tokens_per_second": 8 / 1.164,
 }
 
 
@@ -73,7 +114,13 @@ def test_pooled_metrics_are_sums_over_sums():
 def test_a_run_of_the_prefill_alone_has_no_ratios():
     found = generation(3, []).stats
     assert found["new_tokens"] == 1 and found["calls"] == 0
-    for name in ("tokens_per_forward", "acceptance_rate", "mean_accepted_drafts", "discard_rate", "ms_per_token"):
+    for name in (
+        "tokens_per_forward",
+        "acceptance_rate",
+        "mean_accepted_drafts",
+        "discard_rate",
+        "ms_per_token",
+    ):
         assert math.isnan(found[name])
 
 
@@ -87,11 +134,13 @@ def test_speedups_by_each_definition():
     plain_two = generation(9, [step(DraftTree.chain([]), [], t, 0, 0.25, 0) for t in range(2)], prefill=0.5)
     found = speedups([ONE, TWO], [PLAIN, plain_two])
     ours, theirs = [7 / 1.664, 3 / 1.0], [7 / 4.0, 3 / 1.0]
-    assert found == pytest.approx({
-        "speedup_ratio_of_pooled_rates": (8 / 1.164) / (8 / 3.5),
-        "speedup_ratio_of_mean_rates": (sum(ours) / 2) / (sum(theirs) / 2),
-        "speedup_mean_of_ratios": (ours[0] / theirs[0] + ours[1] / theirs[1]) / 2,
-    })
+    assert found == pytest.approx(
+        {
+            "speedup_ratio_of_pooled_rates": (8 / 1.164) / (8 / 3.5),
+            "speedup_ratio_of_mean_rates": (sum(ours) / 2) / (sum(theirs) / 2),
+            "speedup_mean_of_ratios": (ours[0] / theirs[0] + ours[1] / theirs[1]) / 2,
+        }
+    )
     assert len({round(v, 6) for v in found.values()}) == 3
 
 
@@ -124,7 +173,9 @@ def model():
 def test_drafted_and_calls_equal_emitted_and_discarded_for_chains(model, drafter, end):
     made = PromptLookup(1, 3, "transformers") if drafter == "lookup" else DraftModel(perturbed(model), 4)
     plain = generate(model, prompt(1, 30), max_new_tokens=40).tokens
-    run = generate(model, prompt(1, 30), made, max_new_tokens=40, eos_token_id=[] if end is None else plain[end])
+    run = generate(
+        model, prompt(1, 30), made, max_new_tokens=40, eos_token_id=[] if end is None else plain[end]
+    )
     drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
     n, calls = len(run.tokens) - 1, len(run.steps)
     inside = len(run.steps[-1].tokens) == run.steps[-1].accepted
@@ -133,7 +184,8 @@ def test_drafted_and_calls_equal_emitted_and_discarded_for_chains(model, drafter
     assert run.stats["discard_rate"] * n == pytest.approx(drafted - accepted)
     assert run.stats["verification_rate"] * n == pytest.approx(calls)
     assert run.stats["draft_ms_per_step"] == pytest.approx(
-        run.stats["draft_ms_per_token"] * run.stats["tokens_per_forward"])
+        run.stats["draft_ms_per_token"] * run.stats["tokens_per_forward"]
+    )
 
 
 def test_times_of_a_real_run_add_up(model):
@@ -147,7 +199,7 @@ def fewest_calls(agreement: tuple[bool, ...]) -> int:
     """Fewest target calls over every choice of draft lengths, by trying them all."""
     n = len(agreement)
 
-    @lru_cache(maxsize=None)
+    @cache
     def calls(done: int) -> int:
         if done >= n:
             return 0
@@ -182,22 +234,37 @@ def test_greedy_agreement_marks_where_the_draft_would_say_the_same(model):
 def loops_by_brute_force(tokens: list[int], repeats: int, longest: int) -> bool:
     for period in range(1, longest + 1):
         times = max(repeats, -(-6 // period))
-        block = tokens[len(tokens) - period:]
-        if period * times <= len(tokens) and tokens[len(tokens) - period * times:] == block * times:
+        block = tokens[len(tokens) - period :]
+        if period * times <= len(tokens) and tokens[len(tokens) - period * times :] == block * times:
             return True
     return False
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(0, 2), max_size=5), st.lists(st.integers(0, 2), min_size=1, max_size=5), st.integers(0, 8),
-       st.integers(2, 4))
+@given(
+    st.lists(st.integers(0, 2), max_size=5),
+    st.lists(st.integers(0, 2), min_size=1, max_size=5),
+    st.integers(0, 8),
+    st.integers(2, 4),
+)
 def test_ends_in_loop_equals_brute_force(before, block, times, repeats):
     tokens = before + block * times
     assert ends_in_loop(tokens, repeats, 6) == loops_by_brute_force(tokens, repeats, 6)
 
 
-@pytest.mark.parametrize("tokens, expected", [
-    ([1, 2, 3] * 3, True), ([1, 2, 3] * 2, False), ([5] * 6, True), ([5] * 5, False), ([1, 2] * 3, True), ([], False),
-    ([1, 2, 3] * 3 + [9], False), (list(range(32)) * 3, True), (list(range(33)) * 3, False)])
+@pytest.mark.parametrize(
+    "tokens, expected",
+    [
+        ([1, 2, 3] * 3, True),
+        ([1, 2, 3] * 2, False),
+        ([5] * 6, True),
+        ([5] * 5, False),
+        ([1, 2] * 3, True),
+        ([], False),
+        ([1, 2, 3] * 3 + [9], False),
+        (list(range(32)) * 3, True),
+        (list(range(33)) * 3, False),
+    ],
+)
 def test_loops_by_hand(tokens, expected):
     assert ends_in_loop(tokens) == expected
