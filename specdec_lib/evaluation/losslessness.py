@@ -229,9 +229,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m specdec_lib losslessness",
         description=(
-            "Decode many prompts plainly and with every drafter, greedy and sampled (temperature 0.7, top-p 0.9), "
-            "and compare the outputs token for token. Ends with exit status 1 if there is a mismatch that rounding "
-            "does not explain."
+            "Decode many prompts plainly and with every drafter, greedy and sampled (temperature 0.7, top-p "
+            "0.9), and compare the outputs token for token. Ends with exit status 1 if there is a mismatch "
+            "that rounding does not explain."
         ),
     )
     parser.add_argument("--prompts", type=int, default=1000, help="how many (default: %(default)s)")

@@ -29,7 +29,7 @@ def fresh(tokens: list[int], limit: int = ANY, vocabulary: int = 4, **arguments)
 
 
 def rescan(ids: list[int], max_ngram: int, count: int) -> list[int]:
-    """The released algorithm (Saxena 2023): first match with a complete continuation, longest n-gram first."""
+    """The released code (Saxena 2023): first match with a complete continuation, longest n-gram first."""
     for n in range(max_ngram, 0, -1):
         last = ids[len(ids) - n :]
         for i in range(len(ids) - n + 1):
