@@ -44,7 +44,7 @@ venv:  ## create or repair the virtual environment
 	[ -x $(PY) ] || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "venv failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
 	rm -f $(VENV)/.installed; touch $(VENV)/.installing; \
-	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade-strategy only-if-needed \
+	$(PY) -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-version-check --upgrade-strategy only-if-needed \
 	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
 	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
 

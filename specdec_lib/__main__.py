@@ -1,4 +1,5 @@
 """``python -m specdec_lib``: run the notebooks, build the book, check, measure, train."""
+
 from __future__ import annotations
 
 import argparse
@@ -23,9 +24,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="execute the notebooks into book/notebooks")
     run.add_argument("--profile", default="default", help="smoke, default or full (default: %(default)s)")
-    run.add_argument("--only", action="append", default=[], metavar="01", help="one notebook; may be repeated")
     run.add_argument(
-        "-p", "--parameter", action="append", default=[], metavar="01.name=value", help="one parameter; may be repeated"
+        "--only", action="append", default=[], metavar="01", help="one notebook; may be repeated"
+    )
+    run.add_argument(
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="01.name=value",
+        help="one parameter; may be repeated",
     )
     run.add_argument("--force", action="store_true", help="execute also what has not changed")
 

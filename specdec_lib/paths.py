@@ -1,8 +1,10 @@
 """Where the project's files are, in a checkout and in an installed wheel.
 
-In a checkout :data:`ROOT` is the repository and the data lie in ``data/``. An installed wheel has no repository
-(``ROOT`` is None) and carries what it needs of ``data/`` inside the package, as ``specdec_lib/_data``.
+In a checkout :data:`ROOT` is the repository and the data lie in ``data/``. An installed wheel has no
+repository (``ROOT`` is None) and carries what it needs of ``data/`` inside the package, as
+``specdec_lib/_data``.
 """
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """A headless Chromium, driven through its DevTools protocol."""
+
 from __future__ import annotations
 
 import functools
@@ -18,7 +19,8 @@ from typing import Any
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SECONDS = 30.0
 
-# Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the book's.
+# Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the
+# book's.
 INSPECTION = r"""
 (async () => {
   if (window.MathJax && MathJax.startup) { await MathJax.startup.promise; }
@@ -36,7 +38,7 @@ INSPECTION = r"""
     texts: texts,
     formulas: math.length,
     unrendered: math.filter(e => !e.querySelector("mjx-container")).map(e => e.textContent.slice(0, 80)),
-    broken: [...document.querySelectorAll("mjx-merror, [data-mjx-error]")].map(e => e.textContent.slice(0, 80)),
+    broken: [...document.querySelectorAll("mjx-merror, [data-mjx-error]")].map(e => e.textContent),
     images: [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src),
     without_alt: [...document.querySelectorAll("article img:not([alt])")].map(i => i.src),
     width: [document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth],
@@ -54,12 +56,24 @@ class Browser:
     """One tab. :meth:`visit` loads a page and tells what happened and what is on it."""
 
     def __init__(self, program: str, profile: Path):
-        options = ["--headless=new", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-port=0", "--no-first-run"]
-        options += ["--disable-dev-shm-usage", "--disable-background-networking", f"--user-data-dir={profile}"]
+        options = [
+            "--headless=new",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--remote-debugging-port=0",
+            "--no-first-run",
+        ]
+        options += [
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            f"--user-data-dir={profile}",
+        ]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             options.append("--no-sandbox")  # Chromium refuses to sandbox itself as root
         self._process = subprocess.Popen(
-            [program, *options, "--remote-allow-origins=*", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [program, *options, "--remote-allow-origins=*", "about:blank"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         self._events: list[dict[str, Any]] = []
         self._number = 0
@@ -113,14 +127,22 @@ class Browser:
 
     def visit(self, address: str, width: int = 1400, height: int = 900) -> dict[str, Any]:
         """Load a page; returns what :data:`INSPECTION` says, with ``errors`` and ``requests``."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         self._events.clear()
         self.call("Page.navigate", url=address)
         self.wait_for("Page.loadEventFired")
         facts = self.evaluate(INSPECTION)
         facts["errors"] = [text for event in self._events for text in _error(event)]
         facts["requests"] = [
-            event["params"]["request"]["url"] for event in self._events if event.get("method") == "Network.requestWillBeSent"
+            event["params"]["request"]["url"]
+            for event in self._events
+            if event.get("method") == "Network.requestWillBeSent"
         ]
         return facts
 

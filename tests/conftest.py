@@ -1,4 +1,5 @@
 """What holds for every test: no network, no window, two threads, and reasons for what is skipped."""
+
 from __future__ import annotations
 
 import os

@@ -1,8 +1,9 @@
 """What must hold of the values that each notebook records, whatever its parameters.
 
-By name of notebook: functions from the recorded values to a truth value; the docstring says what failed. Only relations
-that follow from the definitions belong here, never a number that was once measured.
+By name of notebook: functions from the recorded values to a truth value; the docstring says what failed. Only
+relations that follow from the definitions belong here, never a number that was once measured.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,4 +11,39 @@ from typing import Any
 
 Identity = Callable[[dict[str, Any]], bool]
 
-IDENTITIES: dict[str, list[Identity]] = {}
+
+def none_of(faults: str, among: str) -> Identity:
+    """Something was counted, and none of it was at fault."""
+
+    def identity(values: dict[str, Any]) -> bool:
+        return values[among] > 0 and values[faults] == 0
+
+    identity.__doc__ = f"{faults} is 0 and {among} is not"
+    return identity
+
+
+def share(*names: str) -> Identity:
+    """Each of the values is a share."""
+
+    def identity(values: dict[str, Any]) -> bool:
+        return all(0 <= values[name] <= 1 for name in names)
+
+    identity.__doc__ = f"{', '.join(names)} lie between 0 and 1"
+    return identity
+
+
+def held_out_are_part_of_all(values: dict[str, Any]) -> bool:
+    """Some modules are held out and most are not."""
+    return 0 < values["heldout_modules"] < values["modules"]
+
+
+IDENTITIES: dict[str, list[Identity]] = {
+    "01_speculative_decoding": [
+        none_of("lossless_mismatches", "lossless_prompts"),
+        none_of("replay_mismatches", "replay_runs"),
+        none_of("balance_faults", "balance_runs"),
+        none_of("oracle_beaten", "balance_runs"),
+        share("looped_share", "sampled_looped_share"),
+    ],
+    "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
+}

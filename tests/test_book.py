@@ -1,8 +1,9 @@
 """The built book, as a reader's browser shows it.
 
-The pages are served from this machine, because a browser treats pages of one folder opened as files as strangers to each
-other; one test opens the first page as a file, as a reader does.
+The pages are served from this machine, because a browser treats pages of one folder opened as files as
+strangers to each other; one test opens the first page as a file, as a reader does.
 """
+
 from __future__ import annotations
 
 import functools
@@ -25,7 +26,9 @@ HTML = ROOT / "_build" / "html"
 REQUIRED = bool(os.environ.get("SPECDEC_REQUIRE_BROWSER"))
 
 # What a role, a directive or a value looks like when it was not replaced.
-LEFTOVERS = re.compile(r"\{(?:glue|numref|cite|eq|ref|term|doc|download)[:}a-z]*|glue:|<Figure size|np\.\w+\(|\\\(|\\\[|\$\$|:::")
+LEFTOVERS = re.compile(
+    r"\{(?:glue|numref|cite|eq|ref|term|doc|download)[:}a-z]*|glue:|<Figure size|np\.\w+\(|\\\(|\\\[|\$\$|:::"
+)
 PHONE = 500
 
 
@@ -127,12 +130,17 @@ def test_every_image_is_shown_and_described(visits):
 
 
 def test_nothing_is_fetched_from_elsewhere(visits, site):
-    foreign = {page: [r for r in facts["requests"] if not r.startswith((site, "data:"))] for page, facts in visits.items()}
+    foreign = {
+        page: [r for r in facts["requests"] if not r.startswith((site, "data:"))]
+        for page, facts in visits.items()
+    }
     assert {page: requests for page, requests in foreign.items() if requests} == {}
 
 
 def test_no_page_is_wider_than_a_phone(visits):
-    assert {page: facts["phone"] for page, facts in visits.items() if facts["phone"][0] > facts["phone"][1]} == {}
+    assert {
+        page: facts["phone"] for page, facts in visits.items() if facts["phone"][0] > facts["phone"][1]
+    } == {}
 
 
 def test_the_search_finds_a_page(browser, site):
@@ -158,10 +166,15 @@ def test_the_faults_are_found_where_there_are_some(browser, tmp_path):
     )
     with serve(tmp_path) as site:
         facts = browser.visit(f"{site}/index.html", width=PHONE)
-        assert dead_links(facts["links"], site, tmp_path) == [f"{site}/missing.html", f"{site}/other.html#there"]
+        assert dead_links(facts["links"], site, tmp_path) == [
+            f"{site}/missing.html",
+            f"{site}/other.html#there",
+        ]
     assert any("trouble" in error for error in facts["errors"])
     assert any("undefined_function" in error for error in facts["errors"])
-    assert any("missing.svg" in error for error in facts["errors"]) and facts["images"] and facts["without_alt"]
+    assert (
+        any("missing.svg" in error for error in facts["errors"]) and facts["images"] and facts["without_alt"]
+    )
     assert facts["unrendered"] == ["\\(x\\)"]
     assert len(leftovers(facts["texts"])) == 2, "the formula and the key outside of code"
     assert facts["width"][0] > facts["width"][1]

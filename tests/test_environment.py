@@ -1,4 +1,5 @@
 """The files that describe the environment agree, and name what the project needs."""
+
 from __future__ import annotations
 
 import ast
@@ -18,7 +19,9 @@ from specdec_lib import paths
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 ROOT = paths.ROOT or Path()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()}
+EXTRAS = {
+    name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()
+}
 DEPENDENCIES = [Requirement(text) for text in PROJECT["dependencies"]]
 
 
@@ -29,13 +32,23 @@ def declared() -> dict[str, Requirement]:
 
 def conda() -> tuple[list[str], list[str]]:
     content = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    pip, = (entry["pip"] for entry in content["dependencies"] if isinstance(entry, dict))
+    (pip,) = (entry["pip"] for entry in content["dependencies"] if isinstance(entry, dict))
     return [entry for entry in content["dependencies"] if isinstance(entry, str)], pip
 
 
 def test_the_packages_that_were_asked_for_are_declared():
-    wanted = {"torch", "transformers", "jupyter", "jupyter-book", "nbclient", "papermill", "faiss-cpu", "faiss-gpu",
-              "matplotlib", "pytest"}
+    wanted = {
+        "torch",
+        "transformers",
+        "jupyter",
+        "jupyter-book",
+        "nbclient",
+        "papermill",
+        "faiss-cpu",
+        "faiss-gpu",
+        "matplotlib",
+        "pytest",
+    }
     assert wanted <= set(declared())
 
 
@@ -60,13 +73,19 @@ def test_the_makefile_and_the_conda_file_install_the_same_extras():
 
 
 def test_every_pinned_version_is_one_that_the_project_allows():
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     pins = {canonicalize_name(pin.name): pin for pin in map(Requirement, lines)}
     assert str(pins["torch"].specifier) == "==2.13.0"
     for name, pin in pins.items():
-        version, = (clause.version for clause in pin.specifier)
+        (version,) = (clause.version for clause in pin.specifier)
         if name in declared():
-            assert version in declared()[name].specifier, f"{name}: {version} is not within {declared()[name]}"
+            assert version in declared()[name].specifier, (
+                f"{name}: {version} is not within {declared()[name]}"
+            )
 
 
 def test_a_users_installation_pins_nothing_exactly():
@@ -81,13 +100,24 @@ def test_faiss_for_cpu_and_for_gpu_never_come_in_one_extra():
 def test_every_dependency_says_why_it_is_there():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for name, requirement in declared().items():
-        line = next(line for line in text.splitlines() if f'"{requirement.name}' in line and not line.startswith("name"))
+        line = next(
+            line
+            for line in text.splitlines()
+            if f'"{requirement.name}' in line and not line.startswith("name")
+        )
         assert re.search(r"# \w.{8,}", line), f"{name} has no comment"
 
 
 def test_every_package_that_the_code_imports_is_declared():
-    modules = {"yaml": "pyyaml", "faiss": "faiss-cpu", "IPython": "ipykernel", "matplotlib_inline": "ipykernel",
-               "jupyter_client": "nbclient", "cycler": "matplotlib", "websocket": "websocket-client"}
+    modules = {
+        "yaml": "pyyaml",
+        "faiss": "faiss-cpu",
+        "IPython": "ipykernel",
+        "matplotlib_inline": "ipykernel",
+        "jupyter_client": "nbclient",
+        "cycler": "matplotlib",
+        "websocket": "websocket-client",
+    }
     own = {"specdec_lib", "tests", "setuptools", *sys.stdlib_module_names}
     own |= {path.stem for path in (ROOT / "tests").rglob("*.py")}
     for path in [*(ROOT / "specdec_lib").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
@@ -102,3 +132,13 @@ def test_every_package_that_the_code_imports_is_declared():
 def test_the_oldest_transformers_that_is_declared_is_the_one_that_is_tested():
     floor = str(declared()["transformers"].specifier).removeprefix(">=")
     assert f"transformers=={floor}.*" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_a_wheel_carries_every_file_of_the_pocket_models():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert settings["package-dir"] == {"specdec_lib._data": "data"} and paths.DATA == ROOT / "data"
+    carried = {
+        file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)
+    }
+    files = {file for file in paths.POCKET.rglob("*") if file.is_file()}
+    assert files and files <= carried

@@ -1,6 +1,8 @@
 """The notebooks: sound as they lie there, and right when run with the smallest parameters."""
+
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import nbformat
@@ -37,15 +39,15 @@ def test_pages_and_notebooks_are_all_listed_and_labels_unique():
 def executed(tmp_path_factory):
     """Run a notebook with the smoke profile, once a session; returns the executed copy."""
     folder = tmp_path_factory.mktemp("executed")
-    done: dict[str, nbformat.NotebookNode] = {}
+
+    @functools.cache
+    def run(name: str) -> list:
+        return runner.run("smoke", only=[name], output=folder, kept=folder / "failed")
 
     def get(notebook: Path) -> nbformat.NotebookNode:
-        if notebook.stem not in done:
-            failed = runner.run("smoke", only=[notebook.stem], output=folder, kept=folder / "failed")
-            if failed:
-                pytest.fail(failed[0].message, pytrace=False)
-            done[notebook.stem] = nbformat.read(str(folder / notebook.name), as_version=4)
-        return done[notebook.stem]
+        for failure in run(notebook.stem):
+            pytest.fail(failure.message, pytrace=False)
+        return nbformat.read(str(folder / notebook.name), as_version=4)
 
     return get
 
@@ -55,12 +57,18 @@ def executed(tmp_path_factory):
 def test_it_runs_and_its_page_is_clean(notebook, executed):
     content = executed(notebook)
     outputs = [(cell, output) for cell in content.cells for output in cell.get("outputs", [])]
-    assert not [output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"]
+    assert not [
+        output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"
+    ]
     for cell, output in outputs:
         data = output.get("data", {})
-        assert "np." not in str(data.get("text/markdown", "")) + str(data.get("application/papermill.record/text/plain", ""))
+        assert "np." not in str(data.get("text/markdown", "")) + str(
+            data.get("application/papermill.record/text/plain", "")
+        )
         if IMAGES & set(data):
-            assert cell.metadata.get("mystnb", {}).get("figure"), f"a figure without a caption: {cell.source[:80]!r}"
+            assert cell.metadata.get("mystnb", {}).get("figure"), (
+                f"a figure without a caption: {cell.source[:80]!r}"
+            )
 
 
 @pytest.mark.notebooks

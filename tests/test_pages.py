@@ -1,4 +1,5 @@
 """The sources of the book: what every page must hold before anything is built."""
+
 from __future__ import annotations
 
 import re
@@ -26,7 +27,9 @@ def modules() -> set[str]:
 def test_every_module_has_its_place_in_the_pages_of_the_library():
     listed = set()
     for page in (ROOT / "book" / "api").glob("*.md"):
-        listed |= set(re.findall(r"^\.\. automodule:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+        listed |= set(
+            re.findall(r"^\.\. automodule:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        )
     assert listed == modules(), "list a new module in book/api/<package>.md, and take one that is gone out"
 
 
@@ -44,7 +47,9 @@ def test_the_book_is_not_executed_while_it_is_built_and_draws_formulas_by_itself
     assert config["only_build_toc_files"] is True
     script = ROOT / "book" / "assets" / config["sphinx"]["config"]["mathjax_path"]
     assert script.is_file() and (script.parent / "LICENSE").is_file()
-    assert not (ROOT / "book" / "_static").exists(), "jupyter-book would load every script in it on every page"
+    assert not (ROOT / "book" / "_static").exists(), (
+        "jupyter-book would load every script in it on every page"
+    )
 
 
 def test_every_command_that_the_pages_tell_exists():
@@ -57,7 +62,11 @@ def test_every_command_that_the_pages_tell_exists():
 
 
 def test_the_citations_of_the_pages_are_in_the_references():
-    keys = set(re.findall(r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE))
+    keys = set(
+        re.findall(
+            r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     for page in PAGES:
         for group in re.findall(r"\{cite:?\w*\}`([^`]+)`", page.read_text(encoding="utf-8")):
             assert set(group.split(",")) <= keys, f"{page.name}: {group}"

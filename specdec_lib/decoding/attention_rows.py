@@ -50,14 +50,18 @@ class AttentionRows:
                              f"{model.config._attn_implementation!r}; load it with attn_implementation='sdpa'")
         modules = {m.layer_idx: m for m in model.modules()
                    if hasattr(m, "layer_idx") and "Attention" in type(m).__name__}
+        count = model.config.get_text_config(decoder=True).num_attention_heads
         by_block: dict[int, list[int]] = {}
         for place, (block, head) in enumerate(self.heads):
             if block not in modules:
                 raise ValueError(f"head ({block}, {head}): expected a block from 0 to {len(modules) - 1}")
+            if not 0 <= head < count:
+                raise ValueError(f"head ({block}, {head}): expected a head from 0 to {count - 1}")
             by_block.setdefault(block, []).append(place)
         self._rows: list[torch.Tensor | None] = [None] * len(self.heads)
         self._mask: torch.Tensor | None = None
         self._last_only = False
+        self._waiting: set[int] = set()
         model.set_attn_implementation(NAME)
         for block, places in by_block.items():
             modules[block]._specdec_rows = self._reader(places)
@@ -72,16 +76,21 @@ class AttentionRows:
         self._modules = []
 
     def begin(self, mask: torch.Tensor | None, last_only: bool) -> None:
-        """Note the mask of the pass about to run; ``last_only`` keeps the last query's rows alone."""
+        """Note the mask of the pass about to run; ``last_only`` keeps the last query's rows alone.
+
+        Only that pass is read: the model may serve others before the next one.
+        """
+        self._waiting = set(range(len(self.heads)))
         self._mask, self._last_only = mask, last_only
 
     def _reader(self, places: list[int]):
         chosen = [self.heads[p][1] for p in places]
 
         def read(query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
-            count, groups = query.shape[1], query.shape[1] // key.shape[1]
-            if max(chosen) >= count or min(chosen) < 0:
-                raise ValueError(f"heads {chosen}: expected heads from 0 to {count - 1}")
+            if not self._waiting.issuperset(places):
+                return
+            self._waiting.difference_update(places)
+            groups = query.shape[1] // key.shape[1]
             q = query[0, chosen][:, -1:] if self._last_only else query[0, chosen]
             k = key[0, [h // groups for h in chosen]]
             scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)

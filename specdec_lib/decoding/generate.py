@@ -37,6 +37,8 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
     if isinstance(input_ids, str):
         raise TypeError("input_ids is text; expected token ids: tokenizer(text)['input_ids']")
     array = input_ids.detach().cpu().numpy() if isinstance(input_ids, torch.Tensor) else np.asarray(input_ids)
+    if array.ndim > 2:
+        raise ValueError(f"input_ids has shape {array.shape}; expected (n,) or (1, n)")
     if array.ndim == 2 and array.shape[0] != 1:
         raise ValueError(f"input_ids holds {array.shape[0]} prompts; expected one: call once for each")
     array = array.reshape(-1)
@@ -59,7 +61,9 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
             eos_token_id = getattr(model.config, "eos_token_id", None)
     if eos_token_id is None:
         return frozenset()
-    return frozenset([eos_token_id] if isinstance(eos_token_id, int) else map(int, eos_token_id))
+    if not isinstance(eos_token_id, int | np.generic | torch.Tensor):
+        eos_token_id = list(eos_token_id)
+    return frozenset(np.asarray(eos_token_id, dtype=np.int64).reshape(-1).tolist())
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
@@ -74,12 +78,24 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) 
                          "not belong together; load both from the same place")
 
 
-def stop_on_strings(stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], bool]:
-    """A check for :class:`Limits`: true once the new tokens' text contains one of ``stop_strings``."""
+def stop_on_strings(stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerBase | None, model: PreTrainedModel,
+                    ) -> Callable[[list[int]], bool] | None:
+    """A check for :class:`Limits`: true once the new tokens' text contains one of ``stop_strings``; None without any.
+
+    Raises
+    ------
+    ValueError
+        If one of them is empty, or the tokenizer is missing or does not fit the model.
+    """
     if isinstance(stop_strings, str):
         stop_strings = [stop_strings]
-    if not stop_strings or not all(stop_strings):
-        raise ValueError(f"stop_strings is {list(stop_strings)!r}; expected one or more strings that are not empty")
+    if not len(stop_strings):
+        return None
+    if tokenizer is None:
+        raise ValueError("stop_strings needs the tokenizer: pass tokenizer=... as well")
+    check_tokenizer(tokenizer, model)
+    if not all(stop_strings):
+        raise ValueError(f"stop_strings is {list(stop_strings)!r}; expected strings that are not empty")
     longest = max(len(s.encode()) for s in stop_strings)
 
     def stop(new: list[int]) -> bool:
@@ -99,7 +115,7 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
         raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens!r}; expected a whole number, 1 or more")
-    if drafter is not None and not isinstance(drafter, Drafter):
+    if drafter is not None and (isinstance(drafter, type) or not isinstance(drafter, Drafter)):
         raise TypeError(f"drafter is {drafter!r}; expected an object with capture, start() and propose() "
                         "(specdec_lib.drafters)")
     vocabulary, limit = vocabulary_size(model), context_limit(model)
@@ -175,12 +191,7 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
     >>> fast.tokens == plain.tokens
     True
     """
-    stop = None
-    if len(stop_strings):
-        if tokenizer is None:
-            raise ValueError("stop_strings needs the tokenizer: generate(..., stop_strings=..., tokenizer=tokenizer)")
-        check_tokenizer(tokenizer, model)
-        stop = stop_on_strings(stop_strings, tokenizer)
+    stop = stop_on_strings(stop_strings, tokenizer, model)
     return _run(model, input_ids, drafter, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop, "stop_string",
                 on_tokens, None, Capture())[0]
 
@@ -212,7 +223,7 @@ def record(model: PreTrainedModel, input_ids: TokenIds, sampling: Sampling | Non
         for layer in capture.layers:
             states[layer] = held[0].hidden(layer)
 
-    stop = stop_on_strings(stop_strings, tokenizer) if len(stop_strings) else None
+    stop = stop_on_strings(stop_strings, tokenizer, model)
     run, context, limits = _run(model, input_ids, None, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop,
                                 "stop_string", keep, None, capture, held.append)
     count = run.prompt_length

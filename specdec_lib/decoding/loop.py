@@ -14,7 +14,7 @@ import torch
 
 from .acceptance import exact_match, rejection
 from .contract import Context, Drafter
-from .sampling import Sampling, choose, distribution
+from .sampling import Sampling, choose, distribution, most_likely
 from .steps import Generation, Step
 from .target import Target
 from .tree import EMPTY, DraftTree
@@ -84,7 +84,7 @@ class ModelVerifier:
         logits = self.target.verify(tokens[-1], tree)
         position = len(tokens)
         if self.sampling.greedy and self.processors is None:
-            best = logits.argmax(-1).tolist()
+            best = most_likely(logits)
             return exact_match(tree, lambda node, path: best[node + 1], self.eos)
         if tree.probabilities is not None and not self.sampling.greedy:
             return rejection(tree, lambda node, path: distribution(
@@ -156,6 +156,9 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
         # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
         tree = drafter.propose(context, room - 1).truncated(room - 1) if drafter is not None and room > 1 else EMPTY
         t1 = clock()
+        if tree.tokens and max(tree.tokens) >= context.vocabulary:
+            raise ValueError(f"{drafter!r} drafted token id {max(tree.tokens)}, which is outside the target's vocabulary of "
+                             f"{context.vocabulary}; was its data made with another tokenizer?")
         path, token = verifier.verify(tree, context)
         block = [tree.tokens[node] for node in path]
         if token is not None:

@@ -111,8 +111,9 @@ def _check_captured(trace: Trace, capture: Capture) -> None:
     if missing:
         raise ValueError(f"the drafter needs hidden states of layers {missing}, the trace has {sorted(trace.hidden)}; "
                          "record with capture=drafter.capture")
-    if capture.heads and tuple(capture.heads) != tuple(trace.heads):
-        raise ValueError(f"the drafter needs attention rows of heads {list(capture.heads)}, the trace has "
+    missing = [head for head in capture.heads if head not in trace.heads]
+    if missing:
+        raise ValueError(f"the drafter needs attention rows of heads {missing}, the trace has "
                          f"{list(trace.heads)}; record with capture=drafter.capture")
 
 
@@ -144,7 +145,8 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
                              "tokens than plain decoding; replay a greedy trace, or run it with generate()")
     context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling)
     context.hidden = lambda layer: trace.hidden[layer][: len(context.tokens) - 1]
-    context.attention = lambda: trace.attention[len(context.tokens) - 1 - len(trace.prompt)]
+    chosen = [] if drafter is None else [trace.heads.index(head) for head in drafter.capture.heads]
+    context.attention = lambda: trace.attention[len(context.tokens) - 1 - len(trace.prompt)][chosen]
     limits = trace.limits
     if trace.finish_reason not in ("eos", "length", "context"):
         # Stop strings and criteria are not kept with a trace; where they ended it is.

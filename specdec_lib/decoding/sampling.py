@@ -7,6 +7,7 @@ drafter that proposes tokens without probabilities.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 
@@ -57,10 +58,11 @@ class Sampling:
             raise ValueError(f"temperature is {self.temperature}; expected a finite number, 0 (greedy) or more")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p is {self.top_p}; expected a number in (0, 1], 1 to keep every token")
-        if self.top_k < 0 or self.top_k != int(self.top_k):
-            raise ValueError(f"top_k is {self.top_k}; expected a whole number, 0 to keep every token")
-        if self.seed < 0 or self.seed != int(self.seed):
-            raise ValueError(f"seed is {self.seed}; expected a whole number, 0 or more")
+        for name, meaning in (("top_k", "0 to keep every token"), ("seed", "0 or more")):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 0:
+                raise ValueError(f"{name} is {value!r}; expected a whole number, {meaning}")
+            object.__setattr__(self, name, int(value))
 
     @property
     def greedy(self) -> bool:
@@ -85,6 +87,30 @@ class Sampling:
         return (state >> 11) * 2.0**-53
 
 
+def most_likely(logits: torch.Tensor) -> list[int]:
+    """Token of the largest logit in each row.
+
+    Parameters
+    ----------
+    logits : float tensor, shape (n, vocabulary)
+
+    Raises
+    ------
+    FloatingPointError
+        If a row holds NaN.
+    """
+    largest, tokens = logits.max(-1)  # NaN counts as largest
+    found = torch.where(largest.isnan(), -1, tokens).tolist()
+    if min(found) < 0:
+        raise _not_numbers()
+    return found
+
+
+def _not_numbers() -> FloatingPointError:
+    return FloatingPointError("the model's logits hold NaN, infinity or no possible token: weights may be damaged, or too "
+                              "large for their type (try dtype='bfloat16' or 'float32'); no token can be chosen")
+
+
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Probabilities of the next token after temperature, top-k and top-p.
 
@@ -98,6 +124,11 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     -------
     float64 tensor, shape (..., vocabulary)
         Each row sums to 1; filtered tokens have probability 0.
+
+    Raises
+    ------
+    FloatingPointError
+        If a row holds NaN or +infinity, or nothing but -infinity.
     """
     scores = logits.double() / sampling.temperature
     vocabulary = scores.shape[-1]
@@ -105,6 +136,8 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         kept, index = scores.topk(sampling.top_k, dim=-1)
         scores = torch.full_like(scores, -torch.inf).scatter_(-1, index, kept)
     probabilities = scores.softmax(-1)
+    if bool(probabilities[..., 0].isnan().any()):  # one such number makes its whole row NaN
+        raise _not_numbers()
     if sampling.top_p < 1.0:
         probabilities = _nucleus(probabilities, sampling.top_p)
     return probabilities
@@ -150,5 +183,5 @@ def choose(logits: torch.Tensor, sampling: Sampling, position: int) -> int:
         Index of the chosen token in prompt and output together.
     """
     if sampling.greedy:
-        return int(logits.argmax(-1))
+        return most_likely(logits[None])[0]
     return invert_cdf(distribution(logits, sampling), sampling.uniform(position))

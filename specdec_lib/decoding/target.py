@@ -35,6 +35,24 @@ def context_limit(model: PreTrainedModel) -> int | None:
     return getattr(decoder_config(model), "max_position_embeddings", None)
 
 
+def exact_length(model: PreTrainedModel) -> int | None:
+    """Longest sequence within which every token attends to all before it, at positions that stay as they are.
+
+    That of a sliding window, or where a long-context rotary embedding changes over; None where there is neither.
+    """
+    config = decoder_config(model)
+    bounds = []
+    window = getattr(config, "sliding_window", None)
+    windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
+    if window and windowed and getattr(config, "use_sliding_window", True):
+        bounds.append(window)
+    rope = getattr(config, "rope_parameters", None) or {}
+    for entry in (rope, *(v for v in rope.values() if isinstance(v, dict))):
+        if entry.get("rope_type") == "longrope" and entry.get("original_max_position_embeddings"):
+            bounds.append(entry["original_max_position_embeddings"])
+    return min(bounds, default=None)
+
+
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Number of token ids the model embeds."""
     return model.get_input_embeddings().weight.shape[0]
@@ -75,6 +93,7 @@ class Target:
         self._hooks: list = []
         self._rows: AttentionRows | None = None
         self._block: list[int] = []
+        self._running = False
         try:
             for layer in capture.layers:
                 self._hook_states(layer)
@@ -203,14 +222,20 @@ class Target:
         ids = torch.tensor([tokens], device=self.device)
         if self._rows is not None:
             self._rows.begin(mask, last_only)
-        return self.model(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
-                          use_cache=True, return_dict=True, **kwargs).logits[0]
+        self._running = True
+        out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
+                         use_cache=True, return_dict=True, **kwargs)
+        self._running = False
+        return out.logits[0]
 
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
             raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm)")
 
         def store(states: torch.Tensor) -> None:
+            # The model may serve others at the same time, such as a draft that is the target itself.
+            if not self._running:
+                return
             if layer not in self._states:
                 self._states[layer] = states.new_empty((self.cache.capacity, states.shape[-1]))
             start = self.cache.length
@@ -242,7 +267,7 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
                            "states and attention rows cannot be captured; use a drafter that needs neither")
 
 
-def _check_kind(model: PreTrainedModel, capacity: int) -> None:
+def _check_kind(model: PreTrainedModel, longest: int) -> None:
     name, config = type(model).__name__, decoder_config(model)
     if model.config.is_encoder_decoder:
         raise UnsupportedModel(f"{name} is an encoder-decoder model; expected a decoder-only causal language model")
@@ -255,12 +280,14 @@ def _check_kind(model: PreTrainedModel, capacity: int) -> None:
     if model.config._attn_implementation not in ("sdpa", "eager"):
         raise UnsupportedModel(f"{name} uses attn_implementation={model.config._attn_implementation!r}, which takes no tree "
                                "mask; load it with attn_implementation='sdpa' (or 'eager')")
-    window = getattr(config, "sliding_window", None)
-    used = getattr(config, "use_sliding_window", True) and (
-        "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"]))
-    if window and used and capacity > window:
-        raise UnsupportedModel(f"{name} attends to the last {window} tokens only, but prompt and output may take "
-                               f"{capacity}; shorten them to fit the window")
+    if model.config.model_type == "bloom" or any(
+            getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))):
+        raise UnsupportedModel(f"{name} has ALiBi position biases, which follow the place in the block and not the path "
+                               "in the tree; choose a model with rotary or learned positions")
+    bound = exact_length(model)
+    if bound is not None and longest > bound:
+        raise UnsupportedModel(f"{name} attends to the last {bound} tokens only, or changes its positions after so many, but "
+                               f"prompt and output may take {longest}; shorten them to fit")
 
 
 @torch.inference_mode()
@@ -283,12 +310,13 @@ def check_model(model: PreTrainedModel) -> None:
     if a == b:
         raise UnsupportedModel(f"{type(model).__name__} has a vocabulary of {vocabulary} tokens; expected 12 or more")
     tree = DraftTree([a, b, c, d], [-1, -1, 0, 1])
-    with Target(model, 12) as target:
-        target.extend(prompt)
-        got = target.verify(root, tree)
-        pairs = [(got[node + 1], [root, *(tree.tokens[n] for n in tree.path(node))]) for node in range(-1, 4)]
-        target.commit([1, 3])
-        pairs.append((target.verify(e, EMPTY)[0], [root, b, d, e]))
+    try:
+        pairs = _probe(model, prompt, root, e, tree)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UnsupportedModel(f"{type(model).__name__} cannot run a draft tree under a mask and positions of its own: "
+                               f"{type(error).__name__}: {error}") from error
     tolerance = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.15
     for row, path in pairs:
         expected = model(torch.tensor([prompt + path], device=row.device), use_cache=False).logits[0, -1].float()
@@ -299,3 +327,15 @@ def check_model(model: PreTrainedModel) -> None:
                 f"{type(model).__name__}: logits of a verified draft differ from the model's own by {float(error):.2g} of "
                 f"their spread (allowed: {tolerance}); its attention or positions do not follow the tree mask")
     _CHECKED.add(model)
+
+
+def _probe(model: PreTrainedModel, prompt: list[int], root: int, last: int, tree: DraftTree):
+    """Logits of a verified tree, and after a commit out of order, each with the tokens that lead there."""
+    with Target(model, 12) as target:
+        target.extend(prompt)
+        got = target.verify(root, tree)
+        pairs = [(got[node + 1], [root, *(tree.tokens[n] for n in tree.path(node))]) for node in range(-1, len(tree))]
+        path = tree.path(3)
+        target.commit(path)
+        pairs.append((target.verify(last, EMPTY)[0], [root, *(tree.tokens[n] for n in path), last]))
+    return pairs

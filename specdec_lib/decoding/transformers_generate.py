@@ -35,7 +35,7 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
     Raises
     ------
     ValueError
-        By ``generate``: if the batch has more than one row, or the prompt is padded.
+        By ``generate``: if the batch has more than one row, the prompt is padded, or anything but tokens is asked for.
 
     Examples
     --------
@@ -52,6 +52,10 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
         padding = model_kwargs.get("attention_mask")
         if padding is not None and padding.ndim == 2 and not bool(padding.all()):
             raise ValueError("the prompt is padded (its attention_mask has zeros); pass one prompt without padding")
+        for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+            if getattr(generation_config, name, None):
+                raise ValueError(f"{name} is set, but this decoding method gives tokens only; leave it out, or use "
+                                 "specdec_lib.record(..., capture=...) for hidden states and attention rows")
         device = input_ids.device
         prompt = input_ids[0] if input_ids.shape[0] == 1 else input_ids
         # Warpers (temperature, top-p, top-k) are among the processors already.

@@ -1,12 +1,14 @@
 """Speculative decoding with a small draft model and a fixed number of tokens (SpecDec)."""
 from __future__ import annotations
 
+import sys
+
 import torch
 from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture, Context
-from ..decoding.sampling import DRAFT, distribution, invert_cdf
-from ..decoding.target import Target, check_model, context_limit, vocabulary_size
+from ..decoding.sampling import DRAFT, distribution, invert_cdf, most_likely
+from ..decoding.target import Target, check_model, context_limit, exact_length, vocabulary_size
 from ..decoding.tree import EMPTY, DraftTree
 
 
@@ -44,6 +46,7 @@ class DraftModel:
         self.model, self.num_tokens = model, num_tokens
         self._target: Target | None = None
         self._cached: list[int] = []
+        self._longest = 0
 
     def __repr__(self) -> str:
         return f"DraftModel({type(self.model).__name__}, num_tokens={self.num_tokens})"
@@ -55,12 +58,13 @@ class DraftModel:
                              "tokenizer")
         if self._target is not None:
             self._target.close()
-        self._target = Target(self.model, len(context.tokens) + 256)
+        self._target = Target(self.model, 0, capacity=len(context.tokens) + 256)
         self._cached = []
+        # Past its own context or window the draft model is silent: the target goes on alone.
+        self._longest = min((n for n in (context_limit(self.model), exact_length(self.model)) if n), default=sys.maxsize)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        room = context_limit(self.model)
-        count = min(self.num_tokens, limit, limit if room is None else room - len(context.tokens))
+        count = min(self.num_tokens, limit, self._longest - len(context.tokens))
         if count < 1:
             return EMPTY
         self._roll_back(context.tokens)
@@ -73,7 +77,7 @@ class DraftModel:
                 logits = self._target.extend(feed)
                 self._cached += feed
                 if sampling.greedy:
-                    token = int(logits.argmax(-1))
+                    token = most_likely(logits[None])[0]
                 else:
                     rows.append(distribution(logits, sampling))
                     # The salt tells drafts of one position in different rounds apart.

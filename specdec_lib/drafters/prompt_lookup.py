@@ -21,7 +21,8 @@ class PromptLookup:
         Tokens drafted (K).
     variant : {"original", "transformers"}
         What happens where the continuation is shorter than ``num_tokens``. ``"original"``, the released code and
-        Spec-Bench: that occurrence is passed over and the next shorter n-gram tried. ``"transformers"``: the shorter
+        Spec-Bench: that occurrence is passed over and the next shorter n-gram tried; so is one whose continuation
+        starts within the n-gram itself, or right behind it. ``"transformers"``: the shorter
         continuation is drafted (there the default ``max_ngram`` is 2).
 
     Raises
@@ -71,7 +72,10 @@ class PromptLookup:
                 found.append(ends[n].setdefault(key, end))
         self._indexed, self._found = count, found
         # `found` holds, for n = 1, 2, ..., where the last n-gram first ended: at `count` itself if it is new.
-        for end in reversed(found):
-            if end < count and (end + self.num_tokens <= count or self.variant == "transformers"):
+        # If the first occurrence is too late for the variant, any later one is too.
+        original = self.variant == "original"
+        for n in range(len(found), 0, -1):
+            end = found[n - 1]
+            if end + self.num_tokens <= count and end < count - n if original else end < count:
                 return DraftTree.chain(tokens[end: end + min(self.num_tokens, limit)])
         return EMPTY

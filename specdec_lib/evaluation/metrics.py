@@ -105,8 +105,9 @@ def greedy_agreement(draft: PreTrainedModel, prompt: Sequence[int], tokens: Sequ
 def oracle_calls(agreement: np.ndarray) -> int:
     """Target calls of an oracle that drafts exactly as far as the target will agree.
 
-    With S the positions where the draft's greedy token is not the target's, the oracle needs |S| + 1 calls (SpecDec++,
-    Lemma 2.1), and |S| if the last position is in S: the correction of the call before is then the last token.
+    Let S be the set of positions where the draft's greedy token is not the target's. The oracle needs one call more
+    than S has members (SpecDec++, Lemma 2.1), and as many as S has if the last position is in S: the correction of the
+    call before is then the last token.
 
     Parameters
     ----------

@@ -1,16 +1,20 @@
 """Many prompts at once: what the notebooks call.
 
-A prompt becomes token ids through the tokenizer's chat template, or as it stands. Each turn of a conversation is a
-generation of its own, with the model's own earlier answers in its history. A plain run is recorded once for each;
-drafters are then replayed on the recordings, or run for real and compared with them.
+A prompt becomes token ids through the tokenizer's chat template, or as it stands. Each turn of a conversation
+is a generation of its own, with the model's own earlier answers in its history. A plain run is recorded once
+for each; drafters are then replayed on the recordings, or run for real and compared with them
+(:mod:`specdec_lib.evaluation.comparison`).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -20,16 +24,20 @@ from ..decoding.replay import Trace, replay
 from ..decoding.sampling import Sampling
 from ..decoding.steps import Generation
 from ..decoding.tree import DraftTree
-from ..drafters import DraftModel
+from ..drafters import DraftModel, PromptLookup
 from ..models.loading import load_model
-from .metrics import ends_in_loop, pooled
+from .metrics import ends_in_loop, greedy_agreement, pooled
 from .prompt import Prompt
 
 Runs = Sequence[Generation]
 
 
-def load_pair(target: str, draft: str, device: str = "auto", dtype: str = "auto",
-              ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
+def load_pair(
+    target: str | Path,
+    draft: str | Path,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a target, a draft and their tokenizer without progress bars.
 
     Parameters
@@ -51,7 +59,9 @@ def load_pair(target: str, draft: str, device: str = "auto", dtype: str = "auto"
         if shown:
             logging.enable_progress_bar()
     if tokenizer.get_vocab() != other.get_vocab():
-        raise ValueError(f"the tokenizers of target {target!r} and draft {draft!r} differ; choose two models that share one")
+        raise ValueError(
+            f"the tokenizers of target {str(target)!r} and draft {str(draft)!r} differ; choose models that share one"
+        )
     check_tokenizer(tokenizer, small)
     return model, small, tokenizer
 
@@ -73,18 +83,24 @@ def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence
         If there is no turn left to answer, or the prompt is a chat and the tokenizer has no chat template.
     """
     if len(answers) >= len(prompt.turns):
-        raise ValueError(f"prompt {prompt.id!r} has {len(prompt.turns)} turns and {len(answers)} answers; expected fewer "
-                         "answers than turns")
+        raise ValueError(
+            f"prompt {prompt.id!r} has {len(prompt.turns)} turns and {len(answers)} answers; expected fewer "
+            "answers than turns"
+        )
     if not prompt.chat:
         return list(tokenizer(prompt.text)["input_ids"])
     if tokenizer.chat_template is None:
-        raise ValueError(f"prompt {prompt.id!r} is a chat and the tokenizer of {tokenizer.name_or_path!r} has no chat "
-                         "template; choose a chat model, or a task whose prompts are continued as they stand")
+        raise ValueError(
+            f"prompt {prompt.id!r} is a chat and the tokenizer of {tokenizer.name_or_path!r} has no chat "
+            "template; choose a chat model, or a task whose prompts are continued as they stand"
+        )
     messages = []
     for turn, answer in zip(prompt.turns, answers, strict=False):
         messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
     messages.append({"role": "user", "content": prompt.turns[len(answers)]})
-    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+    return list(
+        tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    )
 
 
 class HasTokens(Protocol):
@@ -93,8 +109,11 @@ class HasTokens(Protocol):
     tokens: list[int]
 
 
-def each_turn(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answer: Callable[[list[int]], HasTokens],
-              ) -> Iterator[tuple[int, HasTokens]]:
+def each_turn(
+    prompt: Prompt,
+    tokenizer: PreTrainedTokenizerBase,
+    answer: Callable[[list[int]], HasTokens],
+) -> Iterator[tuple[int, HasTokens]]:
     """Answer every turn of a prompt in order, each with the answers before it in its history.
 
     Parameters
@@ -145,9 +164,14 @@ class Recording:
         return ends_in_loop(self.trace.tokens)
 
 
-def record_prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
-                   sampling: Sampling | None = None, max_new_tokens: int = 128, capture: Capture = Capture(),
-                   ) -> list[Recording]:
+def record_prompts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 128,
+    capture: Capture = Capture(),
+) -> list[Recording]:
     """Decode every turn of every prompt plainly and keep it.
 
     Parameters
@@ -156,19 +180,28 @@ def record_prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, p
     sampling, max_new_tokens, capture
         As for :func:`specdec_lib.record`.
     """
+
     def answer(ids: list[int]) -> Trace:
         return record(model, ids, sampling, max_new_tokens, capture=capture)
 
-    return [Recording(prompt, turn, trace) for prompt in prompts for turn, trace in each_turn(prompt, tokenizer, answer)]
+    return [
+        Recording(prompt, turn, trace)
+        for prompt in prompts
+        for turn, trace in each_turn(prompt, tokenizer, answer)
+    ]
 
 
-def run_again(model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None) -> list[Generation]:
-    """Decode the recorded prompts for real, with ``drafter``; the limits and the sampling are the recorded ones."""
+def run_again(
+    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None
+) -> list[Generation]:
+    """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling."""
     return [_run(model, recording.trace, drafter) for recording in recordings]
 
 
 def _run(model: PreTrainedModel, trace: Trace, drafter: Drafter | None) -> Generation:
-    return generate(model, trace.prompt, drafter, trace.sampling, trace.limits.max_new_tokens, sorted(trace.limits.eos))
+    return generate(
+        model, trace.prompt, drafter, trace.sampling, trace.limits.max_new_tokens, sorted(trace.limits.eos)
+    )
 
 
 def replay_all(recordings: Sequence[Recording], drafter: Drafter | None) -> list[Generation]:
@@ -201,8 +234,11 @@ class _Remembering:
         return DraftTree.chain(self.memory[position][:wanted])
 
 
-def sweep_draft_model(recordings: Sequence[Recording], draft: PreTrainedModel, lengths: Sequence[int],
-                      ) -> dict[int, list[Generation]]:
+def sweep_draft_model(
+    recordings: Sequence[Recording],
+    draft: PreTrainedModel,
+    lengths: Sequence[int],
+) -> dict[int, list[Generation]]:
     """Replay a draft model at every draft length, drafting no token twice.
 
     Parameters
@@ -227,67 +263,13 @@ def sweep_draft_model(recordings: Sequence[Recording], draft: PreTrainedModel, l
     return runs
 
 
-class Divergence(NamedTuple):
-    """Where two outputs of one prompt part."""
-
-    prompt: str
-    turn: int
-    position: int
-
-
-class Comparison(NamedTuple):
-    """Outputs of one method beside those of plain decoding.
-
-    Attributes
-    ----------
-    prompts : int
-        Outputs compared (turns of conversations).
-    tokens : int
-        Tokens of plain decoding that were compared.
-    divergences : list of Divergence
-        First difference of each output that differs; empty if the method is lossless here.
-    """
-
-    prompts: int
-    tokens: int
-    divergences: list[Divergence]
-
-
-def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
-    """Index of the first token that differs or is missing on one side; None if the two are equal."""
-    for position, (a, b) in enumerate(zip(expected, got, strict=False)):
-        if a != b:
-            return position
-    return None if len(expected) == len(got) else min(len(expected), len(got))
-
-
-def compare(recordings: Sequence[Recording], runs: Runs) -> Comparison:
-    """Compare runs with the recorded plain ones, token for token.
-
-    Raises
-    ------
-    ValueError
-        If there is not one run a recording, or none at all: nothing compared would pass for lossless.
-    """
-    if len(recordings) != len(runs) or not runs:
-        raise ValueError(f"{len(recordings)} recordings and {len(runs)} runs; expected one run for each, and at least one")
-    parted = []
-    for recording, run in zip(recordings, runs, strict=True):
-        position = first_divergence(recording.trace.tokens, run.tokens)
-        if position is not None:
-            parted.append(Divergence(recording.prompt.id, recording.turn, position))
-    return Comparison(len(runs), sum(len(r.trace.tokens) for r in recordings), parted)
-
-
-def same_steps(a: Generation, b: Generation) -> bool:
-    """Whether two runs proposed, accepted and emitted the same, step by step."""
-    return a.tokens == b.tokens and [(s.tree, s.path, s.tokens) for s in a.steps] == [
-        (s.tree, s.path, s.tokens) for s in b.steps]
-
-
-def time_methods(model: PreTrainedModel, recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None],
-                 repeats: int) -> dict[str, list[list[Generation]]]:
-    """Run every method on every prompt ``repeats`` times, in turns, so that a change of load meets them alike.
+def time_methods(
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    drafters: Mapping[str, Drafter | None],
+    repeats: int,
+) -> dict[str, list[list[Generation]]]:
+    """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
 
     Parameters
     ----------
@@ -315,7 +297,28 @@ def time_methods(model: PreTrainedModel, recordings: Sequence[Recording], drafte
     return runs
 
 
-def select(runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]) -> list[Generation]:
+def describe(recordings: Sequence[Recording]) -> dict[str, float]:
+    """Count recordings and average over them.
+
+    Returns
+    -------
+    dict
+        ``outputs``; means of ``prompt_tokens`` and ``new_tokens``; shares of outputs that ``ended`` by an end
+        token and that ``looped``.
+    """
+    count = len(recordings)
+    return {
+        "outputs": count,
+        "prompt_tokens": sum(len(r.trace.prompt) for r in recordings) / count,
+        "new_tokens": sum(len(r.trace.tokens) for r in recordings) / count,
+        "ended": sum(r.trace.finish_reason == "eos" for r in recordings) / count,
+        "looped": sum(r.looped for r in recordings) / count,
+    }
+
+
+def select(
+    runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]
+) -> list[Generation]:
     """The runs whose recording ``keep`` says yes to."""
     return [run for run, recording in zip(runs, recordings, strict=True) if keep(recording)]
 
@@ -334,38 +337,74 @@ def rates(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_f
         ``all``, ``unlooped`` (NaN where every output loops), ``prompts``, ``looped``.
     """
     free = select(runs, recordings, lambda r: not r.looped)
-    return {"all": metric(runs, name), "unlooped": metric(free, name), "prompts": len(runs), "looped": len(runs) - len(free)}
+    return {
+        "all": metric(runs, name),
+        "unlooped": metric(free, name),
+        "prompts": len(runs),
+        "looped": len(runs) - len(free),
+    }
 
 
-def unbalanced(run: Generation) -> int:
-    """By how much N_draft + N_target differs from N + N_discarded (SpecDec++, section 2).
+def over_lengths(
+    sweep: Mapping[int, Runs], recordings: Sequence[Recording], name: str, keep: Callable[[Recording], bool]
+) -> tuple[list[int], list[float]]:
+    """Draft lengths of a sweep in order; a pooled metric at each, over the recordings ``keep`` chooses."""
+    lengths = sorted(sweep)
+    return lengths, [metric(select(sweep[length], recordings, keep), name) for length in lengths]
 
-    Each round emits its accepted tokens and one of the target's own, so the two sums are equal; but a run's last round
-    has no token of the target's own when the accepted part ends with the end token. That round is allowed for, so
-    anything but 0 is a fault of the counting.
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model wrote to the last turn of a prompt.
+
+    Attributes
+    ----------
+    prompt : Prompt
+    text : str
+    right : bool
+        It is the reference and the model ended it. False where there is no reference to a chat prompt.
+    looped : bool
+        Its first tokens end in a loop.
+    agreement : bool array, shape (tokens,)
+        Where the draft's first choice is the token written.
     """
-    drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
-    emitted = len(run.tokens) - 1
-    ended_inside = bool(run.steps) and len(run.steps[-1].tokens) == run.steps[-1].accepted
-    return drafted + len(run.steps) - (emitted + drafted - accepted) - ended_inside
+
+    prompt: Prompt
+    text: str
+    right: bool
+    looped: bool
+    agreement: np.ndarray
 
 
-def expected_tokens(alpha: float, length: int) -> float:
-    """Tokens a round if every draft token were accepted with probability ``alpha``, independently of the others.
-
-    (1 - alpha^(K+1)) / (1 - alpha): Leviathan et al. 2023, equation 1.
-    """
-    return float(length + 1) if alpha == 1 else (1 - alpha ** (length + 1)) / (1 - alpha)
-
-
-def latency(draft_seconds: float, target_seconds: float, discard_rate: float, verification_rate: float) -> float:
-    """Time a token as the forwards add up, SpecDec++ equation 2.3.
+def answer_greedily(
+    model: PreTrainedModel,
+    draft: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Prompt,
+    loop_tokens: int = 128,
+) -> Answer:
+    """Let a model answer a prompt greedily and judge the last answer.
 
     Parameters
     ----------
-    draft_seconds, target_seconds : float
-        Time of one forward of each model.
-    discard_rate, verification_rate : float
-        Discarded tokens and target forwards, per emitted token.
+    model, draft, tokenizer
+    prompt : Prompt
+    loop_tokens : int
+        A loop is looked for at the end of this many tokens. The output goes on as long as the reference is.
     """
-    return draft_seconds * (1 + discard_rate) + (target_seconds - draft_seconds) * verification_rate
+    known = (
+        tokenizer(prompt.reference, add_special_tokens=False)["input_ids"]
+        if prompt.chat and prompt.reference
+        else []
+    )
+
+    def write(ids: list[int]) -> Generation:
+        # Prompt lookup writes what plain decoding does, sooner.
+        return generate(model, ids, PromptLookup(), max_new_tokens=max(loop_tokens, len(known) + 8))
+
+    said: list[str] = []
+    for _, run in each_turn(prompt, tokenizer, write):
+        said.append(tokenizer.decode(run.tokens, skip_special_tokens=True))
+    agreement = greedy_agreement(draft, render(prompt, tokenizer, said[:-1]), run.tokens)
+    right = prompt.chat and run.finish_reason == "eos" and said[-1] == prompt.reference
+    return Answer(prompt, said[-1], right, ends_in_loop(run.tokens[:loop_tokens]), agreement)

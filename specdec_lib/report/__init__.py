@@ -6,6 +6,7 @@ A notebook needs ``from specdec_lib import report`` and nothing else of this pac
     report.record("tokens_per_forward", 2.5)
     report.Table(frame, name="tab-speed", caption="Speed by method")
 """
+
 from __future__ import annotations
 
 from importlib import import_module

@@ -1,4 +1,5 @@
 """``python -m specdec_lib book``: render the pages from the executed notebooks, with warnings as errors."""
+
 from __future__ import annotations
 
 import os
@@ -73,7 +74,10 @@ def build(root: Path | None = None) -> Path:
     root = root or paths.root()
     profiles = executed_profiles(root / "book")
     if len(set(profiles.values())) > 1:
-        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
+        print(
+            "the notebooks come from different profiles: "
+            + ", ".join(f"{n} {p}" for n, p in profiles.items())
+        )
     start = time.perf_counter()
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
@@ -89,7 +93,9 @@ def build(root: Path | None = None) -> Path:
             check=False,
         )
     if done.returncode:
-        raise BookError(f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}")
+        raise BookError(
+            f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
+        )
     page = root / "_build" / "html" / "intro.html"
     print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
     return page

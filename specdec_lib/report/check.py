@@ -1,4 +1,5 @@
 """``python -m specdec_lib check``: what can be said of notebooks and pages without running anything."""
+
 from __future__ import annotations
 
 import ast
@@ -58,10 +59,14 @@ def _check_parameters(content: nbformat.NotebookNode) -> list[str]:
         declared = params.declared_parameters(content)
     except (params.ParameterError, SyntaxError) as error:
         return [str(error)]
-    faults = [f"parameter {p.name!r} has no comment that says what it is" for p in declared.values() if not p.help]
+    faults = [
+        f"parameter {p.name!r} has no comment that says what it is" for p in declared.values() if not p.help
+    ]
     if "profile" not in declared or declared["profile"].annotation != "str":
         faults.append("does not declare 'profile: str', which the runner passes")
-    if not any("check_parameters(globals())" in cell.source for cell in content.cells if cell.cell_type == "code"):
+    if not any(
+        "check_parameters(globals())" in cell.source for cell in content.cells if cell.cell_type == "code"
+    ):
         faults.append("does not call report.check_parameters(globals()) behind its parameters")
     return faults
 
@@ -71,7 +76,9 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
     for number, cell in enumerate(cells, start=1):
         lines = cell.source.rstrip().splitlines()
         if len(lines) >= MAX_CELL_LINES:
-            faults.append(f"code cell {number} has {len(lines)} lines; fewer than {MAX_CELL_LINES} are wanted")
+            faults.append(
+                f"code cell {number} has {len(lines)} lines; fewer than {MAX_CELL_LINES} are wanted"
+            )
         if any(_ABSOLUTE.search(line) for line in lines):
             faults.append(f"code cell {number} holds an absolute path: take paths from specdec_lib.paths")
         if "plt.show" in cell.source:
@@ -84,7 +91,7 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
         if settings:
             figure = settings.get("figure", {})
             if not (figure.get("caption") and figure.get("name", "").startswith("fig-")):
-                faults.append(f"code cell {number}: mystnb.figure needs a caption and a name that starts with 'fig-'")
+                faults.append(f"code cell {number}: mystnb.figure needs a caption and a name 'fig-...'")
             if not settings.get("image", {}).get("alt"):
                 faults.append(f"code cell {number}: mystnb.image needs an alt text")
     return faults
@@ -92,7 +99,7 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
 
 def _check_prose(prose: list[str]) -> list[str]:
     return [
-        f"prose holds the typed number {match.group().strip()!r}: glue it from the run, or write it as code or formula"
+        f"prose holds the typed number {match.group().strip()!r}: glue it, or write it as code or formula"
         for source in prose
         for line in _outside_fences(source)
         for match in _TYPED_NUMBER.finditer(re.sub(r"`[^`]*`|\$[^$]*\$|\([^)]*\)|\{[^}]*\}", "", line))
@@ -121,7 +128,7 @@ def check_profiles(folder: Path) -> list[str]:
 
 
 def check_pages(root: Path) -> list[str]:
-    """Return the faults of the book's sources: pages that are missing, notebooks that no page lists, names used twice."""
+    """Return the faults of the book's sources: missing pages, notebooks not listed, labels used twice."""
     pages = book.toc_files(root / "book" / "_toc.yml")
     faults = []
     for page in pages:
@@ -130,11 +137,17 @@ def check_pages(root: Path) -> list[str]:
             faults.append(f"_toc.yml names {page!r}, which is not there")
     listed = {Path(page).name for page in pages if page.startswith("notebooks/")}
     notebooks = sorted((root / "notebooks").glob("*.ipynb"))
-    faults += [f"_toc.yml does not list notebooks/{path.stem}" for path in notebooks if path.stem not in listed]
+    faults += [
+        f"_toc.yml does not list notebooks/{path.stem}" for path in notebooks if path.stem not in listed
+    ]
     labels = Counter(
-        label for path in notebooks for label in re.findall(r'"(tab-[a-z0-9-]+|fig-[a-z0-9-]+)\\?"', _definitions(path))
+        label
+        for path in notebooks
+        for label in re.findall(r'"(tab-[a-z0-9-]+|fig-[a-z0-9-]+)\\?"', _definitions(path))
     )
-    faults += [f"the label {label!r} is defined {count} times" for label, count in labels.items() if count > 1]
+    faults += [
+        f"the label {label!r} is defined {count} times" for label, count in labels.items() if count > 1
+    ]
     return faults
 
 
@@ -143,7 +156,9 @@ def _definitions(path: Path) -> str:
     content = nbformat.read(str(path), as_version=4)
     code = [cell for cell in content.cells if cell.cell_type == "code"]
     tables = [match for cell in code for match in re.findall(r'name="tab-[a-z0-9-]+"', cell.source)]
-    return " ".join(tables + [f'"{cell.metadata.get("mystnb", {}).get("figure", {}).get("name", "")}"' for cell in code])
+    return " ".join(
+        tables + [f'"{cell.metadata.get("mystnb", {}).get("figure", {}).get("name", "")}"' for cell in code]
+    )
 
 
 def check_glue(root: Path) -> list[str]:

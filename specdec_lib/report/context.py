@@ -1,4 +1,5 @@
 """What the runner tells the notebook it executes, through one environment variable."""
+
 from __future__ import annotations
 
 import json
@@ -20,7 +21,8 @@ class RunContext:
     profile : str
         Name of the parameter profile.
     files : str
-        Folder for files that the notebook offers for download. It is moved beside the executed copy at the end.
+        Folder for files that the notebook offers for download. It is moved beside the executed copy at the
+        end.
     sha256 : str
         Checksum of the source notebook.
     """

@@ -1,4 +1,5 @@
 """``python -m specdec_lib doctor``: what this machine has, and what stands in the way."""
+
 from __future__ import annotations
 
 import os
@@ -24,7 +25,9 @@ def problems() -> list[str]:
             found.append(f"faiss is installed but cannot be imported ({error}): install it again")
         else:
             if not hasattr(faiss, "IndexFlatL2"):
-                found.append("the faiss package is an empty folder: uninstall faiss-cpu and faiss-gpu, install one")
+                found.append(
+                    "the faiss package is an empty folder: uninstall faiss-cpu and faiss-gpu, install one"
+                )
     for name in ("jupyter-book", "papermill"):
         try:
             metadata.version(name)

@@ -1,4 +1,5 @@
 """One look for all figures: colours that stay apart for colour-blind readers, one colour a method, SVG."""
+
 from __future__ import annotations
 
 import hashlib
@@ -153,7 +154,9 @@ def bars(
     for place, (method, heights) in enumerate(series.items()):
         x = [group - 0.4 + width * (place + 0.5) for group in range(len(groups))]
         error = errors.get(method) if errors else None
-        ax.bar(x, heights, width=width * 0.92, label=method, color=color(method), yerr=error, ecolor="#444444")
+        ax.bar(
+            x, heights, width=width * 0.92, label=method, color=color(method), yerr=error, ecolor="#444444"
+        )
     ax.set_xticks(range(len(groups)), groups)
     ax.grid(axis="x", visible=False)
     if reference is not None:

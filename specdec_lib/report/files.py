@@ -1,4 +1,5 @@
 """Writing so that a reader never meets half a file, and checksums of what was read."""
+
 from __future__ import annotations
 
 import hashlib

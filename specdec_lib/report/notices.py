@@ -1,4 +1,5 @@
 """Boxes that a notebook puts on its page."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -4,9 +4,10 @@ The cell tagged ``parameters`` holds annotated assignments of literals, each wit
 
     max_new_tokens: int = 128      # tokens generated per prompt
 
-papermill itself runs a notebook with a misspelt parameter, or one of the wrong type, without complaint; the functions
-here read the declarations from the source, without a kernel.
+papermill itself runs a notebook with a misspelt parameter, or one of the wrong type, without complaint; the
+functions here read the declarations from the source, without a kernel.
 """
+
 from __future__ import annotations
 
 import ast
@@ -39,7 +40,8 @@ class Parameter:
     ----------
     name : str
     annotation : str
-        The declared type as written: ``int``, ``float``, ``str``, ``bool``, ``list[...]`` or ``dict[str, ...]``.
+        The declared type as written: ``int``, ``float``, ``str``, ``bool``, ``list[...]`` or
+        ``dict[str, ...]``.
     default : object
     help : str
         The comment on the line of the declaration, or on the line above it.
@@ -61,7 +63,8 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
     Raises
     ------
     ParameterError
-        The cell holds something other than annotated assignments of literals, or a type outside of the few allowed.
+        The cell holds something other than annotated assignments of literals, or a type outside of the few
+        allowed.
     """
     comments = {
         token.start[0]: (token.string.lstrip("# ").strip(), token.line.strip().startswith("#"))
@@ -70,7 +73,9 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
     }
     declared: dict[str, Parameter] = {}
     for node in ast.parse(source).body:
-        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None):
+        if not (
+            isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+        ):
             raise ParameterError(
                 f"line {node.lineno} of the parameters cell is {ast.unparse(node)!r}: "
                 "write 'name: type = value  # what it is'"
@@ -82,10 +87,14 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
             text = ast.unparse(node.value)
             raise ParameterError(f"parameter {name!r}: its default must be a literal, not {text!r}") from None
         above = comments.get(node.lineno - 1, ("", False))
-        text = next((comments[line][0] for line in range(node.lineno, node.end_lineno + 1) if line in comments), "")
+        text = next(
+            (comments[line][0] for line in range(node.lineno, node.end_lineno + 1) if line in comments), ""
+        )
         declared[name] = Parameter(name, annotation, default, text or (above[0] if above[1] else ""))
         if not declared[name].accepts(default):
-            raise ParameterError(f"parameter {name!r} is declared {annotation} but its default is {default!r}")
+            raise ParameterError(
+                f"parameter {name!r} is declared {annotation} but its default is {default!r}"
+            )
     return declared
 
 
@@ -122,7 +131,11 @@ def unknown_message(name: str, declared: Iterable[str], where: str = "") -> str:
     """Return the words for a parameter that nobody declared, with the close matches."""
     names = list(declared)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"declared are {', '.join(names) or 'none'}"
+    hint = (
+        f"did you mean {' or '.join(map(repr, close))}?"
+        if close
+        else f"declared are {', '.join(names) or 'none'}"
+    )
     return f"unknown parameter {name!r}{f' of {where}' if where else ''}: {hint}"
 
 
@@ -146,7 +159,8 @@ def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where
     if faults:
         raise ParameterError("\n".join(faults))
     return {
-        name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()
+        name: float(value) if declared[name].annotation == "float" else value
+        for name, value in values.items()
     }
 
 
@@ -191,7 +205,8 @@ def _conforms(value: Any, annotation: ast.expr) -> bool:
             return isinstance(value, list) and all(_conforms(item, inner) for item in value)
         if kind == "dict" and isinstance(inner, ast.Tuple) and len(inner.elts) == 2:
             return isinstance(value, dict) and all(
-                _conforms(key, inner.elts[0]) and _conforms(item, inner.elts[1]) for key, item in value.items()
+                _conforms(key, inner.elts[0]) and _conforms(item, inner.elts[1])
+                for key, item in value.items()
             )
     raise ParameterError(
         f"type {ast.unparse(annotation)!r} cannot be used for a parameter: "

@@ -1,4 +1,6 @@
-"""What is to be run: notebooks, the parameters of a profile, and the key that tells whether anything changed."""
+"""What is to be run: notebooks, the parameters of a profile, and the key that tells whether anything
+changed."""
+
 from __future__ import annotations
 
 import hashlib
@@ -84,9 +86,15 @@ def surroundings() -> str:
     The data sets count by name and size: reading them whole would take longer than a small notebook.
     """
     datasets = paths.datasets_root()
-    listing = sorted(
-        (str(path.relative_to(datasets)), path.stat().st_size) for path in datasets.rglob("*") if path.is_file()
-    ) if datasets else None
+    listing = (
+        sorted(
+            (str(path.relative_to(datasets)), path.stat().st_size)
+            for path in datasets.rglob("*")
+            if path.is_file()
+        )
+        if datasets
+        else None
+    )
     facts = [
         files.tree_digest(paths.PACKAGE, "**/*.py"),
         files.tree_digest(paths.DATA),
@@ -121,11 +129,14 @@ def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[
     Raises
     ------
     PlanError
-        There is no such profile, the file is not a mapping of mappings, or it names a notebook that is not there.
+        There is no such profile, the file is not a mapping of mappings, or it names a notebook that is not
+        there.
     """
     path = folder / f"{profile}.yml"
     if not path.is_file():
-        raise PlanError(f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}")
+        raise PlanError(
+            f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}"
+        )
     content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if not isinstance(content, dict) or not all(isinstance(values, dict) for values in content.values()):
         raise PlanError(f"{path.name}: expected 'notebook: {{parameter: value}}', got something else")
@@ -151,7 +162,9 @@ def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str
         if not match:
             raise PlanError(f"-p {word!r}: '01.name=value' is expected")
         if match["notebook"] not in names:
-            raise PlanError(f"-p {word!r}: no notebook {match['notebook']!r} in this run: {', '.join(sorted(names))}")
+            raise PlanError(
+                f"-p {word!r}: no notebook {match['notebook']!r} in this run: {', '.join(sorted(names))}"
+            )
         found.setdefault(names[match["notebook"]], {})[match["name"]] = match["value"]
     return found
 

@@ -1,4 +1,5 @@
 """Where a number comes from: code, versions, machine, parameters."""
+
 from __future__ import annotations
 
 import os
@@ -13,7 +14,17 @@ from typing import Any
 from specdec_lib import paths
 from specdec_lib.report import context, tables
 
-PACKAGES = ("torch", "transformers", "numpy", "numba", "faiss-cpu", "faiss-gpu", "pandas", "matplotlib", "papermill")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "numpy",
+    "numba",
+    "faiss-cpu",
+    "faiss-gpu",
+    "pandas",
+    "matplotlib",
+    "papermill",
+)
 """Packages whose versions can change a result."""
 
 
@@ -133,8 +144,12 @@ class Provenance:
         import html
 
         rows = self.rows()
-        lines = "\n".join(f"| {tables.markdown_cell(name)} | `{tables.markdown_cell(value)}` |" for name, value in rows)
-        cells = "".join(f"<tr><td>{html.escape(n)}</td><td><code>{html.escape(v)}</code></td></tr>" for n, v in rows)
+        lines = "\n".join(
+            f"| {tables.markdown_cell(name)} | `{tables.markdown_cell(value)}` |" for name, value in rows
+        )
+        cells = "".join(
+            f"<tr><td>{html.escape(n)}</td><td><code>{html.escape(v)}</code></td></tr>" for n, v in rows
+        )
         return {
             "text/plain": "\n".join(f"{name}: {value}" for name, value in rows),
             "text/html": f"<table>{cells}</table>",

@@ -1,8 +1,9 @@
 """Values that a notebook records, for prose to glue in and for tests to read back.
 
-A recorded value is an output of the format that myst-nb's ``glue`` reads, written without importing it, so that a
-notebook needs no Sphinx to run. On the page ``{glue:text}`name:.2f``` shows it.
+A recorded value is an output of the format that myst-nb's ``glue`` reads, written without importing it, so
+that a notebook needs no Sphinx to run. On the page ``{glue:text}`name:.2f``` shows it.
 """
+
 from __future__ import annotations
 
 import ast
@@ -21,8 +22,8 @@ class RecordError(ValueError):
 def plain(value: Any, name: str = "value") -> Any:
     """Return ``value`` as Python's own int, float, bool, str, list or dict.
 
-    NumPy scalars, 0-d arrays and 0-d tensors are converted, because their ``repr`` (``np.float64(0.5)``) would reach
-    the page.
+    NumPy scalars, 0-d arrays and 0-d tensors are converted, because their ``repr`` (``np.float64(0.5)``)
+    would reach the page.
 
     Raises
     ------
@@ -32,14 +33,18 @@ def plain(value: Any, name: str = "value") -> Any:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        raise RecordError(f"{name!r} is {value}: record a text such as 'not available' where there is no number")
+        raise RecordError(
+            f"{name!r} is {value}: record a text such as 'not available' where there is no number"
+        )
     if type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)):
         return [plain(item, name) for item in value]
     if isinstance(value, Mapping):
         return {str(key): plain(item, name) for key, item in value.items()}
-    raise RecordError(f"{name!r} is a {type(value).__name__}: record a number, a text, or a list or dict of them")
+    raise RecordError(
+        f"{name!r} is a {type(value).__name__}: record a number, a text, or a list or dict of them"
+    )
 
 
 def record(name: str, value: Any, display: bool = False) -> None:

@@ -1,8 +1,9 @@
 """``python -m specdec_lib run``: executes the notebooks with papermill into ``book/notebooks``.
 
-A copy reaches that folder whole and only after its notebook ran to the end, because jupyter-book renders a stored error
-output without a word.
+A copy reaches that folder whole and only after its notebook ran to the end, because jupyter-book renders a
+stored error output without a word.
 """
+
 from __future__ import annotations
 
 import copy
@@ -83,7 +84,9 @@ def run(
     return failed
 
 
-def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: bool = False) -> str | failures.Failure:
+def execute(
+    job: Job, output: Path, kept: Path, surroundings: str, progress: bool = False
+) -> str | failures.Failure:
     """Execute one notebook; returns a word on the outcome, or the failure."""
     import papermill
 
@@ -94,7 +97,9 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
         copy_path, downloads = scratch / job.path.name, scratch / "files"
         run_context = context.RunContext(job.name, job.profile, str(downloads), source_sum)
         try:
-            with _environment({context.VARIABLE: run_context.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}):
+            with _environment(
+                {context.VARIABLE: run_context.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
+            ):
                 executed = papermill.execute_notebook(
                     str(job.path),
                     str(copy_path),
@@ -102,9 +107,13 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
                     cwd=str(paths.root()),
                     kernel_name="python3",
                     progress_bar={"desc": job.name, "position": 1, "leave": False} if progress else False,
+                    # A kernel that is told to end logs the interruption as an error.
+                    extra_arguments=["--log-level=CRITICAL"],
                     **_kernel_manager(),
                 )
-        except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way
+        except (
+            Exception
+        ) as error:  # every way in which a cell, a kernel or its client can fail is told the same way
             partial = nbformat.read(str(copy_path), as_version=4) if copy_path.is_file() else None
             return failures.describe(job, partial, error, _keep_failed(copy_path, kept))
         _finish(executed, job, surroundings, source_sum)

@@ -1,4 +1,5 @@
 """The cell behind the parameters: refuse what nobody declared, set the style of the figures."""
+
 from __future__ import annotations
 
 import ast
@@ -12,8 +13,8 @@ _INJECTED = "# Parameters"
 def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of this run; called in the cell after the parameters.
 
-    papermill writes the values it is given into a cell of their own behind the declarations and accepts any name and
-    any type. The sources of both cells are read back from IPython's history.
+    papermill writes the values it is given into a cell of their own behind the declarations and accepts any
+    name and any type. The sources of both cells are read back from IPython's history.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
 """Tables that are numbered, captioned, referable and downloadable in the book, and plain HTML in Jupyter."""
+
 from __future__ import annotations
 
 import html
@@ -26,8 +27,8 @@ def format_cell(value: Any, spec: Format | None = None) -> str:
     ----------
     value : object
     spec : str or callable, optional
-        A format specification (``".2f"``, ``",d"``, ``".1%"``) or a function from value to text. Without one, integers
-        get thousands separators and other numbers three significant digits.
+        A format specification (``".2f"``, ``",d"``, ``".1%"``) or a function from value to text. Without one,
+        integers get thousands separators and other numbers three significant digits.
     """
     if value is None or (isinstance(value, numbers.Real) and math.isnan(value)):
         return MISSING
@@ -48,7 +49,8 @@ class Table:
     frame : pandas.DataFrame
         The index is not shown.
     name : str
-        Label by which pages refer to it (``{numref}`tab-speed```) and name of its CSV file; starts with ``tab-``.
+        Label by which pages refer to it (``{numref}`tab-speed```) and name of its CSV file; starts with
+        ``tab-``.
     caption : str
         One sentence; MyST is allowed in it.
     columns : mapping of str to str, optional
@@ -59,7 +61,8 @@ class Table:
     Raises
     ------
     ValueError
-        The name is not of the form ``tab-word``, or ``columns`` or ``formats`` name a column that is not there.
+        The name is not of the form ``tab-word``, or ``columns`` or ``formats`` name a column that is not
+        there.
     """
 
     def __init__(
@@ -71,10 +74,14 @@ class Table:
         formats: Mapping[str, Format] | None = None,
     ):
         if not re.fullmatch(r"tab-[a-z0-9-]+", name):
-            raise ValueError(f"table name {name!r}: 'tab-' and small letters, digits and hyphens are expected")
+            raise ValueError(
+                f"table name {name!r}: 'tab-' and small letters, digits and hyphens are expected"
+            )
         for column in [*(columns or {}), *(formats or {})]:
             if column not in frame.columns:
-                raise ValueError(f"table {name!r} has no column {column!r}: {', '.join(map(str, frame.columns))}")
+                raise ValueError(
+                    f"table {name!r} has no column {column!r}: {', '.join(map(str, frame.columns))}"
+                )
         self.name, self.caption = name, caption
         self.headings = dict(columns) if columns else {column: str(column) for column in frame.columns}
         self.frame = frame[list(self.headings)]
@@ -86,7 +93,10 @@ class Table:
 
     def _rows(self) -> list[list[str]]:
         return [
-            [format_cell(value, self.formats.get(column)) for column, value in zip(self.headings, row, strict=True)]
+            [
+                format_cell(value, self.formats.get(column))
+                for column, value in zip(self.headings, row, strict=True)
+            ]
             for row in self.frame.itertuples(index=False, name=None)
         ]
 
@@ -107,7 +117,9 @@ class Table:
         body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self._rows())
         head = cells(list(self.headings.values()), "th")
         caption = html.escape(self.caption)
-        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return (
+            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
 
     def to_myst(self, download: str | None = None) -> str:
         """Return the table as a numbered MyST table.
@@ -123,7 +135,9 @@ class Table:
 
         rule = "|" + "|".join("--:" if self._numeric(column) else ":--" for column in self.headings) + "|"
         lines = [line(list(self.headings.values())), rule, *map(line, self._rows())]
-        text = "\n".join([f":::{{table}} {self.caption}", f":name: {self.name}", ":align: center", "", *lines, ":::", ""])
+        text = "\n".join(
+            [f":::{{table}} {self.caption}", f":name: {self.name}", ":align: center", "", *lines, ":::", ""]
+        )
         if download:
             text += f"\n:::{{div}} table-download\n{{download}}`CSV <{download}>`\n:::\n"
         return text

@@ -1,7 +1,9 @@
 """A picture of one generation: every token coloured by who proposed it and marked by what became of it."""
+
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,13 +18,16 @@ _LEGEND: dict[str, str] = {
     "target": "the target's own token",
 }
 
-# The colour of a method is mixed into the page's own background, so that it stays legible in light and dark mode.
+# The colour of a method is mixed into the page's own background, so that it stays legible in light and dark
+# mode.
 _CSS = """
 .specdec-tokens{font-family:var(--pst-font-family-monospace,monospace);font-size:.86em;line-height:1.75;
- white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid rgba(128,128,128,.45);border-radius:4px;padding:.6em .8em}
+ white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid
+ rgba(128,128,128,.45);border-radius:4px;padding:.6em .8em}
 .specdec-tokens span[title]{border-radius:3px;padding:.1em 0}
 .specdec-tokens .specdec-accepted,.specdec-legend .specdec-accepted{
- background:color-mix(in srgb,var(--specdec-color) 30%,transparent);box-shadow:inset 0 -2px 0 var(--specdec-color)}
+ background:color-mix(in srgb,var(--specdec-color) 30%,transparent);box-shadow:inset 0 -2px 0
+ var(--specdec-color)}
 .specdec-tokens .specdec-rejected,.specdec-legend .specdec-rejected{
  text-decoration:line-through;opacity:.62;border:1px dotted var(--specdec-color)}
 .specdec-tokens .specdec-target{font-weight:600}
@@ -42,8 +47,8 @@ class Token:
     text : str
         As the tokenizer decodes it.
     fate : {"accepted", "rejected", "target"}
-        Drafted and accepted, drafted and rejected, or the target's own (a correction, the bonus token, or a token of
-        the prefill).
+        Drafted and accepted, drafted and rejected, or the target's own (a correction, the bonus token, or a
+        token of the prefill).
     step : int
         Number of the target forward that verified or emitted it, counted from 0.
     proposer : str
@@ -62,7 +67,9 @@ class Token:
         if self.fate not in _LEGEND:
             raise ValueError(f"fate {self.fate!r}: one of {', '.join(_LEGEND)} is expected")
         if (self.fate == "target") == bool(self.proposer):
-            raise ValueError(f"token {self.text!r}: a drafted token names its proposer, the target's own names none")
+            raise ValueError(
+                f"token {self.text!r}: a drafted token names its proposer, the target's own names none"
+            )
 
 
 class TokenView:
@@ -86,7 +93,9 @@ class TokenView:
     def __init__(self, tokens: Sequence[Token], caption: str = "", prompt: str = ""):
         steps = [token.step for token in tokens]
         if any(later < earlier for earlier, later in zip(steps, steps[1:], strict=False)):
-            raise ValueError("the steps of the tokens go backwards: give the tokens in the order of their steps")
+            raise ValueError(
+                "the steps of the tokens go backwards: give the tokens in the order of their steps"
+            )
         self.tokens, self.caption, self.prompt = list(tokens), caption, prompt
 
     def to_html(self) -> str:
@@ -98,7 +107,11 @@ class TokenView:
                 parts.append('<span class="specdec-step" aria-hidden="true">&#x2009;&#x258F;</span>')
                 step = token.step
             parts.append(self._span(token))
-        prompt = f'<span class="specdec-prompt" style="opacity:.55">{html.escape(self.prompt)}</span>' if self.prompt else ""
+        prompt = (
+            f'<span class="specdec-prompt" style="opacity:.55">{html.escape(self.prompt)}</span>'
+            if self.prompt
+            else ""
+        )
         caption = f'<div class="specdec-caption">{html.escape(self.caption)}</div>' if self.caption else ""
         return (
             f"<style>{_CSS}</style>{self._legend()}"
@@ -111,10 +124,15 @@ class TokenView:
             title += f", proposed by {token.proposer}"
         if token.note:
             title += f"; {token.note}"
-        # A token that is a line break needs something to be seen by.
-        text = html.escape(token.text).replace("\n", "↵" if token.fate == "rejected" else "↵\n")
+        # A token that is a line break needs something to be seen by. A rejected one is no part of the text:
+        # it takes no line, and little room for its indentation.
+        if token.fate == "rejected":
+            text = html.escape(re.sub(r"[ \t]{2,}", "⇥", token.text)).replace("\n", "↵")
+        else:
+            text = html.escape(token.text).replace("\n", "↵\n")
         style = f' style="--specdec-color:{figures.color(token.proposer)}"' if token.proposer else ""
-        return f'<span class="specdec-{token.fate}"{style} title="{html.escape(title, quote=True)}">{text}</span>'
+        title = html.escape(title, quote=True)
+        return f'<span class="specdec-{token.fate}"{style} title="{title}">{text}</span>'
 
     def _legend(self) -> str:
         seen = dict.fromkeys((token.fate, token.proposer) for token in self.tokens)

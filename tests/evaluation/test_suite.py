@@ -1,4 +1,5 @@
 """The functions between prompts and tables."""
+
 from __future__ import annotations
 
 import math
@@ -8,9 +9,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_lib import Generation, Sampling, generate, replay
+from specdec_lib import Capture, DraftTree, Generation, Sampling, generate, replay
 from specdec_lib.drafters import DraftModel, PromptLookup
-from specdec_lib.evaluation import suite
+from specdec_lib.evaluation import comparison, costs, metrics, suite
 from specdec_lib.evaluation.prompt import Prompt
 from specdec_lib.models import pocket_data
 
@@ -26,10 +27,21 @@ GREEDY, SAMPLED = Sampling(), Sampling(0.7, top_p=0.9, seed=3)
 def tiny(seed: int, vocabulary: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     # A wide initialisation, so that logits are far apart and texts vary.
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=vocabulary, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.4, bos_token_id=None, eos_token_id=0,
-        pad_token_id=3)).eval()
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            initializer_range=0.4,
+            bos_token_id=None,
+            eos_token_id=0,
+            pad_token_id=3,
+        )
+    ).eval()
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +61,9 @@ def draft(model):
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in small.parameters():
-            weight += 0.02 * weight.std() * torch.randn(weight.shape, generator=generator) if weight.ndim > 1 else 0
+            weight += (
+                0.02 * weight.std() * torch.randn(weight.shape, generator=generator) if weight.ndim > 1 else 0
+            )
     return small
 
 
@@ -103,10 +117,10 @@ def test_replays_are_the_real_runs_step_by_step(model, tokenizer, sampling):
     recordings = suite.record_prompts(model, tokenizer, PROMPTS, sampling, 30)
     real = suite.run_again(model, recordings, PromptLookup(num_tokens=4))
     replayed = suite.replay_all(recordings, PromptLookup(num_tokens=4))
-    assert suite.compare(recordings, real).divergences == []
-    assert all(suite.same_steps(a, b) for a, b in zip(real, replayed, strict=True))
+    assert comparison.compare(recordings, real).divergences == []
+    assert all(comparison.same_steps(a, b) for a, b in zip(real, replayed, strict=True))
     other = suite.replay_all(recordings, PromptLookup(num_tokens=2))
-    assert not all(suite.same_steps(a, b) for a, b in zip(real, other, strict=True))
+    assert not all(comparison.same_steps(a, b) for a, b in zip(real, other, strict=True))
 
 
 def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recordings):
@@ -115,7 +129,7 @@ def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recording
     assert list(runs) == lengths
     for length in lengths:
         for run, recording in zip(runs[length], recordings, strict=True):
-            assert suite.same_steps(run, replay(recording.trace, DraftModel(draft, length)))
+            assert comparison.same_steps(run, replay(recording.trace, DraftModel(draft, length)))
     accepted = sum(step.accepted for run in runs[8] for step in run.steps)
     assert 0 < accepted < sum(step.drafted for run in runs[8] for step in run.steps)
 
@@ -128,25 +142,27 @@ def test_the_sweep_of_a_sampled_recording_is_refused(model, draft, tokenizer):
 
 def test_a_comparison_names_prompt_turn_and_place_of_a_difference(recordings):
     runs = [run_of(list(r.trace.tokens)) for r in recordings]
-    assert suite.compare(recordings, runs) == (4, sum(len(r.trace.tokens) for r in recordings), [])
+    assert comparison.compare(recordings, runs) == (4, sum(len(r.trace.tokens) for r in recordings), [])
     runs[0].tokens[5] += 1
     runs[3].tokens.pop()
-    found = suite.compare(recordings, runs).divergences
+    found = comparison.compare(recordings, runs).divergences
     assert found == [("one", 0, 5), ("three", 1, len(recordings[3].trace.tokens) - 1)]
 
 
 def test_a_comparison_of_nothing_is_refused(recordings):
     with pytest.raises(ValueError, match="at least one"):
-        suite.compare([], [])
+        comparison.compare([], [])
     with pytest.raises(ValueError, match="4 recordings and 0 runs"):
-        suite.compare(recordings, [])
+        comparison.compare(recordings, [])
 
 
-@pytest.mark.parametrize(("a", "b", "place"), [
-    ([], [], None), ([1], [], 0), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2)])
+@pytest.mark.parametrize(
+    ("a", "b", "place"),
+    [([], [], None), ([1], [], 0), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2)],
+)
 def test_first_divergence(a, b, place):
-    assert suite.first_divergence(a, b) == place
-    assert suite.first_divergence(b, a) == place
+    assert comparison.first_divergence(a, b) == place
+    assert comparison.first_divergence(b, a) == place
 
 
 def test_rates_leave_looped_outputs_out(recordings):
@@ -165,40 +181,49 @@ def test_rates_leave_looped_outputs_out(recordings):
 def test_drafted_and_verified_balance_emitted_and_discarded(draft, recordings):
     runs = [r for length in (1, 4, 9) for r in suite.sweep_draft_model(recordings, draft, [length])[length]]
     runs += suite.replay_all(recordings, PromptLookup(num_tokens=6)) + suite.replay_all(recordings, None)
-    assert [suite.unbalanced(run) for run in runs] == [0] * len(runs)
+    assert [costs.unbalanced(run) for run in runs] == [0] * len(runs)
     lost = max(runs, key=lambda run: len(run.steps))
-    assert suite.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
+    assert costs.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
 
 
 def test_a_run_that_ends_inside_its_draft_balances(recordings):
     trace = replace(recordings[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
     run = replay(trace, PromptLookup(num_tokens=2))
     assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
-    assert suite.unbalanced(run) == 0
+    assert costs.unbalanced(run) == 0
 
 
 def test_every_method_is_timed_on_every_prompt(model, recordings):
-    runs = suite.time_methods(model, recordings[:2], {"plain": None, "PLD": PromptLookup(num_tokens=3)}, repeats=3)
+    runs = suite.time_methods(
+        model, recordings[:2], {"plain": None, "PLD": PromptLookup(num_tokens=3)}, repeats=3
+    )
     assert {name: [len(repeat) for repeat in repeats] for name, repeats in runs.items()} == {
-        "plain": [2, 2, 2], "PLD": [2, 2, 2]}
+        "plain": [2, 2, 2],
+        "PLD": [2, 2, 2],
+    }
     for repeats in runs.values():
         for repeat in repeats:
-            assert suite.compare(recordings[:2], repeat).divergences == []
+            assert comparison.compare(recordings[:2], repeat).divergences == []
             assert all(run.prefill_seconds > 0 for run in repeat)
 
 
 def test_expected_tokens_is_the_mean_of_the_truncated_geometric_law():
     for alpha in (0.0, 0.3, 0.8):
         for length in (1, 4, 9):
-            mean = sum(k * alpha ** (k - 1) * (1 - alpha) for k in range(1, length + 1)) + (length + 1) * alpha ** length
-            assert suite.expected_tokens(alpha, length) == pytest.approx(mean)
-    assert suite.expected_tokens(1.0, 7) == 8
+            mean = (
+                sum(k * alpha ** (k - 1) * (1 - alpha) for k in range(1, length + 1))
+                + (length + 1) * alpha**length
+            )
+            assert costs.expected_tokens(alpha, length) == pytest.approx(mean)
+    assert costs.expected_tokens(1.0, 7) == 8
 
 
 def test_latency_is_the_time_of_all_forwards_over_the_tokens():
     drafted, calls, tokens = 60, 20, 65  # so discarded = drafted + calls - tokens
     direct = (0.25 * drafted + 3.0 * calls) / tokens
-    assert suite.latency(0.25, 3.0, (drafted + calls - tokens) / tokens, calls / tokens) == pytest.approx(direct)
+    assert costs.latency(0.25, 3.0, (drafted + calls - tokens) / tokens, calls / tokens) == pytest.approx(
+        direct
+    )
 
 
 def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
@@ -209,3 +234,84 @@ def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
         suite.load_pair(str(tmp_path / "a"), str(tmp_path / "b"), "cpu")
     loaded, small, _ = suite.load_pair(str(tmp_path / "a"), str(tmp_path / "a"), "cpu")
     assert loaded is not small
+
+
+def test_the_oracle_is_the_fewest_calls_of_a_drafter_that_knows_the_output(draft, recordings):
+    hindsight = costs.Hindsight.of(recordings, draft)
+    for recording, agreed, calls in zip(recordings, hindsight.agreement, hindsight.calls, strict=True):
+        run = replay(recording.trace, _Clairvoyant([True, *agreed], recording.trace.tokens))
+        assert len(run.steps) == calls
+        assert sum(step.drafted - step.accepted for step in run.steps) == 0
+    assert any(agreed.any() and not agreed.all() for agreed in hindsight.agreement)
+    for runs in suite.sweep_draft_model(recordings, draft, [1, 2, 4, 8, 16]).values():
+        assert hindsight.beaten(runs) == 0
+    shortened = [replace(run, steps=[]) for run in runs]
+    assert hindsight.beaten(shortened) == sum(calls > 0 for calls in hindsight.calls) > 0
+
+
+class _Clairvoyant:
+    """Drafts as far as the draft model's first choices are the target's tokens."""
+
+    capture = Capture()
+
+    def __init__(self, agreed, tokens):
+        self.agreed, self.tokens = agreed, tokens
+
+    def start(self, context):
+        pass
+
+    def propose(self, context, limit):
+        place = end = len(context.tokens) - context.prompt_length
+        while end < len(self.tokens) and self.agreed[end]:
+            end += 1
+        return DraftTree.chain(self.tokens[place:end][:limit])
+
+
+def test_the_best_fixed_length_is_the_one_of_least_time(draft, recordings):
+    sweep = suite.sweep_draft_model(recordings, draft, [1, 3, 6])
+    hindsight = costs.Hindsight.of(recordings, draft)
+    for times in (costs.ForwardTimes(0.0, 1.0, 1.0), costs.ForwardTimes(0.6, 1.0, 1.0)):
+        got = hindsight.beside(sweep, times, lambda r: True)
+        seconds = {}
+        for length, runs in sweep.items():
+            drafted = sum(step.drafted for run in runs for step in run.steps)
+            seconds[length] = times.draft * drafted + times.target * sum(len(run.steps) for run in runs)
+        tokens = sum(len(r.trace.tokens) - 1 for r in recordings)
+        assert got["best"] == min(seconds, key=seconds.get)
+        assert got["speedup"] == pytest.approx(times.target * tokens / min(seconds.values()))
+        assert got["oracle_speedup"] >= got["speedup"]
+
+
+def test_forward_times_are_medians_of_the_repeats(recordings):
+    def repeat(draft, verify):
+        run = replay(recordings[0].trace, PromptLookup(num_tokens=3))
+        steps = [replace(s, draft_seconds=draft * s.drafted, verify_seconds=verify) for s in run.steps]
+        return [replace(run, steps=steps)]
+
+    plain = [repeat(0.0, verify) for verify in (9.0, 1.0, 2.0)]
+    drafted = [repeat(draft, verify) for draft, verify in ((0.5, 3.0), (0.1, 4.0), (0.2, 8.0))]
+    assert costs.forward_times(plain, drafted) == pytest.approx((0.2, 2.0, 4.0))
+    idle = [[replay(recordings[0].trace, None)]]
+    with pytest.raises(ValueError, match="no draft was verified"):
+        costs.forward_times(plain, idle)
+
+
+def test_a_greedy_answer_is_judged_against_the_reference(model, draft, tokenizer):
+    said = generate(model, suite.render(PROMPTS[1], tokenizer), max_new_tokens=60)
+    text = tokenizer.decode(said.tokens, skip_special_tokens=True)
+    assert said.finish_reason == "eos"
+    got = suite.answer_greedily(model, draft, tokenizer, replace(PROMPTS[1], reference=text), 60)
+    assert (got.text, got.right) == (text, True)
+    assert not suite.answer_greedily(
+        model, draft, tokenizer, replace(PROMPTS[1], reference=text + "x"), 60
+    ).right
+    assert len(got.agreement) == len(said.tokens)
+    assert got.looped == metrics.ends_in_loop(said.tokens[:60])
+
+
+def test_descriptions_are_counts_and_means(recordings):
+    got = suite.describe(recordings)
+    assert got["outputs"] == 4
+    assert got["new_tokens"] * 4 == sum(len(r.trace.tokens) for r in recordings)
+    assert got["ended"] * 4 == sum(r.trace.tokens[-1] == 0 for r in recordings)
+    assert got["looped"] * 4 == sum(r.looped for r in recordings)

@@ -1,4 +1,5 @@
 """Small notebooks for the tests of the runner."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -15,7 +16,11 @@ ks: list[int] = [1, 2]     # lengths
 
 
 def write_notebook(
-    folder: Path, code: list[str] | None = None, name: str = "01_small", parameters: str = PARAMETERS, prose: str = "Text."
+    folder: Path,
+    code: list[str] | None = None,
+    name: str = "01_small",
+    parameters: str = PARAMETERS,
+    prose: str = "Text.",
 ) -> Path:
     """Write a notebook whose last cells are ``code``, with profiles beside it; returns its path."""
     cells = [

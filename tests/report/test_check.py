@@ -1,4 +1,5 @@
 """The static checks find the faults they name, and none in a sound notebook."""
+
 from __future__ import annotations
 
 import json
@@ -32,7 +33,12 @@ def test_a_sound_notebook_has_no_fault(tmp_path):
         (lambda nb: nb["cells"][5].update(source='open("/home/me/x")'), "absolute path"),
         (lambda nb: nb["cells"][5].update(source="def"), "not Python"),
         (lambda nb: nb["cells"][5]["metadata"].update(mystnb={"figure": {"caption": "c"}}), "fig-"),
-        (lambda nb: nb["cells"][5]["metadata"].update(mystnb={"figure": {"caption": "c", "name": "fig-a"}}), "alt text"),
+        (
+            lambda nb: nb["cells"][5]["metadata"].update(
+                mystnb={"figure": {"caption": "c", "name": "fig-a"}}
+            ),
+            "alt text",
+        ),
         (lambda nb: nb["cells"][4].update(source="It is 2.4 times faster."), "'2.4'"),
         (lambda nb: nb["metadata"]["kernelspec"].update(name="julia"), "python3"),
         (lambda nb: nb.update(nbformat_minor=4), "valid|4.5"),
@@ -45,7 +51,9 @@ def test_each_fault_is_found_and_named(tmp_path, change, told):
     assert any(any(part in fault for part in told.split("|")) for fault in faults), faults
 
 
-@pytest.mark.parametrize("text", ["`2.4`", "$2.4$", "{glue:text}`a:.2f`", "python 3.11.7", "[x](a-2.4.html)", "Table 2"])
+@pytest.mark.parametrize(
+    "text", ["`2.4`", "$2.4$", "{glue:text}`a:.2f`", "python 3.11.7", "[x](a-2.4.html)", "Table 2"]
+)
 def test_numbers_that_are_code_formula_glue_or_versions_are_no_fault(tmp_path, text):
     assert check.check_notebook(write_notebook(tmp_path, prose=text)) == []
 
@@ -96,6 +104,8 @@ def test_glue_of_a_value_that_was_not_recorded_or_without_format_is_found(book):
     page = book / "book" / "intro.md"
     page.write_text("# T\n\n{glue:text}`notebooks/01_small.ipynb::rate:.2f`\n")
     assert check.check_glue(book) == []
-    page.write_text("# T\n\n{glue:text}`notebooks/01_small.ipynb::rate` {glue:text}`notebooks/01_small.ipynb::tare:.2f`\n")
+    page.write_text(
+        "# T\n\n{glue:text}`notebooks/01_small.ipynb::rate` {glue:text}`notebooks/01_small.ipynb::tare:.2f`\n"
+    )
     faults = check.check_glue(book)
     assert any("without a format" in fault for fault in faults) and any("'tare'" in fault for fault in faults)

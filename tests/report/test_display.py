@@ -1,4 +1,5 @@
 """Tables, coloured tokens, figures and notices: what they put on a page."""
+
 from __future__ import annotations
 
 import csv
@@ -106,11 +107,20 @@ TOKENS = [
 
 def test_the_text_of_a_generation_is_kept_and_escaped():
     view = TokenView(TOKENS, caption="a & b")
-    page = Text(re.sub(r"<style>.*?</style>|<div class=\"specdec-legend\">.*?</div>", "", view.to_html(), flags=re.DOTALL))
+    page = Text(
+        re.sub(
+            r"<style>.*?</style>|<div class=\"specdec-legend\">.*?</div>", "", view.to_html(), flags=re.DOTALL
+        )
+    )
     shown = page.text.replace("↵", "").replace("\u2009", "").replace("▏", "")
     assert shown == 'if a<b:\n  <b> oops "x"a & b'
     assert "b" not in page.tags
     assert view._repr_mimebundle_()["text/plain"] == 'if a<b:\n  <b> "x"'
+
+
+def test_a_rejected_token_takes_no_line_and_little_room():
+    text = TokenView([Token("\n        x", "rejected", 0, "PLD")]).to_html()
+    assert text.split("specdec-tokens notranslate")[1].count("\n") == 0 and ">↵⇥x</span>" in text
 
 
 def test_every_token_says_who_proposed_it_and_what_became_of_it():
@@ -146,8 +156,10 @@ def test_every_method_has_a_colour_and_a_marker_of_its_own():
 
 
 def test_figures_draw_what_they_are_given():
-    figure = figures.lines({"PLD": ([1, 2], [3.0, 4.0])}, "K", "tokens", spread={"PLD": ([2.5, 3.5], [3.5, 4.5])})
-    line, = figure.axes[0].lines
+    figure = figures.lines(
+        {"PLD": ([1, 2], [3.0, 4.0])}, "K", "tokens", spread={"PLD": ([2.5, 3.5], [3.5, 4.5])}
+    )
+    (line,) = figure.axes[0].lines
     assert list(line.get_ydata()) == [3.0, 4.0] and line.get_color() == figures.METHODS["PLD"]
     figure = figures.bars(["a", "b"], {"plain": [1, 1], "PLD": [2, 3]}, "tokens", reference=1.0)
     assert [bar.get_height() for bar in figure.axes[0].patches] == [1, 1, 2, 3]

@@ -1,4 +1,5 @@
 """Declared parameters are read from the source, and everything else is refused by name."""
+
 from __future__ import annotations
 
 import pytest
@@ -57,7 +58,9 @@ def test_a_value_of_another_type_is_refused_by_name_and_type(declared, name, val
 
 
 def test_an_unknown_name_is_refused_with_its_close_match(declared):
-    with pytest.raises(params.ParameterError, match=r"unknown parameter 'alhpa' of 01_small: did you mean 'alpha'\?"):
+    with pytest.raises(
+        params.ParameterError, match=r"unknown parameter 'alhpa' of 01_small: did you mean 'alpha'\?"
+    ):
         params.validate({"alhpa": 0.1}, declared, "01_small")
 
 
@@ -96,7 +99,14 @@ def test_text_that_is_no_yaml_is_refused(declared):
 
 @pytest.mark.parametrize(
     "source",
-    ["alpha = 0.5", "alpha: float", "alpha: float = 1 / 2", "alpha: float = 'x'", "alpha: float | None = None", "print(1)"],
+    [
+        "alpha = 0.5",
+        "alpha: float",
+        "alpha: float = 1 / 2",
+        "alpha: float = 'x'",
+        "alpha: float | None = None",
+        "print(1)",
+    ],
 )
 def test_a_badly_written_declaration_is_refused(source):
     with pytest.raises(params.ParameterError):

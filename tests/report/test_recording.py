@@ -1,4 +1,5 @@
 """Recorded values are what was measured, as plain Python."""
+
 from __future__ import annotations
 
 import io
@@ -42,7 +43,9 @@ def test_numbers_of_libraries_become_plain_ones(value, expected):
     assert "np." not in repr(plain)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float64("nan"), [1.0, float("nan")], None, object(), np.ones(2)])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), np.float64("nan"), [1.0, float("nan")], None, object(), np.ones(2)]
+)
 def test_what_is_no_value_is_refused(value):
     with pytest.raises(recording.RecordError, match="'rate'"):
         recording.plain(value, "rate")
@@ -53,7 +56,7 @@ def test_a_recorded_value_is_the_output_that_glue_reads(monkeypatch):
     monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
     with redirect_stdout(io.StringIO()) as printed:
         recording.record("rate", np.float64(0.25), display=True)
-    (data, options), = shown
+    ((data, options),) = shown
     output = {"output_type": "display_data", "data": data, "metadata": options["metadata"]}
     assert options["raw"] is True
     assert recording.recorded({"cells": [{"outputs": [output]}]}) == {"rate": 0.25}

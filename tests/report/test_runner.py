@@ -1,4 +1,6 @@
-"""The runner: refuses before it runs, writes whole copies, skips what has not changed, tells failures in words."""
+"""The runner: refuses before it runs, writes whole copies, skips what has not changed, tells failures in
+words."""
+
 from __future__ import annotations
 
 import os
@@ -35,7 +37,10 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     executed = nbformat.read(str(copy), as_version=4)
     assert recording.recorded(executed) == {"alpha": 0.25}
     facts = executed.metadata["specdec"]
-    assert facts["profile"] == "smoke" and facts["provenance"]["parameters"] == {"alpha": 0.25, "profile": "smoke"}
+    assert facts["profile"] == "smoke" and facts["provenance"]["parameters"] == {
+        "alpha": 0.25,
+        "profile": "smoke",
+    }
     assert facts["source_sha256"] == files.sha256(source)
     assert str(paths.root()) not in copy.read_text() and str(folders["output"]) not in copy.read_text()
 
@@ -47,7 +52,9 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
     assert "prose renewed" in capsys.readouterr().out
     renewed = nbformat.read(str(copy), as_version=4)
-    assert any("After." in cell.source for cell in renewed.cells) and recording.recorded(renewed) == {"alpha": 0.25}
+    assert any("After." in cell.source for cell in renewed.cells) and recording.recorded(renewed) == {
+        "alpha": 0.25
+    }
     assert code_cells(renewed) == code_cells(executed)
     nbformat.validate(renewed)
 
@@ -65,7 +72,7 @@ def test_the_key_changes_with_everything_that_can_change_a_result(folders, tmp_p
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
 
     def key(profile: str = "smoke") -> str:
-        job, = plan.make_plan(profile, notebooks=folders["notebooks"])
+        (job,) = plan.make_plan(profile, notebooks=folders["notebooks"])
         return job.key(plan.surroundings())
 
     before = key()
@@ -82,10 +89,12 @@ def test_the_key_changes_with_everything_that_can_change_a_result(folders, tmp_p
 
 
 def test_a_failing_cell_is_told_by_notebook_cell_and_heading_and_leaves_the_old_copy(folders, capsys):
-    source = write_notebook(folders["notebooks"], code=["values", "def depth(n):\n    return 1 / n\n\n\ndepth(0)"])
+    source = write_notebook(
+        folders["notebooks"], code=["values", "def depth(n):\n    return 1 / n\n\n\ndepth(0)"]
+    )
     old = folders["output"] / source.name
     files.write_atomic(old, "the copy of an earlier run")
-    failure, = runner.run("smoke", overrides=["01.alpha=0.25"], force=True, **folders)
+    (failure,) = runner.run("smoke", overrides=["01.alpha=0.25"], force=True, **folders)
     told = capsys.readouterr().err
     assert failure.message in told
     assert "01_small failed in code cell 5 of 5, under the heading 'Result'" in told
@@ -98,7 +107,7 @@ def test_a_failing_cell_is_told_by_notebook_cell_and_heading_and_leaves_the_old_
 
 def test_a_kernel_that_dies_is_a_failure(folders, capsys):
     write_notebook(folders["notebooks"], code=["import os\n\nos._exit(9)"])
-    failure, = runner.run("smoke", **folders)
+    (failure,) = runner.run("smoke", **folders)
     assert "code cell 4 of 4" in failure.message and "kernel died" in failure.message
     assert not (folders["output"] / "01_small.ipynb").exists()
 
@@ -128,7 +137,9 @@ def test_what_is_not_there_is_refused_before_anything_runs(folders, monkeypatch,
         runner.run(**{"profile": "smoke", **arguments}, **folders)
 
 
-@pytest.mark.parametrize("text", ["01_small: {alhpa: 1}", "01_small: {ks: [a]}", "01_big: {alpha: 1}", "01_small: 3", "- 1"])
+@pytest.mark.parametrize(
+    "text", ["01_small: {alhpa: 1}", "01_small: {ks: [a]}", "01_big: {alpha: 1}", "01_small: 3", "- 1"]
+)
 def test_a_faulty_profile_is_refused(folders, text):
     write_notebook(folders["notebooks"])
     (folders["notebooks"] / "params" / "smoke.yml").write_text(text)
@@ -139,7 +150,7 @@ def test_a_faulty_profile_is_refused(folders, text):
 def test_the_command_line_wins_over_the_profile_and_the_profile_over_the_default(folders):
     write_notebook(folders["notebooks"])
     (folders["notebooks"] / "params" / "smoke.yml").write_text("01_small: {alpha: 0.1, ks: [7]}")
-    job, = plan.make_plan("smoke", overrides=["01.alpha=0.9"], notebooks=folders["notebooks"])
+    (job,) = plan.make_plan("smoke", overrides=["01.alpha=0.9"], notebooks=folders["notebooks"])
     assert job.given == {"profile": "smoke", "alpha": 0.9, "ks": [7]}
 
 
@@ -173,12 +184,26 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["-p", "alhpa", "1"], "unknown parameter 'alhpa': did you mean 'alpha'"), (["-p", "alpha", "abc"], "float is expected")],
+    [
+        (["-p", "alhpa", "1"], "unknown parameter 'alhpa': did you mean 'alpha'"),
+        (["-p", "alpha", "abc"], "float is expected"),
+    ],
 )
 def test_papermill_alone_refuses_them_as_well(folders, tmp_path, words, told):
     source = write_notebook(folders["notebooks"])
     done = subprocess.run(
-        [sys.executable, "-m", "papermill", str(source), str(tmp_path / "out.ipynb"), "--no-progress-bar", *words],
-        cwd=paths.root(), capture_output=True, text=True, check=False,
+        [
+            sys.executable,
+            "-m",
+            "papermill",
+            str(source),
+            str(tmp_path / "out.ipynb"),
+            "--no-progress-bar",
+            *words,
+        ],
+        cwd=paths.root(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1 and told in done.stderr

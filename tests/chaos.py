@@ -1,0 +1,112 @@
+"""Drafters for tests, and a factory for every drafter that the suites run."""
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from specdec_lib.decoding.contract import Capture, Context
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters import DraftModel, PromptLookup
+from tests.families import Library
+
+
+class Chaos:
+    """Random trees with some of the true continuation in them, at random places.
+
+    Acceptance is then deep, the trees are bushy and the accepted path lies scattered over the block, so that commits
+    are not contiguous.
+
+    Parameters
+    ----------
+    text : sequence of int
+        Prompt and the output of a plain run: where the true continuation is read.
+    seed : int
+    branches, depth : int
+        At most so many wrong branches, each at most so long.
+    """
+
+    def __init__(self, text: Sequence[int], seed: int = 0, branches: int = 6, depth: int = 5, capture: Capture = Capture()):
+        self.text, self.seed, self.branches, self.depth, self.capture = list(text), seed, branches, depth, capture
+
+    def start(self, context: Context) -> None:
+        self._random = random.Random(self.seed)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        for layer in self.capture.layers:
+            assert len(context.hidden(layer)) == len(context.tokens) - 1
+        if self.capture.heads:
+            assert context.attention().shape == (len(self.capture.heads), len(context.tokens) - 1)
+        rng, done = self._random, len(context.tokens)
+        assert context.tokens == self.text[:done]
+        true = self.text[done: done + rng.randint(0, self.depth + 3)]
+        drafts = [true]
+        for _ in range(rng.randint(0, self.branches)):
+            wrong = [rng.randrange(context.vocabulary) for _ in range(rng.randint(1, self.depth))]
+            drafts.append(true[: rng.randint(0, len(true))] + wrong)
+        # Also deeper than allowed at times: the loop cuts what could not be emitted.
+        return _shuffled({tuple(d[:n]) for d in drafts for n in range(1, len(d) + 1)}, rng)
+
+
+def _shuffled(prefixes: set[tuple[int, ...]], rng: random.Random) -> DraftTree:
+    """The tree of ``prefixes`` with its nodes in a random order, each parent before its children."""
+    place: dict[tuple[int, ...], int] = {(): -1}
+    waiting = sorted(prefixes)
+    tokens, parents = [], []
+    while waiting:
+        prefix = rng.choice([p for p in waiting if p[:-1] in place])
+        waiting.remove(prefix)
+        place[prefix] = len(tokens)
+        tokens.append(prefix[-1])
+        parents.append(place[prefix[:-1]])
+    return DraftTree(tokens, parents)
+
+
+class Perfect:
+    """The true continuation as a chain: everything is accepted."""
+
+    capture = Capture()
+
+    def __init__(self, text: Sequence[int], num_tokens: int = 7):
+        self.text, self.num_tokens = list(text), num_tokens
+
+    def start(self, context: Context) -> None:
+        pass
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        done = len(context.tokens)
+        return DraftTree.chain(self.text[done: done + min(limit, self.num_tokens)])
+
+
+class Silent:
+    """Proposes nothing."""
+
+    capture = Capture()
+
+    def start(self, context: Context) -> None:
+        pass
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        return EMPTY
+
+
+def _everything(library: Library, family: str) -> Capture:
+    # Rows are read under SDPA; gemma2 runs eager attention.
+    rows = library[family].config._attn_implementation == "sdpa"
+    return Capture(layers=(0, 1, 2), heads=((0, 1), (1, 3)) if rows else ())
+
+
+Factory = Callable[[Library, str, Sequence[int], int], object]
+#: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run. The names
+#: up to a blank are those of :data:`specdec_lib.drafters.REGISTRY`.
+FACTORIES: dict[str, Factory] = {
+    "PLD": lambda library, family, text, seed: PromptLookup(),
+    "PLD short": lambda library, family, text, seed: PromptLookup(2, 3),
+    "PLD transformers": lambda library, family, text, seed: PromptLookup(2, 10, variant="transformers"),
+    "SpecDec": lambda library, family, text, seed: DraftModel(library.draft(family), num_tokens=4),
+    "chaos": lambda library, family, text, seed: Chaos(text, seed),
+    "chaos watching": lambda library, family, text, seed: Chaos(text, seed + 1, capture=_everything(library, family)),
+    "perfect": lambda library, family, text, seed: Perfect(text),
+    "silent": lambda library, family, text, seed: Silent(),
+}
+#: Those whose tokens come with probabilities where the target samples: equal in distribution only.
+SAMPLING = {"SpecDec"}

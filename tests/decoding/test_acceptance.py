@@ -1,0 +1,205 @@
+"""Verification leaves the target's distribution as it is, and rules that do not are found out by the same test."""
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import DraftTree, Sampling, generate
+from specdec_lib.decoding import acceptance, loop
+from specdec_lib.decoding.acceptance import acceptance_probability, exact_match, rejection, residual
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.sampling import DRAFT, distribution, invert_cdf
+from specdec_lib.drafters import DraftModel
+from tests.families import build, perturbed
+
+#: Standard deviations that a right rule stays below and a wrong one exceeds.
+RIGHT, WRONG = 4.0, 8.0
+
+
+def surprise(counts: Counter, probabilities: dict, least: float = 8.0) -> float:
+    """Chi-square of counts against exact probabilities as a number of standard deviations (Wilson and Hilferty, 1931).
+
+    Cells with fewer than ``least`` expected counts are joined.
+    """
+    total = sum(counts.values())
+    assert set(counts) <= {cell for cell, p in probabilities.items() if p > 0}, "an impossible outcome was emitted"
+    cells, rest = [], [0.0, 0.0]
+    for cell, p in probabilities.items():
+        pair = (counts[cell], total * p)
+        if pair[1] < least:
+            rest = [rest[0] + pair[0], rest[1] + pair[1]]
+        else:
+            cells.append(pair)
+    if rest[1] >= least:
+        cells.append(tuple(rest))
+    square = sum((seen - expected) ** 2 / expected for seen, expected in cells)
+    spread = 2 / (9 * (len(cells) - 1))
+    return ((square / (len(cells) - 1)) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+
+
+def rows(seed: int, count: int, size: int = 6) -> torch.Tensor:
+    return torch.softmax(1.2 * torch.randn((count, size), generator=torch.Generator().manual_seed(seed),
+                                           dtype=torch.float64), -1)
+
+
+# Synthetic distributions: three drafted positions whose p depends on the token before.
+P = {(): rows(0, 1)[0], **{(t,): r for t, r in enumerate(rows(1, 6))}}
+Q = rows(2, 2)
+
+
+def chain_outcomes(runs: int, **rule) -> Counter:
+    """Emitted pairs of tokens: drafts of length two from Q, then whatever verification says."""
+    counts: Counter = Counter()
+    for seed in range(runs):
+        sampling = Sampling(1.0, seed=seed)
+        drafted = [invert_cdf(Q[i], sampling.uniform(i, DRAFT, salt=0)) for i in range(2)]
+        path, token = rejection(DraftTree.chain(drafted, Q), lambda node, before: P[tuple(before[:1])], sampling, 0, (), **rule)
+        emitted = [drafted[n] for n in path] + [token]
+        if len(emitted) == 1:  # the second token is then drawn plainly, as the next step would without a draft
+            emitted.append(invert_cdf(P[emitted[0],], sampling.uniform(1)))
+        counts[tuple(emitted[:2])] += 1
+    return counts
+
+
+PAIRS = {(a, b): float(P[()][a] * P[a,][b]) for a, b in itertools.product(range(6), repeat=2)}
+
+
+def test_rejection_sampling_keeps_the_target_distribution():
+    assert surprise(chain_outcomes(6000), PAIRS) < RIGHT
+
+
+@pytest.mark.parametrize("accept", [
+    lambda p, q: min(1.0, p / q) ** 0.5, lambda p, q: 1.0 if p >= 0.5 * q else 0.0, lambda p, q: p], ids=[
+    "square root", "threshold", "p alone"])
+def test_a_biased_acceptance_rule_is_found_out(accept):
+    assert surprise(chain_outcomes(6000, accept=accept), PAIRS) > WRONG
+
+
+def test_drawing_again_from_the_target_after_a_rejection_is_found_out(monkeypatch):
+    monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
+    assert surprise(chain_outcomes(6000), PAIRS) > WRONG
+
+
+def test_reusing_the_draft_token_number_for_acceptance_is_found_out(monkeypatch):
+    monkeypatch.setattr(acceptance, "ACCEPT", DRAFT)
+    assert surprise(chain_outcomes(6000), PAIRS) > WRONG
+
+
+BRANCHES = DraftTree([1, 2, 3], [-1, -1, -1])
+
+
+def test_one_draw_a_node_keeps_the_distribution_of_a_tree_with_branches():
+    counts: Counter = Counter()
+    for seed in range(6000):
+        sampling = Sampling(1.0, seed=seed)
+        path, token = exact_match(BRANCHES, lambda node, before, s=sampling: invert_cdf(
+            P[tuple(before)], s.uniform(len(before))), ())
+        counts[BRANCHES.tokens[path[0]] if path else token] += 1
+    assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) < RIGHT
+
+
+def test_one_draw_a_branch_with_the_longest_kept_is_found_out():
+    # The rule of REST's released code: each branch draws for itself, a branch that matches is kept, else a new draw.
+    counts: Counter = Counter()
+    for seed in range(6000):
+        sampling = Sampling(1.0, seed=seed)
+        kept = [t for i, t in enumerate(BRANCHES.tokens) if invert_cdf(P[()], sampling.uniform(0, salt=i)) == t]
+        counts[kept[0] if kept else invert_cdf(P[()], sampling.uniform(0, salt=9))] += 1
+    assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) > WRONG
+
+
+def test_acceptance_probability_and_residual_by_hand():
+    assert acceptance_probability(0.2, 0.4) == 0.5 and acceptance_probability(0.4, 0.2) == 1.0
+    p, q = torch.tensor([0.5, 0.5, 0.0]).double(), torch.tensor([0.1, 0.6, 0.3]).double()
+    assert residual(p, q).tolist() == [1.0, 0.0, 0.0]
+    assert torch.equal(residual(p, p.clone()), p)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_acceptance_and_residual_together_give_p(seed):
+    p, q = rows(seed, 2)
+    accepted = torch.tensor([float(q[t]) * acceptance_probability(float(p[t]), float(q[t])) for t in range(6)]).double()
+    torch.testing.assert_close(accepted + (1 - accepted.sum()) * residual(p, q), p)
+
+
+def test_a_stop_token_ends_the_walk_of_either_rule():
+    tree = DraftTree.chain([4, 5], torch.full((2, 6), 1 / 6).double())
+    sure = {(): torch.eye(6)[4].double(), (4,): torch.eye(6)[5].double(), (4, 5): torch.eye(6)[0].double()}
+    for stop, expected in ((frozenset({5}), ([0, 1], None)), (frozenset({4}), ([0], None)), ((), ([0, 1], 0))):
+        assert rejection(tree, lambda node, before: sure[tuple(before)], Sampling(1.0), 0, stop) == expected
+        assert exact_match(tree, lambda node, before: int(sure[tuple(before)].argmax()), stop) == expected
+
+
+# End to end: a target of five tokens and a draft that differs from it, three tokens after the prefill's.
+
+SMALL = {"vocab_size": 5, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+         "num_key_value_heads": 2}
+START, NEW = [3, 1, 2], 4
+HOT = Sampling(temperature=1.4, top_p=0.95)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = build("llama", **SMALL)
+    return target, perturbed(target, 0.6)
+
+
+@pytest.fixture(scope="module")
+def exact(pair):
+    """Probability of each output of NEW tokens, by enumeration."""
+    found = {}
+    with torch.inference_mode():
+        heads = list(itertools.product(range(5), repeat=NEW - 1))
+        logits = pair[0](torch.tensor([[*START, *head] for head in heads])).logits[:, len(START) - 1:]
+        table = distribution(logits, HOT)
+    for head, steps in zip(heads, table, strict=True):
+        for last in range(5):
+            found[*head, last] = float(np.prod([steps[i, t] for i, t in enumerate((*head, last))]))
+    assert abs(sum(found.values()) - 1) < 1e-9
+    return {cell: p for cell, p in found.items() if p > 0}
+
+
+def emitted(target, drafter, runs: int) -> tuple[Counter, list[int]]:
+    counts: Counter = Counter()
+    accepted = []
+    for seed in range(runs):
+        run = generate(target, START, drafter, Sampling(HOT.temperature, HOT.top_p, seed=seed), NEW)
+        counts[tuple(run.tokens)] += 1
+        accepted += [step.accepted for step in run.steps if step.drafted]
+    return counts, accepted
+
+
+def test_a_sampled_draft_model_keeps_the_target_distribution_end_to_end(pair, exact):
+    counts, accepted = emitted(pair[0], DraftModel(pair[1], 2), 1200)
+    assert set(accepted) == {0, 1, 2}, "every depth of acceptance must occur for the test to say something"
+    assert surprise(counts, exact) < RIGHT
+
+
+def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):
+    monkeypatch.setattr(loop, "rejection", functools.partial(rejection, accept=lambda p, q: min(1.0, p / q) ** 0.25))
+    counts, _ = emitted(pair[0], DraftModel(pair[1], 2), 1200)
+    assert surprise(counts, exact) > WRONG
+
+
+class Bush:
+    """Every pair of tokens, so that something is always accepted."""
+
+    capture = Capture()
+
+    def start(self, context):
+        pass
+
+    def propose(self, context, limit):
+        return DraftTree.from_drafts(itertools.product(range(5), range(0, 5, 2)))
+
+
+def test_a_tree_keeps_the_target_distribution_end_to_end(pair, exact):
+    counts, accepted = emitted(pair[0], Bush(), 1200)
+    assert set(accepted) == {1, 2}
+    assert surprise(counts, exact) < RIGHT

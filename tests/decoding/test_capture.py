@@ -1,0 +1,164 @@
+"""What is captured equals what transformers itself gives, and the model is left as it was."""
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from specdec_lib import Capture, DraftTree, UnsupportedModel, generate, record
+from specdec_lib.decoding.target import Target
+from tests.chaos import Chaos
+from tests.families import SERVED, build, prompt
+
+FAMILIES = ["llama", "llama-gqa", "qwen3", "gpt-neox", "gemma", "gemma2", "gemma3", "gpt2"]
+LAYERS = (0, 1, 2)
+HEADS = tuple((block, head) for block in range(2) for head in range(4))
+
+
+def run_with_tree_commits(model, capture: Capture, check) -> list[int]:
+    """Prefill and six scattered tree commits; ``check(target, text)`` after each."""
+    rng, text = random.Random(1), prompt(2, 9)
+    with torch.inference_mode(), Target(model, 60, capture, capacity=10) as target:
+        target.extend(text)
+        check(target, text)
+        for _ in range(6):
+            root = rng.randrange(2, 90)
+            tree = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
+            target.verify(root, tree)
+            path = tree.path(rng.randrange(-1, 7))
+            target.commit(path)
+            text = [*text, root, *(tree.tokens[n] for n in path)]
+            check(target, text)
+    return text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_equal_those_of_transformers_at_every_layer(library, family):
+    model = library[family]
+
+    def check(target, text):
+        states = model(torch.tensor([text]), output_hidden_states=True, use_cache=False).hidden_states
+        assert len(states) == len(LAYERS)
+        for layer in LAYERS:
+            got = target.hidden(layer)
+            assert got.shape == states[layer][0].shape
+            assert float((got - states[layer][0]).norm() / states[layer].norm()) < 1e-4
+
+    run_with_tree_commits(model, Capture(layers=LAYERS), check)
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "gemma2"])
+def test_attention_rows_equal_those_of_eager_attention(library, family):
+    model = library[family]
+    eager = build(family)  # the same weights
+    eager.set_attn_implementation("eager")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), eager.parameters(), strict=True))
+
+    def check(target, text):
+        maps = eager(torch.tensor([text]), output_attentions=True, use_cache=False).attentions
+        expected = torch.stack([maps[block][0, head, -1] for block, head in HEADS])
+        torch.testing.assert_close(target.attention(), expected, rtol=0, atol=1e-5)
+
+    run_with_tree_commits(model, Capture(heads=HEADS), check)
+
+
+def test_heads_come_in_the_order_asked_for(llama):
+    text = prompt(2, 9)
+    found = {}
+    for heads in (HEADS, HEADS[::-1], (HEADS[5], HEADS[2])):
+        with torch.inference_mode(), Target(llama, 20, Capture(heads=heads)) as target:
+            target.extend(text)
+            found |= {(heads, head): row for head, row in zip(heads, target.attention(), strict=True)}
+    for heads, head in found:
+        assert torch.equal(found[heads, head], found[HEADS, head])
+
+
+def test_a_recorded_trace_holds_states_and_rows_of_each_step(llama):
+    trace = record(llama, prompt(2, 9), max_new_tokens=8, capture=Capture(LAYERS, HEADS))
+    text = trace.prompt + trace.tokens
+    with torch.inference_mode():
+        states = llama(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+    for layer in LAYERS:
+        torch.testing.assert_close(trace.hidden[layer], states[layer][0], rtol=1e-4, atol=1e-4)
+    assert [rows.shape for rows in trace.attention] == [(len(HEADS), n) for n in range(9, 9 + 8)]
+    assert all(torch.allclose(rows.sum(-1), torch.ones(len(HEADS)), atol=1e-5) for rows in trace.attention)
+
+
+def traces_left(model) -> list:
+    """Settings, hooks and attributes by which a run could be told to have happened."""
+    modules = list(model.modules())
+    return [model.config._attn_implementation,
+            sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules),
+            [name for m in modules for name in vars(m) if "specdec" in name]]
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_the_model_is_left_as_it_was(library, family):
+    model, before = library[family], traces_left(library[family])
+    heads = HEADS[:2] if before[0] == "sdpa" else ()
+    record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(LAYERS, heads))
+    assert traces_left(model) == before
+
+
+class Fails(Chaos):
+    def propose(self, context, limit):
+        raise RuntimeError("a drafter of ours failed")
+
+
+class NeverStarts(Chaos):
+    def start(self, context):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("drafter", [Fails, NeverStarts])
+def test_the_model_is_left_as_it_was_when_a_drafter_raises(llama, drafter):
+    before = traces_left(llama)
+    with pytest.raises((RuntimeError, KeyboardInterrupt)):
+        generate(llama, prompt(2, 9), drafter([], capture=Capture(LAYERS, HEADS)), max_new_tokens=5)
+    assert traces_left(llama) == before
+    assert generate(llama, prompt(2, 9), max_new_tokens=3).tokens
+
+
+@pytest.mark.parametrize("capture, says", [
+    (Capture(layers=(3,)), "layer is 3; expected 0 .* to 2"), (Capture(layers=(1, -1)), "layer is -1"),
+    (Capture(heads=((2, 0),)), r"head \(2, 0\): expected a block from 0 to 1"),
+    (Capture(heads=((0, 0), (1, 4))), r"head \(1, 4\): expected a head from 0 to 3"),
+    (Capture(layers=(1,), heads=((0, -1),)), r"head \(0, -1\)")], ids=str)
+def test_layers_and_heads_that_do_not_exist_are_refused_before_any_work(llama, capture, says):
+    before, ran = traces_left(llama), []
+    hook = llama.register_forward_pre_hook(lambda *args: ran.append(1))
+    generate(llama, prompt(0, 5), max_new_tokens=1)  # the model is checked once; not counted
+    ran.clear()
+    try:
+        with pytest.raises(ValueError, match=says):
+            record(llama, prompt(2, 9), max_new_tokens=3, capture=capture)
+    finally:
+        hook.remove()
+    assert ran == [] and traces_left(llama) == before
+
+
+def test_attention_rows_of_an_eager_model_are_refused(library):
+    with pytest.raises(ValueError, match="attn_implementation='sdpa'"):
+        record(library["gemma2"], prompt(2, 9), max_new_tokens=3, capture=Capture(heads=((0, 0),)))
+
+
+def test_a_model_whose_blocks_are_not_found_says_so():
+    from transformers import AutoModelForCausalLM, OPTConfig
+
+    model = AutoModelForCausalLM.from_config(OPTConfig(
+        vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, word_embed_proj_dim=32,
+        max_position_embeddings=64), attn_implementation="sdpa").eval()
+    assert generate(model, prompt(2, 9), max_new_tokens=3, eos_token_id=[]).tokens
+    with pytest.raises(UnsupportedModel, match="no list of 2 decoder blocks"):
+        record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
+
+
+def test_a_target_keeps_its_states_and_rows_while_the_model_serves_another(llama):
+    text = prompt(2, 9)
+    with torch.inference_mode(), Target(llama, 20, Capture((1,), ((0, 1), (1, 2)))) as one:
+        one.extend(text)
+        states, rows = one.hidden(1).clone(), one.attention().clone()
+        llama(torch.tensor([prompt(3, 15)]), use_cache=False)
+        assert torch.equal(one.hidden(1), states)
+        assert torch.equal(one.attention(), rows)

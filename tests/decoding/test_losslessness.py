@@ -1,0 +1,142 @@
+"""Whatever the drafter, the output is that of plain decoding, token for token."""
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate
+from specdec_lib.drafters import REGISTRY
+from specdec_lib.evaluation.losslessness import margin
+from tests.chaos import FACTORIES, SAMPLING
+from tests.families import SERVED, prompt, tokenizer
+
+NEW = 28
+NO_TOKEN = 10**6
+GREEDY = Sampling()
+SEEDED = [Sampling(temperature=0.7, top_p=0.9, seed=3), Sampling(temperature=1.3, top_k=20, seed=4)]
+
+
+@pytest.fixture(scope="module")
+def plain(library):
+    """``plain(family, sampling, length)``: a prompt and its plain output, no token of which hangs by rounding."""
+
+    @lru_cache(maxsize=None)
+    def run(family: str, sampling: Sampling, length: int) -> tuple[list[int], list[int]]:
+        model = library[family]
+        for seed in range(20):
+            start = prompt(seed, length)
+            tokens = generate(model, start, None, sampling, NEW).tokens
+            with torch.inference_mode():
+                rows = model(torch.tensor([start + tokens])).logits[0, length - 1: -1]
+            if min(margin(row, sampling, length + i) for i, row in enumerate(rows)) > 1e-4:
+                return start, tokens
+        raise AssertionError("20 prompts in a row had a choice within 1e-4; expected such a choice to be rare")
+
+    return run
+
+
+def test_every_registered_drafter_is_in_the_suite():
+    assert set(REGISTRY) <= {name.split()[0] for name in FACTORIES}
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_plain_greedy_equals_transformers_generate(library, plain, family):
+    start, ours = plain(family, GREEDY, 20)
+    theirs = library[family].generate(torch.tensor([start]), do_sample=False, max_new_tokens=NEW)
+    assert ours == theirs[0, len(start):].tolist()
+
+
+@pytest.mark.parametrize("drafter", FACTORIES)
+@pytest.mark.parametrize("family", SERVED)
+def test_output_equals_plain_decoding(library, plain, family, drafter):
+    for sampling in (GREEDY, *SEEDED):
+        if drafter in SAMPLING and not sampling.greedy:
+            continue
+        start, expected = plain(family, sampling, 20)
+        made = FACTORIES[drafter](library, family, start + expected, sampling.seed)
+        run = generate(library[family], start, made, sampling, NEW)
+        assert run.tokens == expected
+        if drafter == "perfect":
+            assert len(run.steps) == -(-(NEW - 1) // 8)
+        if drafter == "chaos":
+            assert any(s.accepted > 1 and list(s.path) != list(range(s.accepted)) for s in run.steps)
+
+
+@pytest.mark.parametrize("drafter", FACTORIES)
+def test_one_token_prompt(library, plain, drafter):
+    for sampling in (GREEDY, SEEDED[0]):
+        if drafter in SAMPLING and not sampling.greedy:
+            continue
+        start, expected = plain("llama-gqa", sampling, 1)
+        made = FACTORIES[drafter](library, "llama-gqa", start + expected, 0)
+        assert generate(library["llama-gqa"], start, made, sampling, NEW).tokens == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("drafter", FACTORIES)
+def test_a_length_limit_cuts_plain_output_there(library, plain, drafter, count):
+    start, expected = plain("llama-gqa", GREEDY, 20)
+    made = FACTORIES[drafter](library, "llama-gqa", start + expected, count)
+    run = generate(library["llama-gqa"], start, made, GREEDY, count)
+    assert (run.tokens, run.finish_reason) == (expected[:count], "length")
+
+
+@pytest.mark.parametrize("drafter", FACTORIES)
+def test_the_first_end_token_ends_the_output_wherever_it_stands_in_a_draft(library, plain, drafter):
+    start, expected = plain("llama-gqa", GREEDY, 20)
+    for place in (0, 1, 4, 11, NEW - 1):
+        end = expected[place]
+        first = expected.index(end)
+        made = FACTORIES[drafter](library, "llama-gqa", start + expected, place)
+        run = generate(library["llama-gqa"], start, made, GREEDY, NEW, [NO_TOKEN, end])
+        assert (run.tokens, run.finish_reason) == (expected[: first + 1], "eos")
+
+
+@pytest.mark.parametrize("drafter", FACTORIES)
+def test_the_context_limit_ends_the_output(library, drafter):
+    model = library["llama-gqa"]
+    start = prompt(5, 110)
+    expected = generate(model, start, None, GREEDY, 100)
+    assert (len(expected.tokens), expected.finish_reason) == (18, "context")
+    made = FACTORIES[drafter](library, "llama-gqa", start + expected.tokens, 0)
+    run = generate(model, start, made, GREEDY, 100)
+    assert (run.tokens, run.finish_reason) == (expected.tokens, "context")
+
+
+@pytest.mark.parametrize("drafter", FACTORIES)
+def test_stop_strings_end_the_output_with_the_token_that_completes_one(library, plain, drafter):
+    words = tokenizer()
+    start, expected = plain("llama-gqa", GREEDY, 20)
+    for place in (0, 5, 12):
+        text = words.decode(expected[place: place + 2])
+        cut = next(n for n in range(1, NEW + 1) if text in words.decode(expected[:n]))
+        made = FACTORIES[drafter](library, "llama-gqa", start + expected, place)
+        run = generate(library["llama-gqa"], start, made, GREEDY, NEW, stop_strings=["no such text", text],
+                       tokenizer=words)
+        assert (run.tokens, run.finish_reason) == (expected[:cut], "stop_string")
+
+
+def test_a_window_as_long_as_prompt_and_output_changes_nothing(library, plain):
+    # The windowed model has the weights of the one without; with a window of 64, 20 + 28 tokens fit.
+    assert plain("mistral-window", GREEDY, 20) == plain("mistral", GREEDY, 20)
+
+
+def test_a_prompt_longer_than_one_prefill_pass(library, monkeypatch):
+    from specdec_lib.decoding import target
+
+    model, start = library["llama-gqa"], prompt(9, 50)
+    expected = generate(model, start, None, GREEDY, 12).tokens
+    monkeypatch.setattr(target, "PREFILL_CHUNK", 16)
+    made = FACTORIES["chaos watching"](library, "llama-gqa", start + expected, 0)
+    assert generate(model, start, made, GREEDY, 12).tokens == expected
+
+
+def test_tokens_are_handed_over_as_they_are_emitted(library, plain):
+    start, expected = plain("llama-gqa", GREEDY, 20)
+    blocks: list[list[int]] = []
+    run = generate(library["llama-gqa"], start, FACTORIES["chaos"](library, "llama-gqa", start + expected, 0), GREEDY, NEW,
+                   on_tokens=lambda tokens: blocks.append(list(tokens)))
+    assert [t for block in blocks for t in block] == expected
+    assert blocks == [expected[:1], *(list(step.tokens) for step in run.steps)]

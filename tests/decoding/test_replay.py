@@ -1,0 +1,151 @@
+"""A replay is the real run, step by step, without the model."""
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from specdec_lib import Capture, Sampling, Trace, generate, record, replay
+from specdec_lib.drafters import DraftModel, PromptLookup
+from tests.chaos import FACTORIES, SAMPLING, Chaos
+from tests.families import prompt, tokenizer
+
+NEW = 24
+EVERYTHING = Capture(layers=(0, 1, 2), heads=((0, 1), (1, 3)))
+
+
+def steps(run) -> list:
+    return [(step.tree.tokens, step.tree.parents, step.path, step.tokens) for step in run.steps]
+
+
+def ends(model) -> dict[str, dict]:
+    """Ways in which a run ends, as arguments of ``generate`` and ``record``."""
+    plain = generate(model, prompt(3, 20), max_new_tokens=NEW).tokens
+    words = tokenizer()
+    return {
+        "length": {"max_new_tokens": NEW},
+        "one token": {"max_new_tokens": 1},
+        "eos": {"max_new_tokens": NEW, "eos_token_id": [plain[13], 10**6]},
+        "eos first": {"max_new_tokens": NEW, "eos_token_id": plain[0]},
+        "stop string": {"max_new_tokens": NEW, "stop_strings": [words.decode(plain[9:12])], "tokenizer": words},
+    }
+
+
+@pytest.mark.parametrize("how", ["length", "one token", "eos", "eos first", "stop string"])
+@pytest.mark.parametrize("drafter", FACTORIES)
+def test_replay_equals_the_real_run_step_by_step(library, llama, drafter, how):
+    limits = ends(llama)[how]
+    for sampling in (Sampling(), Sampling(0.8, 0.95, seed=2)):
+        if drafter in SAMPLING and not sampling.greedy:
+            continue
+        trace = record(llama, prompt(3, 20), sampling, capture=EVERYTHING, **limits)
+        text = trace.prompt + trace.tokens
+        real, again = (FACTORIES[drafter](library, "llama-gqa", text, 5) for _ in range(2))
+        run = generate(llama, trace.prompt, real, sampling, **limits)
+        replayed = replay(trace, again)
+        assert run.tokens == replayed.tokens == trace.tokens
+        assert steps(run) == steps(replayed)
+        assert run.finish_reason == replayed.finish_reason == trace.finish_reason
+        assert run.prompt_length == replayed.prompt_length == 20
+        assert replayed.prefill_seconds >= 0
+
+
+@pytest.mark.parametrize("drafter", FACTORIES)
+def test_replay_equals_the_real_run_at_the_end_of_the_context(library, llama, drafter):
+    trace = record(llama, prompt(5, 112), max_new_tokens=50, capture=EVERYTHING)
+    assert trace.finish_reason == "context"
+    real, again = (FACTORIES[drafter](library, "llama-gqa", trace.prompt + trace.tokens, 1) for _ in range(2))
+    run, replayed = generate(llama, trace.prompt, real, max_new_tokens=50), replay(trace, again)
+    assert steps(run) == steps(replayed) and replayed.finish_reason == "context"
+
+
+def test_replay_of_plain_decoding(llama):
+    trace = record(llama, prompt(3, 20), max_new_tokens=NEW)
+    run = replay(trace, None)
+    assert run.tokens == trace.tokens == generate(llama, prompt(3, 20), max_new_tokens=NEW).tokens
+    assert [step.tokens for step in run.steps] == [(t,) for t in trace.tokens[1:]]
+
+
+class Notes(Chaos):
+    """Writes down what it is shown."""
+
+    def start(self, context):
+        super().start(context)
+        self.seen = []
+
+    def propose(self, context, limit):
+        self.seen.append(([context.hidden(layer).clone() for layer in self.capture.layers], context.attention().clone()))
+        return super().propose(context, limit)
+
+
+def test_a_replayed_drafter_is_shown_the_states_of_the_real_run(llama):
+    trace = record(llama, prompt(3, 20), max_new_tokens=NEW, capture=EVERYTHING)
+    real, again = (Notes(trace.prompt + trace.tokens, 4, capture=EVERYTHING) for _ in range(2))
+    generate(llama, trace.prompt, real, max_new_tokens=NEW)
+    replay(trace, again)
+    assert len(real.seen) == len(again.seen) > 3
+    for (states, rows), (expected_states, expected_rows) in zip(again.seen, real.seen, strict=True):
+        torch.testing.assert_close(rows, expected_rows, rtol=1e-3, atol=1e-5)
+        for got, expected in zip(states, expected_states, strict=True):
+            assert float((got - expected).norm() / expected.norm()) < 1e-4
+
+
+@pytest.mark.parametrize("how", ["length", "eos", "stop string"])
+def test_a_saved_trace_is_read_back_whole(llama, tmp_path, how):
+    trace = record(llama, prompt(3, 20), Sampling(0.8, 0.9, 7, seed=3) if how == "length" else None, capture=EVERYTHING,
+                   **ends(llama)[how])
+    trace.save(tmp_path / "trace.safetensors")
+    back = Trace.load(tmp_path / "trace.safetensors")
+    assert [p.name for p in tmp_path.iterdir()] == ["trace.safetensors"]
+    for name in ("prompt", "tokens", "sampling", "vocabulary", "finish_reason", "heads"):
+        assert getattr(back, name) == getattr(trace, name), name
+    assert back.limits.max_new_tokens == trace.limits.max_new_tokens and back.limits.eos == trace.limits.eos
+    assert back.limits.context == trace.limits.context
+    assert back.hidden.keys() == trace.hidden.keys()
+    assert all(torch.equal(back.hidden[k], trace.hidden[k]) for k in trace.hidden)
+    assert len(back.attention) == len(trace.attention)
+    assert all(torch.equal(a, b) for a, b in zip(back.attention, trace.attention, strict=True))
+    a, b = (replay(t, Chaos(t.prompt + t.tokens, 3, capture=EVERYTHING)) for t in (trace, back))
+    assert steps(a) == steps(b) and a.finish_reason == b.finish_reason
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path):
+    save_file({"tokens": torch.zeros(3)}, tmp_path / "other.safetensors", metadata={"about": json.dumps({})})
+    with pytest.raises(ValueError, match="is no trace"):
+        Trace.load(tmp_path / "other.safetensors")
+
+
+def test_states_that_were_not_recorded_are_named(llama):
+    trace = record(llama, prompt(3, 8), max_new_tokens=4, capture=Capture(layers=(1,), heads=((0, 0),)))
+    with pytest.raises(ValueError, match=r"hidden states of layers \[2\], the trace has \[1\]"):
+        replay(trace, Chaos([], capture=Capture(layers=(1, 2))))
+    with pytest.raises(ValueError, match=r"attention rows of heads \[\(1, 1\)\], the trace has \[\(0, 0\)\]"):
+        replay(trace, Chaos([], capture=Capture(heads=((1, 1),))))
+
+
+def test_one_trace_serves_drafters_that_need_different_heads(llama):
+    both = Capture(layers=(1,)) | Capture(heads=((0, 0), (0, 1))) | Capture(heads=((1, 2), (0, 1)))
+    trace = record(llama, prompt(3, 20), max_new_tokens=NEW, capture=both)
+    text = trace.prompt + trace.tokens
+    for heads in (((1, 2), (0, 1)), ((0, 0),), ()):
+        capture = Capture(heads=heads)
+        real, again = (Notes(text, 4, capture=capture) if heads else Chaos(text, 4) for _ in range(2))
+        run, replayed = generate(llama, trace.prompt, real, max_new_tokens=NEW), replay(trace, again)
+        assert steps(run) == steps(replayed)
+        if heads:
+            for (_, rows), (_, expected) in zip(again.seen, real.seen, strict=True):
+                torch.testing.assert_close(rows, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_sampled_trace_is_refused_for_a_drafter_verified_by_rejection(library, llama):
+    trace = record(llama, prompt(3, 8), Sampling(0.7), max_new_tokens=4)
+    with pytest.raises(ValueError, match="rejection sampling"):
+        replay(trace, DraftModel(library.draft("llama-gqa")))
+
+
+def test_recording_does_not_change_the_output(llama):
+    for sampling in (Sampling(), Sampling(0.9, 0.9, seed=8)):
+        assert record(llama, prompt(6, 15), sampling, NEW, capture=EVERYTHING).tokens == generate(
+            llama, prompt(6, 15), PromptLookup(), sampling, NEW).tokens

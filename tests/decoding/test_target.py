@@ -1,0 +1,127 @@
+"""One pass over a tree against running each of its paths alone; commits against computing anew."""
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdec_lib import Capture, DraftTree
+from specdec_lib.decoding.cache import TreeCache
+from specdec_lib.decoding.target import Target
+from tests.families import SERVED, VOCABULARY, prompt
+
+CLOSE = 1e-4
+
+
+def random_tree(rng: random.Random, most: int = 14) -> DraftTree:
+    tokens, parents, seen = [], [], set()
+    for _ in range(rng.randint(0, most)):
+        pair = (rng.randrange(-1, len(tokens)), rng.randrange(VOCABULARY))
+        if pair not in seen:
+            seen.add(pair)
+            parents.append(pair[0])
+            tokens.append(pair[1])
+    return DraftTree(tokens, parents)
+
+
+def alone(model, tokens: list[int]) -> torch.Tensor:
+    """Logits after each of ``tokens``, without any cache."""
+    return model(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((got - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("family", SERVED)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_verify_equals_running_each_path_alone_before_and_after_commits(library, family, seed):
+    model, rng = library[family], random.Random(seed)
+    text = prompt(seed, rng.randint(1, 12))
+    # Starts too small, so that the buffers grow now and then in the middle of a run.
+    with torch.inference_mode(), Target(model, 60, capacity=rng.randint(1, 16)) as target:
+        target.extend(text)
+        for _ in range(3):
+            root, tree = rng.randrange(VOCABULARY), random_tree(rng)
+            got = target.verify(root, tree)
+            for node in range(-1, len(tree)):
+                path = tree.path(node)
+                assert relative(got[node + 1], alone(model, [*text, root, *(tree.tokens[n] for n in path)])[-1]) < CLOSE
+            path = tree.path(rng.randrange(-1, len(tree)))
+            target.commit(path)
+            text += [root, *(tree.tokens[n] for n in path)]
+            assert target.length == len(text)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_committed_keys_values_and_states_equal_those_computed_anew(llama, seed):
+    rng = random.Random(seed)
+    text = prompt(seed, rng.randint(1, 10))
+    layers = (0, 1, 2)
+    with torch.inference_mode(), Target(llama, 100, Capture(layers), capacity=8) as grown:
+        grown.extend(text)
+        for _ in range(4):
+            root, tree = rng.randrange(VOCABULARY), random_tree(rng)
+            grown.verify(root, tree)
+            path = tree.path(rng.randrange(-1, len(tree)))
+            grown.commit(path)
+            text += [root, *(tree.tokens[n] for n in path)]
+        kept = rng.randint(1, len(text))
+        grown.truncate(kept)
+        with Target(llama, 100, Capture(layers)) as fresh:
+            fresh.extend(text[:kept])
+            for ours, theirs in zip(grown.cache.layers, fresh.cache.layers, strict=True):
+                assert relative(ours.keys[:, :, :kept], theirs.keys[:, :, :kept]) < CLOSE
+                assert relative(ours.values[:, :, :kept], theirs.values[:, :, :kept]) < CLOSE
+            for layer in layers:
+                assert relative(grown.hidden(layer), fresh.hidden(layer)) < CLOSE
+
+
+@pytest.mark.parametrize("shapes", [((2, 8), (2, 8)), ((2, 8), (2, 5)), ((4, 8), (2, 8))], ids=str)
+def test_growing_the_cache_keeps_keys_and_values_of_every_layer_apart(shapes):
+    cache = TreeCache(3, 4)
+    (heads, width), (value_heads, value_width) = shapes
+    generator = torch.Generator().manual_seed(0)
+    keys = [torch.randn((1, heads, 4, width), generator=generator) for _ in range(3)]
+    values = [torch.randn((1, value_heads, 4, value_width), generator=generator) for _ in range(3)]
+    for i in range(3):
+        cache.update(keys[i], values[i], i)
+    cache.commit(range(4))
+    cache.reserve(9)
+    assert cache.capacity >= 13
+    for i, layer in enumerate(cache.layers):
+        assert torch.equal(layer.keys[:, :, :4], keys[i]) and torch.equal(layer.values[:, :, :4], values[i])
+
+
+def test_a_commit_keeps_the_chosen_entries_in_order():
+    cache = TreeCache(1, 10)
+    rows = torch.arange(6.0).reshape(1, 1, 6, 1)
+    cache.update(rows[:, :, :1], -rows[:, :, :1], 0)
+    cache.commit([0])
+    cache.update(rows[:, :, 1:], -rows[:, :, 1:], 0)
+    cache.commit([0, 2, 4])
+    keys, values = cache.update(torch.full((1, 1, 1, 1), 9.0), torch.full((1, 1, 1, 1), -9.0), 0)
+    assert keys.flatten().tolist() == [0, 1, 3, 5, 9]
+    assert torch.equal(values, -keys)
+    assert cache.get_seq_length() == cache.length == 4
+
+
+def test_truncating_beyond_what_is_committed_is_refused():
+    cache = TreeCache(1, 4)
+    with pytest.raises(ValueError, match="length is 1; expected 0 to 0"):
+        cache.truncate(1)
+
+
+def test_the_test_models_are_sensitive_to_positions_and_order(library):
+    # A model that ignored either would let a wrong mask or position pass every test here.
+    for family in SERVED:
+        model, text = library[family], prompt(1, 16)
+        with torch.inference_mode():
+            base = alone(model, text)[-1]
+            assert relative(alone(model, [*text[:2], *text[3:]])[-1], base) > 100 * CLOSE, family
+            assert relative(alone(model, [text[1], text[0], *text[2:]])[-1], base) > 100 * CLOSE, family

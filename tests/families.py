@@ -1,0 +1,122 @@
+"""Tiny random models of several families, saved to and loaded from a local directory, with a tokenizer of their own.
+
+Weights are wide enough that the most likely token depends on the context, so that a wrong mask or position shows.
+"""
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from specdec_lib import load_model
+
+VOCABULARY = 96
+#: Ids that the tokenizer knows; transformers adds one or two special tokens of its own for some families.
+TEXT = 92
+CONTEXT = 128
+WINDOW = 64
+_COMMON = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": CONTEXT,
+           "initializer_range": 0.35, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": None,
+           "tie_word_embeddings": False}
+_GROUPED = {"num_key_value_heads": 2}
+
+#: Name of each family that is served: transformers' model type and what differs from the common configuration.
+SERVED: dict[str, tuple[str, dict]] = {
+    "llama": ("llama", {}),
+    "llama-gqa": ("llama", _GROUPED),
+    "mistral": ("mistral", _GROUPED | {"sliding_window": None}),
+    "mistral-window": ("mistral", _GROUPED | {"sliding_window": WINDOW}),
+    "qwen2": ("qwen2", _GROUPED),
+    "qwen3": ("qwen3", _GROUPED | {"head_dim": 8}),
+    "gpt-neox": ("gpt_neox", {}),
+    "gemma": ("gemma", {"num_key_value_heads": 1, "head_dim": 8}),
+    "gemma2": ("gemma2", _GROUPED | {"head_dim": 8, "sliding_window": WINDOW}),
+    "gemma3": ("gemma3_text", _GROUPED | {"head_dim": 8, "sliding_window": WINDOW}),
+    "gpt2": ("gpt2", {"n_positions": CONTEXT}),
+    "deepseek-v3": ("deepseek_v3", {
+        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12,
+        "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+        "moe_intermediate_size": 16, "first_k_dense_replace": 1}),
+}
+#: Families that tree verification cannot serve.
+REFUSED: dict[str, tuple[str, dict]] = {
+    "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
+    "mpt": ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": CONTEXT}),
+    "falcon-alibi": ("falcon", {"alibi": True}),
+    "mamba": ("mamba", {}),
+    "rwkv": ("rwkv", {}),
+    "qwen3-next": ("qwen3_next", _GROUPED),
+    "recurrent-gemma": ("recurrent_gemma", {"num_key_value_heads": 1, "lru_width": 32}),
+    "llama4": ("llama4_text", _GROUPED | {"head_dim": 8}),
+    "lfm2": ("lfm2", _GROUPED | {"full_attn_idxs": [1]}),
+}
+
+
+def tokenizer(size: int = TEXT) -> PreTrainedTokenizerFast:
+    """One token a character: two special ones, then the printable characters from the space on."""
+    words = ["<s>", "</s>", *(chr(32 + i) for i in range(size - 2))]
+    core = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    core.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>")
+
+
+def build(family: str, seed: int = 0, **changes) -> PreTrainedModel:
+    """A random model of a family in memory, in evaluation mode."""
+    kind, own = (SERVED | REFUSED)[family]
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(kind, **{**_COMMON, **own, **changes})
+    try:
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    except ValueError:
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    return model.eval()
+
+
+def save(model: PreTrainedModel, folder: Path, size: int = TEXT) -> Path:
+    """Write a model and its tokenizer as ``from_pretrained`` reads them."""
+    model.save_pretrained(folder)
+    tokenizer(size).save_pretrained(folder)
+    return folder
+
+
+class Library:
+    """Models loaded from directories below ``root``, each made once."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._loaded: dict[str, PreTrainedModel] = {}
+
+    def __getitem__(self, family: str) -> PreTrainedModel:
+        if family not in self._loaded:
+            folder = save(build(family), self.root / family)
+            self._loaded[family] = load_model(folder, device="cpu")[0]
+        return self._loaded[family]
+
+    def draft(self, family: str) -> PreTrainedModel:
+        """A model that agrees with the family's most of the time."""
+        name = f"{family} draft"
+        if name not in self._loaded:
+            self._loaded[name] = perturbed(self[family])
+        return self._loaded[name]
+
+
+def perturbed(model: PreTrainedModel, scale: float = 0.03) -> PreTrainedModel:
+    """A copy of a model with noise on its matrices."""
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weights in other.parameters():
+            if weights.ndim == 2:
+                weights += scale * weights.std() * torch.randn(weights.shape, generator=generator)
+    return other
+
+
+def prompt(seed: int, length: int, size: int = TEXT) -> list[int]:
+    """A prompt with some repetition in it, special tokens left out."""
+    generator = torch.Generator().manual_seed(seed)
+    some = torch.randint(2, size, (max(1, length // 2),), generator=generator).tolist()
+    return (some + some[::2] + some)[:length]
