@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .build import CHUNK_TOKENS, build_tokens
 from .files import StoreBusy, StoreError
+from .rest_import import import_rest
 from .suffix_array import Match, SuffixIndex, build_suffix_array
 from .tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["Match", "StoreBusy", "StoreError", "SuffixIndex", "TokenStore", "build_from_texts", "build_suffix_array",
-           "build_tokens", "tokenizer_fingerprint", "tokenizer_vocabulary"]
+           "build_tokens", "import_rest", "tokenizer_fingerprint", "tokenizer_vocabulary"]
 
 
 def build_from_texts(path: str | Path, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, *,

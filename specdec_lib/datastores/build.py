@@ -102,8 +102,9 @@ def build_tokens(path: str | Path, documents: Iterable[Document], vocabulary: in
 
 
 def _update(digest: hashlib._Hash, document: Document) -> None:
-    data = document.encode("utf-8", "surrogatepass") if isinstance(document, str) else np.asarray(document).tobytes()
-    digest.update(len(data).to_bytes(8, "little") + data)
+    data = document.encode("utf-8", "surrogatepass") if isinstance(document, str) else np.ascontiguousarray(document)
+    digest.update(len(data).to_bytes(8, "little"))
+    digest.update(data)
 
 
 def _encoded(documents: Iterator[Document], encode: Encode | None, digest: hashlib._Hash) -> Iterator[tuple[np.ndarray, bytes]]:
@@ -207,7 +208,8 @@ class _Writer:
                     chunk = []
             bar.update(coming["tokens"] - self.state["tokens"])
         if coming["documents"] == 0:
-            raise ValueError(f"the corpus is empty: {coming['skipped']} documents, none of two or more tokens")
+            within = "" if limit is None else f" within max_tokens={limit}"
+            raise ValueError(f"the corpus is empty: {coming['items']} documents, none of two or more tokens{within}")
         if chunk:
             self._write(chunk, coming)
         # Only documents that are skipped may follow the last chunk.

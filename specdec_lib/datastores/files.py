@@ -148,7 +148,8 @@ def recover(target: Path) -> None:
     """Undo a replacement that was interrupted; called by whoever holds the lock."""
     old = beside(target, ".old")
     if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
+        if old.exists():
+            shutil.rmtree(old)
     elif old.exists():
         os.rename(old, target)
 

@@ -144,7 +144,7 @@ class Rest:
             kept = released_selection(tokens, parents, self._nodes[2, :size].tolist(), self.choices, *seeds.tolist())
             renamed = {-1: -1} | {node: i for i, node in enumerate(kept)}
             tokens, parents = [tokens[node] for node in kept], [renamed[parents[node]] for node in kept]
-        return DraftTree(tokens, parents)
+        return DraftTree.unchecked(tokens, parents)
 
 
 def released_selection(tokens: Sequence[int], parents: Sequence[int], weights: Sequence[int], choices: int,
