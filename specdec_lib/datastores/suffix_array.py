@@ -7,10 +7,13 @@ there share the longest suffix with it.
 An entry is a position ``p`` of the store whose token has a successor in the same document, sorted by the tokens read
 backwards from ``p``. A position without a continuation is no pair (context, continuation) of REST's datastore
 (section 3.1) and is left out.
+
+Every 64th entry's last tokens are kept as one number of 64 bits. The search goes over these first, which stay in the
+processor's cache: in a large store each entry it looks at costs two reads from memory.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +29,8 @@ from .tokens import TokenStore
 FORMAT, VERSION = "specdec-lib suffix array of reversed tokens", 1
 MANIFEST = "suffix_array.json"
 _WRITE_ENTRIES = 1 << 22
+#: Entries from one key to the next.
+STRIDE = 64
 
 
 class Match(NamedTuple):
@@ -80,7 +85,30 @@ def _last_shorter(tokens, suffixes, context, last, length, inside, begin):
 
 
 @compiled
-def longest_suffix(tokens, suffixes, first, context, count, max_ngram):
+def _bracket(keys, wanted, begin, end):
+    """Entries between which a key's place is, of ``begin - 1 .. end``: those before sort before it, those from the
+    second on after it."""
+    low, high = (begin + STRIDE - 1) // STRIDE - 1, (end - 1) // STRIDE + 1  # no key, or one outside the range
+    first, last = low, high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if keys[middle] < wanted:
+            low = middle
+        else:
+            high = middle
+    below = begin - 1 if low == first else low * STRIDE
+    low, high = high - 1, last
+    while high - low > 1:
+        middle = (low + high) // 2
+        if keys[middle] <= wanted:
+            low = middle
+        else:
+            high = middle
+    return below, end if high == last else high * STRIDE
+
+
+@compiled
+def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
     """Length of the longest suffix of ``context[:count]`` that has entries, and their range.
 
     Parameters
@@ -89,6 +117,8 @@ def longest_suffix(tokens, suffixes, first, context, count, max_ngram):
     suffixes : int32 array, shape (entries,)
     first : int64 array, shape (vocabulary + 1,)
         Where the entries of each last token start.
+    keys : uint64 array, shape (ceil(entries / 64),)
+        The last four (uint16) or two (uint32) tokens of every 64th entry.
     context : int64 array
     count, max_ngram : int
 
@@ -108,6 +138,16 @@ def longest_suffix(tokens, suffixes, first, context, count, max_ngram):
         return 0, 0, 0
     below, above = begin - 1, end  # the context's place is between these two entries
     below_shared, above_shared = 1, 1
+    in_key = 8 // tokens.itemsize
+    if end - begin > 2 * STRIDE and limit >= in_key:
+        wanted = np.uint64(0)
+        for i in range(in_key):
+            wanted = (wanted << np.uint64(8 * tokens.itemsize)) | np.uint64(context[last - i])
+        below, above = _bracket(keys, wanted, begin, end)
+        if below >= begin:
+            below_shared = _shared(tokens, suffixes[below], context, last, 1, limit)
+        if above < end:
+            above_shared = _shared(tokens, suffixes[above], context, last, 1, limit)
     while above - below > 1:
         middle = (below + above) // 2
         position = suffixes[middle]
@@ -138,11 +178,20 @@ class SuffixIndex:
         Positions in ``store.tokens``, sorted by the tokens read backwards from there; read-only.
     first : int64 array, shape (vocabulary + 1,)
         The entries whose last token is ``t`` are ``first[t]`` to ``first[t + 1]``.
+    keys : uint64 array, shape (ceil(entries / 64),)
+        The last four (uint16) or two (uint32) tokens of every 64th entry.
+    arrays : tuple
+        Tokens, suffixes, first and keys: what :func:`longest_suffix` takes.
     """
 
     store: TokenStore
     suffixes: np.ndarray
     first: np.ndarray
+    keys: np.ndarray
+    arrays: tuple[np.ndarray, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrays", (self.store.tokens, self.suffixes, self.first, self.keys))
 
     @classmethod
     def open(cls, store: TokenStore | str | Path) -> SuffixIndex:
@@ -167,7 +216,8 @@ class SuffixIndex:
             raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array again")
         files.check_sizes(store.path, about["files"])
         return cls(store, files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), about["entries"]),
-                   files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1))
+                   files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1),
+                   files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-about["entries"] // STRIDE)))
 
     def __repr__(self) -> str:
         return f"SuffixIndex({len(self.suffixes):,} entries of {self.store!r})"
@@ -175,7 +225,7 @@ class SuffixIndex:
     @property
     def bytes_per_token(self) -> float:
         """Bytes of all arrays for each token, all of which a long run brings into memory."""
-        size = sum(array.nbytes for array in (self.store.tokens, self.store.starts, self.suffixes, self.first))
+        size = sum(array.nbytes for array in (self.store.starts, *self.arrays))
         return size / self.store.count
 
     def longest(self, context: list[int] | np.ndarray, max_ngram: int = 16) -> Match:
@@ -199,7 +249,7 @@ class SuffixIndex:
         if not isinstance(max_ngram, int) or max_ngram < 1:
             raise ValueError(f"max_ngram is {max_ngram!r}; expected a whole number, 1 or more")
         tail = np.array(context[-max_ngram:], dtype=np.int64)
-        return Match(*longest_suffix(self.store.tokens, self.suffixes, self.first, tail, len(tail), max_ngram))
+        return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram))
 
     def occurrences(self, context: list[int] | np.ndarray, length: int) -> Match:
         """Find the occurrences of the last ``length`` tokens; a match of length 0 where the store has none.
@@ -247,6 +297,20 @@ def _keep_continued(sorted_bytes, width, tokens, first):
             sorted_bytes[kept] = position
             kept += 1
     return kept
+
+
+@compiled
+def _make_keys(tokens, suffixes):
+    """The last tokens of every 64th entry, as one number each; zeros from a separator on, behind which no order counts."""
+    in_key = 8 // tokens.itemsize
+    keys = np.zeros((len(suffixes) + STRIDE - 1) // STRIDE, np.uint64)
+    for i in range(len(keys)):
+        position = suffixes[i * STRIDE]
+        j = 0
+        while j < in_key and (j == 0 or tokens[position - j + 1] != tokens[0]):
+            keys[i] |= np.uint64(tokens[position - j]) << np.uint64(64 - 8 * tokens.itemsize * (j + 1))
+            j += 1
+    return keys
 
 
 def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
@@ -304,8 +368,9 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         bar.update()
         _write_array(folder / "suffix_array.npy", entries[:count], np.dtype(np.int32))
         _write_array(folder / "first.npy", first, np.dtype(np.int64))
+        _write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
         bar.update()
-    about = {name: files.describe(folder / name) for name in ("suffix_array.npy", "first.npy")}
+    about = {name: files.describe(folder / name) for name in ("suffix_array.npy", "first.npy", "keys.npy")}
     files.write_json(folder / MANIFEST, {
         "format": FORMAT, "version": VERSION, "entries": count, "files": about,
         "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"]})

@@ -17,10 +17,10 @@ _SELECTIONS = ("exact", "released")
 
 
 @compiled
-def _draft(tokens, suffixes, first, context, count, max_ngram, min_ngram, max_matches, length, choices, uniform, seed,
+def _draft(tokens, suffixes, first, keys, context, count, max_ngram, min_ngram, max_matches, length, choices, uniform, seed,
            entries, counts, scratch, candidates, heap, nodes):
     """Search, take at most ``max_matches`` matches, write the best nodes; their number and the match."""
-    found, start, stop = longest_suffix(tokens, suffixes, first, context, count, max_ngram)
+    found, start, stop = longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram)
     if found < min_ngram:
         return 0, found, start, stop
     taken = stop - start
@@ -130,11 +130,10 @@ class Rest:
     def propose(self, context: Context, limit: int) -> DraftTree:
         tail = context.tokens[-self.max_ngram:]
         self._context[:len(tail)] = tail
-        index = self.index
         size, *match = _draft(
-            index.store.tokens, index.suffixes, index.first, self._context, len(tail), self.max_ngram, self.min_ngram,
-            self.max_matches, min(self.length, limit), self._most, self.subsample == "uniform", self.seed, self._entries,
-            self._counts, self._scratch, self._candidates, self._heap, self._nodes)
+            *self.index.arrays, self._context, len(tail), self.max_ngram, self.min_ngram, self.max_matches,
+            min(self.length, limit), self._most, self.subsample == "uniform", self.seed, self._entries, self._counts,
+            self._scratch, self._candidates, self._heap, self._nodes)
         self.last = Match(*match)
         if size == 0:
             return EMPTY

@@ -133,3 +133,24 @@ def test_more_tokens_than_positions_of_32_bits_are_refused(tmp_path, monkeypatch
     object.__setattr__(store, "tokens", huge)
     with pytest.raises(ValueError, match="2147483648 tokens and separators; a suffix array takes fewer"):
         datastores.build_suffix_array(store, progress=False)
+
+
+@pytest.mark.parametrize("vocabulary", [4, 70000])
+def test_entries_found_by_their_keys_are_those_of_a_scan(vocabulary):
+    # Enough entries of each last token that the search goes over the keys, with contexts before, at and after all.
+    rng = np.random.default_rng(2)
+    ids = np.array([0, 1, 2, vocabulary - 1])
+    documents = [ids[rng.choice(4, 400, p=[0.6, 0.2, 0.1, 0.1])].tolist() for _ in range(8)]
+    with build(documents, vocabulary) as index:
+        assert len(index.keys) > 40 and (np.diff(index.keys.astype(object)) >= 0).all()
+        for i in range(150):
+            source, end = documents[i % 8], int(rng.integers(1, 400))
+            context = source[max(0, end - 12): end]
+            context[int(rng.integers(0, len(context)))] = int(ids[rng.integers(0, 4)])
+            match = index.longest(context, 10)
+            length, places = scan(documents, context, 10)
+            assert (match.length, sorted(index.positions(match).tolist())) == (length, places)
+        for token in (0, vocabulary - 1):
+            for length in range(1, 9):
+                match, (found, places) = index.longest([token] * length), scan(documents, [token] * length, 16)
+                assert (match.length, sorted(index.positions(match).tolist())) == (found, places)
