@@ -17,15 +17,19 @@ from specdec_lib.datastores import files
 WIDTHS = [(3, (0, 1, 2)), (300, (0, 255, 256, 299)), (65535, (0, 1, 65534)), (70000, (3, 65535, 65536, 69999))]
 
 
+#: Waiting for a disk makes hundreds of stores slow, and none of them outlives its test.
+IN_MEMORY = Path("/dev/shm")
+
+
 def document_lists(ids: Sequence[int], max_documents: int = 6, max_length: int = 14) -> st.SearchStrategy:
     return st.lists(st.lists(st.sampled_from(ids), min_size=2, max_size=max_length), min_size=1, max_size=max_documents)
 
 
 @contextmanager
-def build(documents: list[list[int]], vocabulary: int) -> Iterator[datastores.SuffixIndex]:
-    # Waiting for the disk makes hundreds of stores slow, and none of them outlives its test.
-    with tempfile.TemporaryDirectory() as folder, patch.object(files.os, "fsync", lambda handle: None):
-        store = datastores.build_tokens(Path(folder) / "store", documents, vocabulary, progress=False)
+def build(documents: list[list[int]], vocabulary: int, **options) -> Iterator[datastores.SuffixIndex]:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder, \
+            patch.object(files.os, "fsync", lambda handle: None):
+        store = datastores.build_tokens(Path(folder) / "store", documents, vocabulary, progress=False, **options)
         yield datastores.build_suffix_array(store, progress=False)
 
 

@@ -27,7 +27,7 @@ def questions(draw):
 
 @given(questions())
 @example((3, [[0, 1], [1, 0]], [[0, 1], [1], [3, 0], [2]], 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_longest_suffix_and_all_its_occurrences_are_those_of_a_scan(question):
     vocabulary, documents, contexts, max_ngram = question
     with build(documents, vocabulary) as index:
@@ -39,7 +39,7 @@ def test_the_longest_suffix_and_all_its_occurrences_are_those_of_a_scan(question
 
 
 @given(questions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_occurrences_of_each_shorter_suffix_are_those_of_a_scan(question):
     vocabulary, documents, contexts, _ = question
     with build(documents, vocabulary) as index:

@@ -19,6 +19,7 @@ from specdec_lib import datastores
 from specdec_lib.datastores import StoreBusy, StoreError, SuffixIndex, TokenStore, files
 from specdec_lib.models import pocket_data
 from tests.datastores.stores import WIDTHS, document_lists
+from tests.datastores.stores import build as in_memory
 
 CODE = "def f(x):\n    return x + 1  # the next one\n"
 
@@ -38,14 +39,15 @@ def with_index(folder: Path) -> None:
 @given(st.sampled_from(WIDTHS).flatmap(lambda width: st.tuples(st.just(width[0]), document_lists(width[1]))),
        st.integers(1, 30))
 @settings(max_examples=40, deadline=None)
-def test_documents_come_back_as_they_went_in_for_any_chunk(tmp_path_factory, case, chunk_tokens):
+def test_documents_come_back_as_they_went_in_for_any_chunk(case, chunk_tokens):
     vocabulary, documents = case
-    store = build(tmp_path_factory.mktemp("s") / "store", documents, vocabulary, chunk_tokens=chunk_tokens)
-    assert contents(store) == documents
-    assert store.tokens.dtype == (np.uint16 if vocabulary < 65536 else np.uint32)
-    assert (store.count, len(store), store.vocabulary) == (sum(map(len, documents)), len(documents), vocabulary)
-    assert np.flatnonzero(store.tokens == vocabulary).tolist() == [0, *(store.starts[1:] - 1).tolist()]
-    store.verify()
+    with in_memory(documents, vocabulary, chunk_tokens=chunk_tokens) as index:
+        store = index.store
+        assert contents(store) == documents
+        assert store.tokens.dtype == (np.uint16 if vocabulary < 65536 else np.uint32)
+        assert (store.count, len(store), store.vocabulary) == (sum(map(len, documents)), len(documents), vocabulary)
+        assert np.flatnonzero(store.tokens == vocabulary).tolist() == [0, *(store.starts[1:] - 1).tolist()]
+        store.verify()
 
 
 def test_the_arrays_are_mapped_read_only_and_the_manifest_says_what_they_are(tmp_path):

@@ -42,7 +42,7 @@ def questions(draw):
 
 
 @given(questions())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_tokens(question):
     vocabulary, documents, context, sizes = question
     with build(documents, vocabulary) as index:
@@ -55,7 +55,7 @@ def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_toke
 
 
 @given(questions())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_scratch_is_left_clean_and_weights_are_counts(question):
     vocabulary, documents, context, sizes = question
     with build(documents, vocabulary) as index:
@@ -70,7 +70,7 @@ def test_scratch_is_left_clean_and_weights_are_counts(question):
 
 
 @given(questions(), st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_uniform_draw_takes_one_match_from_each_part_and_the_same_ones_again(question, seed):
     vocabulary, documents, context, sizes = question
     with build(documents, vocabulary) as index:
@@ -140,7 +140,7 @@ def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: in
 
 
 @given(questions(), st.integers(0, 5))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_released_selection_is_that_of_a_plain_reading(question, seed):
     _, documents, context, sizes = question
     paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
@@ -217,24 +217,30 @@ def test_the_registry_knows_rest():
 @pytest.fixture(scope="module")
 def pocket(tmp_path_factory):
     model, tokenizer = load_model("pocket")
-    texts = [module.text for module in stdlib_modules("train")[:60]]
+    texts = [module.text for module in stdlib_modules("train")[:40]]
     store = datastores.build_from_texts(tmp_path_factory.mktemp("rest") / "store", texts, tokenizer, progress=False)
     return model, tokenizer, datastores.SuffixIndex.open(store)
 
 
 PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ", "class Stack:\n    def __init__(self):\n        self.")
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=3)}
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.95, seed=3)], ids=["greedy", "sampled"])
+@pytest.fixture(scope="module")
+def traces(pocket):
+    model, tokenizer, _ = pocket
+    return {name: [record(model, tokenizer(text)["input_ids"], sampling, max_new_tokens=32) for text in PROMPTS]
+            for name, sampling in SAMPLINGS.items()}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("switches", [{}, {"subsample": "uniform", "max_matches": 20, "choices": 16},
                                       {"selection": "released"}], ids=["exact", "uniform", "released"])
-def test_rest_emits_the_tokens_of_plain_decoding_and_replays_as_it_runs(pocket, sampling, switches):
-    model, tokenizer, index = pocket
+def test_rest_emits_the_tokens_of_plain_decoding_and_replays_as_it_runs(pocket, traces, sampling, switches):
+    model, _, index = pocket
     accepted = 0
-    for text in PROMPTS:
-        prompt = tokenizer(text)["input_ids"]
-        trace = record(model, prompt, sampling, max_new_tokens=40)
-        run = generate(model, prompt, Rest(index, **switches), sampling, max_new_tokens=40)
+    for trace in traces[sampling]:
+        run = generate(model, trace.prompt, Rest(index, **switches), SAMPLINGS[sampling], max_new_tokens=32)
         again = replay(trace, Rest(index, **switches))
         assert run.tokens == trace.tokens == again.tokens
         assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens) for s in again.steps]
