@@ -140,9 +140,8 @@ class _Writer:
 
     def _sizes(self) -> tuple[int, int]:
         """Bytes of the two files at the noted state."""
-        header = 128
         stored = self.state["tokens"] + self.state["documents"] + 1
-        return header + stored * self.dtype.itemsize, header + (self.state["documents"] + 1) * 8
+        return files.NPY_HEADER + stored * self.dtype.itemsize, files.NPY_HEADER + (self.state["documents"] + 1) * 8
 
     def _resume(self) -> bool:
         known = files.read_json(self.folder / self.PROGRESS)
@@ -246,7 +245,6 @@ class _Writer:
         documents, tokens = self.state["documents"], self.state["tokens"]
         for file, dtype, length in ((self._tokens, self.dtype, tokens + documents + 1),
                                     (self._starts, np.dtype(np.int64), documents + 1)):
-            file.seek(0)
             files.npy_header(file, dtype, length)
             files.flush(file)
         about = {name: files.describe(self.folder / name) for name in ("tokens.npy", "documents.npy")}

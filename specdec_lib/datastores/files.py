@@ -66,10 +66,23 @@ def read_json(path: Path) -> dict | None:
     return content if isinstance(content, dict) else None
 
 
+#: Bytes of the header of a one-dimensional array: NumPy leaves room in it for the array to grow.
+NPY_HEADER = 128
+
+
 def npy_header(file: BinaryIO, dtype: np.dtype, length: int) -> None:
-    """Write the header of a one-dimensional array; its size is the same for every ``length``."""
+    """Write the header of a one-dimensional array at the beginning of ``file``.
+
+    Raises
+    ------
+    RuntimeError
+        If this NumPy writes headers of another size.
+    """
+    file.seek(0)
     np.lib.format.write_array_header_1_0(
         file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)})
+    if file.tell() != NPY_HEADER:
+        raise RuntimeError(f"NumPy {np.__version__} writes a header of {file.tell()} bytes, expected {NPY_HEADER}")
 
 
 def describe(path: Path) -> dict:

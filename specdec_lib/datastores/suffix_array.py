@@ -332,8 +332,8 @@ def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
 def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
     """Sort a store's reversed tokens and write the index beside them.
 
-    All tokens are in memory while this runs: at most 5 bytes for each byte of a token's id (10 bytes a token for
-    vocabularies up to 65 535, 15 above), 9 from 2**31 such bytes on.
+    Everything is in memory while this runs: 5 bytes for each byte of a token's id, that is 10 bytes a token for
+    vocabularies up to 65 535 and 15 above, beside the mapped tokens; 9 in place of 5 from 2**31 such bytes on.
 
     Parameters
     ----------

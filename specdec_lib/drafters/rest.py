@@ -8,6 +8,7 @@ import numpy as np
 
 from ..datastores.compiled import compiled
 from ..datastores.suffix_array import Match, SuffixIndex, longest_suffix
+from ..datastores.tokens import TokenStore
 from ..datastores.trie import best_nodes, sample_smallest, sample_uniform
 from ..decoding.contract import Capture, Context
 from ..decoding.tree import EMPTY, DraftTree
@@ -86,7 +87,7 @@ class Rest:
 
     capture = Capture()
 
-    def __init__(self, store: SuffixIndex | str | Path, max_ngram: int = 16, min_ngram: int = 2,
+    def __init__(self, store: SuffixIndex | TokenStore | str | Path, max_ngram: int = 16, min_ngram: int = 2,
                  max_matches: int = 5000, length: int = 10, choices: int = 64, subsample: str = "lexicographic",
                  selection: str = "exact", seed: int = 0):
         numbers = {"max_ngram": max_ngram, "min_ngram": min_ngram, "max_matches": max_matches, "length": length,

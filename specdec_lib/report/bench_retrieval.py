@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from specdec_lib.datastores import SuffixIndex, build_suffix_array, build_tokens
 from specdec_lib.datastores.compiled import compiled
+from specdec_lib.datastores.trie import best_nodes
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
@@ -121,22 +122,34 @@ def _search(label: str, index: SuffixIndex, contexts: list[list[int]]) -> dict:
     return _row(f"suffix_search_us_{label}", "µs", ours, peers, "one search for each length, as REST's Algorithm 1")
 
 
+def _trie(drafter: Rest) -> None:
+    """The drafter's selection alone, on the first of its last match's entries."""
+    start = drafter.last.start
+    count = min(drafter.last.stop - start, drafter.max_matches)
+    drafter._entries[:count] = drafter.index.suffixes[start: start + count]
+    best_nodes(drafter.index.store.tokens, drafter._entries, count, drafter.length, drafter.choices, drafter._counts,
+               drafter._scratch, drafter._candidates, drafter._heap, drafter._nodes)
+
+
 def _draft(label: str, index: SuffixIndex, contexts: list[list[int]]) -> list[dict]:
     rows = []
     for subsample, suffix in (("lexicographic", ""), ("uniform", "_uniform")):
         drafter = Rest(index, MAX_NGRAM, MIN_NGRAM, subsample=subsample)
-        together, trees, matches, nodes = [], [], [], []
-        for tokens in contexts:
+        together, tries, trees, matches, nodes = [], [], [], [], []
+        for number, tokens in enumerate([*contexts[:50], *contexts]):
             context = Context(tokens, 0, _VOCABULARY, Sampling())
             tree: list[DraftTree] = []
-            together.append(_microseconds(lambda: tree.append(drafter.propose(context, 1000))))
+            times = [_microseconds(lambda: tree.append(drafter.propose(context, 1000)))]
             lists = tree[0].tokens, tree[0].parents
-            trees.append(_microseconds(lambda: DraftTree.unchecked(*lists)))
-            matches.append(drafter.last.stop - drafter.last.start)
-            nodes.append(len(tree[0]))
-        rows.append(_row(f"rest_draft_us_{label}{suffix}", "µs", together)
-                    | {"tree_us": float(np.median(trees)), "matches_p50_p99": np.percentile(matches, [50, 99]).tolist(),
-                       "nodes_mean": float(np.mean(nodes))})
+            times += [_microseconds(lambda: _trie(drafter)), _microseconds(lambda: DraftTree.unchecked(*lists))]
+            if number >= 50:  # those before compile
+                for kept, spent in zip((together, tries, trees), times, strict=True):
+                    kept.append(spent)
+                matches.append(drafter.last.stop - drafter.last.start)
+                nodes.append(len(tree[0]))
+        parts = {name: np.percentile(spent, [50, 99]).tolist() for name, spent in (("trie_us", tries), ("tree_us", trees))}
+        rows.append(_row(f"rest_draft_us_{label}{suffix}", "µs", together) | parts
+                    | {"matches": np.percentile(matches, [50, 99]).tolist(), "nodes_mean": float(np.mean(nodes))})
     return rows
 
 
@@ -166,26 +179,25 @@ def _forget_peak() -> None:
 def rows(quick: bool = False) -> list[dict]:
     """Measure search, draft, build and size; ``quick`` leaves the 20 M tokens out and takes few samples.
 
-    The draft rows hold ``tree_us`` besides: the part of the tree's construction. The build row holds the seconds of
-    each size and the most memory beyond what was held before, in bytes a token.
+    The draft rows (search, trie and tree together) hold the trie and the tree alone besides, as [p50, p99] in
+    ``trie_us`` and ``tree_us``. The build row holds for each size the rate by the clock and by the processor's time,
+    and the most memory beyond what was held before, in bytes a token.
     """
     sizes = {"1m": SIZES["1m"]} if quick else SIZES
     samples = 200 if quick else 10_000
     done, rates, bytes_per_token = [], {}, 0.0
     with tempfile.TemporaryDirectory() as folder:
-        warm = build_suffix_array(build_tokens(Path(folder) / "warm", [[1, 2, 3]], _VOCABULARY, progress=False), progress=False)
-        for tokens in ([1, 2], [5]):
-            Rest(warm, 2, 1).propose(Context(tokens, 0, _VOCABULARY, Sampling()), 10)
+        build_suffix_array(build_tokens(Path(folder) / "warm", [[1, 2, 3]], _VOCABULARY, progress=False), progress=False)
         for label, size in tqdm(sizes.items(), desc="datastore sizes", leave=False):
             text = DrawnText(size)
             store = build_tokens(Path(folder) / label, text, _VOCABULARY, progress=False)
             _forget_peak()
             before = _peak_bytes()
-            began = time.perf_counter()
+            began, own = time.perf_counter(), time.process_time()
             index = build_suffix_array(store, progress=False)
-            seconds = time.perf_counter() - began
+            seconds, own = time.perf_counter() - began, time.process_time() - own
             peak = _peak_bytes()
-            rates[label] = {"mtok_per_s": size / 1e6 / seconds, "seconds": seconds,
+            rates[label] = {"mtok_per_s": size / 1e6 / seconds, "mtok_per_cpu_s": size / 1e6 / own,
                             "peak_bytes_per_token": (peak - before) / size if peak and before else None}
             bytes_per_token = index.bytes_per_token
             contexts = text.contexts(samples)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specdec_lib import Sampling, datastores, generate, load_model, record, replay
 from specdec_lib.datastores.trie import sample_uniform
 from specdec_lib.decoding.contract import Context
-from specdec_lib.decoding.tree import EMPTY
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import REGISTRY, Rest
 from specdec_lib.drafters.rest import released_selection
 from specdec_lib.evaluation.corpus import stdlib_modules
@@ -47,6 +47,8 @@ def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_toke
     vocabulary, documents, context, sizes = question
     with build(documents, vocabulary) as index:
         tree = propose(Rest(index, min_ngram=1, **sizes), context, vocabulary)
+    checked = DraftTree(tree.tokens, tree.parents)
+    assert (checked, checked.is_chain) == (tree, tree.is_chain)
     length, places = scan(documents, context, sizes["max_ngram"])
     # The released rule: the first k in order of continuation.
     paths = sorted(continuations(documents, places, sizes["length"]))[: sizes["max_matches"]]
