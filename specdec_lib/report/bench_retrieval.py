@@ -139,14 +139,17 @@ def _draft(label: str, index: SuffixIndex, contexts: list[list[int]]) -> list[di
         for number, tokens in enumerate([*contexts[:50], *contexts]):
             context = Context(tokens, 0, _VOCABULARY, Sampling())
             tree: list[DraftTree] = []
-            times = [_microseconds(lambda: tree.append(drafter.propose(context, 1000)))]
-            lists = tree[0].tokens, tree[0].parents
-            times += [_microseconds(lambda: _trie(drafter)), _microseconds(lambda: DraftTree.unchecked(*lists))]
-            if number >= 50:  # those before compile
-                for kept, spent in zip((together, tries, trees), times, strict=True):
-                    kept.append(spent)
+            spent = _microseconds(lambda: tree.append(drafter.propose(context, 1000)))
+            if number < 50:  # these compile
+                _trie(drafter)
+                continue
+            together.append(spent)
+            nodes.append(len(tree[0]))
+            if nodes[-1]:
+                lists = tree[0].tokens, tree[0].parents
+                tries.append(_microseconds(lambda: _trie(drafter)))
+                trees.append(_microseconds(lambda: DraftTree.unchecked(*lists)))
                 matches.append(drafter.last.stop - drafter.last.start)
-                nodes.append(len(tree[0]))
         parts = {name: np.percentile(spent, [50, 99]).tolist() for name, spent in (("trie_us", tries), ("tree_us", trees))}
         rows.append(_row(f"rest_draft_us_{label}{suffix}", "µs", together) | parts
                     | {"matches": np.percentile(matches, [50, 99]).tolist(), "nodes_mean": float(np.mean(nodes))})
@@ -180,7 +183,7 @@ def rows(quick: bool = False) -> list[dict]:
     """Measure search, draft, build and size; ``quick`` leaves the 20 M tokens out and takes few samples.
 
     The draft rows (search, trie and tree together) hold the trie and the tree alone besides, as [p50, p99] in
-    ``trie_us`` and ``tree_us``. The build row holds for each size the rate by the clock and by the processor's time,
+    ``trie_us`` and ``tree_us``, where something was drafted. The build row holds for each size the rate by the clock and by the processor's time,
     and the most memory beyond what was held before, in bytes a token.
     """
     sizes = {"1m": SIZES["1m"]} if quick else SIZES
