@@ -1,4 +1,5 @@
-"""Build a token store in chunks: memory is bounded, a kill loses at most one chunk and shows nothing unfinished."""
+"""Build a token store in chunks: memory is bounded, a kill loses at most one chunk and shows nothing
+unfinished."""
 from __future__ import annotations
 
 import hashlib
@@ -21,23 +22,32 @@ Document = str | Sequence[int] | np.ndarray
 Encode = Callable[[list[str]], list[list[int]]]
 
 
-def build_tokens(path: str | Path, documents: Iterable[Document], vocabulary: int, *, encode: Encode | None = None,
-                 fingerprint: str | None = None, sources: Sequence[dict] = (), max_tokens: int | None = None,
-                 short_documents: str = "error", chunk_tokens: int = CHUNK_TOKENS, progress: bool = True,
+def build_tokens(path: str | Path,
+                 documents: Iterable[Document],
+                 vocabulary: int,
+                 *,
+                 encode: Encode | None = None,
+                 fingerprint: str | None = None,
+                 sources: Sequence[dict] = (),
+                 max_tokens: int | None = None,
+                 short_documents: str = "error",
+                 chunk_tokens: int = CHUNK_TOKENS,
+                 progress: bool = True,
                  finish: Callable[[Path], None] | None = None) -> TokenStore:
     """Write a token store and open it.
 
-    The work is done in ``<path>.partial`` and renamed at the end. A build that was interrupted continues after its
-    last whole chunk if it is called with the same arguments and its documents begin with the same ones; otherwise it
-    starts anew. A store that is already at ``path`` stays until the new one takes its place.
+    The work is done in ``<path>.partial`` and renamed at the end. A build that was interrupted continues
+    after its last whole chunk if it is called with the same arguments and its documents begin with the same
+    ones; otherwise it starts anew. A store that is already at ``path`` stays until the new one takes its
+    place.
 
     Parameters
     ----------
     path : path
         Folder of the store.
     documents : iterable of sequences of int, or of str
-        Token ids of each document, or texts with ``encode``. It may be read twice, so a list or an object that
-        starts again with each ``iter()``, not a generator.
+        Token ids of each document, or texts with ``encode``. It may be read twice, so a list or an object
+        that starts again with each ``iter()``, not a generator.
     vocabulary : int
         Number of token ids; all ids are below it.
     encode : callable, optional
@@ -62,8 +72,8 @@ def build_tokens(path: str | Path, documents: Iterable[Document], vocabulary: in
     StoreBusy
         If another process is building it.
     ValueError
-        If the corpus is empty, a document has fewer than two tokens or an id beyond the vocabulary, or a parameter is
-        out of range. The unfinished folder is removed.
+        If the corpus is empty, a document has fewer than two tokens or an id beyond the vocabulary, or a
+        parameter is out of range. The unfinished folder is removed.
     OSError
         If the disk is full, say. The unfinished folder is kept, to continue from.
     """
@@ -75,10 +85,11 @@ def build_tokens(path: str | Path, documents: Iterable[Document], vocabulary: in
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     if iter(documents) is documents:
-        raise TypeError("documents is an iterator, which can be read only once; give a list, or an object whose __iter__ "
-                        "starts again")
+        raise TypeError("documents is an iterator, which can be read only once; give a list, or an object "
+                        "whose __iter__ starts again")
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists and is no datastore; give the name of a new folder, or of a datastore to replace")
+        raise ValueError(f"{path} exists and is no datastore; give the name of a new folder, or of a "
+                         "datastore to replace")
     key = {"format": FORMAT, "version": VERSION, "vocabulary": vocabulary, "tokenizer": fingerprint,
            "sources": list(sources), "max_tokens": max_tokens, "short_documents": short_documents}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,12 +113,16 @@ def build_tokens(path: str | Path, documents: Iterable[Document], vocabulary: in
 
 
 def _update(digest: hashlib._Hash, document: Document) -> None:
-    data = document.encode("utf-8", "surrogatepass") if isinstance(document, str) else np.ascontiguousarray(document)
+    if isinstance(document, str):
+        data = document.encode("utf-8", "surrogatepass")
+    else:
+        data = np.ascontiguousarray(document)
     digest.update(len(data).to_bytes(8, "little"))
     digest.update(data)
 
 
-def _encoded(documents: Iterator[Document], encode: Encode | None, digest: hashlib._Hash) -> Iterator[tuple[np.ndarray, bytes]]:
+def _encoded(documents: Iterator[Document], encode: Encode | None,
+             digest: hashlib._Hash) -> Iterator[tuple[np.ndarray, bytes]]:
     """Token ids of each document, with the digest of all documents up to it."""
     while batch := list(itertools.islice(documents, _BATCH)):
         encoded = batch if encode is None else encode(batch)
@@ -124,7 +139,9 @@ class _Writer:
     def __init__(self, folder: Path, key: dict, documents: Iterable[Document]):
         self.folder, self.key, self.dtype = folder, key, token_dtype(key["vocabulary"])
         self.remaining, self.digest = iter(documents), hashlib.sha256()
-        self.state = {"items": 0, "documents": 0, "tokens": 0, "skipped": 0, "digest": self.digest.hexdigest()}
+        self.state = {
+            "items": 0, "documents": 0, "tokens": 0, "skipped": 0, "digest": self.digest.hexdigest()
+        }
         self._tokens: BinaryIO
         self._starts: BinaryIO
         if not self._resume():
@@ -141,7 +158,8 @@ class _Writer:
     def _sizes(self) -> tuple[int, int]:
         """Bytes of the two files at the noted state."""
         stored = self.state["tokens"] + self.state["documents"] + 1
-        return files.NPY_HEADER + stored * self.dtype.itemsize, files.NPY_HEADER + (self.state["documents"] + 1) * 8
+        starts = self.state["documents"] + 1
+        return files.NPY_HEADER + stored * self.dtype.itemsize, files.NPY_HEADER + starts * 8
 
     def _resume(self) -> bool:
         known = files.read_json(self.folder / self.PROGRESS)
@@ -155,7 +173,8 @@ class _Writer:
             return False
         self.state = known["state"]
         names = [self.folder / "tokens.npy", self.folder / "documents.npy"]
-        if not all(name.is_file() and name.stat().st_size >= size for name, size in zip(names, self._sizes(), strict=True)):
+        if not all(name.is_file() and name.stat().st_size >= size
+                   for name, size in zip(names, self._sizes(), strict=True)):
             return False
         for name, size in zip(names, self._sizes(), strict=True):
             with name.open("r+b") as file:
@@ -171,8 +190,11 @@ class _Writer:
     def _begin(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
-        self.state = {"items": 0, "documents": 0, "tokens": 0, "skipped": 0, "digest": self.digest.hexdigest()}
-        self._tokens, self._starts = ((self.folder / name).open("x+b") for name in ("tokens.npy", "documents.npy"))
+        self.state = {
+            "items": 0, "documents": 0, "tokens": 0, "skipped": 0, "digest": self.digest.hexdigest()
+        }
+        self._tokens, self._starts = ((self.folder / name).open("x+b")
+                                      for name in ("tokens.npy", "documents.npy"))
         files.npy_header(self._tokens, self.dtype, 0)
         files.npy_header(self._starts, np.dtype(np.int64), 0)
         files.write(self._tokens, np.array([self.key["vocabulary"]], self.dtype).data)
@@ -208,7 +230,8 @@ class _Writer:
             bar.update(coming["tokens"] - self.state["tokens"])
         if coming["documents"] == 0:
             within = "" if limit is None else f" within max_tokens={limit}"
-            raise ValueError(f"the corpus is empty: {coming['items']} documents, none of two or more tokens{within}")
+            raise ValueError(f"the corpus is empty: {coming['items']} documents, none of two or more "
+                             f"tokens{within}")
         if chunk:
             self._write(chunk, coming)
         # Only documents that are skipped may follow the last chunk.
@@ -216,11 +239,12 @@ class _Writer:
 
     def _check(self, ids: np.ndarray, number: int) -> None:
         if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
-            raise TypeError(f"document {number} is an array of {ids.dtype} of shape {ids.shape}; expected one row of whole "
-                            "numbers (texts need an encoder: specdec_lib.datastores.build_from_texts)")
+            raise TypeError(f"document {number} is an array of {ids.dtype} of shape {ids.shape}; expected "
+                            "one row of whole numbers (texts need an encoder: "
+                            "specdec_lib.datastores.build_from_texts)")
         if len(ids) < 2 and self.key["short_documents"] == "error":
-            raise ValueError(f"document {number} has {len(ids)} tokens; expected two or more, one to match and one that "
-                             "follows it: leave it out, or pass short_documents='skip'")
+            raise ValueError(f"document {number} has {len(ids)} tokens; expected two or more, one to match "
+                             "and one that follows it: leave it out, or pass short_documents='skip'")
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.key["vocabulary"]:
             wrong = int(ids[(ids < 0) | (ids >= self.key["vocabulary"])][0])
             raise ValueError(f"document {number} has the token id {wrong}, outside the vocabulary of "
@@ -248,7 +272,10 @@ class _Writer:
             files.npy_header(file, dtype, length)
             files.flush(file)
         about = {name: files.describe(self.folder / name) for name in ("tokens.npy", "documents.npy")}
-        files.write_json(self.folder / MANIFEST, {
-            "format": FORMAT, "version": VERSION, "vocabulary": self.key["vocabulary"], "dtype": self.dtype.name,
-            "tokenizer": self.key["tokenizer"], "sources": self.key["sources"], "documents": documents, "tokens": tokens,
-            "skipped_documents": self.state["skipped"], "files": about})
+        files.write_json(
+            self.folder / MANIFEST, {
+                "format": FORMAT, "version": VERSION, "vocabulary": self.key["vocabulary"],
+                "dtype": self.dtype.name, "tokenizer": self.key["tokenizer"], "sources": self.key["sources"],
+                "documents": documents, "tokens": tokens, "skipped_documents": self.state["skipped"],
+                "files": about
+            })

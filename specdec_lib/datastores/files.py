@@ -15,7 +15,8 @@ import numpy as np
 
 
 class StoreError(ValueError):
-    """A datastore that cannot be used: missing, truncated, altered, of another version or another tokenizer."""
+    """A datastore that cannot be used: missing, truncated, altered, of another version or another
+    tokenizer."""
 
 
 class StoreBusy(StoreError):
@@ -80,9 +81,10 @@ def npy_header(file: BinaryIO, dtype: np.dtype, length: int) -> None:
     """
     file.seek(0)
     np.lib.format.write_array_header_1_0(
-        file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)})
+        file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (length,)})
     if file.tell() != NPY_HEADER:
-        raise RuntimeError(f"NumPy {np.__version__} writes a header of {file.tell()} bytes, expected {NPY_HEADER}")
+        raise RuntimeError(f"NumPy {np.__version__} writes a header of {file.tell()} bytes, expected "
+                           f"{NPY_HEADER}")
 
 
 def describe(path: Path) -> dict:
@@ -103,8 +105,8 @@ def check_sizes(folder: Path, files: dict[str, dict]) -> None:
         if not path.is_file():
             raise StoreError(f"{path} is missing: the datastore is damaged; build it again")
         if path.stat().st_size != about["bytes"]:
-            raise StoreError(f"{path} has {path.stat().st_size} bytes, its manifest says {about['bytes']}: the datastore is "
-                             "damaged; build it again")
+            raise StoreError(f"{path} has {path.stat().st_size} bytes, its manifest says {about['bytes']}: "
+                             "the datastore is damaged; build it again")
 
 
 def check_sums(folder: Path, files: dict[str, dict]) -> None:
@@ -116,8 +118,8 @@ def check_sums(folder: Path, files: dict[str, dict]) -> None:
     """
     for name, about in files.items():
         if describe(folder / name)["sha256"] != about["sha256"]:
-            raise StoreError(f"{folder / name} was altered after it was built (its sha256 differs from the manifest's); "
-                             "build it again")
+            raise StoreError(f"{folder / name} was altered after it was built (its sha256 differs from the "
+                             "manifest's); build it again")
 
 
 def open_array(path: Path, dtype: np.dtype, length: int) -> np.ndarray:
@@ -133,13 +135,14 @@ def open_array(path: Path, dtype: np.dtype, length: int) -> np.ndarray:
     except (OSError, ValueError, EOFError) as error:
         raise StoreError(f"{path} cannot be read ({error}); build the datastore again") from None
     if array.dtype != dtype or array.shape != (length,):
-        raise StoreError(f"{path} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of shape "
-                         f"({length},): the datastore is damaged; build it again")
+        raise StoreError(f"{path} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of "
+                         f"shape ({length},): the datastore is damaged; build it again")
     return np.asarray(array)
 
 
 def swap_in(new: Path, target: Path) -> None:
-    """Put the folder ``new`` in the place of ``target``; :func:`present` finds one of the two at any moment."""
+    """Put the folder ``new`` in the place of ``target``; :func:`present` finds one of the two at any
+    moment."""
     old = beside(target, ".old")
     if target.exists():
         if old.exists():
@@ -152,7 +155,8 @@ def swap_in(new: Path, target: Path) -> None:
 
 
 def present(target: Path) -> Path:
-    """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two renames."""
+    """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two
+    renames."""
     old = beside(target, ".old")
     return old if not target.exists() and old.exists() else target
 
@@ -168,7 +172,8 @@ def recover(target: Path) -> None:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process was started, in a form that only compares; None where it is not there or cannot be asked."""
+    """When a process was started, in a form that only compares; None where it is not there or cannot be
+    asked."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -178,8 +183,8 @@ def start_time(pid: int) -> str | None:
 class BuildLock:
     """Only one process at a time builds ``target``.
 
-    The lock is the kernel's (``flock``), so it ends with its process however that ends; the file's text, process id
-    and start time, is there to name the holder.
+    The lock is the kernel's (``flock``), so it ends with its process however that ends; the file's text,
+    process id and start time, is there to name the holder.
 
     Raises
     ------
@@ -198,8 +203,8 @@ class BuildLock:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 os.close(handle)
-                raise StoreBusy(f"{self.target} is being built by another process ({self._holder()}): wait until it has "
-                                f"ended, or stop it; what it has done so far is kept") from None
+                raise StoreBusy(f"{self.target} is being built by another process ({self._holder()}): wait "
+                                "until it has ended, or stop it; what it has done so far is kept") from None
             try:
                 current = os.fstat(handle).st_ino == os.stat(self.path).st_ino
             except FileNotFoundError:

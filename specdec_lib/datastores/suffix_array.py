@@ -1,15 +1,16 @@
-"""Sparse retrieval: where the last tokens occurred before, by one search in a suffix array of the reversed tokens.
+"""Sparse retrieval: where the last tokens occurred before, by one search in a suffix array of the reversed
+tokens.
 
-REST searches a suffix array once for each suffix length, from the longest down (REST, Algorithm 1). Reversed, the
-suffixes of a context are prefixes of one string: its place in the sorted order is found once, and its two neighbours
-there share the longest suffix with it.
+REST searches a suffix array once for each suffix length, from the longest down (REST, Algorithm 1). Reversed,
+the suffixes of a context are prefixes of one string: its place in the sorted order is found once, and its two
+neighbours there share the longest suffix with it.
 
-An entry is a position ``p`` of the store whose token has a successor in the same document, sorted by the tokens read
-backwards from ``p``. A position without a continuation is no pair (context, continuation) of REST's datastore
-(section 3.1) and is left out.
+An entry is a position ``p`` of the store whose token has a successor in the same document, sorted by the
+tokens read backwards from ``p``. A position without a continuation is no pair (context, continuation) of
+REST's datastore (section 3.1) and is left out.
 
-Every 64th entry's last tokens are kept as one number of 64 bits. The search goes over these first, which stay in the
-processor's cache: in a large store each entry it looks at costs two reads from memory.
+Every 64th entry's last tokens are kept as one number of 64 bits. The search goes over these first, which stay
+in the processor's cache: in a large store each entry it looks at costs two reads from memory.
 """
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ STRIDE = 64
 
 
 class Match(NamedTuple):
-    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is none."""
+    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is
+    none."""
 
     length: int
     start: int
@@ -51,16 +53,22 @@ def _shared(tokens, position, context, last, known, limit):
 
 
 @compiled
+def _agree(tokens, position, context, last, length):
+    """Whether ``length`` tokens agree reading backwards."""
+    return _shared(tokens, position, context, last, 0, length) == length
+
+
+@compiled
 def _first_shorter(tokens, suffixes, context, last, length, inside, end):
     """First entry of ``inside + 1 .. end`` that shares fewer than ``length`` tokens; ``end`` if none does."""
     step = 1
-    while inside + step < end and _shared(tokens, suffixes[inside + step], context, last, 0, length) == length:
+    while inside + step < end and _agree(tokens, suffixes[inside + step], context, last, length):
         inside += step
         step *= 2
     end = min(end, inside + step)
     while end - inside > 1:
         middle = (inside + end) // 2
-        if _shared(tokens, suffixes[middle], context, last, 0, length) == length:
+        if _agree(tokens, suffixes[middle], context, last, length):
             inside = middle
         else:
             end = middle
@@ -69,15 +77,16 @@ def _first_shorter(tokens, suffixes, context, last, length, inside, end):
 
 @compiled
 def _last_shorter(tokens, suffixes, context, last, length, inside, begin):
-    """Last entry of ``begin .. inside - 1`` that shares fewer than ``length`` tokens; ``begin`` if none does."""
+    """Last entry of ``begin .. inside - 1`` that shares fewer than ``length`` tokens; ``begin`` if none
+    does."""
     step = 1
-    while inside - step > begin and _shared(tokens, suffixes[inside - step], context, last, 0, length) == length:
+    while inside - step > begin and _agree(tokens, suffixes[inside - step], context, last, length):
         inside -= step
         step *= 2
     begin = max(begin, inside - step)
     while inside - begin > 1:
         middle = (inside + begin) // 2
-        if _shared(tokens, suffixes[middle], context, last, 0, length) == length:
+        if _agree(tokens, suffixes[middle], context, last, length):
             inside = middle
         else:
             begin = middle
@@ -86,9 +95,10 @@ def _last_shorter(tokens, suffixes, context, last, length, inside, begin):
 
 @compiled
 def _bracket(keys, wanted, begin, end):
-    """Entries between which a key's place is, of ``begin - 1 .. end``: those before sort before it, those from the
-    second on after it."""
-    low, high = (begin + STRIDE - 1) // STRIDE - 1, (end - 1) // STRIDE + 1  # no key, or one outside the range
+    """Entries between which a key's place is, of ``begin - 1 .. end``: those before sort before it, those
+    from the second on after it."""
+    # Keys outside the range, or none.
+    low, high = (begin + STRIDE - 1) // STRIDE - 1, (end - 1) // STRIDE + 1
     first, last = low, high
     while high - low > 1:
         middle = (low + high) // 2
@@ -207,17 +217,19 @@ class SuffixIndex:
         path = store.path / MANIFEST
         about = files.read_json(path)
         if about is None or about.get("format") != FORMAT:
-            raise StoreError(f"{store.path} has no suffix array: build one with 'python -m specdec_lib datastore build', or with "
-                             "specdec_lib.datastores.build_suffix_array")
+            raise StoreError(f"{store.path} has no suffix array: build one with 'python -m specdec_lib "
+                             "datastore build', or with specdec_lib.datastores.build_suffix_array")
         if about["version"] != VERSION:
-            raise StoreError(f"{path} has version {about['version']} of the format, this library reads version {VERSION}; "
-                             "build the suffix array again")
+            raise StoreError(f"{path} has version {about['version']} of the format, this library reads "
+                             f"version {VERSION}; build the suffix array again")
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
-            raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array again")
+            raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array "
+                             "again")
         files.check_sizes(store.path, about["files"])
-        return cls(store, files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), about["entries"]),
-                   files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1),
-                   files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-about["entries"] // STRIDE)))
+        return cls(
+            store, files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), about["entries"]),
+            files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1),
+            files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-about["entries"] // STRIDE)))
 
     def __repr__(self) -> str:
         return f"SuffixIndex({len(self.suffixes):,} entries of {self.store!r})"
@@ -260,12 +272,14 @@ class SuffixIndex:
             If ``length`` is below 1 or the context shorter.
         """
         if len(context) < length:
-            raise ValueError(f"length is {length}, the context has {len(context)} tokens; expected no more than it has")
+            raise ValueError(f"length is {length}, the context has {len(context)} tokens; expected no more "
+                             "than it has")
         match = self.longest(context, length)
         return match if match.length == length else Match(0, 0, 0)
 
     def positions(self, match: Match) -> np.ndarray:
-        """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the entries."""
+        """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the
+        entries."""
         return self.suffixes[match.start: match.stop]
 
     def verify(self) -> None:
@@ -301,7 +315,8 @@ def _keep_continued(sorted_bytes, width, tokens, first):
 
 @compiled
 def _make_keys(tokens, suffixes):
-    """The last tokens of every 64th entry, as one number each; zeros from a separator on, behind which no order counts."""
+    """The last tokens of every 64th entry, as one number each; zeros from a separator on, behind which no
+    order counts."""
     in_key = 8 // tokens.itemsize
     keys = np.zeros((len(suffixes) + STRIDE - 1) // STRIDE, np.uint64)
     for i in range(len(keys)):
@@ -314,7 +329,8 @@ def _make_keys(tokens, suffixes):
 
 
 def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The tokens backwards as big-endian numbers of as few bytes as the separator needs: they sort as the tokens do.
+    """The tokens backwards as big-endian numbers of as few bytes as the separator needs: they sort as the
+    tokens do.
 
     Returns
     -------
@@ -332,8 +348,9 @@ def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
 def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
     """Sort a store's reversed tokens and write the index beside them.
 
-    Everything is in memory while this runs: 5 bytes for each byte of a token's id, that is 10 bytes a token for
-    vocabularies up to 65 535 and 15 above, beside the mapped tokens; 9 in place of 5 from 2**31 such bytes on.
+    Everything is in memory while this runs: 5 bytes for each byte of a token's id, that is 10 bytes a token
+    for vocabularies up to 65 535 and 15 above, beside the mapped tokens; 9 in place of 5 from 2**31 such
+    bytes on.
 
     Parameters
     ----------
@@ -352,8 +369,8 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         store = TokenStore.open(store)
     size = len(store.tokens)
     if size >= 2**31:
-        raise ValueError(f"{store.path} has {size} tokens and separators; a suffix array takes fewer than {2**31}: build "
-                         "several smaller stores, or one with max_tokens")
+        raise ValueError(f"{store.path} has {size} tokens and separators; a suffix array takes fewer than "
+                         f"{2**31}: build several smaller stores, or one with max_tokens")
     folder = store.path
     (folder / MANIFEST).unlink(missing_ok=True)
     first = np.zeros(store.vocabulary + 1, np.int64)

@@ -2,8 +2,8 @@
 
 A store is a folder. ``tokens.npy`` holds all documents, each between two separators; the separator is the id
 ``vocabulary``, which no context has, so that neither a match nor a continuation crosses a document.
-``documents.npy`` holds where each document starts. ``manifest.json`` says which vocabulary, tokenizer and sources
-these are, with size and sha256 of each file. The arrays are memory-mapped.
+``documents.npy`` holds where each document starts. ``manifest.json`` says which vocabulary, tokenizer and
+sources these are, with size and sha256 of each file. The arrays are memory-mapped.
 """
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def token_dtype(vocabulary: int) -> np.dtype:
         If ``vocabulary`` is below 1 or needs more than 32 bits.
     """
     if not isinstance(vocabulary, int) or not 1 <= vocabulary <= LARGEST_VOCABULARY:
-        raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to {LARGEST_VOCABULARY}")
+        raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to "
+                         f"{LARGEST_VOCABULARY}")
     return np.dtype(np.uint16 if vocabulary < 2**16 else np.uint32)
 
 
@@ -109,8 +110,8 @@ class TokenStore:
             raise StoreError(f"{folder / MANIFEST} is no manifest of a token store; name a folder made by "
                              "'python -m specdec_lib datastore build'")
         if manifest["version"] != VERSION:
-            raise StoreError(f"{path} has version {manifest['version']} of the format, this library reads version {VERSION}; "
-                             "build it again, or use the library it was built with")
+            raise StoreError(f"{path} has version {manifest['version']} of the format, this library reads "
+                             f"version {VERSION}; build it again, or use the library it was built with")
         store_files = manifest["files"]
         files.check_sizes(folder, store_files)
         dtype = token_dtype(manifest["vocabulary"])
@@ -119,7 +120,8 @@ class TokenStore:
         starts = files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
         # The kernels walk from separator to separator and check no bounds.
         if tokens[0] != manifest["vocabulary"] or tokens[-1] != manifest["vocabulary"]:
-            raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: it was altered; build it again")
+            raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: it was "
+                             "altered; build it again")
         store = cls(folder, manifest, tokens, starts)
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
@@ -140,8 +142,8 @@ class TokenStore:
         return self.manifest["documents"]
 
     def __repr__(self) -> str:
-        return (f"TokenStore({str(self.path)!r}: {self.count:,} tokens in {len(self):,} documents, vocabulary "
-                f"{self.vocabulary})")
+        return (f"TokenStore({str(self.path)!r}: {self.count:,} tokens in {len(self):,} documents, "
+                f"vocabulary {self.vocabulary})")
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document, read-only.
@@ -164,11 +166,12 @@ class TokenStore:
         """
         known = self.manifest["tokenizer"]
         if known is None:
-            raise StoreError(f"{self.path} was built from token ids without a tokenizer, so it cannot be checked that they are "
-                             "this tokenizer's; build it with one")
+            raise StoreError(f"{self.path} was built from token ids without a tokenizer, so it cannot be "
+                             "checked that they are this tokenizer's; build it with one")
         if known != tokenizer_fingerprint(tokenizer):
-            raise StoreError(f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, yours is "
-                             f"{tokenizer_fingerprint(tokenizer)[:12]}); build a store for this model")
+            raise StoreError(f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, "
+                             f"yours is {tokenizer_fingerprint(tokenizer)[:12]}); build a store for this "
+                             "model")
 
     def verify(self) -> None:
         """Read every byte and compare it with the manifest's checksums.
@@ -183,8 +186,9 @@ class TokenStore:
 
 def _what_is_there(path: Path) -> str:
     if files.beside(path, ".partial").is_dir():
-        return (f"{path} is not built yet: there is only an unfinished {path.name}.partial beside it; run its build again, it "
-                "continues where it was interrupted")
+        return (f"{path} is not built yet: there is only an unfinished {path.name}.partial beside it; run "
+                "its build again, it continues where it was interrupted")
     if not path.exists():
         return f"no datastore at {path}: build one with 'python -m specdec_lib datastore build'"
-    return f"{path} is no datastore: it has no {MANIFEST}; name a folder made by 'python -m specdec_lib datastore build'"
+    return (f"{path} is no datastore: it has no {MANIFEST}; name a folder made by "
+            "'python -m specdec_lib datastore build'")

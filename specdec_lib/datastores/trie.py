@@ -1,9 +1,9 @@
 """The trie of what followed a match, best nodes first, without building the rest of it.
 
-Each match is a path: the tokens that follow it, up to ``length`` of them or the end of its document. A node is a
-prefix of such paths and its weight their number (REST, section 3.2, Algorithm 2). A node never weighs more than its
-parent, so nodes come out in order of weight from a heap that holds only children of nodes that came out before, and
-the first ``c`` are closed under "parent of".
+Each match is a path: the tokens that follow it, up to ``length`` of them or the end of its document. A node
+is a prefix of such paths and its weight their number (REST, section 3.2, Algorithm 2). A node never weighs
+more than its parent, so nodes come out in order of weight from a heap that holds only children of nodes that
+came out before, and the first ``c`` are closed under "parent of".
 """
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def _mix(number):
 
 @compiled
 def sample_uniform(suffixes, start, stop, keep, seed, out):
-    """``keep`` of the entries ``start .. stop - 1``, one from each of ``keep`` equal parts, each as likely as any.
+    """``keep`` of the entries ``start .. stop - 1``, one from each of ``keep`` equal parts, each as likely as
+    any.
 
     The draw is a function of ``seed`` and the range alone, so a replay draws the same.
     """
@@ -39,8 +40,8 @@ def sample_uniform(suffixes, start, stop, keep, seed, out):
 def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
     """The ``keep`` entries whose continuations, cut to ``length`` tokens, come first in order of token ids.
 
-    A continuation that its document's end cuts off comes before those that extend it. ``counts`` is scratch: zeros,
-    and zeros again afterwards.
+    A continuation that its document's end cuts off comes before those that extend it. ``counts`` is scratch:
+    zeros, and zeros again afterwards.
     """
     separator = np.int64(tokens[0])
     entries = suffixes[start:stop].copy()
@@ -53,7 +54,8 @@ def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
                 ended += 1
             else:
                 counts[token] += 1
-        border = np.int64(-1)  # the token at which the wanted number is reached; -1 for a continuation that has ended
+        # The token at which the wanted number is reached; -1 for a continuation that has ended.
+        border = np.int64(-1)
         total = ended
         while begin + total < keep:
             border += 1
@@ -122,7 +124,8 @@ def best_nodes(tokens, entries, count, length, choices, counts, scratch, candida
     """
     separator = np.int64(tokens[0])
     moved, distinct = scratch[0], scratch[1]
-    weight, depth, token, parent, place = candidates[0], candidates[1], candidates[2], candidates[3], candidates[4]
+    weight, depth, token, parent = candidates[0], candidates[1], candidates[2], candidates[3]
+    place = candidates[4]
     node_token, node_parent = nodes[0], nodes[1]
     known, queued, done = 0, 0, 0
     node, begin, end, level = -1, 0, count, 0
@@ -136,8 +139,8 @@ def best_nodes(tokens, entries, count, length, choices, counts, scratch, candida
                     distinct[different] = follows
                     different += 1
                 counts[follows] += 1
-        # At most choices - done nodes will come out: a child lighter than so many siblings never does. Weights are
-        # compared by their number of bits, which is enough to drop the long tail.
+        # At most choices - done nodes will come out: a child lighter than so many siblings never does.
+        # Weights are compared by their number of bits, which is enough to drop the long tail.
         least = 1
         if different > choices - done:
             while True:
@@ -155,7 +158,8 @@ def best_nodes(tokens, entries, count, length, choices, counts, scratch, candida
             if size < least:
                 counts[follows] = -1
                 continue
-            weight[known], depth[known], token[known], parent[known], place[known] = size, level + 1, follows, node, offset
+            weight[known], depth[known], token[known] = size, level + 1, follows
+            parent[known], place[known] = node, offset
             counts[follows] = offset
             offset += size
             slot = queued

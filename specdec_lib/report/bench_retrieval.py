@@ -1,7 +1,9 @@
-"""Rows of ``make bench`` for the sparse datastore: search, trie and tree at 1 M and 20 M tokens, build rate, size.
+"""Rows of ``make bench`` for the sparse datastore: search, trie and tree at 1 M and 20 M tokens, build rate,
+size.
 
-The text is drawn: token ids by a power law, half of it copied spans of which some are changed in one place. Half of
-the contexts are taken from the store as they are, half with one token replaced. Both are the same in every run.
+The text is drawn: token ids by a power law, half of it copied spans of which some are changed in one place.
+Half of the contexts are taken from the store as they are, half with one token replaced. Both are the same in
+every run.
 """
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class DrawnText:
         rng = np.random.default_rng(1)
         found = []
         for i in range(count):
-            end = int(rng.integers(_TAIL, _DOCUMENT)) + _DOCUMENT * int(rng.integers(0, len(self.tokens) // _DOCUMENT))
+            end = int(rng.integers(
+                _TAIL, _DOCUMENT)) + _DOCUMENT * int(rng.integers(0,
+                                                                  len(self.tokens) // _DOCUMENT))
             context = self.tokens[end - _TAIL: end].tolist()
             if i % 2:
                 context[int(rng.integers(_TAIL - MAX_NGRAM, _TAIL))] = int(rng.integers(0, _VOCABULARY))
@@ -65,7 +69,8 @@ class DrawnText:
 
 @compiled
 def _edge(tokens, suffixes, context, count, length, upper):
-    """First entry that does not sort before the last ``length`` tokens; with ``upper``, that sorts after them."""
+    """First entry that does not sort before the last ``length`` tokens; with ``upper``, that sorts after
+    them."""
     low, high = 0, len(suffixes)
     while low < high:
         middle = (low + high) // 2
@@ -81,11 +86,13 @@ def _edge(tokens, suffixes, context, count, length, upper):
 
 @compiled
 def _one_search_each(tokens, suffixes, context, count, max_ngram, min_ngram):
-    """Algorithm 1 of REST in the same array: for each length, longest first, the range of entries that share it."""
+    """Algorithm 1 of REST in the same array: for each length, longest first, the range of entries that share
+    it."""
     for length in range(min(max_ngram, count), min_ngram - 1, -1):
         start = _edge(tokens, suffixes, context, count, length, False)
         i = 0
-        while start < len(suffixes) and i < length and np.int64(tokens[suffixes[start] - i]) == context[count - 1 - i]:
+        while start < len(suffixes) and i < length and np.int64(
+                tokens[suffixes[start] - i]) == context[count - 1 - i]:
             i += 1
         if i == length:
             return length, start, _edge(tokens, suffixes, context, count, length, True)
@@ -94,7 +101,8 @@ def _one_search_each(tokens, suffixes, context, count, max_ngram, min_ngram):
 
 def _row(name: str, unit: str, ours: list[float], peers: list[float] | None = None, peer: str | None = None,
          higher_is_better: bool = False) -> dict:
-    """A row as :func:`specdec_lib.report.bench.row` makes them; peer and ratio are None where there is no peer."""
+    """A row as :func:`specdec_lib.report.bench.row` makes them; peer and ratio are None where there is no
+    peer."""
     ratios = None if peers is None else np.asarray(ours) / np.asarray(peers)
     return {"name": name, "unit": unit, "value": float(np.median(ours)),
             "p99": float(np.percentile(ours, 1 if higher_is_better else 99)), "peer": peer,
@@ -116,10 +124,13 @@ def _search(label: str, index: SuffixIndex, contexts: list[list[int]]) -> dict:
     for begin in range(0, len(contexts), _BLOCK):
         block = contexts[begin: begin + _BLOCK]
         ours += [_microseconds(lambda: index.longest(context, MAX_NGRAM)) for context in block]
-        peers += [_microseconds(lambda: _one_search_each(
-            index.store.tokens, index.suffixes, np.array(context[-MAX_NGRAM:]), MAX_NGRAM, MAX_NGRAM, MIN_NGRAM))
-            for context in block]
-    return _row(f"suffix_search_us_{label}", "µs", ours, peers, "one search for each length, as REST's Algorithm 1")
+        peers += [
+            _microseconds(
+                lambda: _one_search_each(index.store.tokens, index.suffixes, np.array(context[-MAX_NGRAM:]),
+                                         MAX_NGRAM, MAX_NGRAM, MIN_NGRAM)) for context in block
+        ]
+    return _row(f"suffix_search_us_{label}", "µs", ours, peers, "one search for each length, as REST's "
+                                                                "Algorithm 1")
 
 
 def _trie(drafter: Rest) -> None:
@@ -127,8 +138,8 @@ def _trie(drafter: Rest) -> None:
     start = drafter.last.start
     count = min(drafter.last.stop - start, drafter.max_matches)
     drafter._entries[:count] = drafter.index.suffixes[start: start + count]
-    best_nodes(drafter.index.store.tokens, drafter._entries, count, drafter.length, drafter.choices, drafter._counts,
-               drafter._scratch, drafter._candidates, drafter._heap, drafter._nodes)
+    best_nodes(drafter.index.store.tokens, drafter._entries, count, drafter.length, drafter.choices,
+               drafter._counts, drafter._scratch, drafter._candidates, drafter._heap, drafter._nodes)
 
 
 def _draft(label: str, index: SuffixIndex, contexts: list[list[int]]) -> list[dict]:
@@ -150,21 +161,27 @@ def _draft(label: str, index: SuffixIndex, contexts: list[list[int]]) -> list[di
                 tries.append(_microseconds(lambda: _trie(drafter)))
                 trees.append(_microseconds(lambda: DraftTree.unchecked(*lists)))
                 matches.append(drafter.last.stop - drafter.last.start)
-        parts = {name: np.percentile(spent, [50, 99]).tolist() for name, spent in (("trie_us", tries), ("tree_us", trees))}
-        rows.append(_row(f"rest_draft_us_{label}{suffix}", "µs", together) | parts
-                    | {"matches": np.percentile(matches, [50, 99]).tolist(), "nodes_mean": float(np.mean(nodes))})
+        parts = {
+            name: np.percentile(spent, [50, 99]).tolist()
+            for name, spent in (("trie_us", tries), ("tree_us", trees))
+        }
+        rows.append(
+            _row(f"rest_draft_us_{label}{suffix}", "µs", together) | parts
+            | {"matches": np.percentile(matches, [50, 99]).tolist(), "nodes_mean": float(np.mean(nodes))})
     return rows
 
 
 def _check(index: SuffixIndex, contexts: list[list[int]]) -> None:
     """What is timed against each other finds the same."""
     for context in contexts[:200]:
-        theirs = _one_search_each(index.store.tokens, index.suffixes, np.array(context[-MAX_NGRAM:]), MAX_NGRAM, MAX_NGRAM, 1)
+        theirs = _one_search_each(index.store.tokens, index.suffixes, np.array(context[-MAX_NGRAM:]),
+                                  MAX_NGRAM, MAX_NGRAM, 1)
         assert tuple(index.longest(context, MAX_NGRAM)) == tuple(theirs), context
 
 
 def _peak_bytes() -> int | None:
-    """Most memory this process has held since :func:`_forget_peak`, in bytes; None where the system does not tell."""
+    """Most memory this process has held since :func:`_forget_peak`, in bytes; None where the system does not
+    tell."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -183,14 +200,15 @@ def rows(quick: bool = False) -> list[dict]:
     """Measure search, draft, build and size; ``quick`` leaves the 20 M tokens out and takes few samples.
 
     The draft rows (search, trie and tree together) hold the trie and the tree alone besides, as [p50, p99] in
-    ``trie_us`` and ``tree_us``, where something was drafted. The build row holds for each size the rate by the clock and by the processor's time,
-    and the most memory beyond what was held before, in bytes a token.
+    ``trie_us`` and ``tree_us``, where something was drafted. The build row holds for each size the rate by
+    the clock and by the processor's time, and the most memory beyond what was held before, in bytes a token.
     """
     sizes = {"1m": SIZES["1m"]} if quick else SIZES
     samples = 200 if quick else 10_000
     done, rates, bytes_per_token = [], {}, 0.0
     with tempfile.TemporaryDirectory() as folder:
-        build_suffix_array(build_tokens(Path(folder) / "warm", [[1, 2, 3]], _VOCABULARY, progress=False), progress=False)
+        build_suffix_array(build_tokens(Path(folder) / "warm", [[1, 2, 3]], _VOCABULARY, progress=False),
+                           progress=False)
         for label, size in tqdm(sizes.items(), desc="datastore sizes", leave=False):
             text = DrawnText(size)
             store = build_tokens(Path(folder) / label, text, _VOCABULARY, progress=False)
@@ -209,6 +227,8 @@ def rows(quick: bool = False) -> list[dict]:
             done.append(_search(label, index, contexts))
             done += _draft(label, index, contexts)
     last = rates[list(sizes)[-1]]
-    done.append(_row("suffix_build_mtok_per_s", "Mtok/s", [last["mtok_per_s"]], higher_is_better=True) | {"sizes": rates})
+    done.append(
+        _row("suffix_build_mtok_per_s", "Mtok/s", [last["mtok_per_s"]], higher_is_better=True)
+        | {"sizes": rates})
     done.append(_row("suffix_bytes_per_token", "B/token", [bytes_per_token]))
     return done

@@ -1,4 +1,5 @@
-"""``python -m specdec_lib datastore``: build, describe, verify and import the stores that drafts are retrieved from."""
+"""``python -m specdec_lib datastore``: build, describe, verify and import the stores that drafts are
+retrieved from."""
 from __future__ import annotations
 
 import argparse
@@ -57,7 +58,8 @@ class Texts:
         """What a manifest says of them."""
         about = []
         if self.library:
-            about.append({"name": "Python standard library", "split": self.library, "python": platform.python_version()})
+            about.append({"name": "Python standard "
+                                  "library", "split": self.library, "python": platform.python_version()})
         for kind, files in (("text", self.texts), ("JSON lines", self.lines)):
             for path in files:
                 with path.open("rb") as file:
@@ -84,7 +86,8 @@ class Texts:
                     except ValueError as error:
                         raise ValueError(f"{path}, line {number} is no JSON: {error}") from None
                     if not isinstance(record, dict) or not isinstance(record.get(self.field), str):
-                        raise ValueError(f"{path}, line {number} has no text in a field {self.field!r}: name it with --field")
+                        raise ValueError(f"{path}, line {number} has no text in a field {self.field!r}: name "
+                                         "it with --field")
                     yield record[self.field]
 
 
@@ -101,48 +104,62 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(paths.POCKET / "target" if name == "pocket" else name)
     except (OSError, ValueError) as error:
-        raise ValueError(f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected 'pocket', a "
-                         "directory or a name on the hub") from None
+        raise ValueError(f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
+                         "'pocket', a directory or a name on the hub") from None
 
 
 def describe(path: Path) -> str:
     """What a store holds, one fact a line."""
     store = TokenStore.open(path)
     about = store.manifest
-    lines = [f"tokens              {store.count:,} in {len(store):,} documents ({about['skipped_documents']:,} too short)",
-             f"vocabulary          {store.vocabulary:,} ({about['dtype']}), tokenizer {(about['tokenizer'] or 'unknown')[:12]}"]
+    lines = [f"tokens              {store.count:,} in {len(store):,} documents "
+             f"({about['skipped_documents']:,} too short)",
+             f"vocabulary          {store.vocabulary:,} ({about['dtype']}), tokenizer "
+             f"{(about['tokenizer'] or 'unknown')[:12]}"]
     try:
         index = SuffixIndex.open(store)
-        lines.append(f"suffix array        {len(index.suffixes):,} entries, {index.bytes_per_token:.2f} bytes a token with the "
-                     "tokens")
+        lines.append(f"suffix array        {len(index.suffixes):,} entries, {index.bytes_per_token:.2f} "
+                     "bytes a token with the tokens")
     except StoreError as error:
         lines.append(f"suffix array        none: {error}")
-    lines += [f"source              {', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
+    lines += ["source              "
+              f"{', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
     return "\n".join(lines)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specdec_lib datastore", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it continues")
+    build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it "
+                                              "continues")
     build.add_argument("path", type=Path, help="folder of the store")
-    build.add_argument("--tokenizer", default="pocket", help="pocket, a directory or a name on the hub (default: %(default)s)")
-    build.add_argument("--python-library", choices=corpus.SPLITS, help="modules of the Python standard library of one side")
-    build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one document each")
-    build.add_argument("--jsonl", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, one document a line")
+    build.add_argument("--tokenizer", default="pocket", help="pocket, a directory or a name on the hub "
+                                                             "(default: %(default)s)")
+    build.add_argument("--python-library", choices=corpus.SPLITS, help="modules of the Python standard "
+                                                                       "library of one side")
+    build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one "
+                                                                                        "document each")
+    build.add_argument("--jsonl", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, one "
+                                                                                         "document a line")
     build.add_argument("--field", default="text", help="the text's name in JSON lines (default: %(default)s)")
-    build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed this many")
-    for name, text in (("info", "say what a store holds"), ("verify", "compare every byte with the checksums")):
+    build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed "
+                                                      "this many")
+    for name, text in (("info", "say what a store "
+                                "holds"), ("verify", "compare every byte with the checksums")):
         one = commands.add_parser(name, help=text)
         one.add_argument("path", type=Path, help="folder of the store")
         one.add_argument("--tokenizer", help="check that the tokens are this tokenizer's")
-    take = commands.add_parser("import-rest", help="make a store of an index file (.idx) of REST's released code")
+    take = commands.add_parser("import-rest", help="make a store of an index file (.idx) of REST's released "
+                                                   "code")
     take.add_argument("source", type=Path, help="the .idx file")
     take.add_argument("path", type=Path, help="folder of the store")
     take.add_argument("--tokenizer", help="the tokenizer the index was made with")
-    take.add_argument("--vocabulary", type=int, help="the number of its token ids, where no tokenizer is at hand")
-    take.add_argument("--u32", action="store_true", help="tokens are 32 bits wide (REST's branch for Llama 3)")
-    take.add_argument("--starts-with", type=int, metavar="ID", help="token that every document starts with, to part them")
+    take.add_argument("--vocabulary", type=int, help="the number of its token ids, where no tokenizer is at "
+                                                     "hand")
+    take.add_argument("--u32", action="store_true", help="tokens are 32 bits wide (REST's branch for Llama "
+                                                         "3)")
+    take.add_argument("--starts-with", type=int, metavar="ID", help="token that every document starts with, "
+                                                                    "to part them")
     return parser
 
 
@@ -150,11 +167,19 @@ def _run(options: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer else None
     if options.command == "build":
         texts = Texts(options.python_library, options.text, options.jsonl, options.field)
-        datastores.build_from_texts(options.path, texts, tokenizer, sources=texts.sources(), max_tokens=options.max_tokens,
+        datastores.build_from_texts(options.path,
+                                    texts,
+                                    tokenizer,
+                                    sources=texts.sources(),
+                                    max_tokens=options.max_tokens,
                                     short_documents="skip")
     elif options.command == "import-rest":
-        datastores.import_rest(options.source, options.path, tokenizer=tokenizer, vocabulary=options.vocabulary,
-                               wide=options.u32, starts_with=options.starts_with)
+        datastores.import_rest(options.source,
+                               options.path,
+                               tokenizer=tokenizer,
+                               vocabulary=options.vocabulary,
+                               wide=options.u32,
+                               starts_with=options.starts_with)
     store = TokenStore.open(options.path, tokenizer)
     if options.command == "verify":
         if (store.path / datastores.suffix_array.MANIFEST).exists():

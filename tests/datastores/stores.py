@@ -14,7 +14,8 @@ from specdec_lib import datastores
 from specdec_lib.datastores import files
 
 #: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
-WIDTHS = [(3, (0, 1, 2)), (300, (0, 255, 256, 299)), (65535, (0, 1, 65534)), (70000, (3, 65535, 65536, 69999))]
+WIDTHS = [(3, (0, 1, 2)), (300, (0, 255, 256, 299)), (65535, (0, 1, 65534)),
+          (70000, (3, 65535, 65536, 69999))]
 
 
 #: Waiting for a disk makes hundreds of stores slow, and none of them outlives its test.
@@ -22,19 +23,26 @@ IN_MEMORY = Path("/dev/shm")
 
 
 def document_lists(ids: Sequence[int], max_documents: int = 6, max_length: int = 14) -> st.SearchStrategy:
-    return st.lists(st.lists(st.sampled_from(ids), min_size=2, max_size=max_length), min_size=1, max_size=max_documents)
+    return st.lists(st.lists(st.sampled_from(ids), min_size=2, max_size=max_length),
+                    min_size=1,
+                    max_size=max_documents)
 
 
 @contextmanager
 def build(documents: list[list[int]], vocabulary: int, **options) -> Iterator[datastores.SuffixIndex]:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder, \
             patch.object(files.os, "fsync", lambda handle: None):
-        store = datastores.build_tokens(Path(folder) / "store", documents, vocabulary, progress=False, **options)
+        store = datastores.build_tokens(Path(folder) / "store",
+                                        documents,
+                                        vocabulary,
+                                        progress=False,
+                                        **options)
         yield datastores.build_suffix_array(store, progress=False)
 
 
 def scan(documents: list[list[int]], context: list[int], max_ngram: int) -> tuple[int, list[int]]:
-    """Longest suffix of the context that occurs with something after it, and where its last tokens are stored."""
+    """Longest suffix of the context that occurs with something after it, and where its last tokens are
+    stored."""
     for length in range(min(max_ngram, len(context)), 0, -1):
         places = []
         start = 1

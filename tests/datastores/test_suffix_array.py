@@ -21,7 +21,8 @@ def questions(draw):
     documents = draw(document_lists(ids))
     own = st.sampled_from(documents).flatmap(lambda d: st.integers(1, len(d)).map(lambda n: d[:n]))
     foreign = st.lists(st.sampled_from([*ids, vocabulary, vocabulary + 1]), min_size=0, max_size=6)
-    contexts = draw(st.lists(st.tuples(foreign, own, foreign).map(lambda parts: sum(parts, [])), min_size=1, max_size=8))
+    contexts = draw(
+        st.lists(st.tuples(foreign, own, foreign).map(lambda parts: sum(parts, [])), min_size=1, max_size=8))
     return vocabulary, documents, contexts, draw(st.integers(1, 8))
 
 
@@ -137,7 +138,8 @@ def test_more_tokens_than_positions_of_32_bits_are_refused(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("vocabulary", [4, 70000])
 def test_entries_found_by_their_keys_are_those_of_a_scan(vocabulary):
-    # Enough entries of each last token that the search goes over the keys, with contexts before, at and after all.
+    # Enough entries of each last token that the search goes over the keys, with contexts before, at and after
+    # all.
     rng = np.random.default_rng(2)
     ids = np.array([0, 1, 2, vocabulary - 1])
     documents = [ids[rng.choice(4, 400, p=[0.6, 0.2, 0.1, 0.1])].tolist() for _ in range(8)]
@@ -152,5 +154,6 @@ def test_entries_found_by_their_keys_are_those_of_a_scan(vocabulary):
             assert (match.length, sorted(index.positions(match).tolist())) == (length, places)
         for token in (0, vocabulary - 1):
             for length in range(1, 9):
-                match, (found, places) = index.longest([token] * length), scan(documents, [token] * length, 16)
+                match, (found,
+                        places) = index.longest([token] * length), scan(documents, [token] * length, 16)
                 assert (match.length, sorted(index.positions(match).tolist())) == (found, places)

@@ -1,4 +1,5 @@
-"""Token stores: round trips, what is refused, and what a kill, a full disk or a second builder leaves behind."""
+"""Token stores: round trips, what is refused, and what a kill, a full disk or a second builder leaves
+behind."""
 from __future__ import annotations
 
 import errno
@@ -45,7 +46,8 @@ def test_documents_come_back_as_they_went_in_for_any_chunk(case, chunk_tokens):
         store = index.store
         assert contents(store) == documents
         assert store.tokens.dtype == (np.uint16 if vocabulary < 65536 else np.uint32)
-        assert (store.count, len(store), store.vocabulary) == (sum(map(len, documents)), len(documents), vocabulary)
+        assert (store.count, len(store), store.vocabulary) == (sum(map(len, documents)), len(documents),
+                                                               vocabulary)
         assert np.flatnonzero(store.tokens == vocabulary).tolist() == [0, *(store.starts[1:] - 1).tolist()]
         store.verify()
 
@@ -56,9 +58,11 @@ def test_the_arrays_are_mapped_read_only_and_the_manifest_says_what_they_are(tmp
         store.tokens[0] = 1
     assert isinstance(store.tokens.base, np.memmap)
     about = json.loads((tmp_path / "store" / "manifest.json").read_text())
-    assert about["sources"] == [{"name": "two documents"}] and about["vocabulary"] == 50 and about["dtype"] == "uint16"
+    assert about["sources"] == [{"name": "two documents"}]
+    assert about["vocabulary"] == 50 and about["dtype"] == "uint16"
     assert (about["documents"], about["tokens"]) == (2, 5)
-    assert sorted(about["files"]) == sorted(p.name for p in (tmp_path / "store").iterdir() if p.suffix == ".npy")
+    assert sorted(about["files"]) == sorted(p.name for p in (tmp_path / "store").iterdir()
+                                            if p.suffix == ".npy")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
 
 
@@ -107,7 +111,8 @@ def test_short_documents_are_counted_when_skipped_and_max_tokens_takes_whole_doc
     store = build(tmp_path / "a", documents, short_documents="skip")
     assert contents(store) == [[1, 2, 3], [4, 5], [6, 7]] and store.manifest["skipped_documents"] == 3
     for limit, count in ((3, 1), (4, 1), (5, 2), (100, 3)):
-        assert contents(build(tmp_path / "a", documents, short_documents="skip", max_tokens=limit)) == contents(store)[:count]
+        assert contents(build(tmp_path / "a", documents, short_documents="skip",
+                              max_tokens=limit)) == contents(store)[:count]
 
 
 def test_truncated_altered_and_foreign_stores_are_refused(tmp_path):
@@ -136,8 +141,10 @@ def test_truncated_altered_and_foreign_stores_are_refused(tmp_path):
     refused(rewrite("tokens.npy", lambda data: data[:-2]), "tokens.npy has 142 bytes, its manifest says 144")
     refused(rewrite("documents.npy", lambda data: b""), "documents.npy has 0 bytes")
     refused(lambda folder: (folder / "tokens.npy").unlink(), "tokens.npy is missing")
-    refused(rewrite("tokens.npy", lambda data: data[:-2] + b"\1\0"), "does not begin and end with a separator")
-    refused(rewrite("tokens.npy", lambda data: data[:130] + b"\7" + data[131:]), "was altered after it was built", verify=True)
+    refused(rewrite("tokens.npy", lambda data: data[:-2] + b"\1\0"), "does not begin and end with a "
+                                                                     "separator")
+    refused(rewrite("tokens.npy", lambda data: data[:130] + b"\7" + data[131:]), "was altered after it was "
+                                                                                 "built", verify=True)
     refused(rewrite("tokens.npy", lambda data: b"\0" * len(data)), "cannot be read")
     refused(manifest(version=7), "version 7 of the format, this library reads version 1")
     refused(manifest(format="other"), "no manifest of a token store")
@@ -165,7 +172,10 @@ def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refu
 
 def test_a_tokenizers_settings_do_not_change_its_fingerprint_and_a_new_token_does(tokenizer):
     before = datastores.tokenizer_fingerprint(tokenizer)
-    tokenizer([CODE, "a"], truncation=True, max_length=4, padding="max_length" if tokenizer.pad_token else False)
+    tokenizer([CODE, "a"],
+              truncation=True,
+              max_length=4,
+              padding="max_length" if tokenizer.pad_token else False)
     assert datastores.tokenizer_fingerprint(tokenizer) == before
     grown = pocket_data.train_tokenizer([CODE * 20], 300, 512)
     assert datastores.tokenizer_fingerprint(grown) == before
@@ -199,7 +209,10 @@ def test_an_interrupted_build_continues_after_its_last_chunk_and_ends_as_if_it_h
     with pytest.raises(StoreError, match="is not built yet: there is only an unfinished store.partial"):
         TokenStore.open(tmp_path / "store")
     again: list[str] = []
-    store = build(tmp_path / "store", texts, encode=lambda batch: again.extend(batch) or as_ids(batch), chunk_tokens=5000)
+    store = build(tmp_path / "store",
+                  texts,
+                  encode=lambda batch: again.extend(batch) or as_ids(batch),
+                  chunk_tokens=5000)
     assert again == texts[-len(again):]
     lost = len(again) - (len(texts) - len(seen))
     assert 0 <= sum(map(len, seen[len(seen) - lost:])) < 5000 + 120
@@ -230,7 +243,10 @@ def test_an_interrupted_build_of_something_else_starts_anew(tmp_path, change):
     elif change == "damaged":
         os.truncate(tmp_path / "store.partial" / "tokens.npy", 200)
     again: list[str] = []
-    store = build(tmp_path / "store", texts, encode=lambda batch: again.extend(batch) or as_ids(batch), chunk_tokens=1000,
+    store = build(tmp_path / "store",
+                  texts,
+                  encode=lambda batch: again.extend(batch) or as_ids(batch),
+                  chunk_tokens=1000,
                   **options)
     assert again == texts and contents(store) == as_ids(texts)
 
@@ -266,7 +282,8 @@ def test_a_full_disk_leaves_the_old_store_at_every_write_and_the_build_can_conti
 
 
 def in_child(work) -> int:
-    """Fork a process that runs ``work``: no second start of Python and its libraries for each of many kills."""
+    """Fork a process that runs ``work``: no second start of Python and its libraries for each of many
+    kills."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -367,5 +384,6 @@ def test_a_second_builder_is_told_who_builds_and_takes_over_when_that_one_is_dea
 def test_a_store_stays_readable_while_and_after_it_is_replaced(tmp_path):
     path = tmp_path / "store"
     old = build(path, [[1, 2, 3]])
-    build(path, [[4, 5]], finish=lambda folder: contents(TokenStore.open(path)) == [[1, 2, 3]] or pytest.fail("gone"))
+    build(path, [[4, 5]],
+          finish=lambda folder: contents(TokenStore.open(path)) == [[1, 2, 3]] or pytest.fail("gone"))
     assert contents(old) == [[1, 2, 3]] and contents(TokenStore.open(path)) == [[4, 5]]

@@ -36,8 +36,11 @@ def questions(draw):
     documents = draw(document_lists(ids, max_documents=8, max_length=30))
     document = draw(st.sampled_from(documents))
     context = document[: draw(st.integers(1, len(document)))]
-    sizes = draw(st.fixed_dictionaries({"max_ngram": st.integers(1, 6), "length": st.integers(1, 6),
-                                        "choices": st.integers(1, 40), "max_matches": st.sampled_from([1, 2, 3, 7, 5000])}))
+    sizes = draw(
+        st.fixed_dictionaries({
+            "max_ngram": st.integers(1, 6), "length": st.integers(1, 6), "choices": st.integers(1, 40),
+            "max_matches": st.sampled_from([1, 2, 3, 7, 5000])
+        }))
     return vocabulary, documents, context, sizes
 
 
@@ -78,7 +81,8 @@ def test_a_uniform_draw_takes_one_match_from_each_part_and_the_same_ones_again(q
     with build(documents, vocabulary) as index:
         drafter = Rest(index, min_ngram=1, subsample="uniform", seed=seed, **sizes)
         tree = propose(drafter, context, vocabulary)
-        assert propose(Rest(index, min_ngram=1, subsample="uniform", seed=seed, **sizes), context, vocabulary) == tree
+        assert propose(Rest(index, min_ngram=1, subsample="uniform", seed=seed, **sizes), context,
+                       vocabulary) == tree
         places = index.positions(drafter.last).tolist()
         keep, count = sizes["max_matches"], len(places)
         if count <= keep:
@@ -113,7 +117,8 @@ def test_drafts_of_large_tries_agree_with_counting():
                 assert tree_paths(tree.tokens, tree.parents) == in_order(full_trie(paths))[:choices]
 
 
-def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: int, first_seed: int, second_seed: int):
+def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: int, first_seed: int,
+                   second_seed: int):
     """The released selection as papers describe it, step by step over paths."""
     heap: list[tuple] = []
     for node in np.random.default_rng(first_seed).permutation(len(paths)).tolist():
@@ -152,8 +157,11 @@ def test_the_released_selection_is_that_of_a_plain_reading(question, seed):
         return
     index = {path: i for i, path in enumerate(nodes)} | {(): -1}
     tokens, parents = [path[-1] for path in nodes], [index[path[:-1]] for path in nodes]
-    kept = released_selection(tokens, parents, [trie[path] for path in nodes], sizes["choices"], seed, seed + 1)
-    assert {nodes[node] for node in kept} == plain_released(nodes, [trie[p] for p in nodes], sizes["choices"], seed, seed + 1)
+    kept = released_selection(tokens, parents, [trie[path] for path in nodes], sizes["choices"], seed,
+                              seed + 1)
+    assert {nodes[node]
+            for node in kept} == plain_released(nodes, [trie[p] for p in nodes], sizes["choices"], seed,
+                                                seed + 1)
     assert kept == sorted(kept) and len(kept) <= sizes["choices"]
 
 
@@ -194,7 +202,8 @@ def test_a_draft_never_crosses_a_document_and_is_no_deeper_than_asked():
 @pytest.mark.parametrize("name", ["max_ngram", "min_ngram", "max_matches", "length", "choices"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
 def test_numbers_below_one_are_refused(name, value):
-    with build([[1, 2]], 5) as index, pytest.raises(ValueError, match=f"{name} is .*expected a whole number, 1 or more"):
+    with build([[1, 2]], 5) as index, pytest.raises(ValueError, match=f"{name} is .*expected a whole number, "
+                                                                      "1 or more"):
         Rest(index, **{name: value})
 
 
@@ -220,19 +229,25 @@ def test_the_registry_knows_rest():
 def pocket(tmp_path_factory):
     model, tokenizer = load_model("pocket")
     texts = [module.text for module in stdlib_modules("train")[:40]]
-    store = datastores.build_from_texts(tmp_path_factory.mktemp("rest") / "store", texts, tokenizer, progress=False)
+    store = datastores.build_from_texts(tmp_path_factory.mktemp("rest") / "store",
+                                        texts,
+                                        tokenizer,
+                                        progress=False)
     return model, tokenizer, datastores.SuffixIndex.open(store)
 
 
-PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ", "class Stack:\n    def __init__(self):\n        self.")
+PROMPTS = ("import os\n\n\ndef read_lines(path):\n   "
+           " ", "class Stack:\n    def __init__(self):\n        self.")
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=3)}
 
 
 @pytest.fixture(scope="module")
 def traces(pocket):
     model, tokenizer, _ = pocket
-    return {name: [record(model, tokenizer(text)["input_ids"], sampling, max_new_tokens=32) for text in PROMPTS]
-            for name, sampling in SAMPLINGS.items()}
+    return {
+        name: [record(model, tokenizer(text)["input_ids"], sampling, max_new_tokens=32) for text in PROMPTS]
+        for name, sampling in SAMPLINGS.items()
+    }
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -245,6 +260,7 @@ def test_rest_emits_the_tokens_of_plain_decoding_and_replays_as_it_runs(pocket, 
         run = generate(model, trace.prompt, Rest(index, **switches), SAMPLINGS[sampling], max_new_tokens=32)
         again = replay(trace, Rest(index, **switches))
         assert run.tokens == trace.tokens == again.tokens
-        assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens) for s in again.steps]
+        assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens)
+                                                                   for s in again.steps]
         accepted += sum(len(step.path) for step in run.steps)
     assert accepted > 0

@@ -22,8 +22,12 @@ def inputs(tmp_path):
 
 def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
     path = inputs / "store"
-    words = ["datastore", "build", str(path), "--text", str(inputs / "a.txt"), "--jsonl", str(inputs / "b.jsonl.gz"),
-             "--field", "output"]
+    words = [
+        "datastore", "build",
+        str(path), "--text",
+        str(inputs / "a.txt"), "--jsonl",
+        str(inputs / "b.jsonl.gz"), "--field", "output"
+    ]
     assert main(words) == 0
     built = capsys.readouterr().out
     store, tokenizer = TokenStore.open(path), load_tokenizer("pocket")
@@ -32,7 +36,8 @@ def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
     assert [source["name"] for source in store.manifest["sources"]] == ["a.txt", "b.jsonl.gz"]
     assert main(["datastore", "info", str(path), "--tokenizer", "pocket"]) == 0
     assert capsys.readouterr().out == built
-    assert f"{store.count:,} in 3 documents" in built and f"{len(SuffixIndex.open(store).suffixes):,} entries" in built
+    assert f"{store.count:,} in 3 documents" in built
+    assert f"{len(SuffixIndex.open(store).suffixes):,} entries" in built
     assert main(["datastore", "verify", str(path)]) == 0
     data = bytearray((path / "suffix_array.npy").read_bytes())
     data[-1] ^= 1
