@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from specdec_lib.decoding.contract import Capture, Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden
 from tests.families import Library
 
 
@@ -102,6 +102,8 @@ FACTORIES: dict[str, Factory] = {
     "PLD": lambda library, family, text, seed: PromptLookup(),
     "PLD short": lambda library, family, text, seed: PromptLookup(2, 3),
     "PLD transformers": lambda library, family, text, seed: PromptLookup(2, 10, variant="transformers"),
+    "PLD+ (h)": lambda library, family, text, seed: PromptLookupHidden(1, 8),
+    "PLD+ (a)": lambda library, family, text, seed: PromptLookupAttention(((0, 1), (1, 3)), 8),
     "SpecDec": lambda library, family, text, seed: DraftModel(library.draft(family), num_tokens=4),
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
     "chaos watching": lambda library, family, text, seed: Chaos(text, seed + 1, capture=_everything(library, family)),
@@ -110,3 +112,5 @@ FACTORIES: dict[str, Factory] = {
 }
 #: Those whose tokens come with probabilities where the target samples: equal in distribution only.
 SAMPLING = {"SpecDec"}
+#: Those that need a model under SDPA; on another they are refused.
+READS_ATTENTION = {"PLD+ (a)"}

@@ -70,7 +70,8 @@ def build(family: str, seed: int = 0, **changes) -> PreTrainedModel:
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **{**_COMMON, **own, **changes})
     try:
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+        attention = "eager" if family == "gemma2" else "sdpa"
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
     except ValueError:
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     return model.eval()

@@ -39,7 +39,7 @@ def held_out_are_part_of_all(values: dict[str, Any]) -> bool:
 
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
-        none_of("lossless_mismatches", "lossless_prompts"),
+        none_of("lossless_unexplained", "lossless_prompts"),
         none_of("replay_mismatches", "replay_runs"),
         none_of("balance_faults", "balance_runs"),
         none_of("oracle_beaten", "balance_runs"),

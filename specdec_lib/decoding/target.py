@@ -30,6 +30,11 @@ def decoder_config(model: PreTrainedModel):
     return model.config.get_text_config(decoder=True)
 
 
+def soft_capped(config) -> bool:
+    """Whether attention scores are capped (Gemma 2), which SDPA cannot do and some releases of transformers leave out."""
+    return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
+
+
 def context_limit(model: PreTrainedModel) -> int | None:
     """Longest sequence the model serves in tokens, None where it states none."""
     return getattr(decoder_config(model), "max_position_embeddings", None)
@@ -280,6 +285,9 @@ def _check_kind(model: PreTrainedModel, longest: int) -> None:
     if model.config._attn_implementation not in ("sdpa", "eager"):
         raise UnsupportedModel(f"{name} uses attn_implementation={model.config._attn_implementation!r}, which takes no tree "
                                "mask; load it with attn_implementation='sdpa' (or 'eager')")
+    if model.config._attn_implementation == "sdpa" and soft_capped(model.config):
+        raise UnsupportedModel(f"{name} caps its attention scores, which SDPA does not do; load it with "
+                               "attn_implementation='eager', as specdec_lib.load_model does")
     if model.config.model_type == "bloom" or any(
             getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))):
         raise UnsupportedModel(f"{name} has ALiBi position biases, which follow the place in the block and not the path "

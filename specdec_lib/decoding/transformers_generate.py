@@ -37,6 +37,11 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
     ValueError
         By ``generate``: if the batch has more than one row, the prompt is padded, or anything but tokens is asked for.
 
+    Notes
+    -----
+    Transformers hands ``generate(stop_strings=..., tokenizer=...)`` to none but its own methods and says that the
+    tokenizer is missing. Pass ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]`` instead.
+
     Examples
     --------
     >>> import specdec_lib

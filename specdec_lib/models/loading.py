@@ -4,10 +4,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import paths
 from ..decoding.generate import check_tokenizer
+from ..decoding.target import soft_capped
 
 #: Names of the shipped models and their folders below the pocket directory.
 POCKET_PARTS = {"pocket": "target", "pocket-draft": "draft"}
@@ -85,13 +86,14 @@ def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torc
             raise FileNotFoundError(f"no model in {folder}: expected a directory with config.json")
         name_or_path = folder
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+    options = {"dtype": kind, "trust_remote_code": trust_remote_code}
+    config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+    attention = "eager" if soft_capped(config) else "sdpa"
     try:
-        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=kind, attn_implementation="sdpa",
-                                                     trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation=attention, **options)
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
-        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=kind, attn_implementation="eager",
-                                                     trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation="eager", **options)
     check_tokenizer(tokenizer, model)
     return model.to(place).eval(), tokenizer

@@ -60,8 +60,8 @@ class Recipe:
     batch: int = 12
     tasks: int = 40_000
     task_rows: float = 0.75
-    target_steps: int = 3400
-    draft_steps: int = 1500
+    target_steps: int = 2000
+    draft_steps: int = 1000
     distill_share: float = 0.5
     muon_rate: float = 6e-3
     adamw_rate: float = 2e-3

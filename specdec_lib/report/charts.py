@@ -61,7 +61,8 @@ def compared(
 
 def spread(values: Sequence[float], spec: str = ".2f") -> str:
     """Median of repeated measurements, with the smallest and the largest in brackets."""
-    return f"{median(values):{spec}} ({min(values):{spec}}–{max(values):{spec}})"
+    # A word joiner on either side of the dash keeps the bracket on one line.
+    return f"{median(values):{spec}} ({min(values):{spec}}\u2060–\u2060{max(values):{spec}})"
 
 
 def _curve(ax: Axes, label: str, curve: Curve, dashes: dict[str, str], markers: bool) -> None:
@@ -83,6 +84,7 @@ def panels(
     *,
     markers: bool = True,
     integers: bool = False,
+    ylim: tuple[float, float] | None = None,
     height: float = 3.6,
 ) -> Figure:
     """Draw panels side by side, one line a label.
@@ -100,13 +102,15 @@ def panels(
         Mark the points.
     integers : bool
         Whole numbers on the x axis.
+    ylim : (float, float), optional
+        Ends of the y axes.
     height : float
         In inches.
     """
     from matplotlib.ticker import MaxNLocator
 
     shared = isinstance(ylabel, str)
-    figure, axes = figures.new(6.8, height, len(content), sharey=shared, squeeze=False)
+    figure, axes = figures.new(5.9, height, len(content), sharey=shared, squeeze=False)
     dashes: dict[str, str] = {}
     for place, (ax, (title, curves)) in enumerate(zip(axes[0], content.items(), strict=True)):
         for label, curve in curves.items():
@@ -116,6 +120,11 @@ def panels(
             ax.set_ylabel(ylabel if shared else ylabel[place])
         if integers:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if ylim:
+            ax.set_ylim(ylim)
+        if not any(len(x) for x, _ in curves.values()):
+            ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center", va="center", color="#666666")
+            ax.set_xticks([])
     _legend(figure, axes[0])
     return figure
 
@@ -127,7 +136,10 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     }
     if len(entries) > 1:
         figure.legend(
-            entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), 3)
+            entries.values(),
+            entries.keys(),
+            loc="outside lower center",
+            ncols=2 if len(entries) == 4 else min(len(entries), 3),
         )
 
 
@@ -220,11 +232,12 @@ def learning_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Se
         }
         for name, curve in curves.items()
     }
-    figure = panels(content, "million tokens seen", "answer tokens right", markers=False, height=4.0)
+    figure = panels(
+        content, "million tokens seen", "answer tokens right", markers=False, height=4.0, ylim=(0, 1.02)
+    )
     for ax in figure.axes:
         for place, line in enumerate(ax.get_lines()):
             line.set(color=figures.PALETTE[place % len(figures.PALETTE)], linestyle=_DASHES[place % 3])
-        ax.set_ylim(0, 1.02)
     figure.legends[0].remove()
     _legend(figure, figure.axes)
     return figure

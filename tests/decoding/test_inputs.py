@@ -162,6 +162,15 @@ def test_a_model_that_ignores_positions_is_found_out(monkeypatch):
         generate(model, [1, 2, 3])
 
 
+def test_capped_attention_scores_under_sdpa_are_refused():
+    # Some releases of transformers run such a model under SDPA without the cap.
+    model = build("gemma2")
+    assert generate(model, [1, 2, 3], max_new_tokens=2).tokens
+    model.config._attn_implementation = "sdpa"
+    with pytest.raises(UnsupportedModel, match="caps its attention scores"):
+        generate(model, [1, 2, 3])
+
+
 class OutOfVocabulary(Silent):
     def propose(self, context, limit):
         return DraftTree.chain([VOCABULARY + 3])

@@ -1,0 +1,171 @@
+"""PLD+ (Somasundaram et al. 2025, section 4): rank the earlier occurrences of the last token by what the model holds.
+
+Let x_t be the last emitted token; its own states are not computed yet. Candidates are the positions j < t with
+x_j = x_t. Variant (h) takes the one whose preceding hidden state is nearest to the current one,
+argmax cos(H_{j-1}, H_{t-1}); variant (a) the one that chosen heads attended to when x_t was chosen,
+argmax max over heads of A_{t-1, j}. The draft is what followed it.
+"""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+
+from ..decoding.contract import Capture, Context
+from ..decoding.tree import EMPTY, DraftTree
+
+AVERAGES = ("trailing", "printed")
+AGGREGATES = ("max", "sum")
+
+
+class _RankedLookup(ABC):
+    """Candidates of PLD+ and the draft that follows the best; variants say how good a candidate is."""
+
+    capture: Capture
+
+    def __init__(self, num_tokens: int, generated: bool):
+        if not isinstance(num_tokens, int) or num_tokens < 1:
+            raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
+        self.num_tokens, self.generated = num_tokens, generated
+        self._places: dict[int, list[int]] = {}
+        self._indexed = 0
+
+    def start(self, context: Context) -> None:
+        self._places, self._indexed = {}, 0
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        tokens, last = context.tokens, len(context.tokens) - 1
+        end = last if self.generated else min(last, context.prompt_length)
+        for place in range(self._indexed, end):
+            self._places.setdefault(tokens[place], []).append(place)
+        self._indexed = max(self._indexed, end)
+        candidates = self._candidates(self._places.get(tokens[last], []))
+        if not candidates:
+            return EMPTY
+        best = self._best(context, candidates)
+        if best is None:
+            return EMPTY
+        return DraftTree.chain(tokens[best + 1: best + 1 + min(self.num_tokens, limit)])
+
+    def _candidates(self, places: list[int]) -> list[int]:
+        return places
+
+    @abstractmethod
+    def _best(self, context: Context, candidates: list[int]) -> int | None:
+        """The candidate to copy from; None for no draft."""
+
+
+class PromptLookupHidden(_RankedLookup):
+    """PLD+ (h): the occurrence whose preceding hidden state is nearest to the current one (equation 1).
+
+    Parameters
+    ----------
+    layer : int
+        Whose states are compared, as transformers counts hidden states: 0 are the embeddings, ``i`` the output of
+        block ``i``. The paper uses 9 for Vicuna-7B.
+    num_tokens : int
+        Tokens drafted (K); the paper uses 70.
+    threshold : float, optional
+        Appendix B.3: candidates whose cosine is below it are left out; where none is left there is no draft.
+    average : int
+        Appendix B.2: compare means of this many states instead of single ones. 1 is no averaging.
+    average_over : {"trailing", "printed"}
+        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the first
+        ``average`` states of the sequence, as the formula reads; all candidates are then equally near and the first one
+        is taken.
+    generated : bool
+        Whether occurrences in the output count as well as those in the prompt.
+
+    Raises
+    ------
+    ValueError
+        If ``num_tokens`` or ``average`` is below 1, ``layer`` negative, ``threshold`` outside [-1, 1]; at the start of a
+        generation, if the model has no such layer.
+    """
+
+    def __init__(self, layer: int, num_tokens: int = 70, *, threshold: float | None = None, average: int = 1,
+                 average_over: str = "trailing", generated: bool = True):
+        super().__init__(num_tokens, generated)
+        if not isinstance(layer, int) or layer < 0:
+            raise ValueError(f"layer is {layer!r}; expected 0 (embeddings) or the number of a block")
+        if threshold is not None and not -1.0 <= threshold <= 1.0:
+            raise ValueError(f"threshold is {threshold}; expected a cosine, -1 to 1, or None")
+        if not isinstance(average, int) or average < 1:
+            raise ValueError(f"average is {average!r}; expected a whole number, 1 or more")
+        if average_over not in AVERAGES:
+            raise ValueError(f"average_over is {average_over!r}; expected one of {', '.join(AVERAGES)}")
+        self.layer, self.threshold, self.average, self.average_over = layer, threshold, average, average_over
+        self.capture = Capture(layers=(layer,))
+
+    def __repr__(self) -> str:
+        return f"PromptLookupHidden(layer={self.layer}, num_tokens={self.num_tokens})"
+
+    def _candidates(self, places: list[int]) -> list[int]:
+        # The first token has no state before it.
+        return places[1:] if places and places[0] == 0 else places
+
+    def _means(self, states: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        if self.average == 1:
+            return states[ends]
+        if self.average_over == "printed":
+            return states[: self.average].mean(0).expand(len(ends), -1)
+        offsets = ends[:, None] - torch.arange(self.average, device=ends.device)
+        inside = (offsets >= 0)[..., None]
+        return (states[offsets.clamp_min(0)] * inside).sum(1) / inside.sum(1)
+
+    def _best(self, context: Context, candidates: list[int]) -> int | None:
+        if len(candidates) == 1 and self.threshold is None:
+            return candidates[0]
+        states = context.hidden(self.layer)
+        ends = torch.tensor([*(j - 1 for j in candidates), len(states) - 1], device=states.device)
+        means = self._means(states, ends).float()
+        cosines = torch.nn.functional.cosine_similarity(means[:-1], means[-1:], dim=-1)
+        best = int(cosines.argmax())
+        if self.threshold is not None and float(cosines[best]) < self.threshold:
+            return None
+        return candidates[best]
+
+
+class PromptLookupAttention(_RankedLookup):
+    """PLD+ (a): the occurrence that induction heads attended to (equation 2, with the column it leaves out).
+
+    Parameters
+    ----------
+    heads : sequence of (int, int)
+        (block, head) pairs, both from 0; :mod:`specdec_lib.heads.induction` finds them. The paper uses 50.
+    num_tokens : int
+        Tokens drafted (K); the paper uses 70.
+    aggregate : {"max", "sum"}
+        Over heads; the paper's choice is ``"max"`` (figure 3).
+    generated : bool
+        Whether occurrences in the output count as well as those in the prompt.
+
+    Raises
+    ------
+    ValueError
+        If ``num_tokens`` is below 1, there are no heads, one is named twice or is negative, or the aggregate is
+        unknown; at the start of a generation, if the model has no such head or its attention cannot be read.
+    """
+
+    def __init__(self, heads: Sequence[tuple[int, int]], num_tokens: int = 70, *, aggregate: str = "max",
+                 generated: bool = True):
+        super().__init__(num_tokens, generated)
+        chosen = tuple((int(block), int(head)) for block, head in heads)
+        if not chosen or len(set(chosen)) != len(chosen) or min(min(pair) for pair in chosen) < 0:
+            raise ValueError(f"heads is {list(heads)!r}; expected one or more different (block, head) pairs, from 0")
+        if aggregate not in AGGREGATES:
+            raise ValueError(f"aggregate is {aggregate!r}; expected one of {', '.join(AGGREGATES)}")
+        self.heads, self.aggregate = chosen, aggregate
+        self.capture = Capture(heads=chosen)
+
+    def __repr__(self) -> str:
+        return f"PromptLookupAttention({len(self.heads)} heads, num_tokens={self.num_tokens})"
+
+    def _best(self, context: Context, candidates: list[int]) -> int | None:
+        if len(candidates) == 1:
+            return candidates[0]
+        rows = context.attention()
+        columns = rows[:, torch.tensor(candidates, device=rows.device)].float()
+        scores = columns.amax(0) if self.aggregate == "max" else columns.sum(0)
+        return candidates[int(scores.argmax())]

@@ -1,0 +1,1 @@
+"""What is learned about a model or identified in it."""

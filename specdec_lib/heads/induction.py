@@ -1,0 +1,180 @@
+"""Induction heads: which attention heads look at what is about to be copied (PLD+, section 4.2.1).
+
+While the model generates, each new token that also occurs in the prompt is a copy; its origin is the occurrence whose
+past agrees longest with the output's. A head is credited where its attention row, at the step that chose the token,
+peaks at that origin.
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from ..decoding.contract import Capture
+from ..decoding.generate import as_token_list, end_tokens
+from ..decoding.sampling import Sampling, choose
+from ..decoding.target import Target, check_model, decoder_config, vocabulary_size
+from ..models.fingerprint import fingerprint
+
+FORMAT = 1
+
+
+def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None:
+    """Where in the prompt the token at ``position`` was copied from.
+
+    Parameters
+    ----------
+    text : sequence of int
+        Prompt and output.
+    position : int
+        Index of a new token.
+    prompt_length : int
+
+    Returns
+    -------
+    int or None
+        The prompt position of the same token with the longest common suffix, the last one among equals; None if the
+        prompt does not have the token.
+    """
+    best, longest = None, 0
+    for place in range(prompt_length):
+        if text[place] != text[position]:
+            continue
+        overlap = 1
+        while overlap <= place and text[place - overlap] == text[position - overlap]:
+            overlap += 1
+        if overlap >= longest:
+            best, longest = place, overlap
+    return best
+
+
+@dataclass(frozen=True)
+class InductionHeads:
+    """What was found in a model.
+
+    Attributes
+    ----------
+    peaks : float array, shape (blocks, heads)
+        Share of the copied tokens at whose origin the head's attention row had its maximum.
+    attention : float array, shape (blocks, heads)
+        Mean attention on the origin (prefix matching).
+    copied : int
+        Copied tokens looked at.
+    fingerprint : str
+        Of the model (:func:`specdec_lib.models.fingerprint.fingerprint`).
+    """
+
+    peaks: np.ndarray
+    attention: np.ndarray
+    copied: int
+    fingerprint: str
+
+    def ranked(self) -> list[tuple[int, int]]:
+        """Heads credited at least once, most often credited first, by mean attention among equals."""
+        blocks, heads = self.peaks.shape
+        found = [(b, h) for b in range(blocks) for h in range(heads) if self.peaks[b, h] > 0]
+        return sorted(found, key=lambda bh: (-self.peaks[bh], -self.attention[bh], bh))
+
+    def top(self, count: int) -> list[tuple[int, int]]:
+        """The ``count`` best heads.
+
+        Raises
+        ------
+        ValueError
+            If ``count`` is below 1 or more than were credited.
+        """
+        ranked = self.ranked()
+        if not 1 <= count <= len(ranked):
+            raise ValueError(f"count is {count}; expected 1 to {len(ranked)}, the heads that were credited")
+        return ranked[:count]
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON, aside and renamed."""
+        path = Path(path)
+        aside = path.with_name(path.name + ".new")
+        aside.write_text(json.dumps({
+            "format": FORMAT, "fingerprint": self.fingerprint, "copied": self.copied,
+            "peaks": self.peaks.tolist(), "attention": self.attention.tolist()}, indent=1) + "\n")
+        os.replace(aside, path)
+
+    @classmethod
+    def load(cls, path: str | Path, model: PreTrainedModel) -> InductionHeads:
+        """Read what :meth:`save` wrote, for the model it was found in.
+
+        Raises
+        ------
+        ValueError
+            If the file is of another format or version, or was made for another model.
+        """
+        try:
+            about = json.loads(Path(path).read_text())
+            version = about["format"]
+        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
+            raise ValueError(f"{path} does not hold induction heads; expected a file written by InductionHeads.save") from None
+        if version != FORMAT:
+            raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: identify the heads again")
+        own = fingerprint(model)
+        if about["fingerprint"] != own:
+            raise ValueError(f"{path} was made for another model (fingerprint {about['fingerprint'][:12]}, this one has "
+                             f"{own[:12]}): identify the heads of this model")
+        return cls(np.array(about["peaks"]), np.array(about["attention"]), about["copied"], own)
+
+
+def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int = 128,
+             sampling: Sampling | None = None, progress: bool = True) -> InductionHeads:
+    """Generate on calibration prompts and credit the heads that look at the origin of what is copied.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Loaded with SDPA attention.
+    prompts : sequence of sequences of int
+        Token ids; input-guided tasks, whose answers copy.
+    max_new_tokens : int
+    sampling : Sampling, optional
+        Greedy by default.
+    progress : bool
+        Show a bar.
+
+    Raises
+    ------
+    ValueError
+        If there are no prompts, nothing was copied, or the model's attention cannot be read.
+    """
+    if not len(prompts):
+        raise ValueError("no prompts; expected at least one calibration prompt")
+    check_model(model)
+    sampling = Sampling() if sampling is None else sampling
+    config = decoder_config(model)
+    blocks, heads = config.num_hidden_layers, config.num_attention_heads
+    every = Capture(heads=tuple((b, h) for b in range(blocks) for h in range(heads)))
+    peaks, weight, copied = np.zeros(blocks * heads), np.zeros(blocks * heads), 0
+    ends = end_tokens(model, None)
+    for prompt in tqdm(prompts, desc="induction heads", unit="prompt", disable=not progress):
+        text = as_token_list(prompt, vocabulary_size(model))
+        length = len(text)
+        with torch.inference_mode(), Target(model, length + max_new_tokens, every) as target:
+            logits = target.extend(text)
+            for _ in range(max_new_tokens):
+                token = choose(logits, sampling, len(text))
+                text.append(token)
+                if token in ends:
+                    break
+                place = origin(text, len(text) - 1, length)
+                if place is not None:
+                    rows = target.attention()
+                    peaks += (rows.argmax(-1) == place).cpu().numpy()
+                    weight += rows[:, place].double().cpu().numpy()
+                    copied += 1
+                logits = target.extend([token])
+    if not copied:
+        raise ValueError(f"none of the new tokens of {len(prompts)} prompts occurs in its prompt; use input-guided prompts")
+    shape = (blocks, heads)
+    return InductionHeads((peaks / copied).reshape(shape), (weight / copied).reshape(shape), copied, fingerprint(model))

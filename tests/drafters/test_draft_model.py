@@ -1,0 +1,127 @@
+"""Drafting with a small model: what is drafted, with which probabilities, and what is refused."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_lib import Sampling, UnsupportedModel, generate
+from specdec_lib.decoding.contract import Context
+from specdec_lib.decoding.sampling import distribution
+from specdec_lib.drafters import DraftModel
+from tests.families import CONTEXT, VOCABULARY, WINDOW, build, perturbed, prompt
+
+
+def context(tokens: list[int], sampling: Sampling = Sampling()) -> Context:
+    return Context(list(tokens), len(tokens), VOCABULARY, sampling)
+
+
+def greedy(model, tokens: list[int], count: int) -> list[int]:
+    """Continuation without any cache."""
+    tokens = list(tokens)
+    for _ in range(count):
+        with torch.inference_mode():
+            tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+    return tokens[-count:]
+
+
+@pytest.fixture(scope="module")
+def small():
+    return build("llama-gqa", seed=3)
+
+
+def test_drafts_are_greedy_continuations_through_acceptance_and_rejection(small):
+    drafter, seen = DraftModel(small, 4), context(prompt(1, 10))
+    drafter.start(seen)
+    for kept, then in ((4, 9), (0, 7), (2, 5), (4, 3), (1, 2), (0, 2)):
+        tree = drafter.propose(seen, 50)
+        assert tree.tokens == greedy(small, seen.tokens, 4) and tree.is_chain and tree.probabilities is None
+        seen.tokens += [*tree.tokens[:kept], then]
+
+
+def test_tokens_emitted_without_being_asked_are_caught_up_with(small):
+    drafter, seen = DraftModel(small, 3), context(prompt(1, 10))
+    drafter.start(seen)
+    drafter.propose(seen, 50)
+    seen.tokens += [5, 6, 7, 8, 9, 10, 11]
+    assert drafter.propose(seen, 50).tokens == greedy(small, seen.tokens, 3)
+
+
+def test_a_limit_shortens_the_draft(small):
+    drafter, seen = DraftModel(small, 4), context(prompt(1, 10))
+    drafter.start(seen)
+    assert drafter.propose(seen, 2).tokens == greedy(small, seen.tokens, 2)
+    seen.tokens.append(8)
+    assert drafter.propose(seen, 4).tokens == greedy(small, seen.tokens, 4)
+
+
+def test_sampled_drafts_carry_the_distribution_they_were_drawn_from(small):
+    sampling = Sampling(0.8, 0.9, 30, seed=4)
+    drafter, seen = DraftModel(small, 4), context(prompt(1, 10), sampling)
+    drafter.start(seen)
+    for _ in range(3):
+        tree = drafter.propose(seen, 50)
+        with torch.inference_mode():
+            rows = small(torch.tensor([seen.tokens + tree.tokens[:-1]]), use_cache=False).logits[0, -4:]
+        torch.testing.assert_close(tree.probabilities, distribution(rows, sampling), rtol=1e-3, atol=1e-5)
+        assert all(row[token] > 0 for row, token in zip(tree.probabilities, tree.tokens, strict=True))
+        seen.tokens += [*tree.tokens[:2], 3]
+
+
+def test_sampled_drafts_depend_on_seed_and_place(small):
+    drafts = []
+    for seed in (0, 1):
+        drafter, seen = DraftModel(small, 8), context(prompt(1, 10), Sampling(1.5, seed=seed))
+        drafter.start(seen)
+        drafts.append(drafter.propose(seen, 50).tokens)
+        drafter.start(seen)
+        assert drafter.propose(seen, 50).tokens == drafts[-1]
+    assert drafts[0] != drafts[1]
+
+
+def test_a_draft_that_is_the_target_is_accepted_whole(llama):
+    run = generate(llama, prompt(1, 10), DraftModel(llama, 4), max_new_tokens=21)
+    assert [step.accepted for step in run.steps] == [4] * 4
+    sampled = generate(llama, prompt(1, 10), DraftModel(llama, 4), Sampling(0.9, seed=2), 21)
+    assert [step.accepted for step in sampled.steps] == [4] * 4
+
+
+def test_the_draft_falls_silent_at_the_end_of_its_own_context(llama):
+    short = perturbed(llama)
+    short.config.max_position_embeddings = 40
+    expected = generate(llama, prompt(2, 30), max_new_tokens=30)
+    run = generate(llama, prompt(2, 30), DraftModel(short, 4), max_new_tokens=30)
+    assert run.tokens == expected.tokens
+    length = 31
+    for step in run.steps:
+        assert step.drafted <= max(0, 40 - length) and (step.drafted == 0) == (length >= 40 or length == 59)
+        length += len(step.tokens)
+
+
+def test_the_draft_falls_silent_past_its_own_window(library):
+    target, windowed = library["mistral"], library["mistral-window"]
+    run = generate(target, prompt(2, WINDOW - 8), DraftModel(windowed, 4), max_new_tokens=20)
+    assert run.tokens == generate(target, prompt(2, WINDOW - 8), max_new_tokens=20).tokens
+    assert run.steps[0].drafted == 4 and run.steps[-1].drafted == 0
+    assert WINDOW + 20 < CONTEXT
+
+
+def test_a_draft_of_another_vocabulary_is_refused_before_any_draft(llama):
+    other = build("llama", vocab_size=VOCABULARY + 8)
+    with pytest.raises(ValueError, match=f"the draft model has {VOCABULARY + 8} token ids, the target {VOCABULARY}"):
+        generate(llama, [1, 2], DraftModel(other))
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.0, "4"])
+def test_a_bad_number_of_tokens_is_refused(small, count):
+    with pytest.raises(ValueError, match="num_tokens is"):
+        DraftModel(small, count)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(TypeError, match="model is a str"):
+        DraftModel("pocket-draft")
+
+
+def test_a_draft_model_that_cannot_be_served_is_refused():
+    with pytest.raises(UnsupportedModel, match="Mamba"):
+        DraftModel(build("mamba"))

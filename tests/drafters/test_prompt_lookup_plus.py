@@ -1,0 +1,144 @@
+"""PLD+ against a reading of the paper's equations on states and attention that transformers itself gives."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate, record, replay
+from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
+from tests import families
+
+NEW = 40
+
+
+def whole_run(model, prompt):
+    return [*prompt, *generate(model, prompt, max_new_tokens=NEW, eos_token_id=[]).tokens]
+
+
+def drafts(run):
+    """Position of the last token and what was proposed there, step by step."""
+    place, out = run.prompt_length, []
+    for step in run.steps:
+        out.append((place, step.tree.tokens))
+        place += len(step.tokens)
+    return out
+
+
+def by_equation(text, last, prompt_length, score, num_tokens, room, generated=True, first=0):
+    """Equation 1 or 2 read aloud: score every earlier occurrence, take the best, copy what followed."""
+    end = last if generated else min(last, prompt_length)
+    places = [j for j in range(first, end) if text[j] == text[last]]
+    if not places:
+        return []
+    best = max(places, key=lambda j: (score(j), -j))
+    return text[best + 1: last + 1][: min(num_tokens, room)]
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("generated", [True, False])
+def test_hidden_variant_copies_from_the_nearest_state(library, layer, generated):
+    model, prompt = library["llama-gqa"], families.prompt(3, 40, 12)
+    text = whole_run(model, prompt)
+    with torch.no_grad():
+        states = model(torch.tensor([text]), output_hidden_states=True).hidden_states[layer][0].double().numpy()
+    run = generate(model, prompt, PromptLookupHidden(layer, 6, generated=generated), max_new_tokens=NEW, eos_token_id=[])
+    assert [*prompt, *run.tokens] == text
+    for last, got in drafts(run):
+        now = states[last - 1]
+
+        def cosine(j):
+            return round(float(states[j - 1] @ now / np.linalg.norm(states[j - 1]) / np.linalg.norm(now)), 5)
+
+        room = len(text) - last - 2
+        assert got == by_equation(text, last, len(prompt), cosine, 6, room, generated, first=1), last
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-gqa"])
+@pytest.mark.parametrize("aggregate", ["max", "sum"])
+def test_attention_variant_copies_from_where_the_heads_looked(library, family, aggregate):
+    model, prompt = library[family], families.prompt(3, 40, 12)
+    heads = [(0, 1), (1, 3), (1, 0)]
+    text = whole_run(model, prompt)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attention = model(torch.tensor([text]), output_attentions=True).attentions
+    model.set_attn_implementation("sdpa")
+    rows = torch.stack([attention[block][0, head] for block, head in heads]).double().numpy()
+    fold = np.max if aggregate == "max" else np.sum
+    run = generate(model, prompt, PromptLookupAttention(heads, 6, aggregate=aggregate), max_new_tokens=NEW, eos_token_id=[])
+    assert [*prompt, *run.tokens] == text
+    for last, got in drafts(run):
+        room = len(text) - last - 2
+        expected = by_equation(text, last, len(prompt), lambda j: round(float(fold(rows[:, last - 1, j])), 5), 6, room)
+        assert got == expected, last
+
+
+def test_one_candidate_gives_what_prompt_lookup_with_single_tokens_gives(library):
+    model = library["llama-gqa"]
+    prompt = list(range(10, 60))
+    for drafter in (PromptLookupHidden(1, 5), PromptLookupAttention([(0, 0)], 5)):
+        plus = generate(model, prompt, drafter, max_new_tokens=20, eos_token_id=[])
+        lookup = generate(model, prompt, PromptLookup(1, 5, variant="transformers"), max_new_tokens=20, eos_token_id=[])
+        text = [*prompt, *plus.tokens]
+        for (last, a), (again, b) in zip(drafts(plus), drafts(lookup), strict=False):
+            if last != again or text[:last].count(text[last]) > 1:
+                break
+            assert a == b
+        assert drafts(plus)[0] == drafts(lookup)[0]
+
+
+def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
+    model, prompt = library["llama-gqa"], families.prompt(3, 40, 12)
+    run = {name: drafts(generate(model, prompt, PromptLookupHidden(1, 6, **options), max_new_tokens=NEW, eos_token_id=[]))
+           for name, options in {"plain": {}, "low": {"threshold": -1.0}, "high": {"threshold": 1.0},
+                                 "one": {"average": 1}, "printed": {"average": 3, "average_over": "printed"}}.items()}
+    assert run["plain"] == run["low"] == run["one"]
+    assert not any(draft for _, draft in run["high"])
+    text = whole_run(model, prompt)
+    for last, got in run["printed"]:
+        expected = by_equation(text, last, len(prompt), lambda j: 0, 6, len(text) - last - 2, first=1)
+        assert got == expected
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "mistral", "qwen2", "qwen3", "gpt-neox", "gemma"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, 0.9, seed=1)], ids=["greedy", "sampled"])
+def test_output_is_that_of_plain_decoding_and_replay_is_the_run(library, family, sampling):
+    model, prompt = library[family], families.prompt(5, 30, 14)
+    plain = generate(model, prompt, None, sampling, 30, [])
+    for drafter in (PromptLookupHidden(1, 8), PromptLookupAttention([(0, 1), (1, 2)], 8)):
+        run = generate(model, prompt, drafter, sampling, 30, [])
+        assert run.tokens == plain.tokens
+        again = replay(record(model, prompt, sampling, 30, [], capture=drafter.capture), drafter)
+        assert drafts(again) == drafts(run)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: PromptLookupHidden(-1), "layer is -1"), (lambda: PromptLookupHidden(1, 0), "num_tokens is 0"),
+    (lambda: PromptLookupHidden(1, threshold=1.5), "threshold is 1.5"),
+    (lambda: PromptLookupHidden(1, average=0), "average is 0"),
+    (lambda: PromptLookupHidden(1, average_over="all"), "average_over is 'all'"),
+    (lambda: PromptLookupAttention([]), "heads is"), (lambda: PromptLookupAttention([(0, 0), (0, 0)]), "heads is"),
+    (lambda: PromptLookupAttention([(0, -1)]), "heads is"),
+    (lambda: PromptLookupAttention([(0, 0)], aggregate="mean"), "aggregate is 'mean'")])
+def test_bad_settings_are_named(make, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        make()
+
+
+@pytest.mark.parametrize("drafter, message", [
+    (PromptLookupHidden(3), "layer is 3"), (PromptLookupAttention([(2, 0)]), "block from 0 to 1"),
+    (PromptLookupAttention([(0, 4)]), "expected a head from 0 to 3")])
+def test_a_layer_or_head_the_model_does_not_have_is_refused(library, drafter, message):
+    with pytest.raises(ValueError, match=message):
+        generate(library["llama-gqa"], [3, 4, 5], drafter, max_new_tokens=4)
+
+
+def test_a_model_whose_attention_cannot_be_read_is_refused(library):
+    model = library["llama"]
+    model.set_attn_implementation("eager")
+    try:
+        with pytest.raises(ValueError, match="sdpa"):
+            generate(model, [3, 4, 5], PromptLookupAttention([(0, 0)]), max_new_tokens=4)
+    finally:
+        model.set_attn_implementation("sdpa")

@@ -1,0 +1,95 @@
+"""Induction heads against a reading of section 4.2.1 on attention that transformers itself gives."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_lib import generate
+from specdec_lib.heads.induction import InductionHeads, identify, origin
+from specdec_lib.models.fingerprint import fingerprint
+from tests import families
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return families.Library(tmp_path_factory.mktemp("models"))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=30), st.data())
+def test_origin_has_the_longest_common_suffix(text, data):
+    length = data.draw(st.integers(1, len(text) - 1))
+    position = data.draw(st.integers(length, len(text) - 1))
+    by_scan = {}
+    for place in range(length):
+        overlap = 0
+        while overlap <= place and text[place - overlap] == text[position - overlap]:
+            overlap += 1
+        if overlap:
+            by_scan[place] = overlap
+    expected = max(by_scan, key=lambda p: (by_scan[p], p)) if by_scan else None
+    assert origin(text, position, length) == expected
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "gpt-neox"])
+def test_scores_are_those_of_eager_attention(library, family):
+    model = library[family]
+    prompts = [list(range(2, 80)), list(range(91, 10, -1))]
+    found = identify(model, prompts, max_new_tokens=20, progress=False)
+    peaks, weight, copied = np.zeros((2, 4)), np.zeros((2, 4)), 0
+    for prompt in prompts:
+        new = generate(model, prompt, max_new_tokens=20).tokens
+        text = [*prompt, *new]
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            rows = torch.stack(model(torch.tensor([text]), output_attentions=True).attentions)[:, 0].numpy()
+        model.set_attn_implementation("sdpa")
+        for position in range(len(prompt), len(text)):
+            place = origin(text, position, len(prompt))
+            if place is None or text[position] == model.config.eos_token_id:
+                continue
+            seen = rows[:, :, position - 1, :position]
+            peaks += seen.argmax(-1) == place
+            weight += seen[..., place]
+            copied += 1
+    assert found.copied == copied > 0
+    assert np.allclose(found.peaks, peaks / copied, atol=0.02)
+    assert np.allclose(found.attention, weight / copied, atol=1e-4)
+
+
+def test_ranking_is_by_peaks_then_attention():
+    heads = InductionHeads(np.array([[0.5, 0.0], [0.5, 0.9]]), np.array([[0.1, 0.9], [0.2, 0.0]]), 10, "x")
+    assert heads.ranked() == [(1, 1), (1, 0), (0, 0)]
+    assert heads.top(2) == [(1, 1), (1, 0)]
+    for count in (0, 4):
+        with pytest.raises(ValueError, match=f"count is {count}"):
+            heads.top(count)
+
+
+def test_saved_heads_load_for_their_model_and_no_other(library, tmp_path):
+    model = library["llama-gqa"]
+    found = identify(model, [list(range(2, 90))], max_new_tokens=10, progress=False)
+    found.save(tmp_path / "heads.json")
+    again = InductionHeads.load(tmp_path / "heads.json", model)
+    assert np.array_equal(found.peaks, again.peaks) and found.ranked() == again.ranked()
+    with pytest.raises(ValueError, match="another model"):
+        InductionHeads.load(tmp_path / "heads.json", library["llama"])
+    (tmp_path / "heads.json").write_text("{}")
+    with pytest.raises(ValueError, match="does not hold induction heads"):
+        InductionHeads.load(tmp_path / "heads.json", model)
+
+
+def test_fingerprint_sees_weights_and_not_the_type_they_are_loaded_in():
+    model = families.build("llama")
+    rounded = families.build("llama").to(torch.bfloat16)
+    assert fingerprint(rounded) == fingerprint(families.build("llama").to(torch.bfloat16).float())
+    assert fingerprint(model) == fingerprint(families.build("llama"))
+    assert fingerprint(model) != fingerprint(families.build("llama", seed=1))
+
+
+def test_nothing_to_look_at_is_an_error(library):
+    with pytest.raises(ValueError, match="no prompts"):
+        identify(library["llama"], [])

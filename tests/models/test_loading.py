@@ -1,0 +1,80 @@
+"""Models and tokenizers from local directories: what is loaded, and what is refused in words."""
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, T5Config
+
+from specdec_lib import generate, load_model, paths
+from specdec_lib.models.loading import POCKET_PARTS, resolve_device, resolve_dtype
+from tests.families import SERVED, VOCABULARY, build, prompt, save, tokenizer
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_a_model_comes_back_as_it_was_saved_ready_to_decode(tmp_path, family):
+    saved = build(family, seed=1)
+    model, words = load_model(save(saved, tmp_path / "model"), device="cpu")
+    assert type(model) is type(saved) and not model.training
+    assert model.dtype == torch.float32 and model.device.type == "cpu"
+    assert model.config._attn_implementation == ("eager" if family == "gemma2" else "sdpa")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), saved.parameters(), strict=True))
+    assert words.decode([34, 35]) == tokenizer().decode([34, 35])
+    assert generate(model, prompt(0, 9), max_new_tokens=4).tokens == generate(saved, prompt(0, 9), max_new_tokens=4).tokens
+
+
+def test_auto_type_is_float32_on_the_cpu_whatever_the_checkpoint_has(tmp_path):
+    folder = save(build("llama").to(torch.bfloat16), tmp_path / "model")
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    assert load_model(folder, device="cpu")[0].dtype == torch.float32
+    assert load_model(folder, device="cpu", dtype="bfloat16")[0].dtype == torch.bfloat16
+    assert load_model(str(folder), device="cpu", dtype=torch.float16)[0].dtype == torch.float16
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_models_are_served(tmp_path, dtype):
+    model, _ = load_model(save(build("llama-gqa"), tmp_path / "model"), device="cpu", dtype=dtype)
+    assert len(generate(model, prompt(0, 9), max_new_tokens=6, eos_token_id=[]).tokens) == 6
+
+
+def test_auto_takes_the_gpu_where_there_is_one():
+    assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert resolve_dtype("auto", torch.device("cuda")) == "auto"
+
+
+@pytest.mark.parametrize("device", ["tpu-of-mine", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(tmp_path, device):
+    with pytest.raises(ValueError, match=f"device is '{device}'.*try 'cpu' or 'auto'"):
+        load_model(tmp_path / "nothing here", device=device)
+
+
+def test_an_unknown_type_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="dtype is 'int3'; expected 'auto' or one of float32"):
+        load_model(tmp_path / "nothing here", device="cpu", dtype="int3")
+
+
+@pytest.mark.parametrize("form", [str, lambda path: path])
+def test_a_directory_that_is_not_there_is_named(tmp_path, form):
+    with pytest.raises(FileNotFoundError, match="no model in .*nothing.*config.json"):
+        load_model(form(tmp_path / "nothing"), device="cpu")
+
+
+@pytest.mark.parametrize("name", POCKET_PARTS)
+def test_a_missing_pocket_model_says_how_to_get_it(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(paths, "POCKET", tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"'{name}' is not in .*make pocket"):
+        load_model(name, device="cpu")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(tmp_path):
+    folder = save(build("llama"), tmp_path / "model", size=VOCABULARY + 5)
+    with pytest.raises(ValueError, match=f"the tokenizer has {VOCABULARY + 5} tokens, the model embeds {VOCABULARY}"):
+        load_model(folder, device="cpu")
+
+
+def test_an_encoder_decoder_model_is_refused(tmp_path):
+    model = AutoModelForSeq2SeqLM.from_config(T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
+                                                       decoder_start_token_id=0))
+    with pytest.raises(ValueError, match="T5"):
+        load_model(save(model, tmp_path / "model"), device="cpu")
