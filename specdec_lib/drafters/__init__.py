@@ -6,6 +6,6 @@ from .rest import Rest
 
 #: Drafters by the name the book gives them.
 REGISTRY = {"PLD": PromptLookup, "PLD+ (h)": PromptLookupHidden, "PLD+ (a)": PromptLookupAttention,
-            "SpecDec": DraftModel}
+            "REST": Rest, "SpecDec": DraftModel}
 
 __all__ = ["REGISTRY", "DraftModel", "PromptLookup", "PromptLookupAttention", "PromptLookupHidden", "Rest"]
