@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from specdec_lib.decoding.contract import Capture, Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden
+from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden, Rest
+from tests.datastores.stores import build
 from tests.families import Library
 
 
@@ -109,6 +110,14 @@ def _everything(library: Library, family: str) -> Capture:
     return Capture(layers=(0, 1, 2), heads=((0, 1), (1, 3)) if rows else ())
 
 
+def rest(text: Sequence[int], seed: int, **switches) -> Rest:
+    """REST over a store of the text itself and of copies with some tokens changed: bushy tries, deep acceptance."""
+    rng = random.Random(seed)
+    copies = [[rng.choice(text) if rng.random() < 0.1 else token for token in text] for _ in range(30)]
+    with build([list(text), *copies], max(text) + 1) as index:
+        return Rest(index, min_ngram=1, **switches)
+
+
 Factory = Callable[[Library, str, Sequence[int], int], object]
 #: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run.
 #: The names up to a blank are those of :data:`specdec_lib.drafters.REGISTRY`.
@@ -118,6 +127,9 @@ FACTORIES: dict[str, Factory] = {
     "PLD transformers": lambda library, family, text, seed: PromptLookup(2, 10, variant="transformers"),
     "PLD+ (h)": lambda library, family, text, seed: PromptLookupHidden(1, 8),
     "PLD+ (a)": lambda library, family, text, seed: PromptLookupAttention(((0, 1), (1, 3)), 8),
+    "REST": lambda library, family, text, seed: rest(text, seed),
+    "REST released": lambda library, family, text, seed: rest(
+        text, seed, subsample="uniform", max_matches=8, selection="released"),
     "SpecDec": lambda library, family, text, seed: DraftModel(library.draft(family), num_tokens=4),
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
     "chaos watching": lambda library, family, text, seed: Chaos(

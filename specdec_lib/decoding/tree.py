@@ -72,6 +72,15 @@ class DraftTree:
         return tree
 
     @classmethod
+    def unchecked(cls, tokens: list[int], parents: list[int]) -> DraftTree:
+        """A tree by construction: for drafters whose compiled loops give its lists as the class itself wants them."""
+        tree = cls.__new__(cls)
+        tree.tokens, tree.parents = tokens, parents
+        tree.probabilities = tree._depths = tree._children = None
+        tree.is_chain = parents == list(range(-1, len(parents) - 1))
+        return tree
+
+    @classmethod
     def from_drafts(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
         """A batch of drafts, common prefixes merged; nodes in order of first appearance."""
         tokens: list[int] = []

@@ -2,9 +2,10 @@
 from .draft_model import DraftModel
 from .prompt_lookup import PromptLookup
 from .prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
+from .rest import Rest
 
 #: Drafters by the name the book gives them.
 REGISTRY = {"PLD": PromptLookup, "PLD+ (h)": PromptLookupHidden, "PLD+ (a)": PromptLookupAttention,
-            "SpecDec": DraftModel}
+            "REST": Rest, "SpecDec": DraftModel}
 
-__all__ = ["REGISTRY", "DraftModel", "PromptLookup", "PromptLookupAttention", "PromptLookupHidden"]
+__all__ = ["REGISTRY", "DraftModel", "PromptLookup", "PromptLookupAttention", "PromptLookupHidden", "Rest"]

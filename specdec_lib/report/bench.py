@@ -28,7 +28,7 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.evaluation import mechanical
-from specdec_lib.report import provenance
+from specdec_lib.report import bench_retrieval, provenance
 from specdec_lib.report.files import write_atomic
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
@@ -213,12 +213,14 @@ def main(argv: list[str] | None = None) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a forward this small is slower on two
     rows = loop_overhead(2 if args.quick else 20) + prompt_lookup(50 if args.quick else 500)
+    rows += bench_retrieval.rows(args.quick)
     torch.set_num_threads(threads)
     rows = (end_to_end(1, 1, 32) if args.quick else end_to_end(4, 3, 96)) + rows
     write_atomic(args.out, json.dumps({"rows": rows, "provenance": provenance.collect()}, indent=1) + "\n")
     width = max(len(r["name"]) for r in rows)
     for r in rows:
-        print(f"{r['name']:{width}}  {r['value']:10.3f} {r['unit']:9} p99 {r['p99']:10.3f}   peer {r['peer_value']:10.3f}   "
-              f"ratio {r['ratio']:.3f} ({r['ratio_spread'][0]:.3f}-{r['ratio_spread'][1]:.3f})   {r['device']}")
+        peer = "no peer" if r["peer"] is None else (f"peer {r['peer_value']:10.3f}   ratio {r['ratio']:.3f} "
+                                                    f"({r['ratio_spread'][0]:.3f}-{r['ratio_spread'][1]:.3f})")
+        print(f"{r['name']:{width}}  {r['value']:10.3f} {r['unit']:9} p99 {r['p99']:10.3f}   {peer}   {r['device']}")
     print(f"written to {args.out}")
     return 0

@@ -1,0 +1,69 @@
+"""What drafts are retrieved from: a token store, and indexes over it."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .build import CHUNK_TOKENS, build_tokens
+from .files import StoreBusy, StoreError
+from .rest_import import import_rest
+from .suffix_array import Match, SuffixIndex, build_suffix_array
+from .tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = [
+    "Match", "StoreBusy", "StoreError", "SuffixIndex", "TokenStore", "build_from_texts", "build_suffix_array",
+    "build_tokens", "import_rest", "tokenizer_fingerprint", "tokenizer_vocabulary"
+]
+
+
+def build_from_texts(path: str | Path,
+                     texts: Iterable[str],
+                     tokenizer: PreTrainedTokenizerBase,
+                     *,
+                     sources: Sequence[dict] = (),
+                     max_tokens: int | None = None,
+                     short_documents: str = "error",
+                     chunk_tokens: int = CHUNK_TOKENS,
+                     suffix_array: bool = True,
+                     progress: bool = True) -> TokenStore:
+    """Tokenize texts, one document each, into a store with its suffix array.
+
+    Special tokens are not added: a text's tokens are what a model would emit inside it.
+
+    Parameters
+    ----------
+    path, sources, max_tokens, short_documents, chunk_tokens, progress
+        As for :func:`~specdec_lib.datastores.build.build_tokens`, which says what happens when it is
+        interrupted.
+    texts : iterable of str
+        A list, or an object that starts again with each ``iter()``.
+    tokenizer : PreTrainedTokenizerBase
+    suffix_array : bool
+        Build the sparse index too.
+
+    Raises
+    ------
+    ValueError, StoreBusy, OSError
+        As for :func:`~specdec_lib.datastores.build.build_tokens`.
+    """
+    def encode(batch: list[str]) -> list[list[int]]:
+        # A document may be longer than any context: that is no reason for the tokenizer's warning.
+        return tokenizer(batch, add_special_tokens=False, return_attention_mask=False,
+                         verbose=False)["input_ids"]
+
+    finish = (lambda folder: build_suffix_array(folder, progress)) if suffix_array else None
+    return build_tokens(path,
+                        texts,
+                        tokenizer_vocabulary(tokenizer),
+                        encode=encode,
+                        fingerprint=tokenizer_fingerprint(tokenizer),
+                        sources=sources,
+                        max_tokens=max_tokens,
+                        short_documents=short_documents,
+                        chunk_tokens=chunk_tokens,
+                        progress=progress,
+                        finish=finish)

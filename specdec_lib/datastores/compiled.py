@@ -1,0 +1,19 @@
+"""Loops over tokens, compiled by numba."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numba import njit
+
+
+def compiled(function: Callable) -> Callable:
+    """Compile ``function`` on its first call; the machine code is kept on disk where a folder for it can be
+    written.
+
+    An installation that cannot be written to, run by a user without a home, has no such folder: there each
+    process compiles anew (a second or two).
+    """
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        return njit(nogil=True)(function)

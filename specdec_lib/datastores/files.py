@@ -1,0 +1,228 @@
+"""Files that are there whole or not at all, and one builder at a time."""
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+
+class StoreError(ValueError):
+    """A datastore that cannot be used: missing, truncated, altered, of another version or another
+    tokenizer."""
+
+
+class StoreBusy(StoreError):
+    """Another process is building this datastore."""
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """The neighbour of ``path`` whose name has ``suffix`` added."""
+    return path.with_name(path.name + suffix)
+
+
+def write(file: BinaryIO, data: Any) -> None:
+    """Write bytes or an array's memory; every byte of a datastore passes here."""
+    file.write(data)
+
+
+def flush(file: BinaryIO) -> None:
+    """Bring what was written onto the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Bring the names in ``folder`` onto the disk: a rename counts only then."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Write a JSON file aside and rename it."""
+    aside = beside(path, ".new")
+    with aside.open("wb") as file:
+        write(file, (json.dumps(content, indent=1) + "\n").encode())
+        flush(file)
+    os.replace(aside, path)
+    flush_folder(path.parent)
+
+
+def read_json(path: Path) -> dict | None:
+    """The object in a JSON file; None where there is no file or no object in it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+#: Bytes of the header of a one-dimensional array: NumPy leaves room in it for the array to grow.
+NPY_HEADER = 128
+
+
+def npy_header(file: BinaryIO, dtype: np.dtype, length: int) -> None:
+    """Write the header of a one-dimensional array at the beginning of ``file``.
+
+    Raises
+    ------
+    RuntimeError
+        If this NumPy writes headers of another size.
+    """
+    file.seek(0)
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (length,)})
+    if file.tell() != NPY_HEADER:
+        raise RuntimeError(f"NumPy {np.__version__} writes a header of {file.tell()} bytes, expected "
+                           f"{NPY_HEADER}")
+
+
+def describe(path: Path) -> dict:
+    """Size in bytes and sha256 of a file, as manifests hold them."""
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def check_sizes(folder: Path, files: dict[str, dict]) -> None:
+    """Refuse missing and truncated files.
+
+    Raises
+    ------
+    StoreError
+    """
+    for name, about in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise StoreError(f"{path} is missing: the datastore is damaged; build it again")
+        if path.stat().st_size != about["bytes"]:
+            raise StoreError(f"{path} has {path.stat().st_size} bytes, its manifest says {about['bytes']}: "
+                             "the datastore is damaged; build it again")
+
+
+def check_sums(folder: Path, files: dict[str, dict]) -> None:
+    """Refuse altered files.
+
+    Raises
+    ------
+    StoreError
+    """
+    for name, about in files.items():
+        if describe(folder / name)["sha256"] != about["sha256"]:
+            raise StoreError(f"{folder / name} was altered after it was built (its sha256 differs from the "
+                             "manifest's); build it again")
+
+
+def open_array(path: Path, dtype: np.dtype, length: int) -> np.ndarray:
+    """Map a one-dimensional array into memory, read-only.
+
+    Raises
+    ------
+    StoreError
+        If the file holds anything else.
+    """
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise StoreError(f"{path} cannot be read ({error}); build the datastore again") from None
+    if array.dtype != dtype or array.shape != (length,):
+        raise StoreError(f"{path} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of "
+                         f"shape ({length},): the datastore is damaged; build it again")
+    return np.asarray(array)
+
+
+def swap_in(new: Path, target: Path) -> None:
+    """Put the folder ``new`` in the place of ``target``; :func:`present` finds one of the two at any
+    moment."""
+    old = beside(target, ".old")
+    if target.exists():
+        if old.exists():
+            shutil.rmtree(old)
+        os.rename(target, old)
+    os.rename(new, target)
+    flush_folder(target.parent)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def present(target: Path) -> Path:
+    """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two
+    renames."""
+    old = beside(target, ".old")
+    return old if not target.exists() and old.exists() else target
+
+
+def recover(target: Path) -> None:
+    """Undo a replacement that was interrupted; called by whoever holds the lock."""
+    old = beside(target, ".old")
+    if target.exists():
+        if old.exists():
+            shutil.rmtree(old)
+    elif old.exists():
+        os.rename(old, target)
+
+
+def start_time(pid: int) -> str | None:
+    """When a process was started, in a form that only compares; None where it is not there or cannot be
+    asked."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+class BuildLock:
+    """Only one process at a time builds ``target``.
+
+    The lock is the kernel's (``flock``), so it ends with its process however that ends; the file's text,
+    process id and start time, is there to name the holder.
+
+    Raises
+    ------
+    StoreBusy
+        On entering, if another builder holds it.
+    """
+
+    def __init__(self, target: Path):
+        self.target, self.path = target, beside(target, ".lock")
+        self._handle = -1
+
+    def __enter__(self) -> BuildLock:
+        while True:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(handle)
+                raise StoreBusy(f"{self.target} is being built by another process ({self._holder()}): wait "
+                                "until it has ended, or stop it; what it has done so far is kept") from None
+            try:
+                current = os.fstat(handle).st_ino == os.stat(self.path).st_ino
+            except FileNotFoundError:
+                current = False
+            if current:
+                break
+            os.close(handle)  # the last holder removed the file between our two calls
+        self._handle = handle
+        text = json.dumps({"pid": os.getpid(), "started": start_time(os.getpid()),
+                           "since": time.strftime("%Y-%m-%d %H:%M:%S")})
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, text.encode(), 0)
+        return self
+
+    def _holder(self) -> str:
+        about = read_json(self.path) or {}
+        return f"process {about.get('pid', 'unknown')}, since {about.get('since', 'unknown')}"
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.path.unlink(missing_ok=True)
+        os.close(self._handle)

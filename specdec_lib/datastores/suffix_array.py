@@ -1,0 +1,408 @@
+"""Sparse retrieval: where the last tokens occurred before, by one search in a suffix array of the reversed
+tokens.
+
+REST searches a suffix array once for each suffix length, from the longest down (REST, Algorithm 1). Reversed,
+the suffixes of a context are prefixes of one string: its place in the sorted order is found once, and its two
+neighbours there share the longest suffix with it.
+
+An entry is a position ``p`` of the store whose token has a successor in the same document, sorted by the
+tokens read backwards from ``p``. A position without a continuation is no pair (context, continuation) of
+REST's datastore (section 3.1) and is left out.
+
+Every 64th entry's last tokens are kept as one number of 64 bits. The search goes over these first, which stay
+in the processor's cache: in a large store each entry it looks at costs two reads from memory.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pydivsufsort
+from tqdm.auto import tqdm
+
+from . import files
+from .compiled import compiled
+from .files import StoreError
+from .tokens import TokenStore
+
+FORMAT, VERSION = "specdec-lib suffix array of reversed tokens", 1
+MANIFEST = "suffix_array.json"
+_WRITE_ENTRIES = 1 << 22
+#: Entries from one key to the next.
+STRIDE = 64
+
+
+class Match(NamedTuple):
+    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is
+    none."""
+
+    length: int
+    start: int
+    stop: int
+
+
+@compiled
+def _shared(tokens, position, context, last, known, limit):
+    """Number of tokens, up to ``limit``, that agree reading backwards; ``known`` of them do."""
+    i = known
+    while i < limit and np.int64(tokens[position - i]) == context[last - i]:
+        i += 1
+    return i
+
+
+@compiled
+def _agree(tokens, position, context, last, length):
+    """Whether ``length`` tokens agree reading backwards."""
+    return _shared(tokens, position, context, last, 0, length) == length
+
+
+@compiled
+def _first_shorter(tokens, suffixes, context, last, length, inside, end):
+    """First entry of ``inside + 1 .. end`` that shares fewer than ``length`` tokens; ``end`` if none does."""
+    step = 1
+    while inside + step < end and _agree(tokens, suffixes[inside + step], context, last, length):
+        inside += step
+        step *= 2
+    end = min(end, inside + step)
+    while end - inside > 1:
+        middle = (inside + end) // 2
+        if _agree(tokens, suffixes[middle], context, last, length):
+            inside = middle
+        else:
+            end = middle
+    return end
+
+
+@compiled
+def _last_shorter(tokens, suffixes, context, last, length, inside, begin):
+    """Last entry of ``begin .. inside - 1`` that shares fewer than ``length`` tokens; ``begin`` if none
+    does."""
+    step = 1
+    while inside - step > begin and _agree(tokens, suffixes[inside - step], context, last, length):
+        inside -= step
+        step *= 2
+    begin = max(begin, inside - step)
+    while inside - begin > 1:
+        middle = (inside + begin) // 2
+        if _agree(tokens, suffixes[middle], context, last, length):
+            inside = middle
+        else:
+            begin = middle
+    return begin
+
+
+@compiled
+def _bracket(keys, wanted, begin, end):
+    """Entries between which a key's place is, of ``begin - 1 .. end``: those before sort before it, those
+    from the second on after it."""
+    # Keys outside the range, or none.
+    low, high = (begin + STRIDE - 1) // STRIDE - 1, (end - 1) // STRIDE + 1
+    first, last = low, high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if keys[middle] < wanted:
+            low = middle
+        else:
+            high = middle
+    below = begin - 1 if low == first else low * STRIDE
+    low, high = high - 1, last
+    while high - low > 1:
+        middle = (low + high) // 2
+        if keys[middle] <= wanted:
+            low = middle
+        else:
+            high = middle
+    return below, end if high == last else high * STRIDE
+
+
+@compiled
+def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
+    """Length of the longest suffix of ``context[:count]`` that has entries, and their range.
+
+    Parameters
+    ----------
+    tokens : uint16 or uint32 array, shape (T,)
+    suffixes : int32 array, shape (entries,)
+    first : int64 array, shape (vocabulary + 1,)
+        Where the entries of each last token start.
+    keys : uint64 array, shape (ceil(entries / 64),)
+        The last four (uint16) or two (uint32) tokens of every 64th entry.
+    context : int64 array
+    count, max_ngram : int
+
+    Returns
+    -------
+    length, start, stop : int
+    """
+    vocabulary, last = len(first) - 1, count - 1
+    # An id that the store cannot hold, the separator's among them, ends what can match.
+    limit = 0
+    while limit < max_ngram and limit < count and 0 <= context[last - limit] < vocabulary:
+        limit += 1
+    if limit == 0:
+        return 0, 0, 0
+    begin, end = first[context[last]], first[context[last] + 1]
+    if begin == end:
+        return 0, 0, 0
+    below, above = begin - 1, end  # the context's place is between these two entries
+    below_shared, above_shared = 1, 1
+    in_key = 8 // tokens.itemsize
+    if end - begin > 2 * STRIDE and limit >= in_key:
+        wanted = np.uint64(0)
+        for i in range(in_key):
+            wanted = (wanted << np.uint64(8 * tokens.itemsize)) | np.uint64(context[last - i])
+        below, above = _bracket(keys, wanted, begin, end)
+        if below >= begin:
+            below_shared = _shared(tokens, suffixes[below], context, last, 1, limit)
+        if above < end:
+            above_shared = _shared(tokens, suffixes[above], context, last, 1, limit)
+    while above - below > 1:
+        middle = (below + above) // 2
+        position = suffixes[middle]
+        shared = _shared(tokens, position, context, last, min(below_shared, above_shared), limit)
+        if shared < limit and np.int64(tokens[position - shared]) < context[last - shared]:
+            below, below_shared = middle, shared
+        else:
+            above, above_shared = middle, shared
+    length = max(below_shared if below >= begin else 0, above_shared if above < end else 0)
+    if length == 1:
+        return 1, begin, end
+    start, stop = above, above
+    if below >= begin and below_shared == length:
+        start = _last_shorter(tokens, suffixes, context, last, length, below, begin - 1) + 1
+    if above < end and above_shared == length:
+        stop = _first_shorter(tokens, suffixes, context, last, length, above, end)
+    return length, start, stop
+
+
+@dataclass(frozen=True, eq=False)
+class SuffixIndex:
+    """The suffix array of a store's reversed tokens, memory-mapped.
+
+    Attributes
+    ----------
+    store : TokenStore
+    suffixes : int32 array, shape (entries,)
+        Positions in ``store.tokens``, sorted by the tokens read backwards from there; read-only.
+    first : int64 array, shape (vocabulary + 1,)
+        The entries whose last token is ``t`` are ``first[t]`` to ``first[t + 1]``.
+    keys : uint64 array, shape (ceil(entries / 64),)
+        The last four (uint16) or two (uint32) tokens of every 64th entry.
+    arrays : tuple
+        Tokens, suffixes, first and keys: what :func:`longest_suffix` takes.
+    """
+
+    store: TokenStore
+    suffixes: np.ndarray
+    first: np.ndarray
+    keys: np.ndarray
+    arrays: tuple[np.ndarray, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrays", (self.store.tokens, self.suffixes, self.first, self.keys))
+
+    @classmethod
+    def open(cls, store: TokenStore | str | Path) -> SuffixIndex:
+        """Open the index beside a store's tokens.
+
+        Raises
+        ------
+        StoreError
+            If there is none, or it is truncated, of another version or of other tokens.
+        """
+        if not isinstance(store, TokenStore):
+            store = TokenStore.open(store)
+        path = store.path / MANIFEST
+        about = files.read_json(path)
+        if about is None or about.get("format") != FORMAT:
+            raise StoreError(f"{store.path} has no suffix array: build one with 'python -m specdec_lib "
+                             "datastore build', or with specdec_lib.datastores.build_suffix_array")
+        if about["version"] != VERSION:
+            raise StoreError(f"{path} has version {about['version']} of the format, this library reads "
+                             f"version {VERSION}; build the suffix array again")
+        if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
+            raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array "
+                             "again")
+        files.check_sizes(store.path, about["files"])
+        return cls(
+            store, files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), about["entries"]),
+            files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1),
+            files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-about["entries"] // STRIDE)))
+
+    def __repr__(self) -> str:
+        return f"SuffixIndex({len(self.suffixes):,} entries of {self.store!r})"
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of all arrays for each token, all of which a long run brings into memory."""
+        size = sum(array.nbytes for array in (self.store.starts, *self.arrays))
+        return size / self.store.count
+
+    def longest(self, context: list[int] | np.ndarray, max_ngram: int = 16) -> Match:
+        """Find the longest suffix of ``context`` that the store continues, and all its occurrences.
+
+        Parameters
+        ----------
+        context : sequence of int
+        max_ngram : int
+            Longest suffix looked for.
+
+        Returns
+        -------
+        Match
+
+        Raises
+        ------
+        ValueError
+            If ``max_ngram`` is below 1.
+        """
+        if not isinstance(max_ngram, int) or max_ngram < 1:
+            raise ValueError(f"max_ngram is {max_ngram!r}; expected a whole number, 1 or more")
+        tail = np.array(context[-max_ngram:], dtype=np.int64)
+        return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram))
+
+    def occurrences(self, context: list[int] | np.ndarray, length: int) -> Match:
+        """Find the occurrences of the last ``length`` tokens; a match of length 0 where the store has none.
+
+        Raises
+        ------
+        ValueError
+            If ``length`` is below 1 or the context shorter.
+        """
+        if len(context) < length:
+            raise ValueError(f"length is {length}, the context has {len(context)} tokens; expected no more "
+                             "than it has")
+        match = self.longest(context, length)
+        return match if match.length == length else Match(0, 0, 0)
+
+    def positions(self, match: Match) -> np.ndarray:
+        """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the
+        entries."""
+        return self.suffixes[match.start: match.stop]
+
+    def verify(self) -> None:
+        """Read every byte of the index and of its store and compare with the checksums.
+
+        Raises
+        ------
+        StoreError
+        """
+        self.store.verify()
+        files.check_sums(self.store.path, files.read_json(self.store.path / MANIFEST)["files"])
+
+
+@compiled
+def _keep_continued(sorted_bytes, width, tokens, first):
+    """Turn offsets of bytes into positions, in place, without those that are separators or before one.
+
+    Returns their number; counts the entries of each token ``t`` in ``first[t + 1]``.
+    """
+    separator, size, kept = tokens[0], len(tokens), 0
+    for i in range(len(sorted_bytes)):
+        offset = sorted_bytes[i]
+        if offset % width:
+            continue
+        position = size - 1 - offset // width
+        token = tokens[position]
+        if token != separator and tokens[position + 1] != separator:
+            first[token + 1] += 1
+            sorted_bytes[kept] = position
+            kept += 1
+    return kept
+
+
+@compiled
+def _make_keys(tokens, suffixes):
+    """The last tokens of every 64th entry, as one number each; zeros from a separator on, behind which no
+    order counts."""
+    in_key = 8 // tokens.itemsize
+    keys = np.zeros((len(suffixes) + STRIDE - 1) // STRIDE, np.uint64)
+    for i in range(len(keys)):
+        position = suffixes[i * STRIDE]
+        j = 0
+        while j < in_key and (j == 0 or tokens[position - j + 1] != tokens[0]):
+            keys[i] |= np.uint64(tokens[position - j]) << np.uint64(64 - 8 * tokens.itemsize * (j + 1))
+            j += 1
+    return keys
+
+
+def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
+    """The tokens backwards as big-endian numbers of as few bytes as the separator needs: they sort as the
+    tokens do.
+
+    Returns
+    -------
+    uint8 array, shape (T, width)
+    """
+    width = (vocabulary.bit_length() + 7) // 8
+    out = np.empty((len(tokens), width), np.uint8)
+    for begin in range(0, len(tokens), _WRITE_ENTRIES):
+        part = tokens[::-1][begin: begin + _WRITE_ENTRIES]
+        for i in range(width):
+            out[begin: begin + len(part), i] = (part >> (8 * (width - 1 - i))) & 0xFF
+    return out
+
+
+def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
+    """Sort a store's reversed tokens and write the index beside them.
+
+    Everything is in memory while this runs: 5 bytes for each byte of a token's id, that is 10 bytes a token
+    for vocabularies up to 65 535 and 15 above, beside the mapped tokens; 9 in place of 5 from 2**31 such
+    bytes on.
+
+    Parameters
+    ----------
+    store : TokenStore or path
+    progress : bool
+        Show a bar.
+
+    Raises
+    ------
+    ValueError
+        If the store has 2**31 tokens or more: positions are 32 bits wide. Build several stores.
+    OSError
+        If the disk is full. The store stays without an index.
+    """
+    if not isinstance(store, TokenStore):
+        store = TokenStore.open(store)
+    size = len(store.tokens)
+    if size >= 2**31:
+        raise ValueError(f"{store.path} has {size} tokens and separators; a suffix array takes fewer than "
+                         f"{2**31}: build several smaller stores, or one with max_tokens")
+    folder = store.path
+    (folder / MANIFEST).unlink(missing_ok=True)
+    first = np.zeros(store.vocabulary + 1, np.int64)
+    with tqdm(desc="suffix array", total=3, unit=" stages", disable=not progress) as bar:
+        text = reversed_bytes(store.tokens, store.vocabulary)
+        width = text.shape[1]
+        entries = pydivsufsort.divsufsort(text.reshape(-1))
+        del text
+        bar.update()
+        count = _keep_continued(entries, width, store.tokens, first)
+        np.cumsum(first, out=first)
+        bar.update()
+        _write_array(folder / "suffix_array.npy", entries[:count], np.dtype(np.int32))
+        _write_array(folder / "first.npy", first, np.dtype(np.int64))
+        _write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
+        bar.update()
+    about = {name: files.describe(folder / name) for name in ("suffix_array.npy", "first.npy", "keys.npy")}
+    files.write_json(folder / MANIFEST, {
+        "format": FORMAT, "version": VERSION, "entries": count, "files": about,
+        "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"]})
+    return SuffixIndex.open(store)
+
+
+def _write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
+    aside = files.beside(path, ".new")
+    try:
+        with aside.open("wb") as file:
+            files.npy_header(file, dtype, len(array))
+            for begin in range(0, len(array), _WRITE_ENTRIES):
+                files.write(file, np.ascontiguousarray(array[begin: begin + _WRITE_ENTRIES], dtype).data)
+            files.flush(file)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    aside.replace(path)

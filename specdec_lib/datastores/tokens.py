@@ -1,0 +1,194 @@
+"""The token store under every retrieval method: tokens, document boundaries, and a manifest of what they are.
+
+A store is a folder. ``tokens.npy`` holds all documents, each between two separators; the separator is the id
+``vocabulary``, which no context has, so that neither a match nor a continuation crosses a document.
+``documents.npy`` holds where each document starts. ``manifest.json`` says which vocabulary, tokenizer and
+sources these are, with size and sha256 of each file. The arrays are memory-mapped.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import files
+from .files import StoreError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FORMAT, VERSION = "specdec-lib token store", 1
+MANIFEST = "manifest.json"
+#: Largest vocabulary; one id more is the separator.
+LARGEST_VOCABULARY = 2**32 - 1
+
+
+def token_dtype(vocabulary: int) -> np.dtype:
+    """The smaller of uint16 and uint32 that holds the ids below ``vocabulary`` and the separator.
+
+    Raises
+    ------
+    ValueError
+        If ``vocabulary`` is below 1 or needs more than 32 bits.
+    """
+    if not isinstance(vocabulary, int) or not 1 <= vocabulary <= LARGEST_VOCABULARY:
+        raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to "
+                         f"{LARGEST_VOCABULARY}")
+    return np.dtype(np.uint16 if vocabulary < 2**16 else np.uint32)
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """sha256 of a tokenizer's vocabulary and merges.
+
+    Settings that can change from call to call, padding and truncation, do not count.
+    """
+    merges = None
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        merges = json.loads(backend.to_str())["model"].get("merges")
+        if merges is not None:
+            # Written as "a b" or as ["a", "b"], depending on the version of tokenizers.
+            merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
+    return hashlib.sha256(json.dumps([vocabulary, merges]).encode()).hexdigest()
+
+
+def tokenizer_vocabulary(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Number of token ids of a tokenizer: one more than the largest."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class TokenStore:
+    """Tokens of many documents, memory-mapped.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    manifest : dict
+    tokens : uint16 or uint32 array, shape (T,)
+        Documents and separators, a separator first and last; read-only.
+    starts : int64 array, shape (documents + 1,)
+        Where each document starts in ``tokens``; the last entry is T. Document ``i`` is
+        ``tokens[starts[i]:starts[i + 1] - 1]``.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    tokens: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def open(cls, path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> TokenStore:
+        """Open a finished store.
+
+        Sizes are checked; the contents only by :meth:`verify`, which reads everything.
+
+        Parameters
+        ----------
+        path : path
+            The folder.
+        tokenizer : PreTrainedTokenizerBase, optional
+            Refuse a store whose tokens are another tokenizer's.
+
+        Raises
+        ------
+        StoreError
+            If there is no store, or it is unfinished, truncated, of another version or of another tokenizer.
+        """
+        path = Path(path).expanduser()
+        folder = files.present(path)
+        if not (folder / MANIFEST).is_file():
+            raise StoreError(_what_is_there(path))
+        manifest = files.read_json(folder / MANIFEST)
+        if manifest is None or manifest.get("format") != FORMAT:
+            raise StoreError(f"{folder / MANIFEST} is no manifest of a token store; name a folder made by "
+                             "'python -m specdec_lib datastore build'")
+        if manifest["version"] != VERSION:
+            raise StoreError(f"{path} has version {manifest['version']} of the format, this library reads "
+                             f"version {VERSION}; build it again, or use the library it was built with")
+        store_files = manifest["files"]
+        files.check_sizes(folder, store_files)
+        dtype = token_dtype(manifest["vocabulary"])
+        length = manifest["tokens"] + manifest["documents"] + 1
+        tokens = files.open_array(folder / "tokens.npy", dtype, length)
+        starts = files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
+        # The kernels walk from separator to separator and check no bounds.
+        if tokens[0] != manifest["vocabulary"] or tokens[-1] != manifest["vocabulary"]:
+            raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: it was "
+                             "altered; build it again")
+        store = cls(folder, manifest, tokens, starts)
+        if tokenizer is not None:
+            store.check_tokenizer(tokenizer)
+        return store
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids; the separator is the id after them."""
+        return self.manifest["vocabulary"]
+
+    @property
+    def count(self) -> int:
+        """Number of tokens, separators not counted."""
+        return self.manifest["tokens"]
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return self.manifest["documents"]
+
+    def __repr__(self) -> str:
+        return (f"TokenStore({str(self.path)!r}: {self.count:,} tokens in {len(self):,} documents, "
+                f"vocabulary {self.vocabulary})")
+
+    def document(self, index: int) -> np.ndarray:
+        """Tokens of one document, read-only.
+
+        Raises
+        ------
+        IndexError
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"document {index} of {len(self)}; expected 0 to {len(self) - 1}")
+        return self.tokens[self.starts[index]: self.starts[index + 1] - 1]
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Refuse another tokenizer than the one the store was built with.
+
+        Raises
+        ------
+        StoreError
+            If it is another one, or if the store does not know its own (built from token ids).
+        """
+        known = self.manifest["tokenizer"]
+        if known is None:
+            raise StoreError(f"{self.path} was built from token ids without a tokenizer, so it cannot be "
+                             "checked that they are this tokenizer's; build it with one")
+        if known != tokenizer_fingerprint(tokenizer):
+            raise StoreError(f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, "
+                             f"yours is {tokenizer_fingerprint(tokenizer)[:12]}); build a store for this "
+                             "model")
+
+    def verify(self) -> None:
+        """Read every byte and compare it with the manifest's checksums.
+
+        Raises
+        ------
+        StoreError
+            If a file was altered.
+        """
+        files.check_sums(self.path, self.manifest["files"])
+
+
+def _what_is_there(path: Path) -> str:
+    if files.beside(path, ".partial").is_dir():
+        return (f"{path} is not built yet: there is only an unfinished {path.name}.partial beside it; run "
+                "its build again, it continues where it was interrupted")
+    if not path.exists():
+        return f"no datastore at {path}: build one with 'python -m specdec_lib datastore build'"
+    return (f"{path} is no datastore: it has no {MANIFEST}; name a folder made by "
+            "'python -m specdec_lib datastore build'")

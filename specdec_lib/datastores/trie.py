@@ -1,0 +1,208 @@
+"""The trie of what followed a match, best nodes first, without building the rest of it.
+
+Each match is a path: the tokens that follow it, up to ``length`` of them or the end of its document. A node
+is a prefix of such paths and its weight their number (REST, section 3.2, Algorithm 2). A node never weighs
+more than its parent, so nodes come out in order of weight from a heap that holds only children of nodes that
+came out before, and the first ``c`` are closed under "parent of".
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from .compiled import compiled
+
+
+@compiled
+def _mix(number):
+    """One step of SplitMix64 (Steele, Lea, Flood 2014): 64 bits that look random from any 64 bits."""
+    z = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@compiled
+def sample_uniform(suffixes, start, stop, keep, seed, out):
+    """``keep`` of the entries ``start .. stop - 1``, one from each of ``keep`` equal parts, each as likely as
+    any.
+
+    The draw is a function of ``seed`` and the range alone, so a replay draws the same.
+    """
+    size = stop - start
+    state = _mix(np.uint64(seed) ^ _mix(np.uint64(start)) ^ (np.uint64(stop) << np.uint64(32)))
+    for i in range(keep):
+        begin, end = start + i * size // keep, start + (i + 1) * size // keep
+        state = _mix(state)
+        out[i] = suffixes[begin + np.int64(state % np.uint64(end - begin))]
+
+
+@compiled
+def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
+    """The ``keep`` entries whose continuations, cut to ``length`` tokens, come first in order of token ids.
+
+    A continuation that its document's end cuts off comes before those that extend it. ``counts`` is scratch:
+    zeros, and zeros again afterwards.
+    """
+    separator = np.int64(tokens[0])
+    entries = suffixes[start:stop].copy()
+    begin, end = 0, len(entries)  # entries[:begin] are taken; entries[begin:end] tie, and some of them are
+    for depth in range(1, length + 1):
+        ended = 0
+        for i in range(begin, end):
+            token = np.int64(tokens[entries[i] + depth])
+            if token == separator:
+                ended += 1
+            else:
+                counts[token] += 1
+        # The token at which the wanted number is reached; -1 for a continuation that has ended.
+        border = np.int64(-1)
+        total = ended
+        while begin + total < keep:
+            border += 1
+            total += counts[border]
+        for i in range(begin, end):
+            token = np.int64(tokens[entries[i] + depth])
+            if token != separator:
+                counts[token] = 0
+        # Three parts in place: before the border, at it, after it.
+        low, i, high = begin, begin, end
+        while i < high:
+            token = np.int64(tokens[entries[i] + depth])
+            if token == separator:
+                token = -1
+            if token < border:
+                entries[low], entries[i] = entries[i], entries[low]
+                low += 1
+                i += 1
+            elif token == border:
+                i += 1
+            else:
+                high -= 1
+                entries[high], entries[i] = entries[i], entries[high]
+        begin, end = low, high
+        if border < 0 or end == keep:
+            break
+    out[:keep] = entries[:keep]
+
+
+@compiled
+def _before(a, b, weight, depth, token, parent, node_token, node_parent):
+    """Whether candidate ``a`` comes out before ``b``: more weight, then less depth, then smaller path."""
+    if weight[a] != weight[b]:
+        return weight[a] > weight[b]
+    if depth[a] != depth[b]:
+        return depth[a] < depth[b]
+    x, y, of_x, of_y = parent[a], parent[b], token[a], token[b]
+    while x != y:
+        of_x, of_y = node_token[x], node_token[y]
+        x, y = node_parent[x], node_parent[y]
+    return of_x < of_y
+
+
+@compiled
+def best_nodes(tokens, entries, count, length, choices, counts, scratch, candidates, heap, nodes):
+    """Write the ``choices`` best nodes, in order, and return how many there are.
+
+    The order is: weight, largest first; depth, smallest first; path, smallest token ids first.
+
+    Parameters
+    ----------
+    tokens : uint16 or uint32 array, shape (T,)
+        The store, separators between documents.
+    entries : int32 array, shape (>= count,)
+        Positions of the matches; their order is lost.
+    count, length, choices : int
+        Matches; longest path; most nodes.
+    counts : int32 array, shape (vocabulary + 1,)
+        Zeros, and zeros again afterwards.
+    scratch : int32 array, shape (2, >= count)
+    candidates : int32 array, shape (5, room)
+    heap : int32 array, shape (room,)
+        ``room`` is at least ``count * min(length, choices + 1)``.
+    nodes : int32 array, shape (4, >= choices)
+        Receives token, parent (-1 for the root), weight and depth of each node.
+    """
+    separator = np.int64(tokens[0])
+    moved, distinct = scratch[0], scratch[1]
+    weight, depth, token, parent = candidates[0], candidates[1], candidates[2], candidates[3]
+    place = candidates[4]
+    node_token, node_parent = nodes[0], nodes[1]
+    known, queued, done = 0, 0, 0
+    node, begin, end, level = -1, 0, count, 0
+    while True:
+        # Split the matches entries[begin:end], which share the path to `node`, by the token that follows it.
+        different = 0
+        for i in range(begin, end):
+            follows = np.int64(tokens[entries[i] + level + 1])
+            if follows != separator:
+                if counts[follows] == 0:
+                    distinct[different] = follows
+                    different += 1
+                counts[follows] += 1
+        # At most choices - done nodes will come out: a child lighter than so many siblings never does.
+        # Weights are compared by their number of bits, which is enough to drop the long tail.
+        least = 1
+        if different > choices - done:
+            while True:
+                heavy = 0
+                for i in range(different):
+                    if counts[distinct[i]] >= 2 * least:
+                        heavy += 1
+                if heavy < choices - done:
+                    break
+                least *= 2
+        offset = begin
+        for i in range(different):
+            follows = distinct[i]
+            size = counts[follows]
+            if size < least:
+                counts[follows] = -1
+                continue
+            weight[known], depth[known], token[known] = size, level + 1, follows
+            parent[known], place[known] = node, offset
+            counts[follows] = offset
+            offset += size
+            slot = queued
+            queued += 1
+            while slot > 0:
+                above = (slot - 1) // 2
+                if not _before(known, heap[above], weight, depth, token, parent, node_token, node_parent):
+                    break
+                heap[slot] = heap[above]
+                slot = above
+            heap[slot] = known
+            known += 1
+        if level + 1 < length:
+            for i in range(begin, end):
+                follows = np.int64(tokens[entries[i] + level + 1])
+                if follows != separator and counts[follows] >= 0:
+                    moved[counts[follows]] = entries[i]
+                    counts[follows] += 1
+            entries[begin:offset] = moved[begin:offset]
+        for i in range(different):
+            counts[distinct[i]] = 0
+        # Take the best candidate; go on with one that has more to split.
+        while True:
+            if queued == 0 or done == choices:
+                return done
+            best = heap[0]
+            queued -= 1
+            last = heap[queued]
+            slot = 0
+            while 2 * slot + 1 < queued:
+                below = 2 * slot + 1
+                if below + 1 < queued and _before(heap[below + 1], heap[below], weight, depth, token, parent,
+                                                  node_token, node_parent):
+                    below += 1
+                if not _before(heap[below], last, weight, depth, token, parent, node_token, node_parent):
+                    break
+                heap[slot] = heap[below]
+                slot = below
+            heap[slot] = last
+            node_token[done], node_parent[done] = token[best], parent[best]
+            nodes[2, done], nodes[3, done] = weight[best], depth[best]
+            done += 1
+            if depth[best] < length and done < choices:
+                node, begin, level = done - 1, place[best], depth[best]
+                end = begin + weight[best]
+                break

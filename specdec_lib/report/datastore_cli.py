@@ -1,0 +1,211 @@
+"""``python -m specdec_lib datastore``: build, describe, verify and import the stores that drafts are
+retrieved from."""
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from specdec_lib import datastores, paths
+from specdec_lib.datastores import StoreError, SuffixIndex, TokenStore
+from specdec_lib.evaluation import corpus
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def _open_text(path: Path) -> TextIO:
+    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+
+
+class Texts:
+    """Documents named on the command line, read as they are needed.
+
+    Parameters
+    ----------
+    library : {"train", "heldout"}, optional
+        Modules of the Python standard library, one document each.
+    texts : sequence of path
+        Text files, one document each.
+    lines : sequence of path
+        JSON lines files (``.gz`` too), one document a line.
+    field : str
+        Name of the text in each of these lines.
+
+    Raises
+    ------
+    ValueError
+        If nothing is named; on reading, if a file is no text or a line has no such field.
+    FileNotFoundError
+        If a file is not there.
+    """
+
+    def __init__(self, library: str | None, texts: Sequence[Path], lines: Sequence[Path], field: str):
+        self.library, self.texts, self.lines, self.field = library, list(texts), list(lines), field
+        if not (library or texts or lines):
+            raise ValueError("no documents are named: give --python-library, --text or --jsonl")
+        for path in (*self.texts, *self.lines):
+            if not path.is_file():
+                raise FileNotFoundError(f"no file {path}")
+
+    def sources(self) -> list[dict]:
+        """What a manifest says of them."""
+        about = []
+        if self.library:
+            about.append({"name": "Python standard "
+                                  "library", "split": self.library, "python": platform.python_version()})
+        for kind, files in (("text", self.texts), ("JSON lines", self.lines)):
+            for path in files:
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                about.append({"name": path.name, "format": kind, "sha256": digest})
+        return about
+
+    def __iter__(self) -> Iterator[str]:
+        if self.library:
+            yield from (module.text for module in corpus.stdlib_modules(self.library))
+        for path in self.texts:
+            with _open_text(path) as file:
+                try:
+                    yield file.read()
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+        for path in self.lines:
+            with _open_text(path) as file:
+                for number, line in enumerate(file, start=1):
+                    if not line.strip():
+                        continue
+                    try:
+                        record = json.loads(line)
+                    except ValueError as error:
+                        raise ValueError(f"{path}, line {number} is no JSON: {error}") from None
+                    if not isinstance(record, dict) or not isinstance(record.get(self.field), str):
+                        raise ValueError(f"{path}, line {number} has no text in a field {self.field!r}: name "
+                                         "it with --field")
+                    yield record[self.field]
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of ``"pocket"``, of a local directory, or of a name on the hub.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(paths.POCKET / "target" if name == "pocket" else name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
+                         "'pocket', a directory or a name on the hub") from None
+
+
+def describe(path: Path) -> str:
+    """What a store holds, one fact a line."""
+    store = TokenStore.open(path)
+    about = store.manifest
+    lines = [f"tokens              {store.count:,} in {len(store):,} documents "
+             f"({about['skipped_documents']:,} too short)",
+             f"vocabulary          {store.vocabulary:,} ({about['dtype']}), tokenizer "
+             f"{(about['tokenizer'] or 'unknown')[:12]}"]
+    try:
+        index = SuffixIndex.open(store)
+        lines.append(f"suffix array        {len(index.suffixes):,} entries, {index.bytes_per_token:.2f} "
+                     "bytes a token with the tokens")
+    except StoreError as error:
+        lines.append(f"suffix array        none: {error}")
+    lines += ["source              "
+              f"{', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib datastore", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it "
+                                              "continues")
+    build.add_argument("path", type=Path, help="folder of the store")
+    build.add_argument("--tokenizer", default="pocket", help="pocket, a directory or a name on the hub "
+                                                             "(default: %(default)s)")
+    build.add_argument("--python-library", choices=corpus.SPLITS, help="modules of the Python standard "
+                                                                       "library of one side")
+    build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one "
+                                                                                        "document each")
+    build.add_argument("--jsonl", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, one "
+                                                                                         "document a line")
+    build.add_argument("--field", default="text", help="the text's name in JSON lines (default: %(default)s)")
+    build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed "
+                                                      "this many")
+    for name, text in (("info", "say what a store "
+                                "holds"), ("verify", "compare every byte with the checksums")):
+        one = commands.add_parser(name, help=text)
+        one.add_argument("path", type=Path, help="folder of the store")
+        one.add_argument("--tokenizer", help="check that the tokens are this tokenizer's")
+    take = commands.add_parser("import-rest", help="make a store of an index file (.idx) of REST's released "
+                                                   "code")
+    take.add_argument("source", type=Path, help="the .idx file")
+    take.add_argument("path", type=Path, help="folder of the store")
+    take.add_argument("--tokenizer", help="the tokenizer the index was made with")
+    take.add_argument("--vocabulary", type=int, help="the number of its token ids, where no tokenizer is at "
+                                                     "hand")
+    take.add_argument("--u32", action="store_true", help="tokens are 32 bits wide (REST's branch for Llama "
+                                                         "3)")
+    take.add_argument("--starts-with", type=int, metavar="ID", help="token that every document starts with, "
+                                                                    "to part them")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer else None
+    if options.command == "build":
+        texts = Texts(options.python_library, options.text, options.jsonl, options.field)
+        datastores.build_from_texts(options.path,
+                                    texts,
+                                    tokenizer,
+                                    sources=texts.sources(),
+                                    max_tokens=options.max_tokens,
+                                    short_documents="skip")
+    elif options.command == "import-rest":
+        datastores.import_rest(options.source,
+                               options.path,
+                               tokenizer=tokenizer,
+                               vocabulary=options.vocabulary,
+                               wide=options.u32,
+                               starts_with=options.starts_with)
+    store = TokenStore.open(options.path, tokenizer)
+    if options.command == "verify":
+        if (store.path / datastores.suffix_array.MANIFEST).exists():
+            SuffixIndex.open(store).verify()
+        else:
+            store.verify()
+        print("every file is as it was built")
+    else:
+        print(describe(options.path))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Words of the command line behind ``datastore``.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        _run(options)
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues after the last whole chunk", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0

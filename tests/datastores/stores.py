@@ -1,0 +1,78 @@
+"""Small stores and what a scan of their documents finds."""
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+
+from specdec_lib import datastores
+from specdec_lib.datastores import files
+
+#: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
+WIDTHS = [(3, (0, 1, 2)), (300, (0, 255, 256, 299)), (65535, (0, 1, 65534)),
+          (70000, (3, 65535, 65536, 69999))]
+
+
+#: Waiting for a disk makes hundreds of stores slow, and none of them outlives its test.
+IN_MEMORY = Path("/dev/shm")
+
+
+def document_lists(ids: Sequence[int], max_documents: int = 6, max_length: int = 14) -> st.SearchStrategy:
+    return st.lists(st.lists(st.sampled_from(ids), min_size=2, max_size=max_length),
+                    min_size=1,
+                    max_size=max_documents)
+
+
+@contextmanager
+def build(documents: list[list[int]], vocabulary: int, **options) -> Iterator[datastores.SuffixIndex]:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder, \
+            patch.object(files.os, "fsync", lambda handle: None):
+        store = datastores.build_tokens(Path(folder) / "store",
+                                        documents,
+                                        vocabulary,
+                                        progress=False,
+                                        **options)
+        yield datastores.build_suffix_array(store, progress=False)
+
+
+def scan(documents: list[list[int]], context: list[int], max_ngram: int) -> tuple[int, list[int]]:
+    """Longest suffix of the context that occurs with something after it, and where its last tokens are
+    stored."""
+    for length in range(min(max_ngram, len(context)), 0, -1):
+        places = []
+        start = 1
+        for document in documents:
+            places += [start + end - 1 for end in range(length, len(document))
+                       if document[end - length: end] == context[-length:]]
+            start += len(document) + 1
+        if places:
+            return length, places
+    return 0, []
+
+
+def continuations(documents: list[list[int]], places: Sequence[int], length: int) -> list[tuple[int, ...]]:
+    """What follows each place, up to ``length`` tokens or the end of the document."""
+    of_place = {}
+    start = 1
+    for document in documents:
+        for i in range(len(document)):
+            of_place[start + i] = tuple(document[i + 1: i + 1 + length])
+        start += len(document) + 1
+    return [of_place[place] for place in places]
+
+
+def full_trie(paths: Sequence[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
+    """Every prefix of the paths and the number of paths that start with it."""
+    return Counter(path[:n] for path in paths for n in range(1, len(path) + 1))
+
+
+def tree_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, parents, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    return paths

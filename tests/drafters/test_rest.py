@@ -1,0 +1,266 @@
+"""REST against counting, and against a plain reading of what its released code does."""
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_lib import Sampling, datastores, generate, load_model, record, replay
+from specdec_lib.datastores.trie import sample_uniform
+from specdec_lib.decoding.contract import Context
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters import REGISTRY, Rest
+from specdec_lib.drafters.rest import released_selection
+from specdec_lib.evaluation.corpus import stdlib_modules
+from tests.datastores.stores import WIDTHS, build, continuations, document_lists, full_trie, scan, tree_paths
+
+
+def propose(drafter: Rest, tokens: list[int], vocabulary: int, limit: int = 1000):
+    context = Context(list(tokens), 0, vocabulary, Sampling())
+    drafter.start(context)
+    return drafter.propose(context, limit)
+
+
+def in_order(trie: Counter) -> list[tuple[int, ...]]:
+    return sorted(trie, key=lambda path: (-trie[path], len(path), path))
+
+
+@st.composite
+def questions(draw):
+    vocabulary, ids = draw(st.sampled_from(WIDTHS))
+    documents = draw(document_lists(ids, max_documents=8, max_length=30))
+    document = draw(st.sampled_from(documents))
+    context = document[: draw(st.integers(1, len(document)))]
+    sizes = draw(
+        st.fixed_dictionaries({
+            "max_ngram": st.integers(1, 6), "length": st.integers(1, 6), "choices": st.integers(1, 40),
+            "max_matches": st.sampled_from([1, 2, 3, 7, 5000])
+        }))
+    return vocabulary, documents, context, sizes
+
+
+@given(questions())
+@settings(max_examples=150, deadline=None)
+def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_tokens(question):
+    vocabulary, documents, context, sizes = question
+    with build(documents, vocabulary) as index:
+        tree = propose(Rest(index, min_ngram=1, **sizes), context, vocabulary)
+    checked = DraftTree(tree.tokens, tree.parents)
+    assert (checked, checked.is_chain) == (tree, tree.is_chain)
+    length, places = scan(documents, context, sizes["max_ngram"])
+    # The released rule: the first k in order of continuation.
+    paths = sorted(continuations(documents, places, sizes["length"]))[: sizes["max_matches"]]
+    expected = in_order(full_trie(paths))[: sizes["choices"]]
+    assert tree_paths(tree.tokens, tree.parents) == expected
+
+
+@given(questions())
+@settings(max_examples=60, deadline=None)
+def test_scratch_is_left_clean_and_weights_are_counts(question):
+    vocabulary, documents, context, sizes = question
+    with build(documents, vocabulary) as index:
+        drafter = Rest(index, min_ngram=1, **sizes)
+        first = propose(drafter, context, vocabulary)
+        weights = drafter._nodes[2, : len(first)].tolist()
+        assert not drafter._counts.any()
+        assert propose(drafter, context, vocabulary) == first
+    paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
+    trie = full_trie(paths[: sizes["max_matches"]])
+    assert weights == [trie[path] for path in tree_paths(first.tokens, first.parents)]
+
+
+@given(questions(), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_uniform_draw_takes_one_match_from_each_part_and_the_same_ones_again(question, seed):
+    vocabulary, documents, context, sizes = question
+    with build(documents, vocabulary) as index:
+        drafter = Rest(index, min_ngram=1, subsample="uniform", seed=seed, **sizes)
+        tree = propose(drafter, context, vocabulary)
+        assert propose(Rest(index, min_ngram=1, subsample="uniform", seed=seed, **sizes), context,
+                       vocabulary) == tree
+        places = index.positions(drafter.last).tolist()
+        keep, count = sizes["max_matches"], len(places)
+        if count <= keep:
+            return
+        drawn = np.zeros(keep, np.int32)
+        sample_uniform(index.suffixes, drafter.last.start, drafter.last.stop, keep, seed, drawn)
+        for i, entry in enumerate(drawn.tolist()):
+            assert entry in places[i * count // keep: (i + 1) * count // keep]
+        paths = continuations(documents, drawn.tolist(), sizes["length"])
+        assert tree_paths(tree.tokens, tree.parents) == in_order(full_trie(paths))[: sizes["choices"]]
+
+
+def test_each_match_is_drawn_as_often_as_any_other():
+    suffixes, drawn, out = np.arange(100, 130, dtype=np.int32), Counter(), np.zeros(6, np.int32)
+    for seed in range(6000):
+        sample_uniform(suffixes, 5, 23, 6, seed, out)
+        drawn.update(out.tolist())
+    assert set(drawn) == set(range(105, 123))
+    # Each is drawn with probability 1/3: 2000 times, standard deviation 36.5.
+    assert all(abs(count - 2000) < 5 * 36.5 for count in drawn.values()), drawn
+
+
+def test_drafts_of_large_tries_agree_with_counting():
+    rng = random.Random(0)
+    documents = [[rng.choice((0, 1, 2, 3, rng.randrange(400))) for _ in range(300)] for _ in range(40)]
+    with build(documents, 400) as index:
+        for max_matches, choices in ((5000, 64), (5000, 256), (500, 64), (37, 5)):
+            drafter = Rest(index, min_ngram=1, max_ngram=2, max_matches=max_matches, choices=choices)
+            for context in ([0], [1, 2], [399, 3], [0, 0], [17]):
+                tree = propose(drafter, context, 400)
+                paths = sorted(continuations(documents, scan(documents, context, 2)[1], 10))[:max_matches]
+                assert tree_paths(tree.tokens, tree.parents) == in_order(full_trie(paths))[:choices]
+
+
+def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: int, first_seed: int,
+                   second_seed: int):
+    """The released selection as papers describe it, step by step over paths."""
+    heap: list[tuple] = []
+    for node in np.random.default_rng(first_seed).permutation(len(paths)).tolist():
+        # A heap of the lightest; of equals, the path that comes last is on top.
+        item = (weights[node], [-token for token in paths[node]] + [1], node)
+        if len(heap) < choices:
+            heapq.heappush(heap, item)
+        elif weights[node] > heap[0][0]:
+            heapq.heappushpop(heap, item)
+    kept = sorted(node for _, _, node in heap)
+    verified = [kept[i] for i in np.random.default_rng(second_seed).permutation(len(kept)).tolist()]
+    by_cost = sorted(verified, key=lambda node: len(set(paths[node])), reverse=True)
+    total = sum(len(set(paths[node])) for node in verified)
+    removed = 0
+    for node in by_cost:
+        if total <= choices:
+            break
+        total -= len(set(paths[node]))
+        removed += 1
+    left = by_cost[removed:]
+    while True:
+        closed = {paths[node][:n] for node in left for n in range(1, len(paths[node]) + 1)}
+        if len(closed) <= choices:
+            return closed
+        left = left[1:]  # the released code ends with an error here
+
+
+@given(questions(), st.integers(0, 5))
+@settings(max_examples=150, deadline=None)
+def test_the_released_selection_is_that_of_a_plain_reading(question, seed):
+    _, documents, context, sizes = question
+    paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
+    trie = full_trie(paths)
+    nodes = in_order(trie)
+    if not nodes:
+        return
+    index = {path: i for i, path in enumerate(nodes)} | {(): -1}
+    tokens, parents = [path[-1] for path in nodes], [index[path[:-1]] for path in nodes]
+    kept = released_selection(tokens, parents, [trie[path] for path in nodes], sizes["choices"], seed,
+                              seed + 1)
+    assert {nodes[node]
+            for node in kept} == plain_released(nodes, [trie[p] for p in nodes], sizes["choices"], seed,
+                                                seed + 1)
+    assert kept == sorted(kept) and len(kept) <= sizes["choices"]
+
+
+def test_one_match_without_repeats_keeps_all_ten_nodes_under_the_released_rule():
+    # The sum of the costs is 1 + 2 + ... + 10 = 55, which is not above 64.
+    with build([list(range(30))], 30) as index:
+        drafter = Rest(index, selection="released")
+        tree = propose(drafter, [3, 4, 5], 30)
+    assert tree.is_chain and tree.tokens == list(range(6, 16))
+
+
+def test_the_released_rule_verifies_far_fewer_nodes_than_it_may():
+    rng = random.Random(1)
+    documents = [[rng.randrange(40) for _ in range(4000)]]
+    with build(documents, 40) as index:
+        exact, released = Rest(index, min_ngram=1), Rest(index, min_ngram=1, selection="released")
+        for token in range(10):
+            full, cut = propose(exact, [token], 40), propose(released, [token], 40)
+            assert len(full) == 64 and 0 < len(cut) < 64
+            assert propose(Rest(index, min_ngram=1, selection="released"), [token], 40) == cut
+
+
+def test_a_match_shorter_than_min_ngram_drafts_nothing_and_the_last_match_is_told():
+    with build([[1, 2, 3, 4], [9, 2, 5]], 10) as index:
+        drafter = Rest(index)
+        assert propose(drafter, [7, 2], 10) is EMPTY and drafter.last.length == 1
+        assert propose(drafter, [8], 10) is EMPTY and drafter.last.length == 0
+        assert propose(drafter, [1, 2], 10).tokens == [3, 4] and drafter.last.length == 2
+
+
+def test_a_draft_never_crosses_a_document_and_is_no_deeper_than_asked():
+    with build([[1, 2, 3], [4, 1, 2, 6, 7, 8, 9]], 10) as index:
+        assert propose(Rest(index), [1, 2], 10).tokens == [3, 6, 7, 8, 9]
+        for limit in range(1, 5):
+            assert propose(Rest(index), [4, 1, 2], 10, limit).tokens == [6, 7, 8, 9][:limit]
+
+
+@pytest.mark.parametrize("name", ["max_ngram", "min_ngram", "max_matches", "length", "choices"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
+def test_numbers_below_one_are_refused(name, value):
+    with build([[1, 2]], 5) as index, pytest.raises(ValueError, match=f"{name} is .*expected a whole number, "
+                                                                      "1 or more"):
+        Rest(index, **{name: value})
+
+
+def test_unknown_switches_and_impossible_ranges_are_refused(tmp_path):
+    with build([[1, 2]], 5) as index:
+        for wrong, message in (({"subsample": "random"}, "expected one of lexicographic, uniform"),
+                               ({"selection": "top"}, "expected one of exact, released"),
+                               ({"min_ngram": 5, "max_ngram": 4}, "min_ngram is 5, max_ngram 4"),
+                               ({"seed": -1}, "seed is -1")):
+            with pytest.raises(ValueError, match=message):
+                Rest(index, **wrong)
+        with pytest.raises(ValueError, match="has 5 token ids, the target 4: they do not share"):
+            propose(Rest(index), [1], 4)
+    with pytest.raises(datastores.StoreError, match="no datastore at"):
+        Rest(tmp_path / "none")
+
+
+def test_the_registry_knows_rest():
+    assert REGISTRY["REST"] is Rest
+
+
+@pytest.fixture(scope="module")
+def pocket(tmp_path_factory):
+    model, tokenizer = load_model("pocket")
+    texts = [module.text for module in stdlib_modules("train")[:40]]
+    store = datastores.build_from_texts(tmp_path_factory.mktemp("rest") / "store",
+                                        texts,
+                                        tokenizer,
+                                        progress=False)
+    return model, tokenizer, datastores.SuffixIndex.open(store)
+
+
+PROMPTS = ("import os\n\n\ndef read_lines(path):\n   "
+           " ", "class Stack:\n    def __init__(self):\n        self.")
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=3)}
+
+
+@pytest.fixture(scope="module")
+def traces(pocket):
+    model, tokenizer, _ = pocket
+    return {
+        name: [record(model, tokenizer(text)["input_ids"], sampling, max_new_tokens=32) for text in PROMPTS]
+        for name, sampling in SAMPLINGS.items()
+    }
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("switches", [{}, {"subsample": "uniform", "max_matches": 20, "choices": 16},
+                                      {"selection": "released"}], ids=["exact", "uniform", "released"])
+def test_rest_emits_the_tokens_of_plain_decoding_and_replays_as_it_runs(pocket, traces, sampling, switches):
+    model, _, index = pocket
+    accepted = 0
+    for trace in traces[sampling]:
+        run = generate(model, trace.prompt, Rest(index, **switches), SAMPLINGS[sampling], max_new_tokens=32)
+        again = replay(trace, Rest(index, **switches))
+        assert run.tokens == trace.tokens == again.tokens
+        assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens)
+                                                                   for s in again.steps]
+        accepted += sum(len(step.path) for step in run.steps)
+    assert accepted > 0

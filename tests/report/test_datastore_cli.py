@@ -1,0 +1,79 @@
+"""The command ``datastore``: what it builds, prints and refuses."""
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from specdec_lib.__main__ import main
+from specdec_lib.datastores import SuffixIndex, TokenStore
+from specdec_lib.report.datastore_cli import Texts, load_tokenizer
+from tests.datastores.test_rest_import import CHUNKS, write_idx
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    (tmp_path / "a.txt").write_text("def f(x):\n    return x\n")
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.write('{"output": "first answer"}\n\n{"output": "second answer"}\n')
+    return tmp_path
+
+
+def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
+    path = inputs / "store"
+    words = [
+        "datastore", "build",
+        str(path), "--text",
+        str(inputs / "a.txt"), "--jsonl",
+        str(inputs / "b.jsonl.gz"), "--field", "output"
+    ]
+    assert main(words) == 0
+    built = capsys.readouterr().out
+    store, tokenizer = TokenStore.open(path), load_tokenizer("pocket")
+    assert [tokenizer.decode(store.document(i)) for i in range(3)] == [
+        "def f(x):\n    return x\n", "first answer", "second answer"]
+    assert [source["name"] for source in store.manifest["sources"]] == ["a.txt", "b.jsonl.gz"]
+    assert main(["datastore", "info", str(path), "--tokenizer", "pocket"]) == 0
+    assert capsys.readouterr().out == built
+    assert f"{store.count:,} in 3 documents" in built
+    assert f"{len(SuffixIndex.open(store).suffixes):,} entries" in built
+    assert main(["datastore", "verify", str(path)]) == 0
+    data = bytearray((path / "suffix_array.npy").read_bytes())
+    data[-1] ^= 1
+    (path / "suffix_array.npy").write_bytes(data)
+    assert main(["datastore", "verify", str(path)]) == 2
+    assert "was altered" in capsys.readouterr().err
+
+
+def test_import_of_an_index_of_rest(tmp_path, capsys):
+    source = write_idx(tmp_path / "a.idx", CHUNKS, wide=True)
+    assert main(["datastore", "import-rest", str(source), str(tmp_path / "s"), "--vocabulary", "10", "--u32",
+                 "--starts-with", "1"]) == 0
+    assert "11 in 3 documents" in capsys.readouterr().out
+    assert main(["datastore", "import-rest", str(source), str(tmp_path / "t"), "--vocabulary", "10"]) == 2
+    assert "pass the flag for 32-bit tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words, message", [
+    (["build", "{}/s"], "no documents are named"),
+    (["build", "{}/s", "--text", "{}/none.txt"], "no file"),
+    (["build", "{}/s", "--jsonl", "{}/b.jsonl.gz"], "line 1 has no text in a field 'text'"),
+    (["build", "{}/s", "--text", "{}/b.jsonl.gz", "{}/bytes"], "is no text in UTF-8"),
+    (["build", "{}/s", "--text", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
+    (["build", "{}/s", "--text", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
+    (["info", "{}/s"], "no datastore at"),
+    (["import-rest", "{}/a.txt", "{}/s", "--vocabulary", "10"], "no index of REST"),
+])
+def test_errors_are_one_sentence_and_leave_nothing(inputs, capsys, words, message):
+    (inputs / "bytes").write_bytes(b"\xff\xfe\xfd")
+    assert main(["datastore", *(word.format(inputs) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+    assert not list(inputs.glob("s*"))
+
+
+def test_a_side_of_the_standard_library_is_read_again_with_each_iteration():
+    texts = Texts("heldout", [], [], "text")
+    assert list(texts) == list(texts) and len(list(texts)) > 5
+    assert json.dumps(texts.sources())
