@@ -163,6 +163,9 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
         block = [tree.tokens[node] for node in path]
         if token is not None:
             block.append(token)
+        if not block:
+            raise RuntimeError(f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
+                               "was cut or changed after it was recorded")
         kept = emit(block)
         t2 = clock()
         path = path[:kept]

@@ -152,6 +152,14 @@ def test_one_trace_serves_drafters_that_need_different_heads(llama):
                 torch.testing.assert_close(rows, expected, rtol=1e-3, atol=1e-5)
 
 
+def test_a_trace_that_was_cut_is_an_error_and_not_an_endless_loop(llama):
+    trace = record(llama, prompt(3, 8), max_new_tokens=9)
+    del trace.tokens[5:]
+    for drafter in (None, PromptLookup()):
+        with pytest.raises(RuntimeError, match="ends after 5 tokens"):
+            replay(trace, drafter)
+
+
 def test_a_sampled_trace_is_refused_for_a_drafter_verified_by_rejection(library, llama):
     trace = record(llama, prompt(3, 8), Sampling(0.7), max_new_tokens=4)
     with pytest.raises(ValueError, match="rejection sampling"):
