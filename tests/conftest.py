@@ -1,4 +1,4 @@
-"""What holds for every test: no network, no window, two threads, and reasons for what is skipped."""
+"""What holds for every test: no network, no window, one thread, and reasons for what is skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
-torch.set_num_threads(min(2, torch.get_num_threads()))
+# The models of the tests are tiny: more threads would only wait for each other, above all on a busy machine.
+torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

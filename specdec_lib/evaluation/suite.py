@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -32,6 +33,10 @@ from .prompt import Prompt
 Runs = Sequence[Generation]
 
 
+#: Parameters below which a model's steps on the CPU are too short for more than one thread.
+ONE_THREAD = 50_000_000
+
+
 def load_pair(
     target: str | Path,
     draft: str | Path,
@@ -39,6 +44,10 @@ def load_pair(
     dtype: str = "auto",
 ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a target, a draft and their tokenizer without progress bars.
+
+    On the CPU a target below :data:`ONE_THREAD` parameters is decoded on one thread of torch from then on: its steps
+    are too short to share, and two threads wait for each other tens of times as long as they compute when another
+    program takes a core. Times then do not hang on what else runs, nor rounding on the number of cores.
 
     Parameters
     ----------
@@ -63,6 +72,8 @@ def load_pair(
             f"the tokenizers of target {str(target)!r} and draft {str(draft)!r} differ; choose models that share one"
         )
     check_tokenizer(tokenizer, small)
+    if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
+        torch.set_num_threads(1)
     return model, small, tokenizer
 
 
