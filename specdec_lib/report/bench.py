@@ -210,11 +210,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it runs")
     args = parser.parse_args(argv)
     transformers.logging.set_verbosity_error()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a forward this small is slower on two
+    # Forwards this small gain little from a second thread and lose much when another program takes its core.
+    torch.set_num_threads(1)
     rows = loop_overhead(2 if args.quick else 20) + prompt_lookup(50 if args.quick else 500)
     rows += bench_retrieval.rows(args.quick)
-    torch.set_num_threads(threads)
     rows = (end_to_end(1, 1, 32) if args.quick else end_to_end(4, 3, 96)) + rows
     write_atomic(args.out, json.dumps({"rows": rows, "provenance": provenance.collect()}, indent=1) + "\n")
     width = max(len(r["name"]) for r in rows)
