@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
+from tqdm.auto import tqdm
+
 from specdec_lib.datastores import StoreBusy, StoreError, SuffixIndex, TokenStore, files
 from specdec_lib.models import pocket_data
 from tests.datastores.stores import WIDTHS, document_lists
@@ -286,6 +289,8 @@ def in_child(work) -> int:
     kills."""
     pid = os.fork()
     if pid == 0:
+        # tqdm's lock is shared with forked processes: killed while holding it, the child would stop the parent for ever.
+        tqdm.set_lock(threading.RLock())
         try:
             work()
         finally:
