@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from specdec_lib import datastores
 from tqdm.auto import tqdm
 
+from specdec_lib import datastores
 from specdec_lib.datastores import StoreBusy, StoreError, SuffixIndex, TokenStore, files
 from specdec_lib.models import pocket_data
 from tests.datastores.stores import WIDTHS, document_lists
