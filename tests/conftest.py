@@ -26,3 +26,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """Tiny random models by family, loaded from local directories (:class:`tests.families.Library`)."""
+    from tests.families import Library
+
+    return Library(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def llama(library):
+    """The model most tests run: grouped-query attention under SDPA."""
+    return library["llama-gqa"]

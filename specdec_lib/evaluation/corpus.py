@@ -88,16 +88,23 @@ def stdlib_modules(split: str) -> tuple[Module, ...]:
     return tuple(modules)
 
 
+def _parsed(module: Module) -> ast.Module | None:
+    """The syntax tree of a module, None where this Python cannot read it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(module.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def definitions(module: Module, min_chars: int, max_chars: int) -> Iterator[Snippet]:
     """Functions and classes of a module whose text length lies in ``[min_chars, max_chars]``.
 
     Nested definitions are given too; a file that this Python cannot parse gives none.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(module.text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = _parsed(module)
+    if tree is None:
         return
     lines = module.text.splitlines()
     for node in ast.walk(tree):
@@ -112,11 +119,8 @@ _PARAGRAPH = re.compile(r"[A-Z][^\n]*(?:\n[^\n]+)*")
 
 def paragraphs(module: Module, min_chars: int, max_chars: int) -> Iterator[Snippet]:
     """Paragraphs of prose in a module's docstrings, line breaks undone, of ``min_chars`` to ``max_chars``."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(module.text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = _parsed(module)
+    if tree is None:
         return
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -13,11 +13,6 @@ from specdec_lib.models.fingerprint import fingerprint
 from tests import families
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return families.Library(tmp_path_factory.mktemp("models"))
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=30), st.data())
 def test_origin_has_the_longest_common_suffix(text, data):
