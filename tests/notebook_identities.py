@@ -37,6 +37,12 @@ def held_out_are_part_of_all(values: dict[str, Any]) -> bool:
     return 0 < values["heldout_modules"] < values["modules"]
 
 
+def heads_are_part_of_the_model(values: dict[str, Any]) -> bool:
+    """The strong heads are credited, the chosen ones too, and all belong to the model."""
+    credited = values["heads_credited"]
+    return max(values["heads_strong"], values["heads_chosen"]) <= credited <= values["heads_total"]
+
+
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),
@@ -44,6 +50,11 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("balance_faults", "balance_runs"),
         none_of("oracle_beaten", "balance_runs"),
         share("looped_share", "sampled_looped_share"),
+    ],
+    "04_pld_plus": [
+        none_of("lossless_unexplained", "lossless_prompts"),
+        none_of("replay_mismatches", "replay_runs"),
+        heads_are_part_of_the_model,
     ],
     "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
 }

@@ -18,6 +18,7 @@ from ..decoding.contract import Drafter
 from .attribution import Sourced
 from .corpus import stdlib_modules
 from .datasets import MissingData
+from .mechanical import MAKERS
 from .prompt import Prompt
 from .suite import Recording, Runs, metric, rates, render, replay_all, select
 from .tasks import load_task
@@ -39,6 +40,8 @@ PUBLISHED: dict[str, str] = {
     "multi-turn": "mt-bench",
 }
 TASKS = tuple(MECHANICAL)
+#: Tasks on whose prompts heads and layer are chosen: their answers copy.
+CALIBRATION = ("rename", "remove-docstring", "quote-lines", "replace-word")
 #: Longest paragraph of short text editing, shortest of long text editing, in characters.
 SHORT, LONG = 220, 300
 
@@ -63,12 +66,56 @@ def mechanical_prompts(per_task: int, seed: int = 0) -> list[Prompt]:
         found: list[Prompt] = []
         for i, kind in enumerate(kinds):
             share = (per_task + len(kinds) - 1 - i) // len(kinds)
-            made = load_task(kind, limit=12 * share + 24, seed=seed)
+            limit = 12 * share + 24 if kind == "replace-word" else share
+            made = load_task(kind, limit=limit, seed=seed)
             found += [prompt for prompt in made if _fits(task, prompt)][:share]
         if len(found) < per_task:
             raise ValueError(f"per_task is {per_task}, but there are only {len(found)} prompts of {task}; ask for fewer")
         out += [replace(prompt, task=task) for prompt in found]
     return out
+
+
+def calibration_prompts(
+    tasks: Sequence[str], per_task: int, seed: int = 1, split: str = "heldout", without: Iterable[Prompt] = ()
+) -> list[Prompt]:
+    """Prompts to choose heads and layer on: ``per_task`` of each task.
+
+    Parameters
+    ----------
+    tasks : sequence of str
+        Names of :func:`specdec_lib.evaluation.tasks.load_task`.
+    per_task : int
+    seed : int
+    split : {"heldout", "train"}
+        Side of the standard library that mechanical tasks are made from; the training side takes longer to read. Published
+        sets have no such sides.
+    without : iterable of Prompt
+        Mechanical prompts whose text is not used again.
+
+    Raises
+    ------
+    ValueError
+        If ``per_task`` is below 1, a task is unknown, or there are not so many other prompts.
+    """
+    if per_task < 1:
+        raise ValueError(f"per_task is {per_task}; expected 1 or more prompts of each task")
+    used = {_body(prompt) for prompt in without}
+    prompts = []
+    for task in tasks:
+        if task not in MAKERS:
+            prompts += load_task(task, limit=per_task, seed=seed)
+            continue
+        made = load_task(task, limit=per_task + len(used), seed=seed, split=split)
+        new = [prompt for prompt in made if _body(prompt) not in used][:per_task]
+        if len(new) < per_task:
+            raise ValueError(f"per_task is {per_task}, but only {len(new)} other prompts of {task!r} were found; ask for fewer")
+        prompts += new
+    return prompts
+
+
+def _body(prompt: Prompt) -> str:
+    """The text below a mechanical prompt's instruction."""
+    return prompt.text.partition("\n\n")[2]
 
 
 def published_prompts(

@@ -6,45 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
-from specdec_lib.evaluation import mechanical
+from specdec_lib.evaluation.input_guided import CALIBRATION, calibration_prompts
 from specdec_lib.evaluation.suite import render
-from specdec_lib.evaluation.tasks import load_task
 from specdec_lib.heads.induction import InductionHeads, identify
 from specdec_lib.models.loading import load_model
-
-#: Input-guided tasks that need no download: their answers copy.
-TASKS = ("rename", "remove-docstring", "quote-lines", "replace-word")
-
-
-def calibration_prompts(
-    tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int, root: str | None = None
-) -> list[list[int]]:
-    """Token ids of the first turns of each task's prompts.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    tasks : sequence of str
-        Names of :func:`specdec_lib.evaluation.tasks.load_task`. Mechanical tasks are made from the training side of the
-        standard library, so that no prompt of the book is among them.
-    per_task : int
-    root : path, optional
-        Folder of the real data sets.
-
-    Raises
-    ------
-    ValueError
-        If ``per_task`` is below 1, a task is unknown, or it is a chat and the tokenizer has no chat template.
-    """
-    if per_task < 1:
-        raise ValueError(f"prompts is {per_task}; expected 1 or more for each task")
-    prompts = []
-    for task in tasks:
-        options = {"split": "train"} if task in mechanical.TASKS else {}
-        prompts += load_task(task, root, per_task, **options)
-    return [render(prompt, tokenizer) for prompt in prompts]
 
 
 def describe(found: InductionHeads, count: int) -> str:
@@ -61,8 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
     parser.add_argument("--out", type=Path, required=True, help="file to write; read instead where it is there")
     parser.add_argument("--task", action="append", default=[], help="a task of the book; may be repeated "
-                                                                    f"(default: {', '.join(TASKS)})")
-    parser.add_argument("--root", help="folder of the real data sets (default: SPECDEC_DATASETS)")
+                                                                    f"(default: {', '.join(CALIBRATION)})")
     parser.add_argument("--prompts", type=int, default=8, help="prompts of each task (default: %(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
@@ -80,8 +44,8 @@ def _run(options: argparse.Namespace) -> None:
         found = InductionHeads.load(options.out, model)
         print(f"{options.out} holds the heads of this model; --force identifies them again")
     else:
-        prompts = calibration_prompts(tokenizer, options.task or TASKS, options.prompts, options.root)
-        found = identify(model, prompts, options.max_new_tokens)
+        prompts = calibration_prompts(options.task or CALIBRATION, options.prompts)
+        found = identify(model, [render(prompt, tokenizer) for prompt in prompts], options.max_new_tokens)
         found.save(options.out)
         print(f"written to {options.out}")
     print(describe(found, options.show))
