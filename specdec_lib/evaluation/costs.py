@@ -19,6 +19,8 @@ from transformers import PreTrainedModel
 from ..decoding.contract import Capture, Context, Drafter
 from ..decoding.sampling import Sampling
 from ..decoding.steps import Generation
+from ..decoding.target import Target
+from ..decoding.tree import DraftTree
 from .metrics import greedy_agreement, oracle_calls, pooled
 from .suite import Recording, Runs, select
 
@@ -233,3 +235,47 @@ def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) ->
         drafter.propose(context, 1_000)
         spent.append(1e3 * (time.perf_counter() - began))
     return spent
+
+
+@torch.inference_mode()
+def capturing(
+    model: PreTrainedModel, captures: Mapping[str, Capture], lengths: Sequence[int], draft: int = 10, repeats: int = 20
+) -> list[dict[str, float]]:
+    """Time of the target's pass over a draft, with and without states and attention rows kept, against the context.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Its context holds the longest of ``lengths`` and the draft.
+    captures : mapping
+        By name.
+    lengths : sequence of int
+        Tokens of context, ascending.
+    draft : int
+        Draft tokens of the pass.
+    repeats : int
+
+    Returns
+    -------
+    list of dict
+        For each capture and length ``tokens``, ``capture``, ``median_ms`` and ``p99_ms``: the pass, and the reading of what
+        was kept.
+    """
+    rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    for name, capture in captures.items():
+        with Target(model, max(lengths) + draft + 1, capture) as target:
+            for length in lengths:
+                target.extend([(7 * i + 3) % vocabulary for i in range(target.length, length)])
+                spent = []
+                for _ in range(repeats + 2):
+                    began = time.perf_counter()
+                    target.verify(5, tree)
+                    for layer in capture.layers:
+                        target.hidden(layer)
+                    if capture.heads:
+                        target.attention()
+                    spent.append(1e3 * (time.perf_counter() - began))
+                rows.append({"tokens": length, "capture": name, "median_ms": float(np.median(spent[2:])),
+                             "p99_ms": float(np.percentile(spent[2:], 99))})
+    return rows

@@ -88,6 +88,37 @@ def test_one_candidate_gives_what_prompt_lookup_with_single_tokens_gives(library
         assert drafts(plus)[0] == drafts(lookup)[0]
 
 
+class Noting:
+    """Passes a drafter on and keeps, for each proposal, the text so far, the draft and where it was copied from."""
+
+    def __init__(self, drafter):
+        self.drafter, self.capture, self.seen = drafter, drafter.capture, []
+
+    def start(self, context):
+        self.drafter.start(context)
+
+    def propose(self, context, limit):
+        tree = self.drafter.propose(context, limit)
+        self.seen.append((list(context.tokens), tree.tokens, self.drafter.source))
+        return tree
+
+
+@pytest.mark.parametrize("drafter", [
+    PromptLookup(3, 4), PromptLookup(2, 6, "transformers"), PromptLookupHidden(1, 6), PromptLookupHidden(1, 6, generated=False),
+    PromptLookupHidden(1, 6, threshold=0.3), PromptLookupAttention([(0, 1), (1, 3)], 6)], ids=str)
+def test_a_draft_is_what_stands_at_its_source(library, drafter):
+    noting = Noting(drafter)
+    generate(library["llama-gqa"], families.prompt(3, 40, 12), noting, max_new_tokens=NEW, eos_token_id=[])
+    assert any(draft for _, draft, _ in noting.seen)
+    for text, draft, source in noting.seen:
+        if not draft:
+            assert source is None
+            continue
+        assert text[source: source + len(draft)] == draft
+        assert text[source - 1] == text[-1]
+        assert getattr(drafter, "generated", True) or source <= 40
+
+
 def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
     model, prompt = library["llama-gqa"], families.prompt(3, 40, 12)
     run = {name: drafts(generate(model, prompt, PromptLookupHidden(1, 6, **options), max_new_tokens=NEW, eos_token_id=[]))
