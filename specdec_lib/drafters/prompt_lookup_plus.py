@@ -1,13 +1,14 @@
-"""PLD+ (Somasundaram et al. 2025, section 4): rank the earlier occurrences of the last token by what the model holds.
+"""PLD+ (Somasundaram et al. 2025, section 4): rank earlier occurrences by what the model has computed.
 
-Let x_t be the last emitted token; its own states are not computed yet. Candidates are the positions j < t with
-x_j = x_t. Variant (h) takes the one whose preceding hidden state is nearest to the current one,
+Let x_t be the last emitted token; its own states are not computed yet. Candidates are the positions j < t
+with x_j = x_t. Variant (h) takes the one whose preceding hidden state is nearest to the current one,
 argmax cos(H_{j-1}, H_{t-1}); variant (a) the one that chosen heads attended to when x_t was chosen,
 argmax max over heads of A_{t-1, j}. The draft is what followed it; without candidates it is empty.
 
-Where the paper leaves a choice open: both variants read the position before the last token (its figure 1 and its
-section 4.2 differ by one), the column of equation 2 is the occurrence j itself, as in the search for heads, tokens of the
-output count as earlier occurrences unless told otherwise, and among equals the first occurrence is taken.
+Where the paper leaves a choice open: both variants read the position before the last token (its figure 1 and
+its section 4.2 differ by one), the column of equation 2 is the occurrence j itself, as in the search for
+heads, tokens of the output count as earlier occurrences unless told otherwise, and among equals the first
+occurrence is taken.
 """
 from __future__ import annotations
 
@@ -70,8 +71,8 @@ class PromptLookupHidden(_RankedLookup):
     Parameters
     ----------
     layer : int
-        Whose states are compared, as transformers counts hidden states: 0 are the embeddings, ``i`` the output of
-        block ``i``. The paper uses 9 for Vicuna-7B.
+        Whose states are compared, as transformers counts hidden states: 0 are the embeddings, ``i`` the
+        output of block ``i``. The paper uses 9 for Vicuna-7B.
     num_tokens : int
         Tokens drafted (K); the paper uses 70.
     threshold : float, optional
@@ -79,9 +80,9 @@ class PromptLookupHidden(_RankedLookup):
     average : int
         Appendix B.2: compare means of this many states instead of single ones. 1 is no averaging.
     average_over : {"trailing", "printed"}
-        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the first
-        ``average`` states of the sequence, as the formula reads; all candidates are then equally near and the first one
-        is taken.
+        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the
+        first ``average`` states of the sequence, as the formula reads; all candidates are then equally near
+        and the first one is taken.
     generated : bool
         Whether occurrences in the output count as well as those in the prompt.
 
@@ -93,8 +94,8 @@ class PromptLookupHidden(_RankedLookup):
     Raises
     ------
     ValueError
-        If ``num_tokens`` or ``average`` is below 1, ``layer`` negative, ``threshold`` outside [-1, 1]; at the start of a
-        generation, if the model has no such layer.
+        If ``num_tokens`` or ``average`` is below 1, ``layer`` negative, ``threshold`` outside [-1, 1]; at the
+        start of a generation, if the model has no such layer.
     """
 
     def __init__(self, layer: int, num_tokens: int = 70, *, threshold: float | None = None, average: int = 1,
@@ -162,8 +163,9 @@ class PromptLookupAttention(_RankedLookup):
     Raises
     ------
     ValueError
-        If ``num_tokens`` is below 1, there are no heads, one is named twice or is negative, or the aggregate is
-        unknown; at the start of a generation, if the model has no such head or its attention cannot be read.
+        If ``num_tokens`` is below 1, there are no heads, one is named twice or is negative, or the aggregate
+        is unknown; at the start of a generation, if the model has no such head or its attention cannot be
+        read.
     """
 
     def __init__(self, heads: Sequence[tuple[int, int]], num_tokens: int = 70, *, aggregate: str = "max",

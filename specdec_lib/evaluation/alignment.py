@@ -1,8 +1,9 @@
 """Where each character and each token of a known answer was copied from.
 
-The answers of the mechanical tasks are built from their prompts by a program, so the origin of every character is known.
-QuoteSum marks what its answers quote and from which source.
+The answers of the mechanical tasks are built from their prompts by a program, so the origin of every
+character is known. QuoteSum marks what its answers quote and from which source.
 """
+
 from __future__ import annotations
 
 import ast
@@ -18,7 +19,8 @@ from .suite import render
 
 
 class Copied(NamedTuple):
-    """``length`` characters of the answer from ``answer`` on are those of the user's turn from ``turn`` on."""
+    """``length`` characters of the answer from ``answer`` on are those of the user's turn from ``turn``
+    on."""
 
     answer: int
     turn: int
@@ -75,8 +77,8 @@ def copied(prompt: Prompt) -> list[Copied]:
     Parameters
     ----------
     prompt : Prompt
-        Of a task of :data:`ALIGNED`. A second turn has two rightful origins, the text and the first answer, and running
-        text has none.
+        Of a task of :data:`ALIGNED`. A second turn has two rightful origins, the text and the first answer,
+        and running text has none.
 
     Raises
     ------
@@ -97,10 +99,14 @@ def copied(prompt: Prompt) -> list[Copied]:
     elif prompt.task == "complete":
         spans = _continuation(turn, answer)
     else:
-        raise ValueError(f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known")
+        raise ValueError(
+            f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known"
+        )
     spans = [span for span in spans if span.length]
-    if any(answer[s.answer: s.answer + s.length] != turn[s.turn: s.turn + s.length] for s in spans):
-        raise ValueError(f"the reference of prompt {prompt.id!r} is not what its task asks for; was it changed?")
+    if any(answer[s.answer : s.answer + s.length] != turn[s.turn : s.turn + s.length] for s in spans):
+        raise ValueError(
+            f"the reference of prompt {prompt.id!r} is not what its task asks for; was it changed?"
+        )
     return spans
 
 
@@ -140,8 +146,8 @@ class Alignment(NamedTuple):
     copied : bool array, shape (len(answer),)
         Every character of the token was copied.
     origin : int array, shape (len(answer),)
-        The prompt's token that covers the same characters; -1 where the token was not copied or the prompt divides its
-        characters otherwise.
+        The prompt's token that covers the same characters; -1 where the token was not copied or the prompt
+        divides its characters otherwise.
     """
 
     prompt: list[int]
@@ -167,19 +173,23 @@ def align(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, spans: Sequence[Co
         If the tokenizer does not tell the characters of its tokens.
     """
     if not tokenizer.is_fast:
-        raise ValueError(f"the tokenizer {type(tokenizer).__name__} does not tell which characters a token covers; "
-                         "expected a fast one")
+        raise ValueError(
+            f"the tokenizer {type(tokenizer).__name__} does not tell which characters a token covers; "
+            "expected a fast one"
+        )
     message = [{"role": "user", "content": prompt.text}]
     text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
     start = text.index(prompt.text)
     asked = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     said = tokenizer(prompt.reference, add_special_tokens=False, return_offsets_mapping=True)
     if asked["input_ids"] != render(prompt, tokenizer):
-        raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} divides the rendered chat otherwise than its own "
-                         "template does; its tokens cannot be aligned with characters")
+        raise ValueError(
+            f"the tokenizer {tokenizer.name_or_path!r} divides the rendered chat otherwise than its own "
+            "template does; its tokens cannot be aligned with characters"
+        )
     source = np.full(len(prompt.reference), -1)
     for span in spans:
-        source[span.answer: span.answer + span.length] = start + span.turn + np.arange(span.length)
+        source[span.answer : span.answer + span.length] = start + span.turn + np.arange(span.length)
     by_span = {tuple(place): i for i, place in enumerate(asked["offset_mapping"])}
     count = len(said["input_ids"])
     covered, origin = np.zeros(count, bool), np.full(count, -1)

@@ -1,8 +1,9 @@
-"""Attribution by copying (PLD+, appendix D): which tokens of an output were copied, and from where in its prompt.
+"""Attribution by copying (PLD+, appendix D): which tokens of an output were copied, and from where.
 
-A draft that the target accepts was copied from a known position. Accepted spans of at least a given length attribute
-their tokens to that position; all other tokens are taken to be the model's own.
+A draft that the target accepts was copied from a known position. Accepted spans of at least a given length
+attribute their tokens to that position; all other tokens are taken to be the model's own.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,8 +30,8 @@ class Sourced:
     Parameters
     ----------
     drafter
-        Has an attribute ``source``: :class:`~specdec_lib.drafters.prompt_lookup.PromptLookup` and both variants of
-        :mod:`~specdec_lib.drafters.prompt_lookup_plus`.
+        Has an attribute ``source``: :class:`~specdec_lib.drafters.prompt_lookup.PromptLookup` and both
+        variants of :mod:`~specdec_lib.drafters.prompt_lookup_plus`.
 
     Attributes
     ----------
@@ -67,7 +68,8 @@ def attributed(run: Generation, sources: Sequence[int | None], least: int) -> np
     run : Generation
         Of a drafter that proposes chains.
     sources : sequence of (int or None)
-        Of its steps, in order (:class:`Sourced`); the last step may be missing, which has no room for a draft.
+        Of its steps, in order (:class:`Sourced`); the last step may be missing, which has no room for a
+        draft.
     least : int
 
     Returns
@@ -81,7 +83,7 @@ def attributed(run: Generation, sources: Sequence[int | None], least: int) -> np
         source = sources[i] if i < len(sources) else None
         if source is not None and step.accepted >= least:
             positions = source + np.arange(step.accepted)
-            out[place: place + step.accepted] = np.where(positions < run.prompt_length, positions, -1)
+            out[place : place + step.accepted] = np.where(positions < run.prompt_length, positions, -1)
         place += len(step.tokens)
     return out
 
@@ -105,17 +107,28 @@ def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int],
     """
     text, limit = [*prompt, *answer], context_limit(model)
     if not len(prompt) or not len(answer):
-        raise ValueError(f"prompt and answer have {len(prompt)} and {len(answer)} tokens; expected one or more each")
+        raise ValueError(
+            f"prompt and answer have {len(prompt)} and {len(answer)} tokens; expected one or more each"
+        )
     if capture.heads:
         raise ValueError("attention rows are kept of the last position alone; attribute with hidden states")
     if limit is not None and len(text) > limit:
-        raise ValueError(f"prompt and answer have {len(text)} tokens and the model's context is {limit}; shorten them")
+        raise ValueError(
+            f"prompt and answer have {len(text)} tokens and the model's context is {limit}; shorten them"
+        )
     check_model(model)
     with Target(model, len(text), capture) as target:
         target.extend(text[:-1])
         states = {layer: target.hidden(layer).cpu().clone() for layer in capture.layers}
-    return Trace(list(prompt), list(answer), Sampling(), vocabulary_size(model), Limits(len(answer), frozenset(), limit),
-                 "length", states)
+    return Trace(
+        list(prompt),
+        list(answer),
+        Sampling(),
+        vocabulary_size(model),
+        Limits(len(answer), frozenset(), limit),
+        "length",
+        states,
+    )
 
 
 class Counts(NamedTuple):
@@ -143,14 +156,18 @@ class Counts(NamedTuple):
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
     def scores(self) -> dict[str, float]:
-        """``precision``, ``recall``, ``f1`` of telling copied tokens; ``exact``: share of them at the right place.
+        """``precision``, ``recall``, ``f1`` of telling copied tokens; ``exact``: share of them at the right
+        place.
 
         NaN where a ratio has nothing below.
         """
         precision, recall = _ratio(self.found, self.attributed), _ratio(self.found, self.copied)
-        return {"precision": precision, "recall": recall,
-                "f1": _ratio(2 * self.found, self.attributed + self.copied),
-                "exact": _ratio(self.exact, self.locatable)}
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f1": _ratio(2 * self.found, self.attributed + self.copied),
+            "exact": _ratio(self.exact, self.locatable),
+        }
 
 
 def _ratio(a: float, b: float) -> float:
@@ -172,12 +189,19 @@ def count(truth: Alignment, positions: np.ndarray) -> Counts:
         If there are fewer positions than tokens in the answer.
     """
     if len(positions) < len(truth.answer):
-        raise ValueError(f"{len(positions)} positions for an answer of {len(truth.answer)} tokens; expected one for each")
+        raise ValueError(
+            f"{len(positions)} positions for an answer of {len(truth.answer)} tokens; expected one for each"
+        )
     positions = np.asarray(positions)[: len(truth.answer)]
     said, found = positions >= 0, (positions >= 0) & truth.copied
     located = found & (truth.origin >= 0)
-    return Counts(int(truth.copied.sum()), int(said.sum()), int(found.sum()),
-                  int((located & (positions == truth.origin)).sum()), int(located.sum()))
+    return Counts(
+        int(truth.copied.sum()),
+        int(said.sum()),
+        int(found.sum()),
+        int((located & (positions == truth.origin)).sum()),
+        int(located.sum()),
+    )
 
 
 def score(
@@ -211,5 +235,7 @@ def score(
             run = replay(trace, drafter)
             for span in least:
                 total[name, span] += count(truth, attributed(run, drafter.sources, span))
-    return [{"method": name, "least": span, "tokens": found.copied, **found.scores()}
-            for (name, span), found in total.items()]
+    return [
+        {"method": name, "least": span, "tokens": found.copied, **found.scores()}
+        for (name, span), found in total.items()
+    ]

@@ -173,8 +173,8 @@ def drafting(
 ) -> list[dict[str, float]]:
     """Time to propose against the length of the context, states and attention rows at hand.
 
-    The text is given; states and rows are random numbers, as many as the drafter asks for: the time does not hang on
-    their values.
+    The text is given; states and rows are random numbers, as many as the drafter asks for: the time does not
+    hang on their values.
 
     Parameters
     ----------
@@ -193,9 +193,10 @@ def drafting(
     Returns
     -------
     list of dict
-        For each length and drafter ``tokens``, ``method``, ``median_ms``, ``p99_ms`` and ``bytes_per_token``: memory that
-        grows with the context, the index of the prompt's tokens left out. States are kept for each token of the context; of
-        attention one number a head for each token, and for each position of a draft under verification.
+        For each length and drafter ``tokens``, ``method``, ``median_ms``, ``p99_ms`` and ``bytes_per_token``:
+        memory that grows with the context, the index of the prompt's tokens left out. States are kept for
+        each token of the context; of attention one number a head for each token, and for each position of a
+        draft under verification.
 
     Raises
     ------
@@ -204,7 +205,9 @@ def drafting(
     """
     longest = max(lengths) + steps
     if len(tokens) < longest:
-        raise ValueError(f"tokens holds {len(tokens)}; expected {longest}, the longest context and the steps from it")
+        raise ValueError(
+            f"tokens holds {len(tokens)}; expected {longest}, the longest context and the steps from it"
+        )
     generator = torch.Generator().manual_seed(seed)
     states, vocabulary = torch.randn(longest, width, generator=generator), max(tokens) + 1
     rows = []
@@ -215,11 +218,17 @@ def drafting(
             weights = torch.rand(len(drafter.capture.heads), longest, generator=generator)
             context.hidden = lambda layer, text=text: states[: len(text) - 1]
             context.attention = lambda text=text, weights=weights: weights[:, : len(text) - 1]
-            spent = _propose_times(drafter, context, tokens[length: length + steps])
+            spent = _propose_times(drafter, context, tokens[length : length + steps])
             kept = len(drafter.capture.layers) * width + len(drafter.capture.heads) * (drafter.num_tokens + 1)
-            rows.append({"tokens": length, "method": name, "median_ms": float(np.median(spent)),
-                         "p99_ms": float(np.percentile(spent, 99)),
-                         "bytes_per_token": kept * states.element_size() if drafter.capture != Capture() else 0})
+            rows.append(
+                {
+                    "tokens": length,
+                    "method": name,
+                    "median_ms": float(np.median(spent)),
+                    "p99_ms": float(np.percentile(spent, 99)),
+                    "bytes_per_token": kept * states.element_size() if drafter.capture != Capture() else 0,
+                }
+            )
     return rows
 
 
@@ -239,9 +248,13 @@ def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) ->
 
 @torch.inference_mode()
 def capturing(
-    model: PreTrainedModel, captures: Mapping[str, Capture], lengths: Sequence[int], draft: int = 10, repeats: int = 20
+    model: PreTrainedModel,
+    captures: Mapping[str, Capture],
+    lengths: Sequence[int],
+    draft: int = 10,
+    repeats: int = 20,
 ) -> list[dict[str, float]]:
-    """Time of the target's pass over a draft, with and without states and attention rows kept, against the context.
+    """Time of the target's pass over a draft with and without capture, against the context.
 
     Parameters
     ----------
@@ -258,8 +271,8 @@ def capturing(
     Returns
     -------
     list of dict
-        For each capture and length ``tokens``, ``capture``, ``median_ms`` and ``p99_ms``: the pass, and the reading of what
-        was kept.
+        For each capture and length ``tokens``, ``capture``, ``median_ms`` and ``p99_ms``: the pass, and the
+        reading of what was kept.
     """
     rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
     vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -276,6 +289,12 @@ def capturing(
                     if capture.heads:
                         target.attention()
                     spent.append(1e3 * (time.perf_counter() - began))
-                rows.append({"tokens": length, "capture": name, "median_ms": float(np.median(spent[2:])),
-                             "p99_ms": float(np.percentile(spent[2:], 99))})
+                rows.append(
+                    {
+                        "tokens": length,
+                        "capture": name,
+                        "median_ms": float(np.median(spent[2:])),
+                        "p99_ms": float(np.percentile(spent[2:], 99)),
+                    }
+                )
     return rows

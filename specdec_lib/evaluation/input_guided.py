@@ -1,8 +1,9 @@
 """The five input-guided tasks of PLD+ (section 5.1), and what its experiments share.
 
-Each task is made of mechanical prompts from held-out text; the published set that the paper used stands beside it where
-it is there.
+Each task is made of mechanical prompts from held-out text; the published set that the paper used stands
+beside it where it is there.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +71,9 @@ def mechanical_prompts(per_task: int, seed: int = 0) -> list[Prompt]:
             made = load_task(kind, limit=limit, seed=seed)
             found += [prompt for prompt in made if _fits(task, prompt)][:share]
         if len(found) < per_task:
-            raise ValueError(f"per_task is {per_task}, but there are only {len(found)} prompts of {task}; ask for fewer")
+            raise ValueError(
+                f"per_task is {per_task}, but there are only {len(found)} prompts of {task}; ask for fewer"
+            )
         out += [replace(prompt, task=task) for prompt in found]
     return out
 
@@ -87,8 +90,8 @@ def calibration_prompts(
     per_task : int
     seed : int
     split : {"heldout", "train"}
-        Side of the standard library that mechanical tasks are made from; the training side takes longer to read. Published
-        sets have no such sides.
+        Side of the standard library that mechanical tasks are made from; the training side takes longer to
+        read. Published sets have no such sides.
     without : iterable of Prompt
         Mechanical prompts whose text is not used again.
 
@@ -108,7 +111,9 @@ def calibration_prompts(
         made = load_task(task, limit=per_task + len(used), seed=seed, split=split)
         new = [prompt for prompt in made if _body(prompt) not in used][:per_task]
         if len(new) < per_task:
-            raise ValueError(f"per_task is {per_task}, but only {len(new)} other prompts of {task!r} were found; ask for fewer")
+            raise ValueError(
+                f"per_task is {per_task}, but there are only {len(new)} other prompts of {task!r}"
+            )
         prompts += new
     return prompts
 
@@ -164,8 +169,11 @@ def library_store(folder: str | Path, tokenizer: PreTrainedTokenizerBase, max_to
         Modules are taken in order of name until the next would exceed it.
     """
     texts = [module.text for module in stdlib_modules("train")]
-    return SuffixIndex.open(build_from_texts(folder, texts, tokenizer, max_tokens=max_tokens, short_documents="skip",
-                                             progress=False))
+    return SuffixIndex.open(
+        build_from_texts(
+            folder, texts, tokenizer, max_tokens=max_tokens, short_documents="skip", progress=False
+        )
+    )
 
 
 def of_task(recordings: Sequence[Recording], task: str | None) -> list[Recording]:
@@ -185,13 +193,17 @@ def by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[d
     Returns
     -------
     list of dict
-        ``task``, ``outputs``, ``looped``, and for each method its name (all outputs) and its name with ``*`` (without
-        loops; NaN where all loop).
+        ``task``, ``outputs``, ``looped``, and for each method its name (all outputs) and its name with ``*``
+        (without loops; NaN where all loop).
     """
     rows = []
     for task in (*dict.fromkeys(r.task for r in recordings), None):
         own = of_task(recordings, task)
-        row: dict[str, Any] = {"task": task or "all", "outputs": len(own), "looped": sum(r.looped for r in own)}
+        row: dict[str, Any] = {
+            "task": task or "all",
+            "outputs": len(own),
+            "looped": sum(r.looped for r in own),
+        }
         for name, each in runs.items():
             found = rates(select(each, recordings, lambda r, task=task: task in (None, r.task)), own)
             row |= {name: found["all"], f"{name}*": found["unlooped"]}
@@ -200,12 +212,15 @@ def by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[d
 
 
 def rate(recordings: Sequence[Recording], drafter: Drafter | None) -> dict[str, float]:
-    """Tokens per forward of one drafter by replay: over ``"all"`` recordings, without loops, and on each task."""
+    """Tokens per forward of one drafter by replay: over ``"all"`` recordings, without loops, and on each
+    task."""
     runs = replay_all(recordings, drafter)
     found = rates(runs, recordings)
     out = {"all": found["all"], "unlooped": found["unlooped"]}
     for task in dict.fromkeys(r.task for r in recordings):
-        out[task] = metric(select(runs, recordings, lambda r, task=task: r.task == task), "tokens_per_forward")
+        out[task] = metric(
+            select(runs, recordings, lambda r, task=task: r.task == task), "tokens_per_forward"
+        )
     return out
 
 
@@ -239,7 +254,8 @@ class Choice(NamedTuple):
 
 
 def _choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
-    """For each position at which a replay drafted: the source, the draft, and how many of it were accepted."""
+    """For each position at which a replay drafted: the source, the draft, and how many of it were
+    accepted."""
     watched = Sourced(drafter)
     (run,) = replay_all([recording], watched)
     out, place = {}, run.prompt_length
@@ -251,8 +267,10 @@ def _choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, lis
     return out
 
 
-def wrong_occurrence(recordings: Sequence[Recording], first: Drafter, second: Drafter, longest: int = 260) -> Choice | None:
-    """The place where ``second`` copies from another occurrence than ``first`` and has most tokens more accepted.
+def wrong_occurrence(
+    recordings: Sequence[Recording], first: Drafter, second: Drafter, longest: int = 260
+) -> Choice | None:
+    """The place where ``second`` copies from another occurrence and has most tokens more accepted.
 
     Parameters
     ----------

@@ -1,9 +1,11 @@
 """Copying score of attention heads: does a head raise the logit of the token it attends to?
 
-Elhage et al. (2021, "A Mathematical Framework for Transformer Circuits", section on the OV circuit): for one head, the map
-from the token attended to, to the logits, is M = E W_V W_O U with the embedding E and the unembedding U. M copies if
-it sends tokens to themselves; the score is the sum of its eigenvalues over the sum of their moduli.
+Elhage et al. (2021, "A Mathematical Framework for Transformer Circuits", section on the OV circuit): for one
+head, the map from the token attended to, to the logits, is M = E W_V W_O U with the embedding E and the
+unembedding U. M copies if it sends tokens to themselves; the score is the sum of its eigenvalues over the sum
+of their moduli.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -20,15 +22,17 @@ def _weights(block: torch.nn.Module, name: str) -> tuple[torch.Tensor, torch.Ten
         parent = path.rpartition(".")[0]
         if path.endswith("v_proj") and f"{parent}.o_proj" in modules:
             return module.weight, modules[f"{parent}.o_proj"].weight
-    raise UnsupportedModel(f"{name}: its blocks have no v_proj and o_proj, so copying scores cannot be computed")
+    raise UnsupportedModel(
+        f"{name}: its blocks have no v_proj and o_proj, so copying scores cannot be computed"
+    )
 
 
 @torch.inference_mode()
 def copying_scores(model: PreTrainedModel) -> np.ndarray:
     """Copying score of every head, from the weights alone.
 
-    The gains of the norms before attention and before the unembedding are part of the maps, their division by the length is
-    not; nor are the blocks that lie between.
+    The gains of the norms before attention and before the unembedding are part of the maps, their division by
+    the length is not; nor are the blocks that lie between.
 
     Parameters
     ----------
@@ -50,7 +54,9 @@ def copying_scores(model: PreTrainedModel) -> np.ndarray:
     heads = config.num_attention_heads
     groups = heads // getattr(config, "num_key_value_heads", heads)
     embed = model.get_input_embeddings().weight.double()
-    unembed = model.get_output_embeddings().weight.double() * _gain(getattr(model, model.base_model_prefix).norm)
+    unembed = model.get_output_embeddings().weight.double() * _gain(
+        getattr(model, model.base_model_prefix).norm
+    )
     # The eigenvalues of E W_V W_O U, up to zeros, are those of W_V (U E) W_O taken the other way round.
     inner = embed.T @ unembed
     scores = np.zeros((len(blocks), heads))
@@ -60,7 +66,7 @@ def copying_scores(model: PreTrainedModel) -> np.ndarray:
         width = output.shape[1] // heads
         for head in range(heads):
             group = head // groups
-            v, o = value[group * width: (group + 1) * width], output[:, head * width: (head + 1) * width]
+            v, o = value[group * width : (group + 1) * width], output[:, head * width : (head + 1) * width]
             eigenvalues = torch.linalg.eigvals(v @ inner @ o)
             scores[place, head] = float(eigenvalues.real.sum() / eigenvalues.abs().sum())
     return scores

@@ -1,4 +1,5 @@
-"""Sets of attention heads for PLD+ (a): chosen ones, those of one layer, all of them, random ones (figure 3)."""
+"""Sets of attention heads for PLD+ (a), figure 3: those of one block, all of them, random ones."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

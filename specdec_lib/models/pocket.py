@@ -1,9 +1,10 @@
-"""Recipe of the pocket models: the small target and draft that the book runs on by default, and a second target.
+"""Recipe of the pocket models: the target and draft that the book runs on by default, and a second target.
 
-``python -m specdec_lib pocket`` makes the pair from nothing but the standard library of the Python it runs under: the
-tokenizer, the target by next-token loss, the draft by next-token loss and then by distillation from the target.
-``--part qwen`` distills a target of another family from the finished one. Hidden matrices are trained with Muon (as shipped with torch), embeddings and norms with AdamW; the rate is constant and
-falls linearly over the last 30 % of the steps, so a run can be lengthened from a checkpoint of its constant part.
+``python -m specdec_lib pocket`` makes the pair from nothing but the standard library of the Python it runs
+under: the tokenizer, the target by next-token loss, the draft by next-token loss and then by distillation
+from the target. ``--part qwen`` distills a target of another family from the finished one. Hidden matrices
+are trained with Muon (as shipped with torch), embeddings and norms with AdamW; the rate is constant and falls
+linearly over the last 30 % of the steps, so a run can be lengthened from a checkpoint of its constant part.
 """
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recip
     Returns
     -------
     list of dict
-        ``step``, ``tokens``, ``loss`` (mean since the last row), ``distilling``, ``seconds``, ``accuracy`` (per task).
+        ``step``, ``tokens``, ``loss`` (mean since the last row), ``distilling``, ``seconds``, ``accuracy``
+        (per task).
     """
     device = next(model.parameters()).device
     optimizers = _optimizers(model, recipe)

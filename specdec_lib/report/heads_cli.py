@@ -1,4 +1,5 @@
 """``python -m specdec_lib heads``: identify the induction heads of a hub or local model, for PLD+ (a)."""
+
 from __future__ import annotations
 
 import argparse
@@ -15,20 +16,33 @@ from specdec_lib.models.loading import load_model
 def describe(found: InductionHeads, count: int) -> str:
     """The ``count`` best heads, one a line, below how many were credited."""
     ranked = found.ranked()
-    lines = [f"{len(ranked)} of {found.peaks.size} heads peak at the origin of at least one of {found.copied:,} copied "
-             "tokens", "block  head  peaks at the origin  attention on it"]
-    lines += [f"{b:5}  {h:4}  {found.peaks[b, h]:19.1%}  {found.attention[b, h]:15.3f}" for b, h in ranked[:count]]
+    lines = [
+        f"{len(ranked)} of {found.peaks.size} heads peak at the origin of at least one of {found.copied:,} copied "
+        "tokens",
+        "block  head  peaks at the origin  attention on it",
+    ]
+    lines += [
+        f"{b:5}  {h:4}  {found.peaks[b, h]:19.1%}  {found.attention[b, h]:15.3f}" for b, h in ranked[:count]
+    ]
     return "\n".join(lines)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specdec_lib heads", description=__doc__)
     parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; read instead where it is there")
-    parser.add_argument("--task", action="append", default=[], help="a task of the book; may be repeated "
-                                                                    f"(default: {', '.join(CALIBRATION)})")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file to write; read instead where it is there"
+    )
+    parser.add_argument(
+        "--task",
+        action="append",
+        default=[],
+        help="a task of the book; may be repeated " f"(default: {', '.join(CALIBRATION)})",
+    )
     parser.add_argument("--prompts", type=int, default=8, help="prompts of each task (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16")
     parser.add_argument("--show", type=int, default=10, help="heads to print (default: %(default)s)")

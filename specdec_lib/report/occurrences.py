@@ -59,7 +59,9 @@ def _boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **
         ax.add_patch(Rectangle((min(columns) - 0.5, row - 0.48), width, 0.96, **look))
 
 
-def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str], coming: int = 12) -> Figure:
+def picture(
+    choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str], coming: int = 12
+) -> Figure:
     """Draw prompt and output, and where each of two methods copied from.
 
     Parameters
@@ -75,8 +77,8 @@ def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str
     Returns
     -------
     Figure
-        Filled: copied and accepted. Dotted: copied and refused. Framed: the matched token in front of each. Grey: the
-        output that followed.
+        Filled: copied and accepted. Dotted: copied and refused. Framed: the matched token in front of each.
+        Grey: the output that followed.
     """
     from matplotlib.patches import Patch
 
@@ -86,22 +88,35 @@ def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str
     figure, ax = figures.new(8.2, 0.9 + 0.22 * len(lines))
     ax.set(xlim=(-1, WIDTH + 1), ylim=(len(lines) + 0.2, -1))
     ax.axis("off")
-    later = {cell for piece in cells[choice.position + 1:] for cell in piece}
+    later = {cell for piece in cells[choice.position + 1 :] for cell in piece}
     for row, line in enumerate(lines):
         for column, character in enumerate(line):
             if character != " ":
                 color = "#8a8a8a" if (row, column) in later else "black"
-                ax.text(column, row, character, family="monospace", fontsize=9, ha="center", va="center", color=color)
+                ax.text(
+                    column,
+                    row,
+                    character,
+                    family="monospace",
+                    fontsize=9,
+                    ha="center",
+                    va="center",
+                    color=color,
+                )
     handles = []
-    for name, source, draft, accepted in zip(names, choice.sources, choice.drafts, choice.accepted, strict=True):
+    for name, source, draft, accepted in zip(
+        names, choice.sources, choice.drafts, choice.accepted, strict=True
+    ):
         shade = figures.color(name)
-        _boxes(ax, cells[source: source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
-        _boxes(ax, cells[source + accepted: source + len(draft)], shade, linewidth=0.9, linestyle=":")
-        _boxes(ax, cells[source - 1: source], shade)
+        _boxes(ax, cells[source : source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
+        _boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
+        _boxes(ax, cells[source - 1 : source], shade)
         (row, _), *_ = cells[source - 1] or cells[source]
         ax.text(WIDTH, row, name, color=shade, fontsize=9, ha="right", va="center", fontweight="bold")
-        handles.append(Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted"))
-    _boxes(ax, cells[choice.position: choice.position + 1], "black")
+        handles.append(
+            Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted")
+        )
+    _boxes(ax, cells[choice.position : choice.position + 1], "black")
     handles.append(Patch(facecolor="none", edgecolor="black", label="last token written"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
     return figure

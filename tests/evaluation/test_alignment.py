@@ -1,4 +1,5 @@
 """Where answers were copied from: by hand for each task, and as tokens."""
+
 from __future__ import annotations
 
 import random
@@ -51,9 +52,17 @@ def source_of(prompt):
     return out
 
 
-@pytest.mark.parametrize("task, text", [
-    ("rename", CODE), ("replace-word", PROSE), ("remove-docstring", FUNCTION), ("quote-lines", CODE), ("outline", CODE),
-    ("complete", CODE)])
+@pytest.mark.parametrize(
+    "task, text",
+    [
+        ("rename", CODE),
+        ("replace-word", PROSE),
+        ("remove-docstring", FUNCTION),
+        ("quote-lines", CODE),
+        ("outline", CODE),
+        ("complete", CODE),
+    ],
+)
 @pytest.mark.parametrize("seed", range(4))
 def test_every_character_but_joining_line_breaks_has_a_place_that_holds_it(task, text, seed):
     prompt = made(task, text, seed)
@@ -75,7 +84,9 @@ def test_every_character_but_joining_line_breaks_has_a_place_that_holds_it(task,
 
 
 def test_a_line_that_is_there_twice_is_taken_from_both_places():
-    prompt = Prompt("one", "quote-lines", ("Quote the lines with `a`.\n\na = 1\nb = 2\na = 1",), reference="a = 1\na = 1")
+    prompt = Prompt(
+        "one", "quote-lines", ("Quote the lines with `a`.\n\na = 1\nb = 2\na = 1",), reference="a = 1\na = 1"
+    )
     body = prompt.text.index("\n\n") + 2
     assert source_of(prompt) == [*range(body, body + 5), -1, *range(body + 12, body + 17)]
 
@@ -101,7 +112,7 @@ def test_tokens_come_from_equal_tokens_at_the_place_of_their_characters(tokenize
     assert found.copied.any()
     for token, copied, origin in zip(found.answer, found.copied, found.origin, strict=True):
         size = len(tokenizer.decode([token]))
-        own = places[done: done + size]
+        own = places[done : done + size]
         assert copied == (min(own) >= 0)
         whole = copied and own == list(range(own[0], own[0] + size))
         expected = offsets.index(own[0]) if whole and own[0] in offsets else None
@@ -115,10 +126,17 @@ def test_tokens_come_from_equal_tokens_at_the_place_of_their_characters(tokenize
 def test_quotations_lie_in_the_source_they_name():
     sources = ((1, "Fish", "Cod live in cold water."), (2, "Birds", "Terns fly far. Cod live."))
     text = "Quote.\n\n[1] Fish\nCod live in cold water.\n\n[2] Birds\nTerns fly far. Cod live.\n\nQuestion: where?"
-    prompt = Prompt("q", "quotesum", (text,), reference="Cod live in cold water and terns, Cod live",
-                    meta={"sources": sources, "quotes": ((1, "Cod live in cold water"), (2, "Cod live"), (2, "gone"))})
+    prompt = Prompt(
+        "q",
+        "quotesum",
+        (text,),
+        reference="Cod live in cold water and terns, Cod live",
+        meta={"sources": sources, "quotes": ((1, "Cod live in cold water"), (2, "Cod live"), (2, "gone"))},
+    )
     assert alignment.quoted(prompt) == [
-        alignment.Copied(0, text.index("Cod live in"), 22), alignment.Copied(34, text.rindex("Cod live"), 8)]
+        alignment.Copied(0, text.index("Cod live in"), 22),
+        alignment.Copied(34, text.rindex("Cod live"), 8),
+    ]
 
 
 @pytest.mark.realdata
@@ -128,7 +146,7 @@ def test_nearly_all_quotations_of_quotesum_are_found(tokenizer):
     spans = [(prompt, span) for prompt in prompts for span in alignment.quoted(prompt)]
     assert len(spans) > 0.9 * marked
     for prompt, span in spans:
-        assert prompt.reference[span.answer:][: span.length] == prompt.text[span.turn:][: span.length]
+        assert prompt.reference[span.answer :][: span.length] == prompt.text[span.turn :][: span.length]
 
 
 def test_a_tokenizer_that_does_not_tell_its_characters_is_refused():

@@ -1,4 +1,5 @@
 """Attribution by copying against runs made by hand and against real runs."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,16 +17,29 @@ from tests.chaos import Silent
 
 
 def step(draft, accepted, own=1):
-    return Step(DraftTree.chain(draft), tuple(range(accepted)), (*draft[:accepted], *[9] * own), 0.0, 0.0, 0.0)
+    return Step(
+        DraftTree.chain(draft), tuple(range(accepted)), (*draft[:accepted], *[9] * own), 0.0, 0.0, 0.0
+    )
 
 
-RUN = Generation([9, 1, 2, 3, 9, 9, 4, 5, 9, 6, 7], [step([1, 2, 3, 8], 3), step([], 0), step([4, 5, 8], 2),
-                                                      step([6, 7], 2, own=0)], "length", 20, 0.0)
+RUN = Generation(
+    [9, 1, 2, 3, 9, 9, 4, 5, 9, 6, 7],
+    [step([1, 2, 3, 8], 3), step([], 0), step([4, 5, 8], 2), step([6, 7], 2, own=0)],
+    "length",
+    20,
+    0.0,
+)
 
 
-@pytest.mark.parametrize("least, expected", [
-    (1, [-1, 4, 5, 6, -1, -1, 11, 12, -1, 19, -1]), (2, [-1, 4, 5, 6, -1, -1, 11, 12, -1, 19, -1]),
-    (3, [-1, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1]), (4, [-1] * 11)])
+@pytest.mark.parametrize(
+    "least, expected",
+    [
+        (1, [-1, 4, 5, 6, -1, -1, 11, 12, -1, 19, -1]),
+        (2, [-1, 4, 5, 6, -1, -1, 11, 12, -1, 19, -1]),
+        (3, [-1, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1]),
+        (4, [-1] * 11),
+    ],
+)
 def test_accepted_spans_long_enough_come_from_their_source_if_it_is_in_the_prompt(least, expected):
     assert attribution.attributed(RUN, [4, None, 11, 19], least).tolist() == expected
 
@@ -68,8 +82,12 @@ def test_score_joins_answers_and_finds_copies_exactly(library):
     prompt = list(range(10, 50))
     answer = [60, *prompt[5:25], 61]
     truth = Alignment(prompt, answer, np.array([0, *[1] * 20, 0], bool), np.array([-1, *range(5, 25), -1]))
-    rows = attribution.score(model, [truth, truth], {"PLD": PromptLookup(1, 30, "transformers"),
-                                                     "h": PromptLookupHidden(1, 30, generated=False)}, (2, 30))
+    rows = attribution.score(
+        model,
+        [truth, truth],
+        {"PLD": PromptLookup(1, 30, "transformers"), "h": PromptLookupHidden(1, 30, generated=False)},
+        (2, 30),
+    )
     by_key = {(row["method"], row["least"]): row for row in rows}
     # The first copied token has no earlier one to be found by, so it is the target's own.
     assert by_key["h", 2]["recall"] == by_key["PLD", 2]["recall"] == 19 / 20
@@ -78,13 +96,32 @@ def test_score_joins_answers_and_finds_copies_exactly(library):
     assert by_key["h", 2]["tokens"] == 40
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda m: attribution.Sourced(Silent()), "does not say where its drafts come from"),
-    (lambda m: attribution.forced(m, [1], [], Capture()), "1 and 0 tokens"),
-    (lambda m: attribution.forced(m, [1] * 100, [2] * 100, Capture()), "200 tokens and the model's context is 128"),
-    (lambda m: attribution.score(m, [Alignment([1], [2], np.ones(1, bool), np.zeros(1, int))],
-                                 {"a": PromptLookupAttention([(0, 0)])}, (2,)), "attribute with hidden states"),
-    (lambda m: attribution.count(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1)), "1 positions")])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda m: attribution.Sourced(Silent()), "does not say where its drafts come from"),
+        (lambda m: attribution.forced(m, [1], [], Capture()), "1 and 0 tokens"),
+        (
+            lambda m: attribution.forced(m, [1] * 100, [2] * 100, Capture()),
+            "200 tokens and the model's context is 128",
+        ),
+        (
+            lambda m: attribution.score(
+                m,
+                [Alignment([1], [2], np.ones(1, bool), np.zeros(1, int))],
+                {"a": PromptLookupAttention([(0, 0)])},
+                (2,),
+            ),
+            "attribute with hidden states",
+        ),
+        (
+            lambda m: attribution.count(
+                Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1)
+            ),
+            "1 positions",
+        ),
+    ],
+)
 def test_what_cannot_be_attributed_is_refused(library, call, message):
     with pytest.raises(ValueError, match=message):
         call(library["llama"])

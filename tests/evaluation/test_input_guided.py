@@ -1,4 +1,5 @@
 """The five tasks, and the tables and choices made from replays of them."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -35,7 +36,9 @@ def recordings(model, capture=Capture()):
 
 
 def made_up(prompt, tokens):
-    trace = Trace(list(prompt), list(tokens), Sampling(), 50, Limits(len(tokens), frozenset(), None), "length")
+    trace = Trace(
+        list(prompt), list(tokens), Sampling(), 50, Limits(len(tokens), frozenset(), None), "length"
+    )
     return Recording(Prompt("one", "code editing", ("text",)), 0, trace)
 
 
@@ -43,7 +46,9 @@ def test_each_task_has_as_many_prompts_as_asked_for_and_lengths_that_fit():
     prompts = guided.mechanical_prompts(3)
     assert [p.task for p in prompts] == [task for task in guided.TASKS for _ in range(3)]
     answers = {task: [len(p.reference) for p in prompts if p.task == task] for task in guided.TASKS}
-    assert max(answers["short text editing"]) <= guided.SHORT < guided.LONG <= min(answers["long text editing"])
+    assert (
+        max(answers["short text editing"]) <= guided.SHORT < guided.LONG <= min(answers["long text editing"])
+    )
     assert all(len(p.turns) == (2 if p.task == "multi-turn" else 1) for p in prompts)
     with pytest.raises(ValueError, match="per_task is 0"):
         guided.mechanical_prompts(0)
@@ -79,10 +84,15 @@ def test_the_store_holds_training_modules_alone(tokenizer, tmp_path):
 
 def test_rows_are_pooled_rates_of_each_task_and_of_all(library):
     known = recordings(library["llama"])
-    runs = {"PLD": suite.replay_all(known, PromptLookup(1, 4, "transformers")), "plain": suite.replay_all(known, None)}
+    runs = {
+        "PLD": suite.replay_all(known, PromptLookup(1, 4, "transformers")),
+        "plain": suite.replay_all(known, None),
+    }
     rows = {row["task"]: row for row in guided.by_task(known, runs)}
     assert list(rows) == ["code editing", "summarisation", "all"]
-    assert rows["code editing"]["PLD"] == metrics.pooled([runs["PLD"][0], runs["PLD"][2]])["tokens_per_forward"]
+    assert (
+        rows["code editing"]["PLD"] == metrics.pooled([runs["PLD"][0], runs["PLD"][2]])["tokens_per_forward"]
+    )
     assert rows["all"]["PLD"] == metrics.pooled(runs["PLD"])["tokens_per_forward"]
     assert rows["all"]["plain"] == 1 and rows["all"]["outputs"] == 3
     free = [run for run, r in zip(runs["PLD"], known, strict=True) if not r.looped]
@@ -115,7 +125,7 @@ class Fixed:
         self.source = self.places.get(len(context.tokens) - 1)
         if self.source is None:
             return EMPTY
-        return DraftTree.chain(context.tokens[self.source: self.source + min(limit, self.length)])
+        return DraftTree.chain(context.tokens[self.source : self.source + min(limit, self.length)])
 
 
 def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():
@@ -133,22 +143,31 @@ def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():
 @given(st.lists(st.integers(0, 3), min_size=12, max_size=40))
 def test_a_wrong_occurrence_is_one_in_fact(text):
     known = made_up(text[:8], text[8:])
-    choice = guided.wrong_occurrence([known], PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers"))
+    choice = guided.wrong_occurrence(
+        [known], PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers")
+    )
     if choice is None:
         return
     whole = [*known.trace.prompt, *known.trace.tokens]
-    coming = whole[choice.position + 1:]
+    coming = whole[choice.position + 1 :]
     for source, draft, accepted in zip(choice.sources, choice.drafts, choice.accepted, strict=True):
-        assert whole[source: source + len(draft)] == draft and whole[source - 1] == whole[choice.position]
-        agreed = next((i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b), min(len(draft), len(coming)))
+        assert whole[source : source + len(draft)] == draft and whole[source - 1] == whole[choice.position]
+        agreed = next(
+            (i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b),
+            min(len(draft), len(coming)),
+        )
         assert accepted == agreed
     assert choice.accepted[1] > choice.accepted[0] and choice.sources[0] != choice.sources[1]
 
 
 def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
     tokens = [i % 40 for i in range(400)]
-    rows = costs.drafting({"PLD": PromptLookup(), "h": PromptLookupHidden(1, 5)}, tokens, [100, 200], width=16, steps=20)
-    assert [(row["tokens"], row["method"]) for row in rows] == [(n, m) for n in (100, 200) for m in ("PLD", "h")]
+    rows = costs.drafting(
+        {"PLD": PromptLookup(), "h": PromptLookupHidden(1, 5)}, tokens, [100, 200], width=16, steps=20
+    )
+    assert [(row["tokens"], row["method"]) for row in rows] == [
+        (n, m) for n in (100, 200) for m in ("PLD", "h")
+    ]
     assert {row["method"]: row["bytes_per_token"] for row in rows} == {"PLD": 0, "h": 16 * 4}
     assert all(0 < row["median_ms"] <= row["p99_ms"] for row in rows)
     with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
@@ -158,11 +177,18 @@ def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
 def test_the_pass_is_timed_with_and_without_capture(library):
     captures = {"none": Capture(), "both": Capture((1,), tuple(every((2, 4))))}
     rows = costs.capturing(library["llama"], captures, [20, 60], draft=4, repeats=3)
-    assert [(row["tokens"], row["capture"]) for row in rows] == [(20, "none"), (60, "none"), (20, "both"), (60, "both")]
+    assert [(row["tokens"], row["capture"]) for row in rows] == [
+        (20, "none"),
+        (60, "none"),
+        (20, "both"),
+        (60, "both"),
+    ]
     assert all(row["median_ms"] > 0 for row in rows)
 
 
 def test_recordings_of_one_task_keep_their_order(library):
     known = recordings(library["llama"])
-    assert guided.of_task(known, "code editing") == [known[0], known[2]] and guided.of_task(known, None) == known
+    assert (
+        guided.of_task(known, "code editing") == [known[0], known[2]] and guided.of_task(known, None) == known
+    )
     assert replace(known[0], turn=1) not in guided.of_task(known, None)

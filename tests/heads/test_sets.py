@@ -1,4 +1,5 @@
 """Sets of heads against counting, the copying score against the whole matrix."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -28,23 +29,30 @@ def test_random_heads_are_different_seeded_and_equally_likely():
     assert list(draws((4, 5), 6, 2, seed=7)) == [random_heads((4, 5), 6, 7), random_heads((4, 5), 6, 8)]
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: every((0, 3)), "shape is"), (lambda: of_block((2, 3), 2), "block is 2; expected 0 to 1"),
-    (lambda: of_block((2, 3), -1), "block is -1"), (lambda: random_heads((2, 3), 7, 0), "count is 7; expected 1 to 6"),
-    (lambda: random_heads((2, 3), 0, 0), "count is 0")])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: every((0, 3)), "shape is"),
+        (lambda: of_block((2, 3), 2), "block is 2; expected 0 to 1"),
+        (lambda: of_block((2, 3), -1), "block is -1"),
+        (lambda: random_heads((2, 3), 7, 0), "count is 7; expected 1 to 6"),
+        (lambda: random_heads((2, 3), 0, 0), "count is 0"),
+    ],
+)
 def test_what_there_is_not_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 def whole_matrix_score(model, block, head, groups, width):
-    """Elhage et al.: sum of the eigenvalues over that of their moduli, of the V x V map from token to logits."""
+    """Elhage et al.: sum of the eigenvalues over that of their moduli, of the V x V map from token to
+    logits."""
     layer = model.model.layers[block]
     with torch.no_grad():
         embed = model.get_input_embeddings().weight.double() * layer.input_layernorm.weight.double()
         unembed = model.get_output_embeddings().weight.double() * model.model.norm.weight.double()
-        v = layer.self_attn.v_proj.weight.double()[head // groups * width:][:width]
-        o = layer.self_attn.o_proj.weight.double()[:, head * width: (head + 1) * width]
+        v = layer.self_attn.v_proj.weight.double()[head // groups * width :][:width]
+        o = layer.self_attn.o_proj.weight.double()[:, head * width : (head + 1) * width]
         matrix = (unembed @ o @ v @ embed.T).numpy()
     eigenvalues = np.linalg.eigvals(matrix)
     return eigenvalues.real.sum() / np.abs(eigenvalues).sum()
@@ -55,7 +63,9 @@ def test_copying_score_is_that_of_the_whole_matrix(library, family):
     model = library[family]
     scores = copying_scores(model)
     groups = 4 // model.config.num_key_value_heads
-    expected = [[whole_matrix_score(model, block, head, groups, 8) for head in range(4)] for block in range(2)]
+    expected = [
+        [whole_matrix_score(model, block, head, groups, 8) for head in range(4)] for block in range(2)
+    ]
     assert np.allclose(scores, expected, atol=1e-3)
 
 

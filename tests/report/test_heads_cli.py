@@ -1,4 +1,5 @@
 """The command ``heads``: what it writes, reads again and refuses."""
+
 from __future__ import annotations
 
 import pytest
@@ -28,8 +29,24 @@ def folders(tmp_path_factory):
 
 
 def call(folder, out, *more):
-    return main(["heads", "--target", str(folder), "--out", str(out), "--task", "replace-word", "--prompts", "2",
-                 "--max-new-tokens", "6", "--device", "cpu", *more])
+    return main(
+        [
+            "heads",
+            "--target",
+            str(folder),
+            "--out",
+            str(out),
+            "--task",
+            "replace-word",
+            "--prompts",
+            "2",
+            "--max-new-tokens",
+            "6",
+            "--device",
+            "cpu",
+            *more,
+        ]
+    )
 
 
 def test_the_file_holds_what_identify_finds_and_is_refused_for_another_model(folders, tmp_path, capsys):

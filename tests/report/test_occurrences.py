@@ -1,4 +1,5 @@
 """The picture of a choice between occurrences."""
+
 from __future__ import annotations
 
 from hypothesis import given
@@ -29,7 +30,11 @@ def test_the_legend_says_what_was_accepted_and_the_text_is_drawn():
     choice = Choice(recording, 8, (1, 5), ([2, 3], [4, 5]), (0, 2))
     figure = occurrences.picture(choice, Letters(), ("PLD", "PLD+ (h)"), coming=3)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["PLD: 0 of 2 drafted tokens accepted", "PLD+ (h): 2 of 2 drafted tokens accepted", "last token written"]
+    assert labels == [
+        "PLD: 0 of 2 drafted tokens accepted",
+        "PLD+ (h): 2 of 2 drafted tokens accepted",
+        "last token written",
+    ]
     drawn = [text.get_text() for text in figure.axes[0].texts]
     assert "".join(t for t in drawn if len(t) == 1) == "abcadeadef"
     assert len(figure.axes[0].patches) == 2 + 1 + 1 + 1 + 0
