@@ -224,6 +224,21 @@ def rate(recordings: Sequence[Recording], drafter: Drafter | None) -> dict[str, 
     return out
 
 
+def right_so_far(recordings: Sequence[Recording], tokenizer: PreTrainedTokenizerBase) -> float:
+    """Share of the outputs to prompts of one turn that are the reference, or its beginning where they were cut.
+
+    NaN without such prompts.
+    """
+    judged = []
+    for recording in recordings:
+        prompt, trace = recording.prompt, recording.trace
+        if len(prompt.turns) == 1 and prompt.reference is not None:
+            text = tokenizer.decode(trace.tokens, skip_special_tokens=True)
+            ended = trace.finish_reason == "eos"
+            judged.append(text == prompt.reference if ended else prompt.reference.startswith(text))
+    return sum(judged) / len(judged) if judged else float("nan")
+
+
 def best_layer(recordings: Sequence[Recording], make: Any, layers: Iterable[int]) -> int:
     """The layer whose drafter ``make(layer)`` gives most tokens per forward; the lowest among equals."""
     found = {layer: rate(recordings, make(layer))["all"] for layer in layers}

@@ -101,6 +101,21 @@ def test_rows_are_pooled_rates_of_each_task_and_of_all(library):
     assert rate["all"] == rows["all"]["PLD"] and rate["summarisation"] == rows["summarisation"]["PLD"]
 
 
+def test_an_output_is_right_if_it_is_the_reference_or_was_cut_before_its_end(tokenizer):
+    def said(text, end, reason):
+        tokens = [*tokenizer.encode(text, add_special_tokens=False), *([tokenizer.eos_token_id] if end else [])]
+        known = made_up([5, 6], tokens)
+        trace = replace(known.trace, finish_reason=reason)
+        return replace(known, prompt=Prompt("one", "t", ("ask",), reference="def f():\n    return 1"), trace=trace)
+
+    whole, cut = said("def f():\n    return 1", True, "eos"), said("def f():\n", False, "length")
+    short, wrong = said("def f():\n", True, "eos"), said("def g():\n", False, "length")
+    assert guided.right_so_far([whole, cut], tokenizer) == 1
+    assert guided.right_so_far([whole, cut, short, wrong], tokenizer) == 0.5
+    turns = replace(whole, prompt=replace(whole.prompt, turns=("a", "b")))
+    assert guided.right_so_far([whole, turns, short], tokenizer) == 0.5
+
+
 def test_the_best_layer_has_the_largest_rate_and_is_the_lowest_of_those(library):
     known = recordings(library["llama"], Capture((0, 1, 2)))
     found = guided.best_layer(known, lambda i: PromptLookupHidden(i, 4), range(3))
