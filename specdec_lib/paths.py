@@ -29,7 +29,10 @@ POCKET = DATA / "models" / "pocket"
 """The pocket target and draft models."""
 
 PUBLISHED = DATA / "published"
-"""Numbers of the papers, one CSV file a table."""
+"""Numbers of the papers, one CSV file a paper."""
+
+CLAIMS = DATA / "claims.yml"
+"""The ledger of claims."""
 
 
 def root() -> Path:
