@@ -1,0 +1,248 @@
+"""What retrieval is measured by: matches, sampling bias, recorded text of other models, time against size."""
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..datastores import SuffixIndex, TokenStore
+from ..datastores.tokens import tokenizer_vocabulary
+from ..decoding import compat
+from ..decoding.contract import Context
+from ..decoding.loop import Limits
+from ..decoding.replay import Trace
+from ..decoding.sampling import Sampling, distribution
+from ..decoding.steps import Generation
+from ..decoding.target import Target
+from ..decoding.tree import DraftTree
+from ..drafters import Rest
+from .datasets.replies import Reply
+from .prompt import Prompt
+from .suite import Recording, replay_all
+
+
+class _Counting:
+    """REST that counts the lengths of its matches."""
+
+    def __init__(self, drafter: Rest):
+        self.drafter, self.capture, self.lengths = drafter, drafter.capture, Counter()
+
+    def start(self, context: Context) -> None:
+        self.drafter.start(context)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        tree = self.drafter.propose(context, limit)
+        self.lengths[self.drafter.last.length] += 1
+        return tree
+
+
+def match_lengths(recordings: Sequence[Recording], drafter: Rest) -> Counter[int]:
+    """How often the longest matching suffix has each length, over the steps of replays (REST, figure 13).
+
+    Returns
+    -------
+    Counter
+        Steps by length in tokens. A length below ``drafter.min_ngram`` gave no draft; one of ``drafter.max_ngram``
+        may be longer in truth.
+    """
+    counting = _Counting(drafter)
+    replay_all(recordings, counting)
+    return counting.lengths
+
+
+class Bias(NamedTuple):
+    """What a multi-draft sampling rule does to the target's distribution, over the steps of sampled runs.
+
+    Attributes
+    ----------
+    steps : int
+        Steps with a draft.
+    mean, largest : float
+        Total variation between the law of the next token and the target's, over the steps.
+    accepted : float
+        Expected draft tokens accepted a step under the rule.
+    accepted_exactly : float
+        The same with one draw a node, which is lossless.
+    """
+
+    steps: int
+    mean: float
+    largest: float
+    accepted: float
+    accepted_exactly: float
+
+
+def sampling_bias(model: PreTrainedModel, recordings: Sequence[Recording], runs: Sequence[Generation],
+                  rule: str) -> Bias:
+    """Measure a released rule on the drafts of sampled runs, exactly, from the target's probabilities.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    recordings : sequence of Recording
+        Sampled ones.
+    runs : sequence of Generation
+        Runs or replays of these with a drafter.
+    rule : {"rest", "dresd"}
+        Of :mod:`specdec_lib.decoding.compat`.
+
+    Raises
+    ------
+    ValueError
+        If a recording is greedy, or no step has a draft.
+    """
+    distances: list[float] = []
+    released, exact = [], []
+    for recording, run in zip(recordings, runs, strict=True):
+        trace = recording.trace
+        if trace.sampling.greedy:
+            raise ValueError(f"{recording.prompt.id!r} was recorded greedily; the rules differ only when sampling")
+        with torch.inference_mode(), Target(model, 0, capacity=len(trace.prompt) + len(trace.tokens) + 256) as target:
+            target.extend(trace.prompt)
+            root = trace.tokens[0]
+            for step in run.steps:
+                logits = target.verify(root, step.tree)
+                if len(step.tree):
+                    p = distribution(logits, trace.sampling).cpu()
+                    law = compat.released_law(step.tree, p, rule)
+                    distances.append(compat.total_variation(law, p[0]))
+                    released.append(compat.released_accepted(step.tree, p))
+                    exact.append(compat.exact_accepted(step.tree, p))
+                target.commit(step.path)
+                root = step.tokens[-1]
+    if not distances:
+        raise ValueError("no step of the runs has a draft; there is nothing to measure")
+    return Bias(len(distances), float(np.mean(distances)), max(distances), float(np.mean(released)),
+                float(np.mean(exact)))
+
+
+def record_replies(replies: Sequence[Reply], tokenizer: PreTrainedTokenizerBase,
+                   max_new_tokens: int = 100_000) -> list[Recording]:
+    """Recordings of what other models wrote, in tokens of ``tokenizer``, to replay drafters on.
+
+    They stand for greedy runs of the models that wrote them, as far as the cut into tokens goes: it is not the models'
+    own, so tokens per forward compare only with tokens per forward of the same tokenizer, and characters per forward with
+    those of any.
+
+    Parameters
+    ----------
+    replies : sequence of Reply
+    tokenizer : PreTrainedTokenizerBase
+    max_new_tokens : int
+        Longer replies are cut.
+    """
+    vocabulary = tokenizer_vocabulary(tokenizer)
+    found = []
+    for reply in replies:
+        prompt, both = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+                        for text in (reply.prompt, reply.text))
+        tokens = both[:max_new_tokens]
+        if len(tokens) < 2:
+            continue
+        trace = Trace(prompt, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
+        found.append(Recording(Prompt(reply.id, reply.model, (reply.prompt,), chat=False, meta={"group": reply.group}),
+                               0, trace))
+    return found
+
+
+def characters_per_forward(runs: Sequence[Generation], tokenizer: PreTrainedTokenizerBase) -> float:
+    """Characters emitted after the prefill, over forwards after the prefill: a rate that no tokenizer decides."""
+    characters = sum(len(tokenizer.decode(run.tokens[1:])) for run in runs)
+    return characters / sum(len(run.steps) for run in runs)
+
+
+def authors_rates(replies: Sequence[Reply]) -> dict[str, float]:
+    """Rates of the authors' own runs with REST, from their tokens and steps.
+
+    Returns
+    -------
+    dict
+        ``tokens_per_forward`` (the prefill's token and forward left out), ``characters_per_forward``,
+        ``characters_per_token``.
+    """
+    known = [r for r in replies if r.tokens and r.steps]
+    tokens, steps = sum(r.tokens - 1 for r in known), sum(r.steps for r in known)
+    characters = sum(len(r.text) for r in known) / sum(r.tokens for r in known)
+    return {"tokens_per_forward": tokens / steps, "characters_per_token": characters,
+            "characters_per_forward": tokens / steps * characters}
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rank correlation, ties at their mean rank."""
+
+    def ranks(values: Sequence[float]) -> np.ndarray:
+        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+        return (np.cumsum(count) - (count + 1) / 2)[place]
+
+    return float(np.corrcoef(ranks(x), ranks(y))[0, 1])
+
+
+def contexts_of(recordings: Sequence[Recording], count: int, length: int = 64, seed: int = 0) -> list[list[int]]:
+    """Contexts that a drafter met: the last ``length`` tokens at ``count`` random places of recorded outputs."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in rng.integers(0, len(recordings), count).tolist():
+        trace = recordings[i].trace
+        end = len(trace.prompt) + int(rng.integers(1, len(trace.tokens) + 1))
+        found.append((trace.prompt + trace.tokens)[:end][-length:])
+    return found
+
+
+def part_of(store: TokenStore, tokens: int) -> list[np.ndarray]:
+    """The first documents of a store, as many as have no more than ``tokens`` tokens together; at least one."""
+    lengths = np.diff(store.starts) - 1
+    count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
+    return [store.document(i) for i in range(count)]
+
+
+def search_microseconds(index: SuffixIndex, contexts: Sequence[Sequence[int]], max_ngram: int = 16) -> np.ndarray:
+    """Time of one search for the longest suffix, for each context, in microseconds; the first round is not counted.
+
+    Returns
+    -------
+    float array, shape (contexts,)
+    """
+    return _timed(lambda context: index.longest(context, max_ngram), contexts)
+
+
+def draft_microseconds(drafter: Any, contexts: Sequence[Sequence[int]], vocabulary: int) -> np.ndarray:
+    """Time of one draft from search to tree, for each context, in microseconds; the first round is not counted.
+
+    Parameters
+    ----------
+    drafter : Drafter
+        One that needs nothing of the target's computation.
+    contexts : sequence of sequence of int
+    vocabulary : int
+    """
+    shown = [Context(list(context), 0, vocabulary, Sampling()) for context in contexts]
+    return _timed(lambda context: drafter.propose(context, 1000), shown)
+
+
+def _timed(work, items: Sequence[Any]) -> np.ndarray:
+    clock = time.perf_counter_ns
+    for item in items:
+        work(item)
+    spent = np.empty(len(items))
+    for i, item in enumerate(items):
+        began = clock()
+        work(item)
+        spent[i] = (clock() - began) / 1e3
+    return spent
+
+
+def fitted_growth(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
+    """Least squares of time against the logarithm of size: ``time = a + b log2(size)``.
+
+    Returns
+    -------
+    a, b : float
+        ``b`` is the time that each doubling adds.
+    """
+    b, a = np.polyfit(np.log2(np.asarray(sizes, float)), np.asarray(times, float), 1)
+    return float(a), float(b)
