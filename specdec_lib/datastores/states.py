@@ -237,7 +237,7 @@ def write_states(path: str | Path, store: TokenStore, compute: Compute, width: i
     Raises
     ------
     ValueError
-        If a parameter is out of range, the store has nothing to embed, or a state is not finite.
+        If a parameter is out of range or a state is not finite. The unfinished folder is removed.
     StoreBusy
         If another process is writing there.
     OSError
@@ -271,7 +271,11 @@ def write_states(path: str | Path, store: TokenStore, compute: Compute, width: i
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             files.write_json(partial / "progress.json", key)
-        shards = _write_shards(partial, store, plan, key, compute, batch_tokens, progress)
+        try:
+            shards = _write_shards(partial, store, plan, key, compute, batch_tokens, progress)
+        except ValueError:
+            shutil.rmtree(partial)
+            raise
         positions = np.concatenate([np.arange(keep, stop) for _, keep, stop in plan]) + 1
         files.write_array(partial / "positions.npy", positions, np.dtype(np.int64))
         names = ["positions.npy", *(_shard(partial, i).name for i in range(len(shards)))]
