@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from specdec_lib.decoding.contract import Capture, Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden, Rest
-from tests.datastores.stores import build
+from specdec_lib.drafters import DraftModel, Dresd, PromptLookup, PromptLookupAttention, PromptLookupHidden, Rest
+from tests.datastores.stores import build, dense, scratch
 from tests.families import Library
 
 
@@ -118,6 +118,14 @@ def rest(text: Sequence[int], seed: int, **switches) -> Rest:
         return Rest(index, min_ngram=1, **switches)
 
 
+def dresd(library: Library, family: str, text: Sequence[int], seed: int, **switches) -> Dresd:
+    """DReSD over a store of the text itself and of copies with some tokens changed, as the target reads them."""
+    rng = random.Random(seed)
+    copies = [[rng.choice(text) if rng.random() < 0.1 else token for token in text] for _ in range(8)]
+    with scratch() as folder:
+        return Dresd(dense([list(text), *copies], library[family], folder, dims=16), **switches)
+
+
 Factory = Callable[[Library, str, Sequence[int], int], object]
 #: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run.
 #: The names up to a blank are those of :data:`specdec_lib.drafters.REGISTRY`.
@@ -130,6 +138,9 @@ FACTORIES: dict[str, Factory] = {
     "REST": lambda library, family, text, seed: rest(text, seed),
     "REST released": lambda library, family, text, seed: rest(
         text, seed, subsample="uniform", max_matches=8, selection="released"),
+    "DReSD": lambda library, family, text, seed: dresd(library, family, text, seed),
+    "DReSD batch": lambda library, family, text, seed: dresd(
+        library, family, text, seed, drafts=4, length=6, deduplicate=False, share=False),
     "SpecDec": lambda library, family, text, seed: DraftModel(library.draft(family), num_tokens=4),
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
     "chaos watching": lambda library, family, text, seed: Chaos(

@@ -1,11 +1,12 @@
 """How a draft is proposed. A new method is one file here and one line in :data:`REGISTRY`."""
 from .draft_model import DraftModel
+from .dresd import Dresd
 from .prompt_lookup import PromptLookup
 from .prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
 from .rest import Rest
 
 #: Drafters by the name the book gives them.
 REGISTRY = {"PLD": PromptLookup, "PLD+ (h)": PromptLookupHidden, "PLD+ (a)": PromptLookupAttention,
-            "REST": Rest, "SpecDec": DraftModel}
+            "REST": Rest, "DReSD": Dresd, "SpecDec": DraftModel}
 
-__all__ = ["REGISTRY", "DraftModel", "PromptLookup", "PromptLookupAttention", "PromptLookupHidden", "Rest"]
+__all__ = ["REGISTRY", "DraftModel", "Dresd", "PromptLookup", "PromptLookupAttention", "PromptLookupHidden", "Rest"]

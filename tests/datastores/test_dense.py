@@ -1,0 +1,453 @@
+"""The dense index against brute force, plain FAISS and other implementations; what it refuses and what a full
+disk, a kill or a second builder leaves."""
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_lib import datastores
+from specdec_lib.datastores import ArrayStates, DenseIndex, StoreBusy, StoreError, TokenStore, dense, files, reduction
+from specdec_lib.datastores.exact_search import TorchSearch
+from specdec_lib.datastores.faiss_index import torch_search, whole_keys
+from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
+from specdec_lib.datastores.reduction import Moments, fit_transform
+from tests.datastores.stores import scratch
+from tests.datastores.test_tokens import in_child
+
+# A forked process cannot use the threads of its parent.
+faiss.omp_set_num_threads(1)
+WIDTH = 12
+SWITCHES = [(zscore, normalise) for zscore in (True, False) for normalise in (True, False)]
+
+
+def random_states(count: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
+    """Correlated columns of different means and scales."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(count, width)) @ rng.normal(size=(width, width))
+    return (mixed * rng.uniform(0.1, 4, width) + rng.normal(size=width) * 3).astype(np.float32)
+
+
+@pytest.fixture
+def store():
+    rng = random.Random(0)
+    with scratch() as folder:
+        yield datastores.build_tokens(
+            folder / "store", [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(20)], 40,
+            progress=False)
+
+
+def stored_positions(store: TokenStore) -> np.ndarray:
+    """Each token that has one before it in its document."""
+    inside = [np.arange(store.starts[i] + 1, store.starts[i + 1] - 1) for i in range(len(store))]
+    return np.concatenate(inside)
+
+
+def source(store: TokenStore, seed: int = 0, width: int = WIDTH, model: str | None = "a model") -> ArrayStates:
+    positions = stored_positions(store)
+    return ArrayStates(positions, random_states(len(positions), seed, width), model)
+
+
+def build(store: TokenStore, states: ArrayStates | None = None, path: Path | None = None, **options) -> DenseIndex:
+    options = {"dims": 5, "progress": False, **options}
+    return dense.build_dense_index(path or store.path / "dense", source(store) if states is None else states, store,
+                                   **options)
+
+
+def plain_keys(states: np.ndarray, dims: int, zscore: bool, normalise: bool) -> np.ndarray:
+    """The three steps one after the other, components by singular values."""
+    states = states.astype(np.float64)
+    centred = states - states.mean(0)
+    if zscore:
+        centred /= np.sqrt(states.var(0) + reduction.EPSILON)
+    keys = centred @ np.linalg.svd(centred, full_matrices=False)[2][:dims].T
+    return keys / np.linalg.norm(keys, axis=1, keepdims=True) if normalise else keys
+
+
+@pytest.mark.parametrize("zscore, normalise", SWITCHES)
+@pytest.mark.parametrize("dims", [1, 4, WIDTH])
+def test_keys_are_those_of_the_three_steps_by_singular_values(zscore, normalise, dims):
+    states = random_states(300)
+    reduced = fit_transform(states, dims, zscore=zscore, normalise=normalise)
+    ours, theirs = reduced.apply(states), plain_keys(states, dims, zscore, normalise)
+    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=2e-3, atol=2e-4 * np.abs(theirs).max())
+    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, rtol=1e-3, atol=1e-4 * (theirs**2).sum(1).max())
+    scaled = (states - states.mean(0)) / (np.sqrt(states.var(0) + reduction.EPSILON) if zscore else 1)
+    values = np.linalg.svd(scaled, compute_uv=False)**2
+    np.testing.assert_allclose(reduced.explained, values / values.sum(), rtol=1e-3, atol=1e-6)
+
+
+@given(st.lists(st.integers(1, 80), min_size=1, max_size=6), st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_moments_of_parts_are_those_of_the_whole(sizes, seed):
+    states = random_states(sum(sizes), seed) + 100
+    moments = Moments()
+    for part in np.split(states, np.cumsum(sizes)[:-1]):
+        moments.add(part)
+    wide = states.astype(np.float64)
+    np.testing.assert_allclose(moments.mean, wide.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(moments.covariance(), np.cov(wide.T, bias=True), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("zscore, normalise", SWITCHES)
+def test_search_finds_what_brute_force_finds(store, zscore, normalise):
+    states = source(store)
+    index = build(store, states, zscore=zscore, normalise=normalise)
+    queries = random_states(50, seed=7)
+    reduced = fit_transform(states.states, 5, zscore=zscore, normalise=normalise)
+    expected = reduced.apply(queries) @ reduced.apply(states.states).T
+    scores, positions = index.search(queries, 9)
+    np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :9], rtol=1e-4, atol=1e-5)
+    row = {int(p): i for i, p in enumerate(states.positions)}
+    found = np.array([[expected[i, row[p]] for p in line] for i, line in enumerate(positions.tolist())])
+    np.testing.assert_allclose(found, scores, rtol=1e-4, atol=1e-5)
+    assert all(len(set(line)) == 9 for line in positions.tolist())
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW8", "IVF4,PQ5x4"])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_any_program_with_faiss_finds_the_same_neighbours_from_raw_states(store, factory, normalise):
+    index = build(store, factory=factory, normalise=normalise)
+    plain = faiss.read_index(str(index.path / "index.faiss"))
+    assert (plain.d, plain.ntotal, plain.metric_type) == (WIDTH, len(index), faiss.METRIC_INNER_PRODUCT)
+    queries = random_states(20, seed=3)
+    scores, rows = plain.search(queries, 6)
+    np.testing.assert_array_equal(index.search_rows(queries, 6)[1], rows)
+    np.testing.assert_array_equal(index.search(queries, 6)[0], scores)
+    positions = np.load(index.path / "positions.npy", allow_pickle=False)
+    np.testing.assert_array_equal(index.search(queries, 6)[1], np.where(rows < 0, -1, positions[rows]))
+
+
+def test_every_token_with_one_before_it_is_a_value_and_none_crosses_a_document(store):
+    index = build(store)
+    assert index.positions.tolist() == stored_positions(store).tolist()
+    for position in index.positions.tolist():
+        document = int(np.searchsorted(store.starts, position, side="right")) - 1
+        rest = store.document(document)[position - store.starts[document]:].tolist()
+        assert store.continuation(position, 7) == rest[:7] and rest
+
+
+def test_approximate_search_is_exact_when_everything_is_searched_and_keeps_its_effort_in_the_file(store):
+    queries, flat = random_states(30, seed=5), build(store)
+    exact = flat.search(queries, 5)
+    for factory, given, effort in (("IVF8,Flat", {"nprobe": 3}, {"nprobe": 8}),
+                                   ("HNSW8", {"ef_search": 11}, {"ef_search": len(flat)})):
+        index = build(store, path=store.path / factory.replace(",", "-"), factory=factory, **given)
+        plain = faiss.read_index(str(index.path / "index.faiss"))
+        inner = faiss.downcast_index(plain.index)
+        assert 3 == inner.nprobe if "nprobe" in given else inner.hnsw.efSearch == 11
+        index.set_effort(**effort)
+        scores, positions = index.search(queries, 5)
+        np.testing.assert_allclose(scores, exact[0], rtol=1e-5, atol=1e-6)
+        assert (positions == exact[1]).mean() > 0.99
+    index = build(store, path=store.path / "pq", factory="IVF4,PQ5x4", nprobe=4)
+    assert (index.search(queries, 10)[1][:, :, None] == exact[1][:, None, :1]).any(1).mean() > 0.5
+    assert index.manifest["factory"] == "IVF4,PQ5x4" and index.bytes_per_state < flat.bytes_per_state
+
+
+def test_a_sample_is_spread_evenly_and_decides_the_reduction(store):
+    states = source(store)
+    rows = np.concatenate([s[:, 0] for s in dense._sampled(states, 100)])
+    picked = np.flatnonzero(np.isin(states.states[:, 0], rows))
+    assert len(rows) == 100 and set(np.diff(picked)) <= {len(states) // 100, len(states) // 100 + 1}
+    index = build(store, states, sample=100)
+    expected = fit_transform(states.states[picked], 5)
+    np.testing.assert_allclose(index.explained_variance, expected.explained, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(whole_keys(index.index), expected.apply(states.states), rtol=1e-4, atol=1e-5)
+    assert index.manifest["sample"] == 100
+
+
+def test_a_build_makes_the_same_files_each_time_and_opens_as_it_was_built(store):
+    first = build(store, factory="IVF8,Flat", nprobe=4)
+    again = build(store, factory="IVF8,Flat", nprobe=4)
+    assert first.manifest == again.manifest
+    opened = DenseIndex.open(store.path, device="cpu", model="a model")
+    opened.verify()
+    assert opened.manifest == first.manifest and opened.backend == "faiss-cpu"
+    queries = random_states(5, seed=2)
+    for a, b in zip(opened.search(queries, 3), first.search(torch.from_numpy(queries), 3), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(opened.search(queries[0], 3)[1], opened.search(queries, 3)[1][:1])
+    assert sorted(p.name for p in store.path.iterdir() if p.name.startswith("dense")) == ["dense"]
+    assert {"dims": 5, "width": WIDTH, "factory": "IVF8,Flat", "zscore": True, "normalise": True,
+            "model": "a model"}.items() <= opened.manifest.items()
+
+
+def test_fewer_rows_than_neighbours_are_filled_with_none(store):
+    states = source(store)
+    few = ArrayStates(states.positions[:3], states.states[:3])
+    index = build(store, few, dims=2)
+    scores, positions = index.search(states.states[:2], 5)
+    assert set(positions[0, :3]) == set(states.positions[:3]) and positions[0, 3:].tolist() == [-1, -1]
+    moved = torch_search(index.index, "cpu").search(states.states[:2], 5)
+    np.testing.assert_array_equal(np.where(moved[1] < 0, -1, index.positions[moved[1]]), positions)
+    assert np.isneginf(moved[0][:, 3:]).all()
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW8"])
+@pytest.mark.parametrize("chunk", [7, 10**6])
+def test_the_exact_search_by_torch_finds_what_faiss_finds(store, factory, chunk, monkeypatch):
+    monkeypatch.setattr("specdec_lib.datastores.exact_search.CHUNK", chunk)
+    for normalise in (True, False):
+        flat = build(store, normalise=normalise)
+        index = build(store, path=store.path / "other", factory=factory, normalise=normalise)
+        queries = random_states(20, seed=9)
+        scores, rows = torch_search(index.index, "cpu").search(torch.from_numpy(queries), 8)
+        expected = flat.search_rows(queries, 8)
+        np.testing.assert_allclose(scores, expected[0], rtol=1e-4, atol=1e-5)
+        assert (rows == expected[1]).mean() > 0.99
+    reduced = fit_transform(queries, 3)
+    own = TorchSearch.of(reduced, reduced.apply(queries)).search(queries, 1)
+    assert own[1][:, 0].tolist() == list(range(20))
+
+
+def test_compressed_keys_are_not_searched_by_torch(store):
+    assert torch_search(build(store, factory="IVF4,PQ5x4").index, "cpu") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat"])
+def test_the_gpu_finds_what_the_cpu_finds_and_says_what_it_is(store, factory):
+    index = build(store, factory=factory)
+    index.set_effort(**({} if factory == "Flat" else {"nprobe": 8}))
+    moved = DenseIndex.open(store.path, device="cuda")
+    assert moved.backend in ("faiss-gpu", "torch-cuda")
+    if moved.backend == "faiss-gpu":
+        moved.set_effort(**({} if factory == "Flat" else {"nprobe": 8}))
+    queries = random_states(20, seed=9)
+    for given in (queries, torch.from_numpy(queries).cuda()):
+        scores, positions = moved.search(given, 8)
+        expected = index.search(queries, 8)
+        np.testing.assert_allclose(scores, expected[0], rtol=1e-3, atol=1e-3)
+        assert (positions == expected[1]).mean() > 0.95
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_auto_is_faiss_on_the_cpu_and_cuda_is_refused(store):
+    build(store)
+    assert DenseIndex.open(store.path).backend == "faiss-cpu"
+    with pytest.raises(ValueError, match="device is 'cuda', but no GPU can be used"):
+        DenseIndex.open(store.path, device="cuda")
+    with pytest.raises(ValueError, match="expected one of auto, cpu, cuda"):
+        DenseIndex.open(store.path, device="tpu")
+
+
+def test_reciprocal_ranks_are_those_of_a_loop(store):
+    states = source(store)
+    index = build(store, states, dims=1)
+    queries, k = states.states[:60], 4
+    found = index.search(queries, k)[1]
+    ranks, firsts = [], []
+    for line, position in zip(found.tolist(), states.positions.tolist(), strict=False):
+        ranks.append(1 / (line.index(position) + 1) if position in line else 0)
+        tokens = [int(store.tokens[p]) for p in line]
+        wanted = int(store.tokens[position])
+        firsts.append(1 / (tokens.index(wanted) + 1) if wanted in tokens else 0)
+    assert 0 < np.mean(ranks) < 1
+    assert mean_reciprocal_rank(index, queries, states.positions[:60], k) == pytest.approx(np.mean(ranks))
+    wanted = store.tokens[states.positions[:60]]
+    assert next_token_reciprocal_rank(index, queries, wanted, k) == pytest.approx(np.mean(firsts))
+    assert mean_reciprocal_rank(build(store, states, dims=WIDTH), queries, states.positions[:60]) == 1
+    with pytest.raises(ValueError, match="one entry for each"):
+        mean_reciprocal_rank(index, queries, states.positions[:59])
+
+
+def test_states_that_are_not_finite_or_not_as_wide_are_refused(store):
+    bad = source(store)
+    for value in (np.nan, np.inf, -np.inf):
+        bad.states[17, 3] = value
+        with pytest.raises(ValueError, match=f"row 17 of the states has the value {value} in column 3"):
+            build(store, bad)
+    assert not list(store.path.glob("dense*"))
+    index = build(store)
+    with pytest.raises(ValueError, match="row 0 of the states has the value nan"):
+        index.search(np.full(WIDTH, np.nan, np.float32), 3)
+    with pytest.raises(ValueError, match=r"states have shape \(1, 7\); expected rows of width 12"):
+        index.search(np.zeros(7, np.float32), 3)
+    with pytest.raises(ValueError, match="expected one position for each row"):
+        ArrayStates(np.arange(3), np.zeros((4, 5)))
+    for wrong in (0, -1, 2.0):
+        with pytest.raises(ValueError, match=f"k is {wrong}; expected a whole number, 1 or more"):
+            index.search(np.zeros(WIDTH, np.float32), wrong)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"dims": 0}, "dims is 0; expected a whole number from 1 to the states' width, 12"),
+    ({"dims": 13}, "dims is 13"), ({"dims": 2.0}, "dims is 2.0"),
+    ({"sample": 0}, "sample is 0"), ({"eps": -1.0}, "eps is -1.0"),
+    ({"factory": "Nope"}, "factory is 'Nope'; expected a factory string of FAISS for 5 dimensions"),
+    ({"factory": "IVF4,PQ3x4"}, "factory is 'IVF4,PQ3x4'"),
+    ({"factory": "IVF9999,Flat"}, r"with 9999 lists, for \d+ states"),
+    ({"factory": "PQ5x12"}, r"factory is 'PQ5x12', which \d+ states cannot train"),
+    ({"nprobe": 4}, "nprobe is given for an index that has none"),
+    ({"factory": "IVF4,Flat", "ef_search": 4}, "ef_search is given for an index that has none"),
+    ({"factory": "IVF4,Flat", "nprobe": 0}, "nprobe is 0; expected a whole number, 1 or more"),
+], ids=str)
+def test_bad_parameters_are_refused_and_leave_nothing(store, options, message):
+    with pytest.raises(ValueError, match=message):
+        build(store, **options)
+    assert not list(store.path.glob("dense*"))
+
+
+def test_no_states_and_positions_without_a_continuation_are_refused(store):
+    with pytest.raises(ValueError, match="there are no states to index"):
+        build(store, ArrayStates(np.zeros(0, np.int64), np.zeros((0, WIDTH), np.float32)))
+    states = source(store)
+    for wrong in (0, -1, len(store.tokens), int(store.starts[1]) - 1):
+        places = states.positions.copy()
+        places[5] = wrong
+        with pytest.raises(ValueError, match=f"position {wrong} holds no token of"):
+            build(store, ArrayStates(places, states.states))
+    assert not list(store.path.glob("dense*"))
+    with pytest.raises(ValueError, match="eps is 0; expected more than 0"):
+        build(store, ArrayStates(states.positions, np.ones_like(states.states)), eps=0)
+    # Where nothing varies every key is the same.
+    build(store, ArrayStates(states.positions, np.ones_like(states.states)), dims=2)
+
+
+def test_indexes_of_other_tokens_models_and_versions_are_refused(store, tmp_path):
+    index = build(store)
+    other = datastores.build_tokens(tmp_path / "other", [[1, 2, 3]], 40, progress=False)
+    with pytest.raises(StoreError, match="belongs to other tokens"):
+        DenseIndex.open(index.path, other)
+    with pytest.raises(StoreError, match="states of another model .fingerprint a model, yours is another"):
+        DenseIndex.open(index.path, model="another")
+    with pytest.raises(StoreError, match="a model it does not know"):
+        build(store, source(store, model=None)).check_model("any")
+    with pytest.raises(StoreError, match="without a tokenizer"):
+        from tests.families import tokenizer
+        DenseIndex.open(index.path, tokenizer=tokenizer())
+    with pytest.raises(StoreError, match="has no dense index"):
+        DenseIndex.open(other.path)
+
+    def refused(change, message, verify=False):
+        copy = store.path / "copy"
+        shutil.copytree(index.path, copy)
+        change(copy)
+        with pytest.raises(StoreError, match=message):
+            opened = DenseIndex.open(copy)
+            if verify:
+                opened.verify()
+        shutil.rmtree(copy)
+
+    def rewrite(name, change):
+        return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+    def manifest(**changes):
+        return rewrite("dense.json", lambda data: json.dumps(json.loads(data) | changes).encode())
+
+    refused(rewrite("index.faiss", lambda data: data[:-1]), "index.faiss has .* bytes, its manifest says")
+    refused(rewrite("index.faiss", lambda data: b"\0" * len(data)), "cannot be read by FAISS")
+    refused(rewrite("index.faiss", lambda data: data[:-1] + b"\1"), "was altered", verify=True)
+    refused(lambda folder: (folder / "positions.npy").unlink(), "positions.npy is missing")
+    refused(manifest(version=9), "version 9 of the format, this library reads version 1")
+    refused(manifest(width=3), "of width 12, its manifest says .* of width 3")
+    refused(rewrite("dense.json", lambda data: b"{"), "has no dense index")
+
+
+def test_what_is_no_dense_index_is_not_replaced(store):
+    (store.path / "notes").mkdir()
+    (store.path / "notes" / "a").write_text("mine")
+    with pytest.raises(ValueError, match="exists and is no dense index"):
+        build(store, path=store.path / "notes")
+    assert (store.path / "notes" / "a").read_text() == "mine"
+
+
+def test_a_full_disk_leaves_the_old_index_at_every_write(store, monkeypatch):
+    old, sound, left = build(store).manifest, files.write, 10**9
+
+    def fills_up(file, data):
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left -= 1
+        sound(file, data)
+
+    monkeypatch.setattr(files, "write", fills_up)
+    build(store, source(store, 1), path=store.path / "other")
+    writes = 10**9 - left
+    assert writes > 10
+    for count in range(writes):
+        left = count
+        with pytest.raises(OSError, match="No space left"):
+            build(store, source(store, 1))
+        opened = DenseIndex.open(store.path)
+        assert opened.manifest == old
+        assert not (store.path / "dense.partial").exists()
+    opened.verify()
+    left = writes
+    assert build(store, source(store, 1)).manifest != old
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_kill_at_any_moment_leaves_the_old_index_or_the_new_one_whole(store):
+    rng = random.Random(time.time_ns())
+    sides = [source(store, 1), source(store, 2)]
+
+    def work():
+        build(store, sides[wanted], factory="IVF8,Flat", nprobe=8)
+
+    wanted, known = 0, []
+    for wanted in (1, 0):
+        began = time.perf_counter()
+        work()
+        duration = time.perf_counter() - began
+        known.append(DenseIndex.open(store.path).manifest)
+    unfinished = 0
+    for kill in range(20):
+        wanted = kill % 2
+        pid = in_child(work)
+        time.sleep(rng.random() * 1.3 * duration)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        opened = DenseIndex.open(store.path)
+        opened.verify()
+        assert opened.manifest in known
+        unfinished += opened.manifest != known[1 - wanted] or (store.path / "dense.partial").exists()
+    assert unfinished > 0, "no kill came in time: the test shows nothing"
+    work()
+    assert DenseIndex.open(store.path).manifest == known[1 - wanted]
+    assert sorted(p.name for p in store.path.glob("dense*")) == ["dense"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_second_builder_is_told_who_builds(store):
+    read, write = os.pipe()
+
+    class Waits(ArrayStates):
+        def __iter__(self):
+            os.write(write, b"x")
+            time.sleep(60)
+
+    states = source(store)
+    pid = in_child(lambda: build(store, Waits(states.positions, states.states)))
+    try:
+        os.read(read, 1)
+        with pytest.raises(StoreBusy, match=f"is being built by another process \\(process {pid}, since 20"):
+            build(store)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+        os.close(write)
+    build(store)
+    assert sorted(p.name for p in store.path.glob("dense*")) == ["dense"]
+
+
+def test_a_missing_faiss_is_named_with_the_extra_that_brings_it(store, monkeypatch):
+    build(store)
+    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
+    with pytest.raises(ImportError, match="install the extra 'cpu' or 'gpu', never both"):
+        DenseIndex.open(store.path)
