@@ -12,12 +12,17 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import paths
 from ..datastores import SuffixIndex, TokenStore, build_from_texts, build_suffix_array, build_tokens
+from ..datastores.dense import DenseIndex, build_dense_index
+from ..datastores.states import States
 from ..datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
+from ..models.embedding import embed_store
+from ..models.fingerprint import fingerprint
 from .corpus import paragraphs, side, stdlib_modules
 
 #: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
@@ -144,3 +149,41 @@ def document_store(name: str, documents: Sequence[Sequence[int]], tokenizer: Pre
                      sources=[{"name": name}], max_tokens=max_tokens, short_documents="skip", progress=False,
                      finish=lambda partial: build_suffix_array(partial, progress=False))
     return SuffixIndex.open(folder)
+
+
+def dense_states(model: PreTrainedModel, index: SuffixIndex, max_states: int | None = None,
+                 compute: str = "model") -> States:
+    """Final hidden states of a store's tokens, embedded once, kept in :func:`specdec_lib.paths.cache`.
+
+    Documents longer than the window of 1,024 tokens go on in another window, so that sparse and dense index hold the
+    same continuations.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    index : SuffixIndex
+        Of the store.
+    max_states, compute
+        As for :func:`specdec_lib.models.embedding.embed_store`.
+    """
+    store = index.store
+    folder = paths.cache() / f"states-{_key(store.path.name, fingerprint(model), max_states, compute)[:16]}"
+    return embed_store(model, store, folder, cover="windows", max_states=max_states, compute=compute, progress=False)
+
+
+def dense_index(states: States, index: SuffixIndex, **options: Any) -> DenseIndex:
+    """A dense index over a store's states, opened if it was built before.
+
+    Parameters
+    ----------
+    states : States
+        From :func:`dense_states`.
+    index : SuffixIndex
+        Of the same store.
+    **options
+        As for :func:`specdec_lib.datastores.build_dense_index`: ``dims``, ``factory``, ``zscore``, ``normalise``, ...
+    """
+    folder = paths.cache() / f"dense-{_key(states.path.name, sorted(options.items()))[:16]}"
+    if not folder.is_dir():
+        build_dense_index(folder, states, index.store, progress=False, **options)
+    return DenseIndex.open(folder, index.store)
