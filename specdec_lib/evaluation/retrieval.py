@@ -1,16 +1,18 @@
 """What retrieval is measured by: matches, sampling bias, recorded text of other models, time against size."""
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..datastores import SuffixIndex, TokenStore
+from ..datastores import SuffixIndex, build_from_texts, build_suffix_array
 from ..datastores.tokens import tokenizer_vocabulary
 from ..decoding import compat
 from ..decoding.contract import Context
@@ -193,13 +195,6 @@ def contexts_of(recordings: Sequence[Recording], count: int, length: int = 64, s
     return found
 
 
-def part_of(store: TokenStore, tokens: int) -> list[np.ndarray]:
-    """The first documents of a store, as many as have no more than ``tokens`` tokens together; at least one."""
-    lengths = np.diff(store.starts) - 1
-    count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
-    return [store.document(i) for i in range(count)]
-
-
 def search_microseconds(index: SuffixIndex, contexts: Sequence[Sequence[int]], max_ngram: int = 16) -> np.ndarray:
     """Time of one search for the longest suffix, for each context, in microseconds; the first round is not counted.
 
@@ -246,3 +241,42 @@ def fitted_growth(sizes: Sequence[float], times: Sequence[float]) -> tuple[float
     """
     b, a = np.polyfit(np.log2(np.asarray(sizes, float)), np.asarray(times, float), 1)
     return float(a), float(b)
+
+
+class BuildCost(NamedTuple):
+    """What it costs to build a sparse store.
+
+    Attributes
+    ----------
+    tokens, documents : int
+    seconds : float
+        Wall time of reading, tokenizing and writing the tokens.
+    sort_seconds : float
+        Wall time of the suffix array.
+    bytes_per_token : float
+        On disk and, memory-mapped, in memory.
+    """
+
+    tokens: int
+    documents: int
+    seconds: float
+    sort_seconds: float
+    bytes_per_token: float
+
+
+def build_cost(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> BuildCost:
+    """Build a store in a temporary folder and time it.
+
+    Parameters
+    ----------
+    texts, tokenizer, max_tokens
+        As for :func:`specdec_lib.datastores.build_from_texts`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        store = build_from_texts(Path(folder) / "store", texts, tokenizer, max_tokens=max_tokens,
+                                 short_documents="skip", suffix_array=False, progress=False)
+        written = time.perf_counter()
+        index = build_suffix_array(store.path, progress=False)
+        return BuildCost(store.count, len(store), written - began, time.perf_counter() - written,
+                         index.bytes_per_token)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import paths
@@ -147,6 +148,21 @@ def document_store(name: str, documents: Sequence[Sequence[int]], tokenizer: Pre
     if not folder.is_dir():
         build_tokens(folder, documents, tokenizer_vocabulary(tokenizer), fingerprint=tokenizer_fingerprint(tokenizer),
                      sources=[{"name": name}], max_tokens=max_tokens, short_documents="skip", progress=False,
+                     finish=lambda partial: build_suffix_array(partial, progress=False))
+    return SuffixIndex.open(folder)
+
+
+def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
+    """A store of the first whole documents of another, as many as have no more than ``tokens`` tokens together."""
+    store = index.store
+    lengths = np.diff(store.starts) - 1
+    count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
+    if count == len(store):
+        return index
+    folder = paths.cache() / f"part-{_key(store.path.name, count)[:16]}"
+    if not folder.is_dir():
+        build_tokens(folder, [store.document(i) for i in range(count)], store.vocabulary,
+                     fingerprint=store.manifest["tokenizer"], sources=store.manifest["sources"], progress=False,
                      finish=lambda partial: build_suffix_array(partial, progress=False))
     return SuffixIndex.open(folder)
 

@@ -111,13 +111,6 @@ def test_rank_correlation_of_any_increasing_function_is_one():
     assert retrieval.rank_correlation(x, np.exp(x)) == pytest.approx(1.0)
 
 
-def test_a_part_of_a_store_is_its_first_whole_documents():
-    documents = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
-    with build(documents, 50) as index:
-        for tokens, count in ((1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (100, 3)):
-            assert [d.tolist() for d in retrieval.part_of(index.store, tokens)] == documents[:count]
-
-
 def test_contexts_end_inside_the_output():
     found = retrieval.contexts_of([recording(list(range(10)), [40, 41, 42])], 50, length=5)
     assert {tuple(context) for context in found} == {(6, 7, 8, 9, 40), (7, 8, 9, 40, 41), (8, 9, 40, 41, 42)}

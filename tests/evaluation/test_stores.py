@@ -62,3 +62,23 @@ def test_package_texts_come_in_one_order_that_does_not_depend_on_the_folder(tmp_
             file.write_text(f"# {i}\n" + "x = 1\n" * 60, encoding="utf-8")
     first, second = (list(stores.package_texts(tmp_path / side)) for side in ("a", "b"))
     assert first == second and first != sorted(first)
+
+
+def test_a_part_of_a_store_is_its_first_whole_documents(tokenizer):
+    documents = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
+    index = stores.document_store("three", documents, tokenizer)
+    for tokens, count in ((1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (100, 3)):
+        part = stores.first_part(index, tokens).store
+        assert [part.document(i).tolist() for i in range(len(part))] == documents[:count]
+
+
+def test_states_and_dense_index_are_of_their_store_and_made_once(tokenizer, monkeypatch):
+    model = load_model("pocket", dtype="float32")[0]
+    index = stores.document_store("long", [list(range(5, 1500)), [7, 8, 9]], tokenizer)
+    states = stores.dense_states(model, index)
+    # Windows cover what lies beyond the first 1,024 tokens; the last token of a document has no continuation.
+    assert len(states) == 1494 + 2
+    found = stores.dense_index(states, index, dims=16)
+    assert found.store.path == index.store.path and found.dims == 16
+    monkeypatch.setattr(stores, "build_dense_index", None)
+    assert stores.dense_index(states, index, dims=16).path == found.path
