@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from . import faiss_index, files
 from .exact_search import TorchSearch
 from .files import StoreError
 from .reduction import EPSILON, Moments, Reduction, check_states, fit
+from .states import StateSource
 from .tokens import TokenStore
 
 if TYPE_CHECKING:
@@ -38,20 +39,6 @@ MANIFEST = "dense.json"
 FOLDER = "dense"
 DEVICES = ("auto", "cpu", "cuda")
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
-
-
-class StateSource(Protocol):
-    """Positions and hidden states in parts, the same ones with each iteration
-    (:class:`~specdec_lib.datastores.states.States`, :class:`~specdec_lib.datastores.states.ArrayStates`)."""
-
-    model: str | None
-
-    @property
-    def width(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
 
 
 def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
@@ -230,14 +217,14 @@ class DenseIndex:
     _torch: TorchSearch | None = None
 
     @classmethod
-    def open(cls, path: str | Path, store: TokenStore | str | Path | None = None, *, device: str = "auto",
-             tokenizer: PreTrainedTokenizerBase | None = None, model: str | None = None) -> DenseIndex:
+    def open(cls, path: TokenStore | str | Path, store: TokenStore | str | Path | None = None, *,
+             device: str = "auto", tokenizer: PreTrainedTokenizerBase | None = None, model: str | None = None) -> DenseIndex:
         """Open a finished index.
 
         Parameters
         ----------
-        path : path
-            Folder of the index, or of a token store with an index in ``dense`` inside it.
+        path : path or TokenStore
+            Folder of the index, or a token store (or its folder) with an index in ``dense`` inside it.
         store : TokenStore or path, optional
             By default the store in whose folder the index lies.
         device : {"auto", "cpu", "cuda"}
@@ -260,6 +247,8 @@ class DenseIndex:
         """
         if device not in DEVICES:
             raise ValueError(f"device is {device!r}; expected one of {', '.join(DEVICES)}")
+        if isinstance(path, TokenStore):
+            path, store = path.path, path
         path = Path(path).expanduser()
         if not (files.present(path) / MANIFEST).is_file() and files.present(path / FOLDER).is_dir():
             path = path / FOLDER

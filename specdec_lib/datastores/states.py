@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -27,6 +27,20 @@ SHARD_BYTES = 1 << 27
 #: States handed out at once.
 BLOCK = 16_384
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+
+class StateSource(Protocol):
+    """Positions and hidden states in parts, the same ones with each iteration: :class:`States` and
+    :class:`ArrayStates`."""
+
+    model: str | None
+
+    @property
+    def width(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
 
 
 def plan_windows(store: TokenStore, window: int, overlap: int, cover: str,
