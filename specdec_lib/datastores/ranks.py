@@ -26,6 +26,17 @@ def reciprocal_ranks(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(hits.any(1), 1.0 / (1 + hits.argmax(1)), 0.0)
 
 
+def recall(found: np.ndarray, exact: np.ndarray) -> float:
+    """Share of the exact neighbours that were found.
+
+    Parameters
+    ----------
+    found, exact : int array, shape (n, k)
+        Neighbours of each query, in any order.
+    """
+    return float((found[:, :, None] == exact[:, None, :]).any(1).mean())
+
+
 def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.ndarray, k: int = 50) -> float:
     """Mean reciprocal rank of stored positions looked up by their own states (DReSD, equation 4).
 

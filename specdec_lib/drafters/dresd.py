@@ -23,7 +23,7 @@ class Dresd:
     Parameters
     ----------
     index : DenseIndex or path
-        A dense index of the target's own states.
+        A dense index of the target's own states, or what has its ``store``, ``width``, ``path`` and ``search``.
     drafts : int
         Drafts kept (B; 10 in most of the paper's experiments).
     length : int
@@ -59,7 +59,7 @@ class Dresd:
         for name, value in (("drafts", drafts), ("length", length), ("neighbours", neighbours)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-        self.index = index if isinstance(index, DenseIndex) else DenseIndex.open(index)
+        self.index = DenseIndex.open(index) if isinstance(index, (str, Path)) else index
         self.drafts, self.length, self.neighbours = drafts, length, neighbours
         self.deduplicate, self.share = deduplicate, share
         self.survivors = 0

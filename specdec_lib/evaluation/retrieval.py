@@ -13,9 +13,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..datastores import SuffixIndex, build_from_texts, build_suffix_array
+from ..datastores.dense import DenseIndex
+from ..datastores.faiss_index import load_faiss
 from ..datastores.tokens import tokenizer_vocabulary
 from ..decoding import compat
-from ..decoding.contract import Context
+from ..decoding.contract import LAST, Context
 from ..decoding.loop import Limits
 from ..decoding.replay import Trace
 from ..decoding.sampling import Sampling, distribution
@@ -55,6 +57,50 @@ def match_lengths(recordings: Sequence[Recording], drafter: Rest) -> Counter[int
     counting = _Counting(drafter)
     replay_all(recordings, counting)
     return counting.lengths
+
+
+class Remembered:
+    """A dense index that has looked up every state of some recordings at once, to replay many drafters on them.
+
+    The neighbours of a state do not depend on how many drafts are made of them, or how long.
+
+    Parameters
+    ----------
+    index : DenseIndex
+    recordings : sequence of Recording
+        With the target's last hidden states.
+    neighbours : int
+        Neighbours remembered; a search for no more of them is answered.
+
+    Attributes
+    ----------
+    store, path, width
+        Those of the index.
+    """
+
+    def __init__(self, index: DenseIndex, recordings: Sequence[Recording], neighbours: int = 50):
+        self.store, self.path, self.width, self.neighbours = index.store, index.path, index.width, neighbours
+        self._found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+        for recording in recordings:
+            trace = recording.trace
+            states = trace.hidden[LAST][len(trace.prompt) - 1:].float().numpy()
+            for state, scores, positions in zip(states, *index.search(states, neighbours), strict=True):
+                self._found[state.tobytes()] = scores, positions
+
+    def search(self, states: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`, for the recordings' states.
+
+        Raises
+        ------
+        ValueError
+            If ``k`` is more than is remembered.
+        KeyError
+            If a state is not one of the recordings'.
+        """
+        if k > self.neighbours:
+            raise ValueError(f"k is {k}, but {self.neighbours} neighbours are remembered; remember more")
+        found = [self._found[state.tobytes()] for state in states.float().numpy()]
+        return tuple(np.stack(parts)[:, :k] for parts in zip(*found, strict=True))
 
 
 class Bias(NamedTuple):
@@ -217,6 +263,31 @@ def draft_microseconds(drafter: Any, contexts: Sequence[Sequence[int]], vocabula
     """
     shown = [Context(list(context), 0, vocabulary, Sampling()) for context in contexts]
     return _timed(lambda context: drafter.propose(context, 1000), shown)
+
+
+def state_microseconds(index: DenseIndex, states: np.ndarray, k: int = 10) -> np.ndarray:
+    """Time of one search for ``k`` neighbours, for each hidden state, as :func:`search_microseconds`."""
+    return _timed(lambda state: index.search(state[None], k), states)
+
+
+def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> np.ndarray:
+    """Time of one exact search among ``keys``, a product with all of them, for each query; on one thread.
+
+    Parameters
+    ----------
+    keys : float32 array, shape (n, dims)
+    queries : float32 array, shape (m, dims)
+    k : int
+    """
+    faiss = load_faiss()
+    index = faiss.IndexFlatIP(keys.shape[1])
+    index.add(np.ascontiguousarray(keys))
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        return _timed(lambda key: index.search(key[None], k), queries)
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def _timed(work, items: Sequence[Any]) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_tokens
 from specdec_lib.datastores.faiss_index import load_faiss, whole_keys
+from specdec_lib.datastores.ranks import recall
 from specdec_lib.report.bench_retrieval import measured_row, microseconds
 
 DIMS, CENTRES, SUBSPACE, NEIGHBOURS = 64, 4096, 10, 10
@@ -51,11 +52,6 @@ def _one_thread():
         yield faiss
     finally:
         faiss.omp_set_num_threads(before)
-
-
-def recall(found: np.ndarray, exact: np.ndarray) -> float:
-    """Share of the exact neighbours that were found, arrays of shape (n, k)."""
-    return float((found[:, :, None] == exact[:, None, :]).any(1).mean())
 
 
 def _times(index: DenseIndex, queries: np.ndarray) -> list[float]:

@@ -8,11 +8,12 @@ import torch
 from specdec_lib import Sampling, load_model
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding import compat
+from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import distribution
-from specdec_lib.drafters import PromptLookup, Rest
-from specdec_lib.evaluation import mechanical, retrieval, suite
+from specdec_lib.drafters import Dresd, PromptLookup, Rest
+from specdec_lib.evaluation import comparison, mechanical, retrieval, stores, suite
 from specdec_lib.evaluation.datasets.replies import Reply
 from specdec_lib.evaluation.prompt import Prompt
 from specdec_lib.evaluation.suite import Recording
@@ -34,6 +35,23 @@ def test_match_lengths_count_the_longest_suffix_at_each_step():
         counts = retrieval.match_lengths([recording([7, 1], [2, 9, 3, 4, 5, 6])], Rest(index, min_ngram=2))
     # Contexts end with 1 2, with 9, with 9 3 and with 3 4; after the last the draft 5 is kept.
     assert counts == Counter({2: 2, 0: 1, 1: 1})
+
+
+def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = pocket
+    index = stores.document_store("own", [tokenizer("for i in range(10):\n    total += i\n" * 9)["input_ids"]], tokenizer)
+    dense = stores.dense_index(stores.dense_states(model, index), index, dims=32)
+    prompts = mechanical.prompts("code-completion", 1)
+    recorded = suite.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))
+    remembered = retrieval.Remembered(dense, recorded, 20)
+    for shape in ((3, 6), (10, 2)):
+        ours, theirs = (suite.replay_all(recorded, Dresd(x, *shape, neighbours=20)) for x in (remembered, dense))
+        assert comparison.same_steps(ours[0], theirs[0]) and any(step.drafted for step in ours[0].steps)
+    with pytest.raises(ValueError, match="k is 21, but 20 neighbours"):
+        remembered.search(recorded[0].trace.hidden[LAST][-1:], 21)
+    with pytest.raises(KeyError):
+        remembered.search(torch.zeros(1, remembered.width), 1)
 
 
 def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
@@ -127,3 +145,11 @@ def test_times_are_one_a_context():
         assert isinstance(index, SuffixIndex)
         assert retrieval.search_microseconds(index, [[1, 2], [3], [9, 9]]).shape == (3,)
         assert (retrieval.draft_microseconds(Rest(index), [[1, 2], [3]], 50) > 0).all()
+    keys = np.eye(8, dtype=np.float32)
+    assert retrieval.product_microseconds(keys, keys[:3], 2).shape == (3,)
+
+
+def test_a_build_costs_what_the_store_holds(pocket):
+    found = retrieval.build_cost(["def f(x):\n    return x\n"] * 3, pocket[1], 1000)
+    assert found.documents == 3 and found.tokens == 3 * len(pocket[1]("def f(x):\n    return x\n")["input_ids"])
+    assert found.bytes_per_token > 6 and min(found.seconds, found.sort_seconds) > 0
