@@ -10,7 +10,7 @@ import hashlib
 import json
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from ..datastores import SuffixIndex, TokenStore, build_from_texts, build_suffix
 from ..datastores.dense import DenseIndex, build_dense_index
 from ..datastores.states import States
 from ..datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
+from ..decoding.sampling import Sampling
 from ..models.embedding import embed_store
 from ..models.fingerprint import fingerprint
 from .corpus import paragraphs, side, stdlib_modules
+from .prompt import Prompt
+from .responses import generate_responses
 
 #: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
 LARGEST_FILE = 400_000
@@ -150,6 +153,22 @@ def document_store(name: str, documents: Sequence[Sequence[int]], tokenizer: Pre
                      sources=[{"name": name}], max_tokens=max_tokens, short_documents="skip", progress=False,
                      finish=lambda partial: build_suffix_array(partial, progress=False))
     return SuffixIndex.open(folder)
+
+
+def response_store(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
+                   sampling: Sampling | None = None, samples: int = 1, max_new_tokens: int = 128) -> SuffixIndex:
+    """An in-distribution store: prompts with the target's own responses, generated and indexed once.
+
+    Parameters
+    ----------
+    model, tokenizer, prompts, sampling, samples, max_new_tokens
+        As for :func:`specdec_lib.evaluation.responses.generate_responses`.
+    """
+    how = asdict(sampling or Sampling())
+    key = _key(fingerprint(model), [prompt.turns for prompt in prompts], how, samples, max_new_tokens)
+    documents = generate_responses(model, tokenizer, prompts, paths.cache() / f"responses-{key[:16]}.jsonl", sampling,
+                                   samples, max_new_tokens, progress=False)
+    return document_store("responses", documents, tokenizer)
 
 
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
