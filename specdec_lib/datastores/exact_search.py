@@ -52,7 +52,8 @@ class TorchSearch:
         rows : int64 array, shape (n, k)
             -1 where there are fewer keys.
         """
-        queries = torch.as_tensor(states, device=self.device, dtype=torch.float32) @ self._matrix.T + self._bias
+        queries = torch.as_tensor(states, device=self.device, dtype=torch.float32)
+        queries = queries @ self._matrix.T + self._bias
         if self._normalise:
             queries = torch.nn.functional.normalize(queries, dim=1)
         found = min(k, len(self._keys))

@@ -102,7 +102,8 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
             raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         inner = find(index)
         if inner is None:
-            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
+            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, "
+                             "ef_search of HNSW")
         if part:
             inner.hnsw.efSearch = value
         else:
@@ -120,11 +121,11 @@ def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
     try:
         index = load_faiss().read_index(str(path))
     except RuntimeError as error:
-        raise StoreError(f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build the dense index "
-                         "again") from None
+        raise StoreError(f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build the dense "
+                         "index again") from None
     if (index.d, index.ntotal) != (width, rows):
-        raise StoreError(f"{path} holds {index.ntotal} states of width {index.d}, its manifest says {rows} of "
-                         f"width {width}: the index is damaged; build it again")
+        raise StoreError(f"{path} holds {index.ntotal} states of width {index.d}, its manifest says {rows} "
+                         f"of width {width}: the index is damaged; build it again")
     return index
 
 

@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.datastores import ArrayStates, DenseIndex, StoreBusy, StoreError, TokenStore, dense, files, reduction
+from specdec_lib.datastores import (ArrayStates, DenseIndex, StoreBusy, StoreError, TokenStore, dense, files,
+                                    reduction)
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.faiss_index import torch_search, whole_keys
 from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
@@ -44,9 +45,8 @@ def random_states(count: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
 def store():
     rng = random.Random(0)
     with scratch() as folder:
-        yield datastores.build_tokens(
-            folder / "store", [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(20)], 40,
-            progress=False)
+        documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(20)]
+        yield datastores.build_tokens(folder / "store", documents, 40, progress=False)
 
 
 def stored_positions(store: TokenStore) -> np.ndarray:
@@ -55,15 +55,16 @@ def stored_positions(store: TokenStore) -> np.ndarray:
     return np.concatenate(inside)
 
 
-def source(store: TokenStore, seed: int = 0, width: int = WIDTH, model: str | None = "a model") -> ArrayStates:
+def source(store: TokenStore, seed: int = 0, model: str | None = "a model") -> ArrayStates:
     positions = stored_positions(store)
-    return ArrayStates(positions, random_states(len(positions), seed, width), model)
+    return ArrayStates(positions, random_states(len(positions), seed), model)
 
 
-def build(store: TokenStore, states: ArrayStates | None = None, path: Path | None = None, **options) -> DenseIndex:
+def build(store: TokenStore, states: ArrayStates | None = None, path: Path | None = None,
+          **options) -> DenseIndex:
     options = {"dims": 5, "progress": False, **options}
-    return dense.build_dense_index(path or store.path / "dense", source(store) if states is None else states, store,
-                                   **options)
+    states = source(store) if states is None else states
+    return dense.build_dense_index(path or store.path / "dense", states, store, **options)
 
 
 def plain_keys(states: np.ndarray, dims: int, zscore: bool, normalise: bool) -> np.ndarray:
@@ -83,7 +84,8 @@ def test_keys_are_those_of_the_three_steps_by_singular_values(zscore, normalise,
     reduced = fit_transform(states, dims, zscore=zscore, normalise=normalise)
     ours, theirs = reduced.apply(states), plain_keys(states, dims, zscore, normalise)
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=2e-3, atol=2e-4 * np.abs(theirs).max())
-    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, rtol=1e-3, atol=1e-4 * (theirs**2).sum(1).max())
+    largest = (theirs**2).sum(1).max()
+    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, rtol=1e-3, atol=1e-4 * largest)
     scaled = (states - states.mean(0)) / (np.sqrt(states.var(0) + reduction.EPSILON) if zscore else 1)
     values = np.linalg.svd(scaled, compute_uv=False)**2
     np.testing.assert_allclose(reduced.explained, values / values.sum(), rtol=1e-3, atol=1e-6)
