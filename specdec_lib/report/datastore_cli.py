@@ -128,10 +128,10 @@ def describe(path: Path) -> str:
     if (store.path / FOLDER).is_dir():
         dense = DenseIndex.open(store, device="cpu")
         explained = dense.explained_variance[: dense.dims].sum()
-        about = dense.manifest
+        built = dense.manifest
         lines.append(f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} "
-                     f"({explained:.1%} of the variance), {about['factory']}, {dense.bytes_per_state:.1f} "
-                     f"bytes a state, model {(about['model'] or 'unknown')[:12]}")
+                     f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
+                     f"bytes a state, model {(built['model'] or 'unknown')[:12]}")
     else:
         lines.append("dense index         none")
     lines += ["source              "
