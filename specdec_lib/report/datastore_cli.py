@@ -125,15 +125,15 @@ def describe(path: Path) -> str:
                      "bytes a token with the tokens")
     except StoreError as error:
         lines.append(f"suffix array        none: {error}")
-    if (store.path / FOLDER).is_dir():
+    try:
         dense = DenseIndex.open(store, device="cpu")
         explained = dense.explained_variance[: dense.dims].sum()
         built = dense.manifest
         lines.append(f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} "
                      f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
                      f"bytes a state, model {(built['model'] or 'unknown')[:12]}")
-    else:
-        lines.append("dense index         none")
+    except (StoreError, ImportError) as error:
+        lines.append(f"dense index         none: {error}")
     lines += ["source              "
               f"{', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
     return "\n".join(lines)
