@@ -336,7 +336,10 @@ class DenseIndex:
         if isinstance(states, torch.Tensor):
             states = states.detach()
             if self._torch is not None and states.ndim == 2 and states.shape[1] == self.width:
-                return self._torch.search(states, k)
+                scores, rows = self._torch.search(states, k)
+                if np.isnan(scores).any():
+                    check_states(states.float().cpu().numpy())  # says where
+                return scores, rows
             states = states.float().cpu().numpy()
         states = check_states(states, self.width)
         return (self._torch or self.index).search(states, k)

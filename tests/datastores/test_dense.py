@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.datastores import (ArrayStates, DenseIndex, StoreBusy, StoreError, TokenStore, dense, files,
-                                    reduction)
+from specdec_lib.datastores import (ArrayStates, DenseIndex, StoreBusy, StoreError, TokenStore, dense,
+                                    exact_search, files, reduction)
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.faiss_index import torch_search, whole_keys
 from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
@@ -213,6 +213,42 @@ def test_the_exact_search_by_torch_finds_what_faiss_finds(store, factory, chunk,
     reduced = fit_transform(queries, 3)
     own = TorchSearch.of(reduced, reduced.apply(queries)).search(queries, 1)
     assert own[1][:, 0].tolist() == list(range(20))
+
+
+@given(st.integers(1, 3000), st.integers(1, 60), st.integers(1, 40), st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_the_largest_scores_are_those_of_a_full_sort_with_ties_too(count, k, levels, seed):
+    scores = torch.from_numpy(np.random.default_rng(seed).integers(0, levels, count).astype(np.float32))
+    k = min(k, count)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(exact_search, "BLOCK", 16)
+        values, places = exact_search.largest(scores, k)
+    assert values.tolist() == sorted(scores.tolist(), reverse=True)[:k]
+    assert torch.equal(scores[places], values) and len(set(places.tolist())) == k
+
+
+def test_where_torch_sees_a_gpu_the_search_is_its_own_and_says_so(store, monkeypatch):
+    index = build(store, factory="IVF8,Flat", nprobe=8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(dense.faiss_index, "torch_search", lambda index, device: torch_search(index, "cpu"))
+    for device in ("auto", "cuda"):
+        moved = DenseIndex.open(store.path, device=device)
+        assert moved.backend == "torch-cuda" and DenseIndex.open(store.path, device="cpu").backend == "faiss-cpu"
+        queries = random_states(20, seed=9)
+        for given in (queries, torch.from_numpy(queries), torch.from_numpy(queries).double(), queries[0]):
+            expected = index.search(np.asarray(given, np.float32), 8)
+            scores, positions = moved.search(given, 8)
+            np.testing.assert_allclose(scores, expected[0], rtol=1e-4, atol=1e-5)
+            assert (positions == expected[1]).mean() > 0.99
+        with pytest.raises(ValueError, match="expected rows of width 12"):
+            moved.search(torch.zeros(1, 3), 8)
+        with pytest.raises(ValueError, match="row 1 of the states has the value nan in column 2"):
+            moved.search(torch.from_numpy(queries).index_put((torch.tensor(1), torch.tensor(2)),
+                                                             torch.tensor(torch.nan)), 8)
+    build(store, factory="IVF4,PQ5x4")
+    assert DenseIndex.open(store.path).backend == "faiss-cpu"
+    with pytest.raises(ValueError, match="IVF4,PQ5x4 holds compressed keys"):
+        DenseIndex.open(store.path, device="cuda")
 
 
 def test_compressed_keys_are_not_searched_by_torch(store):

@@ -163,7 +163,7 @@ def pocket(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dresd")
     texts = [module.text for module in stdlib_modules("train")[:6]]
     store = datastores.build_from_texts(folder / "store", texts, tokenizer, progress=False)
-    states = embed_store(model, store, folder / "states", max_states=3000, progress=False)
+    states = embed_store(model, store, folder / "states", max_states=1500, progress=False)
     datastores.build_dense_index(store.path / "dense", states, progress=False)
     return model, tokenizer, DenseIndex.open(store.path, tokenizer=tokenizer, model=fingerprint(model))
 
@@ -179,10 +179,10 @@ def test_dresd_emits_the_tokens_of_plain_decoding_shared_or_not_and_replays_as_i
     accepted, shared, apart = 0, 0, 0
     for text in PROMPTS:
         ids = tokenizer(text)["input_ids"]
-        trace = record(model, ids, sampling, max_new_tokens=32, capture=Dresd.capture)
+        trace = record(model, ids, sampling, max_new_tokens=24, capture=Dresd.capture)
         runs = []
         for share in (True, False):
-            run = generate(model, trace.prompt, Dresd(index, share=share), sampling, max_new_tokens=32)
+            run = generate(model, trace.prompt, Dresd(index, share=share), sampling, max_new_tokens=24)
             again = replay(trace, Dresd(index, share=share))
             assert run.tokens == trace.tokens == again.tokens
             assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens)
