@@ -119,7 +119,8 @@ def rest(text: Sequence[int], seed: int, **switches) -> Rest:
 
 
 def dresd(library: Library, family: str, text: Sequence[int], seed: int, **switches) -> Dresd:
-    """DReSD over a store of the text itself and of copies with some tokens changed, as the target reads them."""
+    """DReSD over a store of the text itself and of copies with some tokens changed, as the target reads
+    them."""
     rng = random.Random(seed)
     copies = [[rng.choice(text) if rng.random() < 0.1 else token for token in text] for _ in range(8)]
     with scratch() as folder:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayStates", "DenseIndex", "Match", "States", "StoreBusy", "StoreError", "SuffixIndex", "TokenStore",
-    "build_dense_index", "build_from_texts", "build_suffix_array", "build_tokens", "fit_transform", "import_rest",
-    "mean_reciprocal_rank", "next_token_reciprocal_rank", "tokenizer_fingerprint", "tokenizer_vocabulary"
+    "build_dense_index", "build_from_texts", "build_suffix_array", "build_tokens", "fit_transform",
+    "import_rest", "mean_reciprocal_rank", "next_token_reciprocal_rank", "tokenizer_fingerprint",
+    "tokenizer_vocabulary"
 ]
 
 

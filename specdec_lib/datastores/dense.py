@@ -106,8 +106,8 @@ def build_dense_index(path: str | Path, source: StateSource, store: TokenStore |
     inner = faiss_index.search_index(dims, factory)
     faiss_index.set_effort(inner, nprobe, ef_search)
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists and is no dense index; give the name of a new folder, or of an index "
-                         "to replace")
+        raise ValueError(f"{path} exists and is no dense index; give the name of a new folder, or of an "
+                         "index to replace")
     with files.BuildLock(path):
         files.recover(path)
         partial = files.beside(path, ".partial")
@@ -166,8 +166,9 @@ def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample
     joined = np.concatenate(keys)
     ivf = faiss_index.inner_ivf(inner)
     if ivf is not None and ivf.nlist > len(joined):
-        raise ValueError(f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected no "
-                         f"more lists than states, better 1 for each 39: say 'IVF{max(1, len(joined) // 39)}'")
+        raise ValueError(f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected "
+                         "no more lists than states, better 1 for each 39: say "
+                         f"'IVF{max(1, len(joined) // 39)}'")
     try:
         inner.train(joined)
     except RuntimeError as error:
@@ -180,8 +181,8 @@ def _check_positions(positions: np.ndarray, store: TokenStore) -> None:
     if not inside.all() or (store.tokens[positions] == store.vocabulary).any():
         wrong = positions[~inside] if not inside.all() else positions[
             store.tokens[positions] == store.vocabulary]
-        raise ValueError(f"position {int(wrong[0])} holds no token of {store.path}; expected the position of the"
-                         " token after each state's own, within its document")
+        raise ValueError(f"position {int(wrong[0])} holds no token of {store.path}; expected the position of "
+                         "the token after each state's own, within its document")
 
 
 def _store_of(path: Path, store: TokenStore | str | Path | None) -> TokenStore:
@@ -218,7 +219,8 @@ class DenseIndex:
 
     @classmethod
     def open(cls, path: TokenStore | str | Path, store: TokenStore | str | Path | None = None, *,
-             device: str = "auto", tokenizer: PreTrainedTokenizerBase | None = None, model: str | None = None) -> DenseIndex:
+             device: str = "auto", tokenizer: PreTrainedTokenizerBase | None = None,
+             model: str | None = None) -> DenseIndex:
         """Open a finished index.
 
         Parameters
@@ -255,15 +257,15 @@ class DenseIndex:
         folder = files.present(path)
         about = files.read_json(folder / MANIFEST)
         if about is None or about.get("format") != FORMAT:
-            raise StoreError(f"{path} has no dense index: build one with 'python -m specdec_lib datastore build "
-                             "--dense', or with specdec_lib.datastores.build_dense_index")
+            raise StoreError(f"{path} has no dense index: build one with 'python -m specdec_lib datastore "
+                             "build --dense', or with specdec_lib.datastores.build_dense_index")
         if about["version"] != VERSION:
-            raise StoreError(f"{path} has version {about['version']} of the format, this library reads version "
-                             f"{VERSION}; build the dense index again")
+            raise StoreError(f"{path} has version {about['version']} of the format, this library reads "
+                             f"version {VERSION}; build the dense index again")
         store = _store_of(path, store)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
-            raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense index "
-                             "again")
+            raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense "
+                             "index again")
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
         files.check_sizes(folder, about["files"])
@@ -284,8 +286,8 @@ class DenseIndex:
         """
         known = self.manifest["model"]
         if known is None:
-            raise StoreError(f"{self.path} was built from states of a model it does not know, so it cannot be "
-                             "checked that they are this model's; build it with one")
+            raise StoreError(f"{self.path} was built from states of a model it does not know, so it cannot "
+                             "be checked that they are this model's; build it with one")
         if known != fingerprint:
             raise StoreError(f"{self.path} holds states of another model (fingerprint {known[:12]}, yours is "
                              f"{fingerprint[:12]}); build a dense index with this model")
@@ -334,7 +336,10 @@ class DenseIndex:
         if isinstance(states, torch.Tensor):
             states = states.detach()
             if self._torch is not None and states.ndim == 2 and states.shape[1] == self.width:
-                return self._torch.search(states, k)
+                scores, rows = self._torch.search(states, k)
+                if np.isnan(scores).any():
+                    check_states(states.float().cpu().numpy())  # says where
+                return scores, rows
             states = states.float().cpu().numpy()
         states = check_states(states, self.width)
         return (self._torch or self.index).search(states, k)

@@ -8,6 +8,37 @@ from .reduction import Reduction
 
 #: Keys whose scores are held at once, for each query.
 CHUNK = 1 << 25
+#: Scores of which the largest is found first.
+BLOCK = 256
+
+
+def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``k`` largest of many scores, largest first, and where they are.
+
+    They lie in the ``k`` blocks of 256 with the largest maxima: to find these reads the scores once, where a
+    selection of all of them reads or moves them many times.
+
+    Parameters
+    ----------
+    scores : float tensor, shape (n,)
+    k : int
+        No more than ``n``.
+
+    Returns
+    -------
+    values : float tensor, shape (k,)
+    indices : int64 tensor, shape (k,)
+    """
+    whole = len(scores) - len(scores) % BLOCK
+    if whole <= k * BLOCK:
+        found = scores.topk(k)
+        return found.values, found.indices
+    blocks = scores[:whole].view(-1, BLOCK)
+    chosen = blocks.amax(1).topk(k).indices
+    places = (chosen[:, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).reshape(-1)
+    places = torch.cat([places, torch.arange(whole, len(scores), device=scores.device)])
+    found = scores[places].topk(k)
+    return found.values, places[found.indices]
 
 
 class TorchSearch:
@@ -52,7 +83,8 @@ class TorchSearch:
         rows : int64 array, shape (n, k)
             -1 where there are fewer keys.
         """
-        queries = torch.as_tensor(states, device=self.device, dtype=torch.float32) @ self._matrix.T + self._bias
+        queries = torch.as_tensor(states, device=self.device, dtype=torch.float32)
+        queries = queries @ self._matrix.T + self._bias
         if self._normalise:
             queries = torch.nn.functional.normalize(queries, dim=1)
         found = min(k, len(self._keys))
@@ -66,9 +98,9 @@ class TorchSearch:
         values, rows = [], []
         for begin in range(0, len(self._keys), CHUNK):
             scores = self._keys[begin: begin + CHUNK] @ query
-            top = scores.topk(min(k, len(scores)))
-            values.append(top.values)
-            rows.append(top.indices + begin)
+            best, places = largest(scores, min(k, len(scores)))
+            values.append(best)
+            rows.append(places + begin)
         if len(values) == 1:
             return values[0], rows[0]
         top = torch.cat(values).topk(k)

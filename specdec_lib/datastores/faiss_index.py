@@ -70,19 +70,25 @@ def chain(reduction: Reduction, inner: faiss.Index) -> faiss.IndexPreTransform:
     return whole
 
 
+def _inner(index: faiss.Index) -> Any:
+    """The index behind the transforms, as the class it is."""
+    faiss = load_faiss()
+    index = faiss.downcast_index(index)
+    return faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+
+
 def inner_ivf(index: faiss.Index) -> Any:
     """The IVF part of an index, None where it has none."""
     try:
         return load_faiss().extract_index_ivf(index)
     except RuntimeError:
-        return None
+        # One on a GPU is of another class.
+        inner = _inner(index)
+        return inner if hasattr(inner, "nprobe") else None
 
 
 def _inner_hnsw(index: faiss.Index) -> Any:
-    faiss = load_faiss()
-    inner = faiss.downcast_index(index)
-    if isinstance(inner, faiss.IndexPreTransform):
-        inner = faiss.downcast_index(inner.index)
+    inner = _inner(index)
     return inner if hasattr(inner, "hnsw") else None
 
 
@@ -102,7 +108,8 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
             raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         inner = find(index)
         if inner is None:
-            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
+            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, "
+                             "ef_search of HNSW")
         if part:
             inner.hnsw.efSearch = value
         else:
@@ -110,7 +117,7 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
 
 
 def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
-    """Read an index of ``rows`` states of ``width`` values.
+    """Open an index of ``rows`` states of ``width`` values; its large arrays are memory-mapped.
 
     Raises
     ------
@@ -118,13 +125,13 @@ def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
         If FAISS cannot read the file or it holds anything else.
     """
     try:
-        index = load_faiss().read_index(str(path))
+        index = load_faiss().read_index(str(path), load_faiss().IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        raise StoreError(f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build the dense index "
-                         "again") from None
+        raise StoreError(f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build the dense "
+                         "index again") from None
     if (index.d, index.ntotal) != (width, rows):
-        raise StoreError(f"{path} holds {index.ntotal} states of width {index.d}, its manifest says {rows} of "
-                         f"width {width}: the index is damaged; build it again")
+        raise StoreError(f"{path} holds {index.ntotal} states of width {index.d}, its manifest says {rows} "
+                         f"of width {width}: the index is damaged; build it again")
     return index
 
 
@@ -132,7 +139,7 @@ def whole_keys(index: faiss.IndexPreTransform) -> np.ndarray | None:
     """All keys in order of their rows, float32 array of shape (rows, dims); None where the index holds them
     compressed."""
     faiss = load_faiss()
-    inner = faiss.downcast_index(index.index)
+    inner = _inner(index)
     if isinstance(inner, faiss.IndexIVFFlat):
         inner.make_direct_map()
     elif not isinstance(inner, faiss.IndexFlat | faiss.IndexHNSWFlat):

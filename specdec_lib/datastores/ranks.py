@@ -59,7 +59,8 @@ def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.nd
     return _mean(index, states, np.asarray(positions), k, tokens=False)
 
 
-def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray, k: int = 50) -> float:
+def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray,
+                               k: int = 50) -> float:
     """Mean reciprocal rank of the first neighbour whose continuation starts with the token that follows.
 
     Of states the index does not hold: 0 counts a state after which DReSD's filter leaves no draft.
@@ -82,8 +83,8 @@ def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np
 
 def _mean(index: DenseIndex, states: np.ndarray, wanted: np.ndarray, k: int, tokens: bool) -> float:
     if not len(states) or wanted.shape != (len(states),):
-        raise ValueError(f"states have shape {np.shape(states)}, what is wanted {wanted.shape}; expected one or "
-                         "more states and one entry for each")
+        raise ValueError(f"states have shape {np.shape(states)}, what is wanted {wanted.shape}; expected "
+                         "one or more states and one entry for each")
     ranks = []
     for begin in range(0, len(states), _BATCH):
         found = index.search(states[begin: begin + _BATCH], k)[1]

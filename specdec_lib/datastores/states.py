@@ -184,8 +184,8 @@ class ArrayStates:
 
     def __post_init__(self) -> None:
         if self.states.ndim != 2 or self.positions.shape != (len(self.states),):
-            raise ValueError(f"{self.positions.shape} positions come with states of shape {self.states.shape}; "
-                             "expected one position for each row of states")
+            raise ValueError(f"{self.positions.shape} positions come with states of shape "
+                             f"{self.states.shape}; expected one position for each row of states")
 
     @property
     def width(self) -> int:
@@ -216,10 +216,10 @@ def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
         begin += count
 
 
-def write_states(path: str | Path, store: TokenStore, compute: Compute, width: int, *, model: str | None = None,
-                 window: int = 1024, overlap: int = 256, cover: str = "truncate", max_states: int | None = None,
-                 dtype: str = "float16", batch_tokens: int = 4096, about: dict | None = None,
-                 progress: bool = True) -> States:
+def write_states(path: str | Path, store: TokenStore, compute: Compute, width: int, *,
+                 model: str | None = None, window: int = 1024, overlap: int = 256, cover: str = "truncate",
+                 max_states: int | None = None, dtype: str = "float16", batch_tokens: int = 4096,
+                 about: dict | None = None, progress: bool = True) -> States:
     """Compute the states of a store's tokens and write them.
 
     The work is done in ``<path>.partial`` and renamed at the end. A run that was interrupted continues after

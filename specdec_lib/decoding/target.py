@@ -238,8 +238,8 @@ class Target:
 
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
-            raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), or "
-                             f"LAST ({LAST})")
+            raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), "
+                             f"or LAST ({LAST})")
 
         def store(states: torch.Tensor) -> None:
             # The model may serve others at the same time, such as a draft that is the target itself.

@@ -101,8 +101,8 @@ class DraftTree:
     def batch(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
         """A batch of drafts, each a branch of its own, as a dense batch is verified: for comparison.
 
-        Equal prefixes are nodes several times. Following the tokens leads to the first of them, whose state and
-        keys are those of the others, so the longest match over all drafts is found.
+        Equal prefixes are nodes several times. Following the tokens leads to the first of them, whose state
+        and keys are those of the others, so the longest match over all drafts is found.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -162,7 +162,8 @@ class DraftTree:
         return (len(self.tokens) if self.is_chain else max(self.depths)) if self.tokens else 0
 
     def children(self) -> dict[tuple[int, int], int]:
-        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first such child's."""
+        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first
+        such child's."""
         if self._children is None:
             self._children = {(p, t): i for i, (p, t) in enumerate(zip(self.parents, self.tokens, strict=True))}
         return self._children

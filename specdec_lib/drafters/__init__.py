@@ -9,4 +9,5 @@ from .rest import Rest
 REGISTRY = {"PLD": PromptLookup, "PLD+ (h)": PromptLookupHidden, "PLD+ (a)": PromptLookupAttention,
             "REST": Rest, "DReSD": Dresd, "SpecDec": DraftModel}
 
-__all__ = ["REGISTRY", "DraftModel", "Dresd", "PromptLookup", "PromptLookupAttention", "PromptLookupHidden", "Rest"]
+__all__ = ["REGISTRY", "DraftModel", "Dresd", "PromptLookup", "PromptLookupAttention", "PromptLookupHidden",
+           "Rest"]

@@ -14,11 +14,11 @@ from ..decoding.tree import EMPTY, DraftTree
 class Dresd:
     """Draft the continuations of nearest neighbours that start with the target's own next token.
 
-    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among
-    the states of a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation
-    starts with x_t are kept (section 3.1), and the first ``drafts`` of them drafted: for each the ``length``
-    tokens after x_t, fewer at the end of its document. The token they were filtered by was emitted before and
-    is no part of the draft. Where no neighbour is left the draft is empty.
+    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up
+    among the states of a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose
+    continuation starts with x_t are kept (section 3.1), and the first ``drafts`` of them drafted: for each
+    the ``length`` tokens after x_t, fewer at the end of its document. The token they were filtered by was
+    emitted before and is no part of the draft. Where no neighbour is left the draft is empty.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ class Dresd:
     neighbours : int
         Neighbours looked up; the released code takes 50, the paper names no number.
     deduplicate : bool
-        Let each of the ``drafts`` be another one. The released code does not, so that equal continuations take
-        several places.
+        Let each of the ``drafts`` be another one. The released code does not, so that equal continuations
+        take several places.
     share : bool
         Merge common prefixes into one tree. Without it each draft is a branch of its own, as in the paper's
         dense batch (section 3.6): the same tokens are accepted and more are verified.
@@ -54,8 +54,8 @@ class Dresd:
 
     capture = Capture(layers=(LAST,))
 
-    def __init__(self, index: DenseIndex | str | Path, drafts: int = 10, length: int = 10, neighbours: int = 50,
-                 deduplicate: bool = True, share: bool = True):
+    def __init__(self, index: DenseIndex | str | Path, drafts: int = 10, length: int = 10,
+                 neighbours: int = 50, deduplicate: bool = True, share: bool = True):
         for name, value in (("drafts", drafts), ("length", length), ("neighbours", neighbours)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
@@ -72,11 +72,13 @@ class Dresd:
         store = self.index.store
         if store.vocabulary > context.vocabulary:
             raise ValueError(f"the datastore {store.path} has {store.vocabulary} token ids, the target "
-                             f"{context.vocabulary}: they do not share a tokenizer; build a store for this model")
+                             f"{context.vocabulary}: they do not share a tokenizer; build a store for this "
+                             "model")
         width = context.hidden(LAST).shape[1]
         if width != self.index.width:
             raise ValueError(f"the target's states have width {width}, those of {self.index.path} "
-                             f"{self.index.width}: they are another model's; build a dense index with this model")
+                             f"{self.index.width}: they are another model's; build a dense index with this "
+                             "model")
         self.survivors = 0
 
     def propose(self, context: Context, limit: int) -> DraftTree:

@@ -1,8 +1,8 @@
 """Rows of ``make bench`` for the dense datastore: search and recall at 1 M states.
 
-The states are drawn: 4096 centres, around each a subspace of 10 of the 64 dimensions, which is nearer to reduced
-hidden states than noise in all of them. Queries are drawn in the same way and not stored. One thread, one query
-at a time, 10 neighbours.
+The states are drawn: 4096 centres, around each a subspace of 10 of the 64 dimensions, which is nearer to
+reduced hidden states than noise in all of them. Queries are drawn in the same way and not stored. One thread,
+one query at a time, 10 neighbours.
 """
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _times(index: DenseIndex, queries: np.ndarray) -> list[float]:
 def rows(quick: bool = False) -> list[dict]:
     """Measure search and recall; ``quick`` takes a tenth of the states and few samples.
 
-    The peer of the search is FAISS's own search of the same lists with keys already reduced: the difference is
-    the reduction, the checks and the way from rows to positions. The recall row holds for each ``nprobe``
+    The peer of the search is FAISS's own search of the same lists with keys already reduced: the difference
+    is the reduction, the checks and the way from rows to positions. The recall row holds for each ``nprobe``
     recall and [p50, p99] of the search in microseconds, and how long the build took.
     """
     label, count, factory, samples = (("100k", 100_000, "IVF256,Flat", 100) if quick else
@@ -71,8 +71,8 @@ def rows(quick: bool = False) -> list[dict]:
         store = build_tokens(Path(folder) / "store", [np.zeros(count + 1, np.int64)], 2, progress=False)
         states = ArrayStates(np.arange(2, count + 2), drawn_states(count, 1))
         began = time.perf_counter()
-        index = build_dense_index(store.path / "dense", states, store, dims=DIMS, factory=factory, zscore=False,
-                                  nprobe=NPROBE, sample=SAMPLE, progress=False)
+        index = build_dense_index(store.path / "dense", states, store, dims=DIMS, factory=factory,
+                                  zscore=False, nprobe=NPROBE, sample=SAMPLE, progress=False)
         build_seconds = time.perf_counter() - began
         queries = drawn_states(samples, 2)
         inner = faiss.downcast_index(index.index.index)

@@ -99,8 +99,8 @@ def _one_search_each(tokens, suffixes, context, count, max_ngram, min_ngram):
     return 0, 0, 0
 
 
-def measured_row(name: str, unit: str, ours: list[float], peers: list[float] | None = None, peer: str | None = None,
-         higher_is_better: bool = False) -> dict:
+def measured_row(name: str, unit: str, ours: list[float], peers: list[float] | None = None,
+                 peer: str | None = None, higher_is_better: bool = False) -> dict:
     """A row as :func:`specdec_lib.report.bench.row` makes them; peer and ratio are None where there is no
     peer."""
     ratios = None if peers is None else np.asarray(ours) / np.asarray(peers)
@@ -130,8 +130,8 @@ def _search(label: str, index: SuffixIndex, contexts: list[list[int]]) -> dict:
                 lambda: _one_search_each(index.store.tokens, index.suffixes, np.array(context[-MAX_NGRAM:]),
                                          MAX_NGRAM, MAX_NGRAM, MIN_NGRAM)) for context in block
         ]
-    return measured_row(f"suffix_search_us_{label}", "µs", ours, peers, "one search for each length, as REST's "
-                                                                "Algorithm 1")
+    return measured_row(f"suffix_search_us_{label}", "µs", ours, peers,
+                        "one search for each length, as REST's Algorithm 1")
 
 
 def _trie(drafter: Rest) -> None:

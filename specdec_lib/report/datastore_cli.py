@@ -125,14 +125,15 @@ def describe(path: Path) -> str:
                      "bytes a token with the tokens")
     except StoreError as error:
         lines.append(f"suffix array        none: {error}")
-    if (store.path / FOLDER).is_dir():
+    try:
         dense = DenseIndex.open(store, device="cpu")
         explained = dense.explained_variance[: dense.dims].sum()
+        built = dense.manifest
         lines.append(f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} "
-                     f"({explained:.1%} of the variance), {dense.manifest['factory']}, {dense.bytes_per_state:.1f}"
-                     f" bytes a state, model {(dense.manifest['model'] or 'unknown')[:12]}")
-    else:
-        lines.append("dense index         none")
+                     f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
+                     f"bytes a state, model {(built['model'] or 'unknown')[:12]}")
+    except (StoreError, ImportError) as error:
+        lines.append(f"dense index         none: {error}")
     lines += ["source              "
               f"{', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
     return "\n".join(lines)
@@ -140,18 +141,21 @@ def describe(path: Path) -> str:
 
 def _add_dense_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("dense index")
-    group.add_argument("--model", default="pocket", help="whose states are indexed: pocket, a directory or a name on "
-                                                         "the hub (default: %(default)s)")
+    group.add_argument("--model", default="pocket", help="whose states are indexed: pocket, a directory or a "
+                                                         "name on the hub (default: %(default)s)")
     group.add_argument("--device", default="auto", help="where the model runs (default: %(default)s)")
     group.add_argument("--dtype", default="auto", help="as which it is loaded, float32 or bfloat16 say")
-    group.add_argument("--dims", type=int, default=64, help="principal components kept (default: %(default)s)")
-    group.add_argument("--factory", default="Flat", help="FAISS factory string, Flat, IVF1024,Flat, IVF1024,PQ16x8 or "
-                                                         "HNSW32 say (default: %(default)s)")
+    group.add_argument("--dims", type=int, default=64, help="principal components kept (default: "
+                                                            "%(default)s)")
+    group.add_argument("--factory", default="Flat", help="FAISS factory string, Flat, IVF1024,Flat, "
+                                                         "IVF1024,PQ16x8 or HNSW32 say (default: "
+                                                         "%(default)s)")
     group.add_argument("--nprobe", type=int, help="lists searched of an IVF index")
     group.add_argument("--ef-search", type=int, help="candidates searched of an HNSW index")
     group.add_argument("--window", type=int, default=1024, help="tokens run at once (default: %(default)s)")
-    group.add_argument("--cover", choices=COVERS, default="truncate", help="what of a longer document is embedded: its "
-                       "first window, or overlapping windows over all of it (default: %(default)s)")
+    group.add_argument("--cover", choices=COVERS, default="truncate",
+                       help="what of a longer document is embedded: its first window, or overlapping windows "
+                            "over all of it (default: %(default)s)")
     group.add_argument("--max-states", type=int, help="stop after so many states")
     group.add_argument("--keep-states", action="store_true", help="keep the hidden states beside the store")
 
@@ -167,12 +171,14 @@ def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namesp
         Folder of the store.
     model : PreTrainedModel
     options : argparse.Namespace
-        ``dims``, ``factory``, ``nprobe``, ``ef_search``, ``window``, ``cover``, ``max_states``, ``keep_states``.
+        ``dims``, ``factory``, ``nprobe``, ``ef_search``, ``window``, ``cover``, ``max_states``,
+        ``keep_states``.
     """
     from specdec_lib.models.embedding import embed_store
 
     store, place = TokenStore.open(path), files.beside(path, ".states")
-    datastores.faiss_index.search_index(options.dims, options.factory)  # a wrong word is told before the long run
+    # A wrong word is told before the long run.
+    datastores.faiss_index.search_index(options.dims, options.factory)
     states = embed_store(model, store, place, window=options.window, cover=options.cover,
                          max_states=options.max_states)
     index = datastores.build_dense_index(store.path / FOLDER, states, store, dims=options.dims,
@@ -189,8 +195,8 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it "
                                               "continues")
     build.add_argument("path", type=Path, help="folder of the store")
-    build.add_argument("--tokenizer", help="pocket, a directory or a name on the hub (default: the model's with "
-                                           "--dense, else pocket)")
+    build.add_argument("--tokenizer", help="pocket, a directory or a name on the hub (default: the model's "
+                                           "with --dense, else pocket)")
     build.add_argument("--python-library", choices=corpus.SPLITS, help="modules of the Python standard "
                                                                        "library of one side")
     build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one "
@@ -202,7 +208,8 @@ def _parser() -> argparse.ArgumentParser:
                                                       "this many")
     build.add_argument("--dense", action="store_true", help="add a dense index of a model's hidden states")
     _add_dense_options(build)
-    dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it continues")
+    dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it "
+                                              "continues")
     dense.add_argument("path", type=Path, help="folder of the store")
     _add_dense_options(dense)
     for name, text in (("info", "say what a store "

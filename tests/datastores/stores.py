@@ -46,7 +46,8 @@ def build(documents: list[list[int]], vocabulary: int, **options) -> Iterator[da
         yield datastores.build_suffix_array(store, progress=False)
 
 
-def dense(documents: list[list[int]], model: PreTrainedModel, folder: Path, **options) -> datastores.DenseIndex:
+def dense(documents: list[list[int]], model: PreTrainedModel, folder: Path,
+          **options) -> datastores.DenseIndex:
     """A store of documents and the dense index of a model's states over it, opened on the CPU."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     store = datastores.build_tokens(folder / "store", documents, vocabulary, progress=False)

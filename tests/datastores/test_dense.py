@@ -1,15 +1,5 @@
-"""The dense index against brute force, plain FAISS and other implementations; what it refuses and what a full
-disk, a kill or a second builder leaves."""
+"""The dense index against brute force, plain FAISS and other implementations."""
 from __future__ import annotations
-
-import errno
-import json
-import os
-import random
-import shutil
-import signal
-import time
-from pathlib import Path
 
 import faiss
 import numpy as np
@@ -18,52 +8,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import datastores
-from specdec_lib.datastores import ArrayStates, DenseIndex, StoreBusy, StoreError, TokenStore, dense, files, reduction
+from specdec_lib.datastores import ArrayStates, DenseIndex, dense, exact_search, reduction
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.faiss_index import torch_search, whole_keys
 from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
 from specdec_lib.datastores.reduction import Moments, fit_transform
+from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source, stored_positions
 from tests.datastores.stores import scratch
-from tests.datastores.test_tokens import in_child
 
-# A forked process cannot use the threads of its parent.
-faiss.omp_set_num_threads(1)
-WIDTH = 12
 SWITCHES = [(zscore, normalise) for zscore in (True, False) for normalise in (True, False)]
-
-
-def random_states(count: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
-    """Correlated columns of different means and scales."""
-    rng = np.random.default_rng(seed)
-    mixed = rng.normal(size=(count, width)) @ rng.normal(size=(width, width))
-    return (mixed * rng.uniform(0.1, 4, width) + rng.normal(size=width) * 3).astype(np.float32)
 
 
 @pytest.fixture
 def store():
-    rng = random.Random(0)
     with scratch() as folder:
-        yield datastores.build_tokens(
-            folder / "store", [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(20)], 40,
-            progress=False)
-
-
-def stored_positions(store: TokenStore) -> np.ndarray:
-    """Each token that has one before it in its document."""
-    inside = [np.arange(store.starts[i] + 1, store.starts[i + 1] - 1) for i in range(len(store))]
-    return np.concatenate(inside)
-
-
-def source(store: TokenStore, seed: int = 0, width: int = WIDTH, model: str | None = "a model") -> ArrayStates:
-    positions = stored_positions(store)
-    return ArrayStates(positions, random_states(len(positions), seed, width), model)
-
-
-def build(store: TokenStore, states: ArrayStates | None = None, path: Path | None = None, **options) -> DenseIndex:
-    options = {"dims": 5, "progress": False, **options}
-    return dense.build_dense_index(path or store.path / "dense", source(store) if states is None else states, store,
-                                   **options)
+        yield random_store(folder)
 
 
 def plain_keys(states: np.ndarray, dims: int, zscore: bool, normalise: bool) -> np.ndarray:
@@ -83,7 +42,8 @@ def test_keys_are_those_of_the_three_steps_by_singular_values(zscore, normalise,
     reduced = fit_transform(states, dims, zscore=zscore, normalise=normalise)
     ours, theirs = reduced.apply(states), plain_keys(states, dims, zscore, normalise)
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=2e-3, atol=2e-4 * np.abs(theirs).max())
-    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, rtol=1e-3, atol=1e-4 * (theirs**2).sum(1).max())
+    largest = (theirs**2).sum(1).max()
+    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, rtol=1e-3, atol=1e-4 * largest)
     scaled = (states - states.mean(0)) / (np.sqrt(states.var(0) + reduction.EPSILON) if zscore else 1)
     values = np.linalg.svd(scaled, compute_uv=False)**2
     np.testing.assert_allclose(reduced.explained, values / values.sum(), rtol=1e-3, atol=1e-6)
@@ -213,6 +173,42 @@ def test_the_exact_search_by_torch_finds_what_faiss_finds(store, factory, chunk,
     assert own[1][:, 0].tolist() == list(range(20))
 
 
+@given(st.integers(1, 3000), st.integers(1, 60), st.integers(1, 40), st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_the_largest_scores_are_those_of_a_full_sort_with_ties_too(count, k, levels, seed):
+    scores = torch.from_numpy(np.random.default_rng(seed).integers(0, levels, count).astype(np.float32))
+    k = min(k, count)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(exact_search, "BLOCK", 16)
+        values, places = exact_search.largest(scores, k)
+    assert values.tolist() == sorted(scores.tolist(), reverse=True)[:k]
+    assert torch.equal(scores[places], values) and len(set(places.tolist())) == k
+
+
+def test_where_torch_sees_a_gpu_the_search_is_its_own_and_says_so(store, monkeypatch):
+    index = build(store, factory="IVF8,Flat", nprobe=8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(dense.faiss_index, "torch_search", lambda index, device: torch_search(index, "cpu"))
+    for device in ("auto", "cuda"):
+        moved = DenseIndex.open(store.path, device=device)
+        assert moved.backend == "torch-cuda" and DenseIndex.open(store.path, device="cpu").backend == "faiss-cpu"
+        queries = random_states(20, seed=9)
+        for given in (queries, torch.from_numpy(queries), torch.from_numpy(queries).double(), queries[0]):
+            expected = index.search(np.asarray(given, np.float32), 8)
+            scores, positions = moved.search(given, 8)
+            np.testing.assert_allclose(scores, expected[0], rtol=1e-4, atol=1e-5)
+            assert (positions == expected[1]).mean() > 0.99
+        with pytest.raises(ValueError, match="expected rows of width 12"):
+            moved.search(torch.zeros(1, 3), 8)
+        with pytest.raises(ValueError, match="row 1 of the states has the value nan in column 2"):
+            moved.search(torch.from_numpy(queries).index_put((torch.tensor(1), torch.tensor(2)),
+                                                             torch.tensor(torch.nan)), 8)
+    build(store, factory="IVF4,PQ5x4")
+    assert DenseIndex.open(store.path).backend == "faiss-cpu"
+    with pytest.raises(ValueError, match="IVF4,PQ5x4 holds compressed keys"):
+        DenseIndex.open(store.path, device="cuda")
+
+
 def test_compressed_keys_are_not_searched_by_torch(store):
     assert torch_search(build(store, factory="IVF4,PQ5x4").index, "cpu") is None
 
@@ -262,192 +258,3 @@ def test_reciprocal_ranks_are_those_of_a_loop(store):
     assert mean_reciprocal_rank(build(store, states, dims=WIDTH), queries, states.positions[:60]) == 1
     with pytest.raises(ValueError, match="one entry for each"):
         mean_reciprocal_rank(index, queries, states.positions[:59])
-
-
-def test_states_that_are_not_finite_or_not_as_wide_are_refused(store):
-    bad = source(store)
-    for value in (np.nan, np.inf, -np.inf):
-        bad.states[17, 3] = value
-        with pytest.raises(ValueError, match=f"row 17 of the states has the value {value} in column 3"):
-            build(store, bad)
-    assert not list(store.path.glob("dense*"))
-    index = build(store)
-    with pytest.raises(ValueError, match="row 0 of the states has the value nan"):
-        index.search(np.full(WIDTH, np.nan, np.float32), 3)
-    with pytest.raises(ValueError, match=r"states have shape \(1, 7\); expected rows of width 12"):
-        index.search(np.zeros(7, np.float32), 3)
-    with pytest.raises(ValueError, match="expected one position for each row"):
-        ArrayStates(np.arange(3), np.zeros((4, 5)))
-    for wrong in (0, -1, 2.0):
-        with pytest.raises(ValueError, match=f"k is {wrong}; expected a whole number, 1 or more"):
-            index.search(np.zeros(WIDTH, np.float32), wrong)
-
-
-@pytest.mark.parametrize("options, message", [
-    ({"dims": 0}, "dims is 0; expected a whole number from 1 to the states' width, 12"),
-    ({"dims": 13}, "dims is 13"), ({"dims": 2.0}, "dims is 2.0"),
-    ({"sample": 0}, "sample is 0"), ({"eps": -1.0}, "eps is -1.0"),
-    ({"factory": "Nope"}, "factory is 'Nope'; expected a factory string of FAISS for 5 dimensions"),
-    ({"factory": "IVF4,PQ3x4"}, "factory is 'IVF4,PQ3x4'"),
-    ({"factory": "IVF9999,Flat"}, r"with 9999 lists, for \d+ states"),
-    ({"factory": "PQ5x12"}, r"factory is 'PQ5x12', which \d+ states cannot train"),
-    ({"nprobe": 4}, "nprobe is given for an index that has none"),
-    ({"factory": "IVF4,Flat", "ef_search": 4}, "ef_search is given for an index that has none"),
-    ({"factory": "IVF4,Flat", "nprobe": 0}, "nprobe is 0; expected a whole number, 1 or more"),
-], ids=str)
-def test_bad_parameters_are_refused_and_leave_nothing(store, options, message):
-    with pytest.raises(ValueError, match=message):
-        build(store, **options)
-    assert not list(store.path.glob("dense*"))
-
-
-def test_no_states_and_positions_without_a_continuation_are_refused(store):
-    with pytest.raises(ValueError, match="there are no states to index"):
-        build(store, ArrayStates(np.zeros(0, np.int64), np.zeros((0, WIDTH), np.float32)))
-    states = source(store)
-    for wrong in (0, -1, len(store.tokens), int(store.starts[1]) - 1):
-        places = states.positions.copy()
-        places[5] = wrong
-        with pytest.raises(ValueError, match=f"position {wrong} holds no token of"):
-            build(store, ArrayStates(places, states.states))
-    assert not list(store.path.glob("dense*"))
-    with pytest.raises(ValueError, match="eps is 0; expected more than 0"):
-        build(store, ArrayStates(states.positions, np.ones_like(states.states)), eps=0)
-    # Where nothing varies every key is the same.
-    build(store, ArrayStates(states.positions, np.ones_like(states.states)), dims=2)
-
-
-def test_indexes_of_other_tokens_models_and_versions_are_refused(store, tmp_path):
-    index = build(store)
-    other = datastores.build_tokens(tmp_path / "other", [[1, 2, 3]], 40, progress=False)
-    with pytest.raises(StoreError, match="belongs to other tokens"):
-        DenseIndex.open(index.path, other)
-    with pytest.raises(StoreError, match="states of another model .fingerprint a model, yours is another"):
-        DenseIndex.open(index.path, model="another")
-    with pytest.raises(StoreError, match="a model it does not know"):
-        build(store, source(store, model=None)).check_model("any")
-    with pytest.raises(StoreError, match="without a tokenizer"):
-        from tests.families import tokenizer
-        DenseIndex.open(index.path, tokenizer=tokenizer())
-    with pytest.raises(StoreError, match="has no dense index"):
-        DenseIndex.open(other.path)
-
-    def refused(change, message, verify=False):
-        copy = store.path / "copy"
-        shutil.copytree(index.path, copy)
-        change(copy)
-        with pytest.raises(StoreError, match=message):
-            opened = DenseIndex.open(copy)
-            if verify:
-                opened.verify()
-        shutil.rmtree(copy)
-
-    def rewrite(name, change):
-        return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
-
-    def manifest(**changes):
-        return rewrite("dense.json", lambda data: json.dumps(json.loads(data) | changes).encode())
-
-    refused(rewrite("index.faiss", lambda data: data[:-1]), "index.faiss has .* bytes, its manifest says")
-    refused(rewrite("index.faiss", lambda data: b"\0" * len(data)), "cannot be read by FAISS")
-    refused(rewrite("index.faiss", lambda data: data[:-1] + b"\1"), "was altered", verify=True)
-    refused(lambda folder: (folder / "positions.npy").unlink(), "positions.npy is missing")
-    refused(manifest(version=9), "version 9 of the format, this library reads version 1")
-    refused(manifest(width=3), "of width 12, its manifest says .* of width 3")
-    refused(rewrite("dense.json", lambda data: b"{"), "has no dense index")
-
-
-def test_what_is_no_dense_index_is_not_replaced(store):
-    (store.path / "notes").mkdir()
-    (store.path / "notes" / "a").write_text("mine")
-    with pytest.raises(ValueError, match="exists and is no dense index"):
-        build(store, path=store.path / "notes")
-    assert (store.path / "notes" / "a").read_text() == "mine"
-
-
-def test_a_full_disk_leaves_the_old_index_at_every_write(store, monkeypatch):
-    old, sound, left = build(store).manifest, files.write, 10**9
-
-    def fills_up(file, data):
-        nonlocal left
-        if left == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        left -= 1
-        sound(file, data)
-
-    monkeypatch.setattr(files, "write", fills_up)
-    build(store, source(store, 1), path=store.path / "other")
-    writes = 10**9 - left
-    assert writes > 10
-    for count in range(writes):
-        left = count
-        with pytest.raises(OSError, match="No space left"):
-            build(store, source(store, 1))
-        opened = DenseIndex.open(store.path)
-        assert opened.manifest == old
-        assert not (store.path / "dense.partial").exists()
-    opened.verify()
-    left = writes
-    assert build(store, source(store, 1)).manifest != old
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_kill_at_any_moment_leaves_the_old_index_or_the_new_one_whole(store):
-    rng = random.Random(time.time_ns())
-    sides = [source(store, 1), source(store, 2)]
-
-    def work():
-        build(store, sides[wanted], factory="IVF8,Flat", nprobe=8)
-
-    wanted, known = 0, []
-    for wanted in (1, 0):
-        began = time.perf_counter()
-        work()
-        duration = time.perf_counter() - began
-        known.append(DenseIndex.open(store.path).manifest)
-    unfinished = 0
-    for kill in range(20):
-        wanted = kill % 2
-        pid = in_child(work)
-        time.sleep(rng.random() * 1.3 * duration)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        opened = DenseIndex.open(store.path)
-        opened.verify()
-        assert opened.manifest in known
-        unfinished += opened.manifest != known[1 - wanted] or (store.path / "dense.partial").exists()
-    assert unfinished > 0, "no kill came in time: the test shows nothing"
-    work()
-    assert DenseIndex.open(store.path).manifest == known[1 - wanted]
-    assert sorted(p.name for p in store.path.glob("dense*")) == ["dense"]
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_second_builder_is_told_who_builds(store):
-    read, write = os.pipe()
-
-    class Waits(ArrayStates):
-        def __iter__(self):
-            os.write(write, b"x")
-            time.sleep(60)
-
-    states = source(store)
-    pid = in_child(lambda: build(store, Waits(states.positions, states.states)))
-    try:
-        os.read(read, 1)
-        with pytest.raises(StoreBusy, match=f"is being built by another process \\(process {pid}, since 20"):
-            build(store)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(read)
-        os.close(write)
-    build(store)
-    assert sorted(p.name for p in store.path.glob("dense*")) == ["dense"]
-
-
-def test_a_missing_faiss_is_named_with_the_extra_that_brings_it(store, monkeypatch):
-    build(store)
-    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
-    with pytest.raises(ImportError, match="install the extra 'cpu' or 'gpu', never both"):
-        DenseIndex.open(store.path)

@@ -26,9 +26,8 @@ WIDTH = 6
 def store():
     rng = random.Random(0)
     with scratch() as folder:
-        yield datastores.build_tokens(
-            folder / "store", [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(30)], 40,
-            progress=False)
+        documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(30)]
+        yield datastores.build_tokens(folder / "store", documents, 40, progress=False)
 
 
 def running_sums(batch):
@@ -60,13 +59,15 @@ def expected(store: TokenStore, window: int, overlap: int, cover: str, most: int
             if start is not None:
                 rows.append((store.starts[i] + place + 1, tokens[start: place + 1].sum()))
     rows = rows[:most]
-    return np.array([p for p, _ in rows]), np.array([s for _, s in rows])[:, None] * np.arange(1, WIDTH + 1) / 8
+    sums = np.array([s for _, s in rows])
+    return np.array([p for p, _ in rows]), sums[:, None] * np.arange(1, WIDTH + 1) / 8
 
 
-@given(st.integers(1, 70), st.integers(0, 69), st.sampled_from(states.COVERS), st.none() | st.integers(1, 900),
-       st.integers(1, 300), st.sampled_from([24, 500, 10**6]))
+@given(st.integers(1, 70), st.integers(0, 69), st.sampled_from(states.COVERS),
+       st.none() | st.integers(1, 900), st.integers(1, 300), st.sampled_from([24, 500, 10**6]))
 @settings(max_examples=60, deadline=None)
-def test_each_kept_state_is_that_of_its_window_and_stored_once_in_order(window, overlap, cover, most, batch, shard):
+def test_each_kept_state_is_that_of_its_window_and_stored_once_in_order(window, overlap, cover, most, batch,
+                                                                        shard):
     overlap %= window
     rng = random.Random(window)
     documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(8)]
@@ -99,7 +100,7 @@ def test_half_precision_is_rounded_and_overflow_is_refused(store):
             made[-1][0, 2] = value
             return made
 
-        with pytest.raises(ValueError, match=f"of the store's positions .* stored as float16: .* {text} in column 2"):
+        with pytest.raises(ValueError, match=f"positions .* stored as float16: .* {text} in column 2"):
             write(store, wrong, "c", dtype="float16")
         assert not list(store.path.parent.glob("c*"))
     with pytest.raises(ValueError, match="expected rows of width 6"):
@@ -107,8 +108,9 @@ def test_half_precision_is_rounded_and_overflow_is_refused(store):
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"window": 0}, "window is 0"), ({"max_states": 0}, "max_states is 0"), ({"batch_tokens": -1}, "batch_tokens is -1"),
-    ({"cover": "all"}, "expected one of truncate, windows"), ({"dtype": "int8"}, "expected one of float16, float32"),
+    ({"window": 0}, "window is 0"), ({"max_states": 0}, "max_states is 0"),
+    ({"batch_tokens": -1}, "batch_tokens is -1"), ({"cover": "all"}, "expected one of truncate, windows"),
+    ({"dtype": "int8"}, "expected one of float16, float32"),
     ({"cover": "windows", "overlap": 16}, "overlap is 16; .* below the window, 16"),
     ({"cover": "windows", "overlap": -1}, "overlap is -1"),
 ])

@@ -27,9 +27,11 @@ def index():
     documents = [[rng.randrange(VOCABULARY) for _ in range(rng.randrange(2, 25))] for _ in range(40)]
     with scratch() as folder:
         store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
-        inside = np.concatenate([np.arange(a + 1, b - 1) for a, b in zip(store.starts, store.starts[1:], strict=False)])
+        inside = np.concatenate([np.arange(store.starts[i] + 1, store.starts[i + 1] - 1)
+                                 for i in range(len(store))])
         states = np.random.default_rng(0).normal(size=(len(inside), WIDTH)).astype(np.float32)
-        yield datastores.build_dense_index(store.path / "dense", ArrayStates(inside, states), dims=WIDTH, progress=False)
+        yield datastores.build_dense_index(store.path / "dense", ArrayStates(inside, states), dims=WIDTH,
+                                           progress=False)
 
 
 def contexts(count: int) -> list[Context]:
@@ -46,7 +48,8 @@ def propose(drafter: Dresd, context: Context, limit: int = 1000) -> DraftTree:
     return drafter.propose(context, limit)
 
 
-def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neighbours: int, deduplicate: bool):
+def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neighbours: int,
+            deduplicate: bool):
     """Drafts in order, and how many neighbours start with the last token."""
     store = index.store
     found, survivors = [], 0
@@ -63,7 +66,8 @@ def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neigh
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-@pytest.mark.parametrize("drafts, length, neighbours", [(10, 10, 50), (1, 1, 1), (3, 20, 50), (4, 2, 30), (50, 3, 200)])
+@pytest.mark.parametrize("drafts, length, neighbours", [(10, 10, 50), (1, 1, 1), (3, 20, 50), (4, 2, 30),
+                                                        (50, 3, 200)])
 def test_drafts_are_the_first_filtered_continuations_merged_into_one_tree(index, drafts, length, neighbours,
                                                                           deduplicate):
     sizes = []
@@ -143,7 +147,7 @@ def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
     with pytest.raises(ValueError, match="has 6 token ids, the target 5: they do not share"):
         propose(Dresd(index), context)
     wide = Context([1, 2], 1, VOCABULARY, Sampling(), lambda layer: torch.zeros(1, WIDTH + 1))
-    with pytest.raises(ValueError, match="the target's states have width 9, those of .* 8: they are another model's"):
+    with pytest.raises(ValueError, match="states have width 9, those of .* 8: they are another model's"):
         propose(Dresd(index), wide)
     with pytest.raises(StoreError, match="has no dense index"):
         Dresd(tmp_path / "none")
@@ -159,24 +163,26 @@ def pocket(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dresd")
     texts = [module.text for module in stdlib_modules("train")[:6]]
     store = datastores.build_from_texts(folder / "store", texts, tokenizer, progress=False)
-    states = embed_store(model, store, folder / "states", max_states=3000, progress=False)
+    states = embed_store(model, store, folder / "states", max_states=1500, progress=False)
     datastores.build_dense_index(store.path / "dense", states, progress=False)
     return model, tokenizer, DenseIndex.open(store.path, tokenizer=tokenizer, model=fingerprint(model))
 
 
-PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ", "class Stack:\n    def __init__(self):\n        self.")
+PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ",
+           "class Stack:\n    def __init__(self):\n        self.")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.95, seed=3)],
                          ids=["greedy", "sampled"])
-def test_dresd_emits_the_tokens_of_plain_decoding_with_and_without_sharing_and_replays_as_it_runs(pocket, sampling):
+def test_dresd_emits_the_tokens_of_plain_decoding_shared_or_not_and_replays_as_it_runs(pocket, sampling):
     model, tokenizer, index = pocket
     accepted, shared, apart = 0, 0, 0
     for text in PROMPTS:
-        trace = record(model, tokenizer(text)["input_ids"], sampling, max_new_tokens=32, capture=Dresd.capture)
+        ids = tokenizer(text)["input_ids"]
+        trace = record(model, ids, sampling, max_new_tokens=24, capture=Dresd.capture)
         runs = []
         for share in (True, False):
-            run = generate(model, trace.prompt, Dresd(index, share=share), sampling, max_new_tokens=32)
+            run = generate(model, trace.prompt, Dresd(index, share=share), sampling, max_new_tokens=24)
             again = replay(trace, Dresd(index, share=share))
             assert run.tokens == trace.tokens == again.tokens
             assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens)

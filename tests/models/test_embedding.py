@@ -67,14 +67,15 @@ def test_an_embedded_store_holds_each_documents_own_states(library, store, famil
 def test_a_stored_state_is_the_one_a_drafter_is_shown_for_the_same_tokens(llama, store):
     tokens = store.document(0).tolist()
     trace = record(llama, tokens, max_new_tokens=2, eos_token_id=[], capture=Capture((LAST,)))
-    found = embed_store(llama, store, store.path.with_name("states"), window=100, dtype="float32", progress=False)
+    found = embed_store(llama, store, store.path.with_name("states"), window=100, dtype="float32",
+                        progress=False)
     _, states = next(iter(found))
     close(states[: len(tokens) - 1], trace.hidden[LAST][: len(tokens) - 1].numpy())
 
 
 def test_a_prefix_is_seen_by_every_window_and_not_stored(llama, store):
-    found = embed_store(llama, store, store.path.with_name("states"), window=40, prefix=[0, 7], dtype="float32",
-                        progress=False)
+    found = embed_store(llama, store, store.path.with_name("states"), window=40, prefix=[0, 7],
+                        dtype="float32", progress=False)
     positions, states = next(iter(found))
     tokens = store.document(0)
     close(states[: min(40, len(tokens) - 1)], alone(llama, [0, 7, *tokens])[2: 42][: len(tokens) - 1])
@@ -83,7 +84,8 @@ def test_a_prefix_is_seen_by_every_window_and_not_stored(llama, store):
 
 def test_bfloat16_products_are_near_and_said_in_the_manifest(llama, store):
     exact = embed_store(llama, store, store.path.with_name("a"), window=40, dtype="float32", progress=False)
-    rounded = embed_store(llama, store, store.path.with_name("b"), window=40, compute="bfloat16", progress=False)
+    rounded = embed_store(llama, store, store.path.with_name("b"), window=40, compute="bfloat16",
+                          progress=False)
     ours, theirs = next(iter(rounded))[1], next(iter(exact))[1]
     assert 0 < np.linalg.norm(ours - theirs) / np.linalg.norm(theirs) < 0.1
     assert rounded.manifest["compute"] == "bfloat16 (torch.float32)" != exact.manifest["compute"]

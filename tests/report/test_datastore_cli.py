@@ -84,8 +84,8 @@ SMALL = ["--max-states", "120", "--dims", "8", "--window", "64", "--device", "cp
 
 def test_build_info_and_verify_of_a_store_with_a_dense_index(inputs, capsys):
     path = inputs / "store"
-    words = ["build", str(path), "--text", str(inputs / "a.txt"), "--jsonl", str(inputs / "b.jsonl.gz"), "--field",
-             "output"]
+    words = ["build", str(path), "--text", str(inputs / "a.txt"), "--jsonl", str(inputs / "b.jsonl.gz"),
+             "--field", "output"]
     assert main(["datastore", *words, "--dense", *SMALL]) == 0
     built = capsys.readouterr().out
     index = DenseIndex.open(path, device="cpu", tokenizer=load_tokenizer("pocket"))
@@ -109,7 +109,7 @@ def test_build_info_and_verify_of_a_store_with_a_dense_index(inputs, capsys):
     (["dense", "{}/none"], "no datastore at"),
     (["dense", "{}/store", "--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
     (["dense", "{}/store", "--model", "{}/none"], "no model in"),
-    (["dense", "{}/store", "--window", "4096"], "window is 4096 with a prefix of 0, the model's context 2048"),
+    (["dense", "{}/store", "--window", "4096"], "window is 4096 with a prefix of 0, the model's context"),
     (["dense", "{}/store", "--device", "abacus"], "device is 'abacus'"),
 ])
 def test_errors_of_the_dense_index_are_one_sentence_and_leave_the_store(inputs, capsys, words, message):
