@@ -150,6 +150,7 @@ def replay_case(case: Case, tokenizer: PreTrainedTokenizerBase, store_tokens: in
         rows.append({"method": "REST", "store": name, "tokens": index.store.count, **_row(runs, tokenizer)})
         if known and correlation is None:
             correlation = _agreement(recordings, runs, known, tokenizer)
+    rows.append({"method": "plain", "store": "no draft", **_row(replay_all(recordings, None), tokenizer)})
     rows.append({"method": "PLD", "store": "prompt and output",
                  **_row(replay_all(recordings, PromptLookup()), tokenizer)})
     return {"rows": [{"text": case.name, **row} for row in rows], "correlation": correlation}
