@@ -139,7 +139,11 @@ def stationary(transitions: np.ndarray) -> np.ndarray:
 
 
 def random_pair(
-    rng: np.random.Generator, vocabulary: int, order: int = 1, concentration: float = 0.5
+    rng: np.random.Generator,
+    vocabulary: int,
+    order: int = 1,
+    concentration: float = 0.5,
+    looseness: float = 1.0,
 ) -> ChainPair:
     """Draw a target, and a draft that follows it closely in some contexts and loosely in others.
 
@@ -150,16 +154,18 @@ def random_pair(
     order : int
     concentration : float
         Of the Dirichlet law of the target's rows: the smaller, the surer the target is of its next token.
+    looseness : float
+        Largest weight of what the draft has of its own.
 
     Returns
     -------
     ChainPair
-        q is a mixture of p and an independent row, with a weight of its own in each context, uniform in [0,
-        1].
+        q is a mixture of p and an independent row, with a weight of its own in each context, uniform in
+        [0, ``looseness``].
     """
     contexts = vocabulary**order
     own, other = rng.dirichlet(np.full(vocabulary, concentration), (2, contexts))
     # A thousandth of the uniform law keeps every token possible, so that a long text meets every context.
     target = 0.999 * own + 0.001 / vocabulary
-    weight = rng.random((contexts, 1))
+    weight = looseness * rng.random((contexts, 1))
     return ChainPair(target, (1 - weight) * target + weight * other)

@@ -108,22 +108,40 @@ def counterexamples(rounds: Rounds, decision: Decision, threshold: float, tolera
     )
 
 
-def needed_threshold(rounds: Rounds, decision: Decision, tolerance: float = 1e-9) -> float:
-    """The largest P of a state in which *continue* is cheaper, above which *stop* is right; 0 without one."""
-    largest = [
-        (1.0 - alive)[_continues(stop, proceed, tolerance)].max(initial=0.0)
-        for alive, stop, proceed in zip(rounds.alive, decision.stop, decision.proceed, strict=False)
-    ]
-    return float(max(largest))
+class Frontier(NamedTuple):
+    """Where each action is cheaper, by context, over all states that may continue.
+
+    Attributes
+    ----------
+    continues_to : float array, shape (contexts,)
+        The largest P at which *continue* is cheaper; -1 where it never is.
+    stops_from : float array, shape (contexts,)
+        The smallest P at which *stop* is cheaper; infinity where it never is.
+    """
+
+    continues_to: np.ndarray
+    stops_from: np.ndarray
+
+    @property
+    def needed(self) -> float:
+        """The least threshold above which *stop* is right in every state."""
+        return float(max(self.continues_to.max(), 0.0))
+
+    @property
+    def single(self) -> bool:
+        """Whether one threshold on P separates the actions."""
+        return bool(self.continues_to.max() < self.stops_from.min())
 
 
-def first_stop(rounds: Rounds, decision: Decision, tolerance: float = 1e-9) -> float:
-    """The smallest P of a state that may continue and in which *stop* is cheaper; infinity without one."""
-    smallest = [
-        (1.0 - alive)[_continues(proceed, stop, tolerance)].min(initial=np.inf)
-        for alive, stop, proceed in zip(rounds.alive[:-1], decision.stop, decision.proceed, strict=False)
-    ]
-    return float(min(smallest, default=np.inf))
+def frontier(rounds: Rounds, decision: Decision, tolerance: float = 1e-9) -> Frontier:
+    """Find the frontier between *continue* and *stop* in each context."""
+    going, ending = np.full(rounds.pair.contexts, -1.0), np.full(rounds.pair.contexts, np.inf)
+    levels = zip(rounds.contexts[:-1], rounds.alive, decision.stop, decision.proceed, strict=False)
+    for contexts, alive, stop, proceed in levels:
+        cheaper, dearer = (_continues(a, b, tolerance) for a, b in ((stop, proceed), (proceed, stop)))
+        np.maximum.at(going, contexts[cheaper], 1.0 - alive[cheaper])
+        np.minimum.at(ending, contexts[dearer], 1.0 - alive[dearer])
+    return Frontier(going, ending)
 
 
 def _continues(stop: np.ndarray, proceed: np.ndarray, tolerance: float) -> np.ndarray:

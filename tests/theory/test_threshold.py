@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_lib.theory import mdp, threshold
+from specdec_lib.theory import mdp, survey, threshold
 from specdec_lib.theory.chains import ChainPair, random_pair
 from specdec_lib.theory.rounds import Costs, Ending, Policy, Rounds, compare
 
@@ -55,7 +55,7 @@ def test_the_theorem_never_fails_for_the_best_policy():
         constant = threshold.delta(rounds, costs, threshold.cases(rounds, costs, ending, solution.stops))
         bound = threshold.stopping_threshold(costs, constant)
         assert threshold.counterexamples(rounds, solution.decision, bound) == 0
-        assert threshold.needed_threshold(rounds, solution.decision) <= bound + 1e-9
+        assert threshold.frontier(rounds, solution.decision).needed <= bound + 1e-9
 
 
 def test_the_theorem_never_fails_in_a_response_of_given_length():
@@ -119,7 +119,9 @@ def test_a_best_policy_need_not_be_one_threshold():
     pair = ChainPair([[0.5, 0.5], [0.99, 0.01]], [[0.45, 0.55], [0.01, 0.99]])
     rounds, costs = Rounds.of(pair, 8), Costs.of_times(0.2, 1.0)
     decision = mdp.solve(rounds, costs).decision
-    assert threshold.first_stop(rounds, decision) < threshold.needed_threshold(rounds, decision)
+    edge = threshold.frontier(rounds, decision)
+    assert not edge.single
+    assert edge.stops_from.min() < edge.needed
 
 
 def test_the_threshold_of_the_paper_s_times_without_delta():
@@ -133,7 +135,29 @@ def test_counterexamples_are_found_where_a_threshold_is_too_low():
     rng = np.random.default_rng(6)
     rounds, costs = Rounds.of(random_pair(rng, 3), 6), Costs.of_times(0.05, 1.0)
     decision = mdp.solve(rounds, costs).decision
-    needed = threshold.needed_threshold(rounds, decision)
+    needed = threshold.frontier(rounds, decision).needed
     assert needed > 0
     assert threshold.counterexamples(rounds, decision, needed) > 0
     assert threshold.counterexamples(rounds, decision, needed + 1e-9) == 0
+
+
+def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
+    rows = list(survey.survey(15, 5, np.linspace(0, 0.9, 10), seed=7))
+    assert len(rows) == 15
+    for row in rows:
+        assert row["failures"] == 0 and row["oracle"] <= 1e-12
+        assert all(
+            row[name] >= -1e-12 for name in ("best_fixed", "best_threshold", "theorem_rule", "no_delta_rule")
+        )
+        assert row["needed"] <= row["threshold"] + 1e-9
+        assert np.isnan(row["certified"]) or 0 <= row["certified"] <= 1 + 1e-12
+
+
+def test_every_stop_is_certified_from_threshold_0_on_and_none_above_1():
+    rounds = Rounds.of(random_pair(np.random.default_rng(8), 3), 6)
+    found = mdp.outcome(rounds, rounds.threshold(0.2))
+    stops, starts = rounds.threshold(0.2), found.starts
+    assert survey.certified(rounds, stops, starts, 0.0) == pytest.approx(1.0)
+    assert survey.certified(rounds, stops, starts, 1.1) == 0.0
+    # The rule itself stops above 0.2 only.
+    assert survey.certified(rounds, stops, starts, 0.2) == pytest.approx(1.0)
