@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -65,6 +65,20 @@ def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTime
     )
     draft = [pooled(runs)["draft_seconds"] / count for runs, count in zip(drafted, counts, strict=True)]
     return ForwardTimes(median(draft), median(target), median(verify))
+
+
+def fastest(timed: Mapping[Any, Sequence[Runs]]) -> dict[Any, Runs]:
+    """Of each run the repeat that took the least time: what else the machine does only ever adds to it.
+
+    Parameters
+    ----------
+    timed : mapping
+        By method: for each repeat its runs (:func:`specdec_lib.evaluation.suite.time_methods`).
+    """
+    return {
+        method: [min(runs, key=lambda run: run.stats["seconds"]) for runs in zip(*repeats, strict=True)]
+        for method, repeats in timed.items()
+    }
 
 
 def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:

@@ -91,6 +91,22 @@ def stopping_threshold(costs: Costs, delta: float) -> float:
     return saving / (costs.discard + saving) if saving > 0 else 0.0
 
 
+def true_refusal(estimate: float, weight: float) -> float:
+    """The true probability of a refusal behind the estimate of a head whose loss weighs refusals more.
+
+    Section 3.3. The weighted cross-entropy -(1 - r) log(1 - e) - w r log(e) is least at e = w r / (1 - r + w
+    r), for a true probability r. Solved for r: e / (w - (w - 1) e).
+
+    Parameters
+    ----------
+    estimate : float
+        e, of one candidate.
+    weight : float
+        w = w_rej / w_acc.
+    """
+    return estimate / (weight - (weight - 1) * estimate)
+
+
 def counterexamples(rounds: Rounds, decision: Decision, threshold: float, tolerance: float = 1e-9) -> int:
     """States with P at or above a threshold in which *continue* is cheaper.
 

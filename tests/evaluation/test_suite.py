@@ -296,3 +296,15 @@ def test_descriptions_are_counts_and_means(recordings):
     assert got["new_tokens"] * 4 == sum(len(r.trace.tokens) for r in recordings)
     assert got["ended"] * 4 == sum(r.trace.tokens[-1] == 0 for r in recordings)
     assert got["looped"] * 4 == sum(r.looped for r in recordings)
+
+
+def test_counts_and_widths_are_those_of_the_steps(recordings):
+    run = replay(recordings[0].trace, PromptLookup(num_tokens=3))
+    steps = [replace(s, draft_seconds=0.5, verify_seconds=1.0 + s.drafted) for s in run.steps]
+    slow, quick = replace(run, steps=steps), replace(run, steps=[replace(s, draft_seconds=0.1) for s in steps])
+    forwards, seconds = costs.forward_counts([slow])
+    drafted = sum(s.drafted for s in steps)
+    assert forwards.tolist() == [[drafted, len(steps)]]
+    assert seconds == pytest.approx([sum(0.5 + 1.0 + s.drafted + s.commit_seconds for s in steps)])
+    assert costs.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
+    assert costs.fastest({"PLD": [[slow], [quick]]}) == {"PLD": [quick]}

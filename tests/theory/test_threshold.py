@@ -131,6 +131,13 @@ def test_the_threshold_of_the_paper_s_times_without_delta():
     assert threshold.stopping_threshold(costs, -1.0) == 0.0
 
 
+@pytest.mark.parametrize("r, weight", [(0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)])
+def test_the_weighted_loss_is_least_at_the_estimate_that_stands_for_the_true_refusal(r, weight):
+    e = np.linspace(0.0005, 0.9995, 1000)
+    estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
+    assert threshold.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
+
+
 def test_counterexamples_are_found_where_a_threshold_is_too_low():
     rng = np.random.default_rng(6)
     rounds, costs = Rounds.of(random_pair(rng, 3), 6), Costs.of_times(0.05, 1.0)
