@@ -54,7 +54,8 @@ class Bound(NamedTuple):
     needed : float
         Above which P *stop* is in fact right in every state.
     single : bool
-        Whether one threshold on P separates the states that stop from those that go on.
+        Whether one threshold on P separates the states that stop from those that go on, in the first half of
+        the levels, where the limit on the candidates is far.
     failures : int
         States in which the theorem says *stop* and *continue* is cheaper.
     certified : float
@@ -75,12 +76,12 @@ def bound(rounds: Rounds, costs: Costs, solution: Solution) -> Bound:
     found = solution.outcome
     ending = endless(rounds, found.relative(costs), found.cost(costs))
     constant = delta(rounds, costs, cases(rounds, costs, ending, solution.stops))
-    limit, edge = stopping_threshold(costs, constant), frontier(rounds, solution.decision)
+    limit = stopping_threshold(costs, constant)
     return Bound(
         constant,
         limit,
-        edge.needed,
-        edge.single,
+        frontier(rounds, solution.decision).needed,
+        frontier(rounds, solution.decision, max(rounds.longest // 2, 1)).single,
         counterexamples(rounds, solution.decision, limit),
         certified(rounds, solution.stops, found.starts, limit),
     )

@@ -125,7 +125,7 @@ def counterexamples(rounds: Rounds, decision: Decision, threshold: float, tolera
 
 
 class Frontier(NamedTuple):
-    """Where each action is cheaper, by context, over all states that may continue.
+    """Where each action is cheaper, by context, over states that may continue.
 
     Attributes
     ----------
@@ -149,11 +149,26 @@ class Frontier(NamedTuple):
         return bool(self.continues_to.max() < self.stops_from.min())
 
 
-def frontier(rounds: Rounds, decision: Decision, tolerance: float = 1e-9) -> Frontier:
-    """Find the frontier between *continue* and *stop* in each context."""
+def frontier(
+    rounds: Rounds, decision: Decision, levels: int | None = None, tolerance: float = 1e-9
+) -> Frontier:
+    """Find the frontier between *continue* and *stop* in each context.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    decision : Decision
+    levels : int, optional
+        Look at the first levels only: close to the limit on the candidates there is less to continue for, and
+        the frontier moves.
+    tolerance : float
+        Relative difference of the two costs that counts as none.
+    """
     going, ending = np.full(rounds.pair.contexts, -1.0), np.full(rounds.pair.contexts, np.inf)
-    levels = zip(rounds.contexts[:-1], rounds.alive, decision.stop, decision.proceed, strict=False)
-    for contexts, alive, stop, proceed in levels:
+    shown = rounds.contexts[: rounds.longest - 1 if levels is None else levels]
+    for contexts, alive, stop, proceed in zip(
+        shown, rounds.alive, decision.stop, decision.proceed, strict=False
+    ):
         cheaper, dearer = (_continues(a, b, tolerance) for a, b in ((stop, proceed), (proceed, stop)))
         np.maximum.at(going, contexts[cheaper], 1.0 - alive[cheaper])
         np.minimum.at(ending, contexts[dearer], 1.0 - alive[dearer])
