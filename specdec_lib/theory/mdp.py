@@ -62,7 +62,14 @@ class Outcome:
 
 
 def outcome(rounds: Rounds, stops: Policy) -> Outcome:
-    """Work out what a policy does in the long run, all its quantities in one induction."""
+    """Work out what a policy does in the long run, all its quantities in one induction.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    stops : Policy
+        One bool array a level of ``rounds``.
+    """
     pair, levels = rounds.pair, np.arange(rounds.longest)
     where = np.eye(pair.contexts)
     counts = 2 + pair.contexts
@@ -115,6 +122,17 @@ def solve(rounds: Rounds, costs: Costs) -> Solution:
 
     Each pass works out the cost a token of a policy and what it makes each context worth, then takes the
     cheaper action everywhere; it ends when no action changes, or no change makes it cheaper.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    costs : Costs
+
+    Raises
+    ------
+    ValueError
+        If under some policy a long response never leaves a part of the contexts
+        (:func:`specdec_lib.theory.chains.stationary`).
     """
     stops, least = rounds.fixed(1), np.inf
     while True:

@@ -27,6 +27,10 @@ Policy = list[np.ndarray]
 DIGITS = 12
 
 
+#: States of one level beyond which the enumeration is refused.
+MOST_STATES = 500_000
+
+
 class Costs(NamedTuple):
     """Costs of the decision process, in any one unit.
 
@@ -82,15 +86,25 @@ class Rounds:
     def of(cls, pair: ChainPair, longest: int) -> Rounds:
         """List the states of rounds of at most ``longest`` candidates.
 
+        Parameters
+        ----------
+        pair : ChainPair
+        longest : int
+
         Raises
         ------
         ValueError
-            If ``longest`` is below 1.
+            If ``longest`` is below 1, or a level has more than :data:`MOST_STATES` states.
         """
         if longest < 1:
             raise ValueError(f"longest is {longest!r}; expected at least one candidate a round")
         contexts, alive, children = [np.arange(pair.contexts)], [np.ones(pair.contexts)], []
-        for _ in range(longest - 1):
+        for level in range(1, longest):
+            if len(contexts[-1]) > MOST_STATES:
+                raise ValueError(
+                    f"after {level - 1} candidates there are {len(contexts[-1]):,} states, more than "
+                    f"{MOST_STATES:,}; choose longest = {level - 1} or a smaller pair"
+                )
             after = pair.following[contexts[-1]]
             kept = alive[-1][:, None] * pair.acceptance[contexts[-1]]
             drawn = pair.draft[contexts[-1]] > 0

@@ -28,12 +28,20 @@ class Choice(NamedTuple):
 
 
 def fixed_lengths(rounds: Rounds, costs: Costs) -> list[Choice]:
-    """Cost a token of every fixed number of candidates, from 1 on."""
+    """Cost a token of every fixed number of candidates, from 1 to the most that ``rounds`` has."""
     return [Choice(k, outcome(rounds, rounds.fixed(k)).cost(costs)) for k in range(1, rounds.longest + 1)]
 
 
 def thresholds(rounds: Rounds, costs: Costs, values: Sequence[float]) -> list[Choice]:
-    """Cost a token of Algorithm 2 with the true acceptance probabilities, at each threshold h."""
+    """Cost a token of Algorithm 2 with the true acceptance probabilities.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    costs : Costs
+    values : sequence of float
+        Thresholds h.
+    """
     return [Choice(h, outcome(rounds, rounds.threshold(h)).cost(costs)) for h in values]
 
 
@@ -72,7 +80,15 @@ class Bound(NamedTuple):
 
 
 def bound(rounds: Rounds, costs: Costs, solution: Solution) -> Bound:
-    """Apply Theorem 3.1 to the best policy."""
+    """Apply Theorem 3.1 to the best policy.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    costs : Costs
+    solution : Solution
+        :func:`specdec_lib.theory.mdp.solve` of the same.
+    """
     found = solution.outcome
     ending = endless(rounds, found.relative(costs), found.cost(costs))
     constant = delta(rounds, costs, cases(rounds, costs, ending, solution.stops))
@@ -88,7 +104,16 @@ def bound(rounds: Rounds, costs: Costs, solution: Solution) -> Bound:
 
 
 def certified(rounds: Rounds, stops: Policy, starts: np.ndarray, threshold: float) -> float:
-    """Share of voluntary stops made in states with P at or above a threshold; NaN where there are none."""
+    """Share of voluntary stops made in states with P at or above a threshold; NaN where there are none.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    stops : Policy
+    starts : float array, shape (contexts,)
+        :attr:`specdec_lib.theory.mdp.Outcome.starts`.
+    threshold : float
+    """
     seen = visits(rounds, stops, starts)[:-1]
     ended = [times * stop for times, stop in zip(seen, stops, strict=False)]
     total = sum(times.sum() for times in ended)

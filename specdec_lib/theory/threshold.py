@@ -1,13 +1,13 @@
 """Theorem 3.1 of SpecDec++ (Huang et al. 2024), with its constant worked out.
 
-The theorem: let P be the probability that one of Y_1, ..., Y_k is refused. If P >= (c2 + Delta) / (c1 + c2 +
-Delta), then *stop* costs no more than *continue* followed by the policy pi. The argument has two cases.
+The theorem: let P be the probability that one of Y_1, ..., Y_k is refused. If P is at least
+(c2 + Delta) / (c1 + c2 + Delta), *stop* costs no more than *continue* followed by the policy pi. The argument has
+two cases.
 
 - One of the k is refused: whatever is drawn from here on is lost. *Continue* draws at least one candidate
   more than *stop* and verifies once too, so *stop* saves at least c1.
 - None is: *continue* saves at most c2 + Delta. Delta is defined here as the least constant of which this is
-true in
-  every state, so that the threshold is the lowest that the argument gives; any larger one serves as well.
+  true in every state, so that the threshold is the lowest that the argument gives; a larger one serves too.
 
 Weighing the two cases by P and 1 - P gives the threshold.
 """
@@ -76,7 +76,19 @@ def delta(rounds: Rounds, costs: Costs, found: Cases) -> float:
     """The constant of Theorem 3.1: the least of which c2 + Delta bounds the saving of *continue*.
 
     States whose candidates cannot all be accepted are left out: there P is 1 and the theorem needs no
-    constant. Minus infinity where no state may continue.
+    constant.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    costs : Costs
+    found : Cases
+        Of the policy and the ending that the constant is for.
+
+    Returns
+    -------
+    float
+        Minus infinity where no state may continue.
     """
     savings = [
         saving[alive > 0].max(initial=-np.inf)
