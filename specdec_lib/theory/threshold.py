@@ -1,8 +1,8 @@
 """Theorem 3.1 of SpecDec++ (Huang et al. 2024), with its constant worked out.
 
 The theorem: let P be the probability that one of Y_1, ..., Y_k is refused. If P is at least
-(c2 + Delta) / (c1 + c2 + Delta), *stop* costs no more than *continue* followed by the policy pi. The argument has
-two cases.
+(c2 + Delta) / (c1 + c2 + Delta), *stop* costs no more than *continue* followed by the policy pi. The argument
+has two cases.
 
 - One of the k is refused: whatever is drawn from here on is lost. *Continue* draws at least one candidate
   more than *stop* and verifies once too, so *stop* saves at least c1.
