@@ -37,6 +37,14 @@ def held_out_are_part_of_all(values: dict[str, Any]) -> bool:
     return 0 < values["heldout_modules"] < values["modules"]
 
 
+def no_rule_beats_the_best_policy(values: dict[str, Any]) -> bool:
+    """The oracle is the cheapest, then the best policy, then every rule."""
+    rules = ("best_fixed", "best_threshold", "theorem_rule", "no_delta_rule")
+    return values["mdp_example_oracle_ms"] <= values["mdp_example_ms"] and all(
+        values[f"mdp_{rule}_mean"] >= -1e-9 for rule in rules
+    )
+
+
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),
@@ -44,6 +52,13 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("balance_faults", "balance_runs"),
         none_of("oracle_beaten", "balance_runs"),
         share("looped_share", "sampled_looped_share"),
+    ],
+    "05_specdec_pp": [
+        none_of("mdp_failures", "mdp_instances"),
+        none_of("mdp_example_failures", "mdp_example_states"),
+        none_of("cost_oracle_beaten", "cost_oracle_outputs"),
+        share("mdp_single_share", "mdp_threshold_wins", "cost_oracle_share", "mdp_no_delta"),
+        no_rule_beats_the_best_policy,
     ],
     "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
 }
