@@ -13,6 +13,7 @@ from specdec_lib.report.params import UsageError
 _ELSEWHERE = {
     "bench": ("specdec_lib.report.bench", "measure speed against transformers into _build/bench.json"),
     "datastore": ("specdec_lib.report.datastore_cli", "build, describe, verify and import datastores"),
+    "head": ("specdec_lib.evaluation.train_head", "train an acceptance head for SpecDec++"),
     "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),
     "pocket": ("specdec_lib.models.pocket", "train the pocket models again"),
 }

@@ -1,0 +1,271 @@
+"""The acceptance head of SpecDec++: will the target keep the token that the draft model has just drawn?
+
+The head reads the draft model's final state at the token in question (after the final norm) and gives the probability
+that the target accepts it, given that all before it are accepted (section 3.2, equation 3.1).
+"""
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from ..decoding.target import decoder_config
+from ..models.fingerprint import fingerprint
+
+FORMAT = 1
+
+
+class ResidualBlock(nn.Module):
+    """x + SiLU(W x + b), as released: no normalisation, no dropout.
+
+    Parameters
+    ----------
+    width : int
+    zero : bool
+        Begin as the identity (W = 0, b = 0), which the released code has as a comment.
+    """
+
+    def __init__(self, width: int, zero: bool = False):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        if zero:
+            nn.init.zeros_(self.linear.weight)
+            nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.silu(self.linear(x))
+
+
+class AcceptanceHead(nn.Module):
+    """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers).
+
+    The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The released head
+    has two logits and takes their softmax; that is the sigmoid of their difference.
+
+    Parameters
+    ----------
+    width : int
+        Of the draft model's states.
+    depth : int
+        D, 0 to 4: how many times a block is applied.
+    tied : bool
+        One block applied ``depth`` times, as the released code does; otherwise ``depth`` blocks.
+    zero : bool
+        Begin with blocks that do nothing.
+    draft : str
+        Fingerprint of the draft model whose states it reads.
+    story : dict
+        How it was trained; kept with it, JSON.
+
+    Raises
+    ------
+    ValueError
+        If ``depth`` is outside 0 to 4 or ``width`` below 1.
+    """
+
+    def __init__(self, width: int, depth: int = 3, tied: bool = True, zero: bool = False, draft: str = "",
+                 story: dict | None = None):
+        super().__init__()
+        if not isinstance(depth, int) or not 0 <= depth <= 4:
+            raise ValueError(f"depth is {depth!r}; expected a whole number, 0 (a linear layer) to 4")
+        if not isinstance(width, int) or width < 1:
+            raise ValueError(f"width is {width!r}; expected the width of the draft model's states, 1 or more")
+        self.width, self.depth, self.tied, self.draft = width, depth, tied, draft
+        self.story = dict(story or {})
+        self.blocks = nn.ModuleList(ResidualBlock(width, zero) for _ in range(min(depth, 1) if tied else depth))
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits f(e) of acceptance.
+
+        Parameters
+        ----------
+        states : float tensor, shape (..., width)
+
+        Returns
+        -------
+        float tensor, shape (...)
+        """
+        x = states
+        for i in range(self.depth):
+            x = self.blocks[0 if self.tied else i](x)
+        return self.out(x)[..., 0]
+
+    @torch.inference_mode()
+    def probability(self, states: torch.Tensor) -> torch.Tensor:
+        """Predicted probability of acceptance, float32, shape (...).
+
+        Raises
+        ------
+        FloatingPointError
+            If the states hold NaN.
+        """
+        return _checked(self(states.float()).sigmoid())
+
+    def scorer(self) -> Callable[[torch.Tensor], float]:
+        """The head as a function of one state, as it is now, at the least cost for one state.
+
+        Returns
+        -------
+        callable
+            From a tensor of shape (width,) to a float; raises FloatingPointError for a state with NaN.
+        """
+        device = self.out.weight.device
+        if device.type != "cpu":
+            return lambda state: float(self.probability(state))
+        arrays = [p.detach().float().numpy().copy() for p in (self.out.weight[0], self.out.bias)]
+        blocks = [[p.detach().float().numpy().copy() for p in (b.linear.weight, b.linear.bias)] for b in self.blocks]
+        chain = [blocks[0 if self.tied else i] for i in range(self.depth)]
+        last, bias = arrays[0], float(arrays[1][0])
+
+        def score(state: torch.Tensor) -> float:
+            # NumPy: a call into torch costs more than the product of a matrix so small with a vector.
+            x = state.float().numpy()
+            for weight, shift in chain:
+                y = weight @ x
+                y += shift
+                # SiLU, as y sigmoid(y) = y (1 + tanh(y / 2)) / 2: the exponential of a large -y would overflow.
+                x = x + y * (0.5 + 0.5 * np.tanh(0.5 * y))
+            z = float(last @ x) + bias
+            if z != z:
+                raise _not_numbers()
+            return 1.0 / (1.0 + math.exp(-z)) if z > -700.0 else 0.0
+
+        return score
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Refuse a draft model that the head was not trained for.
+
+        Raises
+        ------
+        ValueError
+        """
+        own = fingerprint(model)
+        if self.draft != own:
+            made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"
+            raise ValueError(f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: "
+                             "python -m specdec_lib head --draft ... --target ... --out ...")
+        width = decoder_config(model).hidden_size
+        if self.width != width:
+            raise ValueError(f"the acceptance head reads states of width {self.width}, the draft model's have {width}")
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, aside and renamed."""
+        path = Path(path)
+        about = {"format": FORMAT, "width": self.width, "depth": self.depth, "tied": self.tied, "draft": self.draft,
+                 "story": self.story}
+        aside = path.with_name(path.name + ".new")
+        save_file({k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}, aside,
+                  metadata={"acceptance_head": json.dumps(about)})
+        os.replace(aside, path)
+        path.chmod(0o644)
+
+    @classmethod
+    def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> AcceptanceHead:
+        """Read what :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        model : PreTrainedModel, optional
+            The draft model it is for; without it, :meth:`check` is left to the drafter.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If the file is no head, of another format version, or for another draft model.
+        """
+        if not Path(path).exists():
+            raise FileNotFoundError(f"no acceptance head at {path}; train one with python -m specdec_lib head")
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {})["acceptance_head"])
+                weights = {name: file.get_tensor(name) for name in file.keys()}
+        except (SafetensorError, KeyError, json.JSONDecodeError):
+            raise ValueError(f"{path} is no acceptance head; expected a file written by AcceptanceHead.save") from None
+        if about["format"] != FORMAT:
+            raise ValueError(f"{path} is of format {about['format']}; this version reads format {FORMAT}: train it again")
+        head = cls(about["width"], about["depth"], about["tied"], draft=about["draft"], story=about["story"])
+        head.load_state_dict(weights)
+        if model is not None:
+            head.check(model)
+            head.to(model.device)
+        return head.eval()
+
+
+def _not_numbers() -> FloatingPointError:
+    return FloatingPointError("the draft model's states hold NaN or infinity: its weights may be damaged, or too large for "
+                              "their type (try dtype='bfloat16' or 'float32')")
+
+
+def _checked(values: torch.Tensor) -> torch.Tensor:
+    if not bool(values.isfinite().all()):
+        raise _not_numbers()
+    return values
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a head is trained on.
+
+    Attributes
+    ----------
+    states : float32 tensor, shape (n, width)
+        The draft model's final state at each token that it drew.
+    acceptance : float32 tensor, shape (n,)
+        Probability that the target accepts that token.
+
+    Raises
+    ------
+    ValueError
+        If the two differ in length, are empty, or an acceptance is outside [0, 1].
+    FloatingPointError
+        If the states hold NaN.
+    """
+
+    states: torch.Tensor = field(repr=False)
+    acceptance: torch.Tensor = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.states.ndim != 2 or self.acceptance.shape != self.states.shape[:1] or not len(self.states):
+            raise ValueError(f"states have shape {tuple(self.states.shape)} and acceptance {tuple(self.acceptance.shape)}; "
+                             "expected (n, width) and (n,) with n of 1 or more")
+        wrong = self.acceptance[~((self.acceptance >= 0) & (self.acceptance <= 1))]
+        if len(wrong):
+            raise ValueError(f"acceptance holds {float(wrong[0])}; expected probabilities in [0, 1]")
+        _checked(self.states)
+
+    def __len__(self) -> int:
+        return len(self.acceptance)
+
+
+def weighted_loss(logits: torch.Tensor, acceptance: torch.Tensor, reject_weight: float) -> torch.Tensor:
+    """Weighted binary cross-entropy with soft labels (section 3.3, w_acc = 1), normalised as released.
+
+    Parameters
+    ----------
+    logits, acceptance : float tensor, shape (n,)
+    reject_weight : float
+        w_rej.
+
+    Returns
+    -------
+    float tensor, shape ()
+        The sum of -P log P^ - w_rej (1 - P) log(1 - P^) over the sum of P + w_rej (1 - P).
+    """
+    refused = reject_weight * (1 - acceptance)
+    each = -acceptance * F.logsigmoid(logits) - refused * F.logsigmoid(-logits)
+    return each.sum() / (acceptance + refused).sum()
