@@ -54,12 +54,13 @@ class AdaptiveDraftModel:
             raise TypeError(f"model is a {type(model).__name__}; expected a causal language model of transformers "
                             "(specdec_lib.load_model gives one)")
         check_model(model)
-        self._score, own = None, Capture()
+        self._score, own, self._needs = None, Capture(), set(rule.needs)
         if "acceptance" in rule.needs:
             if head is None:
                 raise ValueError(f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path, model)")
             head.check(model)
             self._score = head.scorer()
+            self._needs |= {"confidence"} if head.sees_confidence else set()
             own = Capture(layers=(decoder_config(model).num_hidden_layers,))
         self.model, self.rule, self.head = model, rule, head
         self.min_tokens, self.max_tokens = min_tokens, max_tokens
@@ -115,12 +116,13 @@ class AdaptiveDraftModel:
         self._cached += feed
         # The first pass of a round ends with the last emitted token, which is not judged.
         if self._score is not None and seen.count:
-            seen.acceptance.append(self._score(self._target.hidden(self._own.layers[0])[-1]))
+            confidence = seen.confidence[-1] if seen.confidence else 0.5
+            seen.acceptance.append(self._score(self._target.hidden(self._own.layers[0])[-1], confidence))
         return logits
 
     def _choose(self, logits: torch.Tensor, sampling, seen: Round, rows: list[torch.Tensor]) -> int:
         """The next draft token; notes what the rule needs and, in ``rows``, the distribution it was drawn from."""
-        needs = self.rule.needs
+        needs = self._needs
         if sampling.greedy:
             token = most_likely(logits[None])[0]
             row = logits.float().softmax(-1) if "confidence" in needs or "entropy" in needs else None

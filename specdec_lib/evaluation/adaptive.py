@@ -65,7 +65,7 @@ class DraftPass:
         """States and labels as they are met in greedy decoding: each first choice behind the recorded tokens."""
         firsts = torch.where(torch.from_numpy(self.agreement)[:, None], self.states,
                              self.branch_states[:, 0][torch.from_numpy(self.branch[:-1])])
-        return Examples(firsts, torch.from_numpy(self.agreement).float())
+        return Examples(firsts, torch.from_numpy(self.agreement).float(), torch.from_numpy(self.confidence[:-1]).float())
 
 
 def _about(logits: torch.Tensor) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
@@ -146,8 +146,9 @@ class Judged:
     @classmethod
     def of(cls, passed: DraftPass, head: AcceptanceHead) -> Judged:
         """Ask ``head`` about every token of the pass."""
-        return cls(passed, head.probability(passed.states).double().numpy(),
-                   head.probability(passed.branch_states).double().numpy())
+        chain, branch = (torch.from_numpy(c).float() for c in (passed.confidence[:-1], passed.branch_confidence[:, :-1]))
+        return cls(passed, head.probability(passed.states, chain).double().numpy(),
+                   head.probability(passed.branch_states, branch).double().numpy())
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reject-weight", type=float, default=Training.reject_weight, help="w_rej")
     parser.add_argument("--depth", type=int, default=3, help="D, 0 to 4")
     parser.add_argument("--untied", action="store_true", help="blocks with weights of their own")
+    parser.add_argument("--sees-confidence", action="store_true",
+                        help="let it read the draft model's probability of the token too, which the paper's does not")
     parser.add_argument("--epochs", type=int, default=Training.epochs)
     parser.add_argument("--rate", type=float, default=Training.rate)
     parser.add_argument("--seed", type=int, default=0)
@@ -95,7 +97,8 @@ def _run(args: argparse.Namespace) -> None:
                               PromptLookup())
     began = time.perf_counter()
     fit, chosen_by = (examples(draft, part, args.mixing, args.seed) for part in parted(responses))
-    head = train(fit, chosen_by, settings, args.depth, not args.untied, draft=fingerprint(draft))
+    head = train(fit, chosen_by, settings, args.depth, not args.untied, draft=fingerprint(draft),
+                 sees_confidence=args.sees_confidence)
     head.story |= {
         "data": json.loads((args.data / "about.json").read_text()), "tasks": args.tasks, "prompts_per_task": args.prompts,
         "mixing": args.mixing, "mean_acceptance": float(fit.acceptance.mean()),

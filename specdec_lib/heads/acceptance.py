@@ -24,6 +24,8 @@ from ..decoding.target import decoder_config
 from ..models.fingerprint import fingerprint
 
 FORMAT = 1
+#: Confidences are kept this far from 0 and 1 before their log-odds are taken.
+EDGE = 1e-6
 
 
 class ResidualBlock(nn.Module):
@@ -63,6 +65,9 @@ class AcceptanceHead(nn.Module):
         One block applied ``depth`` times, as the released code does; otherwise ``depth`` blocks.
     zero : bool
         Begin with blocks that do nothing.
+    sees_confidence : bool
+        Also read the log-odds of the probability that the draft model gave the token, which the paper's head does not:
+        a small model's state behind a token says little about how likely it found it.
     draft : str
         Fingerprint of the draft model whose states it reads.
     story : dict
@@ -75,63 +80,71 @@ class AcceptanceHead(nn.Module):
     """
 
     def __init__(self, width: int, depth: int = 3, tied: bool = True, zero: bool = False, draft: str = "",
-                 story: dict | None = None):
+                 story: dict | None = None, sees_confidence: bool = False):
         super().__init__()
         if not isinstance(depth, int) or not 0 <= depth <= 4:
             raise ValueError(f"depth is {depth!r}; expected a whole number, 0 (a linear layer) to 4")
         if not isinstance(width, int) or width < 1:
             raise ValueError(f"width is {width!r}; expected the width of the draft model's states, 1 or more")
         self.width, self.depth, self.tied, self.draft = width, depth, tied, draft
-        self.story = dict(story or {})
-        self.blocks = nn.ModuleList(ResidualBlock(width, zero) for _ in range(min(depth, 1) if tied else depth))
-        self.out = nn.Linear(width, 1)
+        self.story, self.sees_confidence = dict(story or {}), sees_confidence
+        inputs = width + sees_confidence
+        self.blocks = nn.ModuleList(ResidualBlock(inputs, zero) for _ in range(min(depth, 1) if tied else depth))
+        self.out = nn.Linear(inputs, 1)
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
         """Logits f(e) of acceptance.
 
         Parameters
         ----------
         states : float tensor, shape (..., width)
+        confidence : float tensor, shape (...), optional
+            Probability of each token under the draft model; read where the head was made to.
 
         Returns
         -------
         float tensor, shape (...)
         """
         x = states
+        if self.sees_confidence:
+            x = torch.cat([x, confidence.to(x).clamp(EDGE, 1 - EDGE).logit()[..., None]], dim=-1)
         for i in range(self.depth):
             x = self.blocks[0 if self.tied else i](x)
         return self.out(x)[..., 0]
 
     @torch.inference_mode()
-    def probability(self, states: torch.Tensor) -> torch.Tensor:
-        """Predicted probability of acceptance, float32, shape (...).
+    def probability(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
+        """Predicted probability of acceptance, float32, shape (...); arguments as for :meth:`forward`.
 
         Raises
         ------
         FloatingPointError
             If the states hold NaN.
         """
-        return _checked(self(states.float()).sigmoid())
+        return _checked(self(states.float(), confidence).sigmoid())
 
-    def scorer(self) -> Callable[[torch.Tensor], float]:
-        """The head as a function of one state, as it is now, at the least cost for one state.
+    def scorer(self) -> Callable[[torch.Tensor, float], float]:
+        """The head as a function of one state and one confidence, as it is now, at the least cost for one state.
 
         Returns
         -------
         callable
-            From a tensor of shape (width,) to a float; raises FloatingPointError for a state with NaN.
+            From a tensor of shape (width,) and a probability to a float; raises FloatingPointError for a state with NaN.
         """
         device = self.out.weight.device
         if device.type != "cpu":
-            return lambda state: float(self.probability(state))
+            return lambda state, confidence: float(self.probability(state, torch.tensor(confidence, device=device)))
         arrays = [p.detach().float().numpy().copy() for p in (self.out.weight[0], self.out.bias)]
         blocks = [[p.detach().float().numpy().copy() for p in (b.linear.weight, b.linear.bias)] for b in self.blocks]
         chain = [blocks[0 if self.tied else i] for i in range(self.depth)]
         last, bias = arrays[0], float(arrays[1][0])
 
-        def score(state: torch.Tensor) -> float:
+        def score(state: torch.Tensor, confidence: float = 0.5) -> float:
             # NumPy: a call into torch costs more than the product of a matrix so small with a vector.
             x = state.float().numpy()
+            if self.sees_confidence:
+                inside = min(max(confidence, EDGE), 1 - EDGE)
+                x = np.append(x, np.float32(math.log(inside / (1 - inside))))
             for weight, shift in chain:
                 y = weight @ x
                 y += shift
@@ -164,7 +177,7 @@ class AcceptanceHead(nn.Module):
         """Write one safetensors file, aside and renamed."""
         path = Path(path)
         about = {"format": FORMAT, "width": self.width, "depth": self.depth, "tied": self.tied, "draft": self.draft,
-                 "story": self.story}
+                 "sees_confidence": self.sees_confidence, "story": self.story}
         aside = path.with_name(path.name + ".new")
         save_file({k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}, aside,
                   metadata={"acceptance_head": json.dumps(about)})
@@ -198,7 +211,8 @@ class AcceptanceHead(nn.Module):
             raise ValueError(f"{path} is no acceptance head; expected a file written by AcceptanceHead.save") from None
         if about["format"] != FORMAT:
             raise ValueError(f"{path} is of format {about['format']}; this version reads format {FORMAT}: train it again")
-        head = cls(about["width"], about["depth"], about["tied"], draft=about["draft"], story=about["story"])
+        head = cls(about["width"], about["depth"], about["tied"], draft=about["draft"], story=about["story"],
+                   sees_confidence=about["sees_confidence"])
         head.load_state_dict(weights)
         if model is not None:
             head.check(model)
@@ -227,29 +241,44 @@ class Examples:
         The draft model's final state at each token that it drew.
     acceptance : float32 tensor, shape (n,)
         Probability that the target accepts that token.
+    confidence : float32 tensor, shape (n,), optional
+        Probability that the draft model gave it; for heads that see it.
 
     Raises
     ------
     ValueError
-        If the two differ in length, are empty, or an acceptance is outside [0, 1].
+        If they differ in length, are empty, or a probability is outside [0, 1].
     FloatingPointError
         If the states hold NaN.
     """
 
     states: torch.Tensor = field(repr=False)
     acceptance: torch.Tensor = field(repr=False)
+    confidence: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.states.ndim != 2 or self.acceptance.shape != self.states.shape[:1] or not len(self.states):
-            raise ValueError(f"states have shape {tuple(self.states.shape)} and acceptance {tuple(self.acceptance.shape)}; "
-                             "expected (n, width) and (n,) with n of 1 or more")
-        wrong = self.acceptance[~((self.acceptance >= 0) & (self.acceptance <= 1))]
-        if len(wrong):
-            raise ValueError(f"acceptance holds {float(wrong[0])}; expected probabilities in [0, 1]")
+        if self.states.ndim != 2 or not len(self.states):
+            raise ValueError(f"states have shape {tuple(self.states.shape)}; expected (n, width) with n of 1 or more")
+        for name in ("acceptance", "confidence"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if values.shape != self.states.shape[:1]:
+                raise ValueError(f"{name} has shape {tuple(values.shape)}; expected one entry for each of "
+                                 f"{len(self.states)} states")
+            wrong = values[~((values >= 0) & (values <= 1))]
+            if len(wrong):
+                raise ValueError(f"{name} holds {float(wrong[0])}; expected probabilities in [0, 1]")
         _checked(self.states)
 
     def __len__(self) -> int:
         return len(self.acceptance)
+
+    def __getitem__(self, rows: torch.Tensor | slice) -> Examples:
+        """Some of the examples, without the checks."""
+        some = object.__new__(Examples)
+        some.__dict__.update({name: None if v is None else v[rows] for name, v in self.__dict__.items()})
+        return some
 
 
 def weighted_loss(logits: torch.Tensor, acceptance: torch.Tensor, reject_weight: float) -> torch.Tensor:

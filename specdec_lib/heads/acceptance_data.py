@@ -43,12 +43,20 @@ class Response:
         Y: ``drawn[i]`` follows the prompt and ``tokens[:i]``.
     acceptance : float32 array, shape (n,)
         Probability that the target accepts ``drawn[i]`` there.
+    confidence : float32 array, shape (n,)
+        Probability of ``drawn[i]`` under the distribution it was chosen by; under the draft model's own (temperature 1)
+        where decoding is greedy.
     """
 
     prompt: np.ndarray
     tokens: np.ndarray
     drawn: np.ndarray
     acceptance: np.ndarray
+    confidence: np.ndarray
+
+
+#: Arrays of a response that have one entry a token of the answer.
+_ALONG = ("tokens", "drawn", "acceptance", "confidence")
 
 
 @torch.inference_mode()
@@ -86,16 +94,16 @@ def respond(target: PreTrainedModel, draft: PreTrainedModel, prompt: Sequence[in
     p_logits, q_logits = _logits(target, prompt, tokens), _logits(draft, prompt, tokens)
     drawn_by = Sampling(1.0, seed=sampling.seed) if labels == "raw" else sampling
     if drawn_by.greedy:
-        drawn = q_logits.argmax(-1)
+        confidence, drawn = q_logits.softmax(-1).max(-1)
         acceptance = (p_logits.argmax(-1) == drawn).float()
     else:
         p, q = distribution(p_logits, drawn_by), distribution(q_logits, drawn_by)
         draws = [invert_cdf(row, drawn_by.uniform(len(prompt) + i, DRAFT)) for i, row in enumerate(q)]
         drawn = torch.tensor(draws)
         chosen = [rows.gather(1, drawn[:, None])[:, 0] for rows in (p, q)]
-        acceptance = (chosen[0] / chosen[1]).clamp(max=1.0).float()
+        acceptance, confidence = (chosen[0] / chosen[1]).clamp(max=1.0).float(), chosen[1].float()
     return Response(np.asarray(prompt, np.int32), np.asarray(tokens, np.int32), drawn.numpy().astype(np.int32),
-                    acceptance.numpy())
+                    acceptance.numpy(), confidence.numpy())
 
 
 def _shard(folder: Path, index: int) -> Path:
@@ -104,8 +112,10 @@ def _shard(folder: Path, index: int) -> Path:
 
 def _save(path: Path, responses: Sequence[Response]) -> None:
     aside = path.with_suffix(".new")
-    tensors = {name: np.concatenate([getattr(r, name) for r in responses])
-               for name in ("prompt", "tokens", "drawn", "acceptance")}
+    tensors = {name: np.concatenate([getattr(r, name) for r in responses]) for name in ("prompt", *_ALONG)}
+    for name in ("prompt", "tokens", "drawn"):
+        if tensors[name].max() < 1 << 16:
+            tensors[name] = tensors[name].astype(np.uint16)
     for name in ("prompt", "tokens"):
         tensors[f"{name}_lengths"] = np.array([len(getattr(r, name)) for r in responses], np.int32)
     save_file(tensors, aside)
@@ -119,9 +129,10 @@ def _load(path: Path) -> Iterator[Response]:
         prompt_ends, ends = (np.cumsum(held[f"{name}_lengths"])[:-1] for name in ("prompt", "tokens"))
     except (SafetensorError, KeyError) as error:
         raise ValueError(f"{path} is no shard of acceptance data ({error}); delete it and generate it again") from None
+    for name in ("prompt", "tokens", "drawn"):
+        held[name] = held[name].astype(np.int32)
     yield from (Response(*parts) for parts in zip(
-        np.split(held["prompt"], prompt_ends),
-        *(np.split(held[name], ends) for name in ("tokens", "drawn", "acceptance")), strict=True))
+        np.split(held["prompt"], prompt_ends), *(np.split(held[name], ends) for name in _ALONG), strict=True))
 
 
 def generate_data(target: PreTrainedModel, draft: PreTrainedModel, prompts: Sequence[Sequence[int]], folder: str | Path,
@@ -221,7 +232,7 @@ def examples(draft: PreTrainedModel, responses: Sequence[Response], mixing: floa
         raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
     rng = np.random.default_rng(seed)
     last = decoder_config(draft).num_hidden_layers
-    states, labels = [], []
+    states, labels, confidence = [], [], []
     for r in responses:
         length, count = len(r.prompt), len(r.tokens)
         with Target(draft, 0, Capture(layers=(last,)), capacity=length + 2 * count) as model:
@@ -236,6 +247,7 @@ def examples(draft: PreTrainedModel, responses: Sequence[Response], mixing: floa
                 model.extend([*r.prompt.tolist(), *np.where(own, r.drawn, r.tokens).tolist()])
             states.append(model.hidden(last)[-count:][torch.from_numpy(own)].float().cpu().clone())
         labels.append(torch.from_numpy(r.acceptance[own]))
+        confidence.append(torch.from_numpy(r.confidence[own]))
     if not sum(map(len, labels)):
         raise ValueError(f"mixing of {mixing} left no token of the draft model in {len(responses)} responses")
-    return Examples(torch.cat(states), torch.cat(labels))
+    return Examples(torch.cat(states), torch.cat(labels), torch.cat(confidence))

@@ -51,7 +51,7 @@ class Training:
 @torch.no_grad()
 def evaluate(head: AcceptanceHead, examples: Examples, reject_weight: float = 1.0) -> float:
     """:func:`specdec_lib.heads.acceptance.weighted_loss` of a head over all examples."""
-    return float(weighted_loss(head(examples.states), examples.acceptance, reject_weight))
+    return float(weighted_loss(head(examples.states, examples.confidence), examples.acceptance, reject_weight))
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def _factor(step: int, steps: int) -> float:
 
 
 def train(examples: Examples, held_out: Examples, settings: Training = Training(), depth: int = 3, tied: bool = True,
-          zero: bool = True, draft: str = "", progress: bool = True) -> AcceptanceHead:
+          zero: bool = True, draft: str = "", sees_confidence: bool = False, progress: bool = True) -> AcceptanceHead:
     """Train a head; of all epochs the one with the least weighted loss on ``held_out`` is kept.
 
     Parameters
@@ -76,7 +76,7 @@ def train(examples: Examples, held_out: Examples, settings: Training = Training(
     examples, held_out : Examples
         From different prompts.
     settings : Training
-    depth, tied, zero, draft
+    depth, tied, zero, draft, sees_confidence
         As for :class:`specdec_lib.heads.acceptance.AcceptanceHead`.
     progress : bool
         Show a bar.
@@ -91,14 +91,18 @@ def train(examples: Examples, held_out: Examples, settings: Training = Training(
     rng = np.random.default_rng(settings.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        head = AcceptanceHead(examples.states.shape[1], depth, tied, zero, draft).to(examples.states.device)
+        head = AcceptanceHead(examples.states.shape[1], depth, tied, zero, draft, sees_confidence=sees_confidence)
+    head.to(examples.states.device)
+    if sees_confidence and (examples.confidence is None or held_out.confidence is None):
+        raise ValueError("the head is to see the confidence, and the examples have none; record it with the states")
     optimizer = torch.optim.AdamW(head.parameters(), lr=settings.rate, weight_decay=0.0)
     steps = settings.epochs * -(-len(examples) // settings.batch)
     best, kept, curve, step = float("inf"), None, [], 0
     for epoch in (bar := tqdm(range(1, settings.epochs + 1), desc="acceptance head", unit="epoch", disable=not progress)):
         losses = []
         for rows in torch.from_numpy(rng.permutation(len(examples))).split(settings.batch):
-            loss = weighted_loss(head(examples.states[rows]), examples.acceptance[rows], settings.reject_weight)
+            some = examples[rows]
+            loss = weighted_loss(head(some.states, some.confidence), some.acceptance, settings.reject_weight)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
