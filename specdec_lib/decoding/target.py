@@ -204,6 +204,10 @@ class Target:
         """Captured states of the committed positions, shape (length, d)."""
         return self._states[layer][: self.cache.length]
 
+    def last_hidden(self, layer: int) -> torch.Tensor:
+        """The last of :meth:`hidden`, shape (d,)."""
+        return self._states[layer][self.cache.length - 1]
+
     def attention(self) -> torch.Tensor:
         """Captured heads' attention of the last committed position over all committed ones, shape (heads, length)."""
         return self._rows.last(self._block, self.cache.length)

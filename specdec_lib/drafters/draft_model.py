@@ -117,7 +117,7 @@ class AdaptiveDraftModel:
         # The first pass of a round ends with the last emitted token, which is not judged.
         if self._score is not None and seen.count:
             confidence = seen.confidence[-1] if seen.confidence else 0.5
-            seen.acceptance.append(self._score(self._target.hidden(self._own.layers[0])[-1], confidence))
+            seen.acceptance.append(self._score(self._target.last_hidden(self._own.layers[0]), confidence))
         return logits
 
     def _choose(self, logits: torch.Tensor, sampling, seen: Round, rows: list[torch.Tensor]) -> int:

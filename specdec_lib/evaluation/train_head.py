@@ -58,6 +58,10 @@ def parted(responses: Sequence[Response], share: float = 0.1) -> tuple[list[Resp
     return ([r for i, r in enumerate(responses) if i % every], [r for i, r in enumerate(responses) if not i % every])
 
 
+def _mixing(word: str) -> float | None:
+    return None if word == "none" else float(word)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specdec_lib head", description=__doc__,
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -74,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--labels", choices=LABELS, default="decoding",
                         help="under the decoding distributions, or at temperature 1 as released")
-    parser.add_argument("--mixing", type=float, default=None,
+    parser.add_argument("--mixing", type=_mixing, default=0.15,
                         help="r, the share of the target's tokens; none: each token behind an unmixed prefix")
     parser.add_argument("--reject-weight", type=float, default=Training.reject_weight, help="w_rej")
     parser.add_argument("--depth", type=int, default=3, help="D, 0 to 4")

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..datastores.compiled import compiled
 from ..decoding.target import decoder_config
 from ..models.fingerprint import fingerprint
 
@@ -134,23 +135,15 @@ class AcceptanceHead(nn.Module):
         device = self.out.weight.device
         if device.type != "cpu":
             return lambda state, confidence: float(self.probability(state, torch.tensor(confidence, device=device)))
-        arrays = [p.detach().float().numpy().copy() for p in (self.out.weight[0], self.out.bias)]
-        blocks = [[p.detach().float().numpy().copy() for p in (b.linear.weight, b.linear.bias)] for b in self.blocks]
-        chain = [blocks[0 if self.tied else i] for i in range(self.depth)]
-        last, bias = arrays[0], float(arrays[1][0])
+        blocks = [(b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy()) for b in self.blocks]
+        width = self.out.in_features
+        weights = np.ascontiguousarray([w for w, _ in blocks], np.float32).reshape(-1, width, width)
+        shifts = np.ascontiguousarray([s for _, s in blocks], np.float32).reshape(-1, width)
+        order = np.array([0 if self.tied else i for i in range(self.depth)], np.int64)
+        last, bias = self.out.weight.detach().float()[0].numpy().copy(), float(self.out.bias)
 
         def score(state: torch.Tensor, confidence: float = 0.5) -> float:
-            # NumPy: a call into torch costs more than the product of a matrix so small with a vector.
-            x = state.float().numpy()
-            if self.sees_confidence:
-                inside = min(max(confidence, EDGE), 1 - EDGE)
-                x = np.append(x, np.float32(math.log(inside / (1 - inside))))
-            for weight, shift in chain:
-                y = weight @ x
-                y += shift
-                # SiLU, as y sigmoid(y) = y (1 + tanh(y / 2)) / 2: the exponential of a large -y would overflow.
-                x = x + y * (0.5 + 0.5 * np.tanh(0.5 * y))
-            z = float(last @ x) + bias
+            z = _logit(weights, shifts, order, last, bias, state.float().numpy(), confidence)
             if z != z:
                 raise _not_numbers()
             return 1.0 / (1.0 + math.exp(-z)) if z > -700.0 else 0.0
@@ -229,6 +222,45 @@ def _checked(values: torch.Tensor) -> torch.Tensor:
     if not bool(values.isfinite().all()):
         raise _not_numbers()
     return values
+
+
+@compiled
+def _logit(weights, shifts, order, last, bias, state, confidence):  # pragma: no cover
+    """The head's logit of one state; compiled, because a call into torch costs more than products this small.
+
+    Parameters
+    ----------
+    weights : float32 array, shape (blocks, n, n)
+        Transposed: ``weights[b, j]`` is what input ``j`` adds.
+    shifts : float32 array, shape (blocks, n)
+    order : int64 array, shape (depth,)
+        The block applied at each step.
+    last : float32 array, shape (n,)
+    bias : float
+    state : float32 array, shape (n,) or (n - 1,)
+        Where it is one shorter, the confidence's log-odds are the last input.
+    confidence : float
+    """
+    count = len(last)
+    x = np.empty(count, np.float32)
+    x[: len(state)] = state
+    if len(state) < count:
+        inside = min(max(confidence, EDGE), 1.0 - EDGE)
+        x[count - 1] = math.log(inside / (1.0 - inside))
+    y = np.empty(count, np.float32)
+    for block in order:
+        y[:] = shifts[block]
+        for j in range(count):
+            factor, row = x[j], weights[block, j]
+            for i in range(count):
+                y[i] += factor * row[i]
+        for i in range(count):
+            # SiLU as y (1 + tanh(y / 2)) / 2: the exponential of a large -y would overflow.
+            x[i] += y[i] * np.float32(0.5) * (np.float32(1) + np.tanh(np.float32(0.5) * y[i]))
+    z = bias
+    for i in range(count):
+        z += last[i] * x[i]
+    return z
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Training:
     """
 
     reject_weight: float = 6.0
-    epochs: int = 20
+    epochs: int = 10
     batch: int = 256
     rate: float = 2e-3
     seed: int = 0
