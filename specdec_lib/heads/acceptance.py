@@ -140,7 +140,7 @@ class AcceptanceHead(nn.Module):
         weights = np.ascontiguousarray([w for w, _ in blocks], np.float32).reshape(-1, width, width)
         shifts = np.ascontiguousarray([s for _, s in blocks], np.float32).reshape(-1, width)
         order = np.array([0 if self.tied else i for i in range(self.depth)], np.int64)
-        last, bias = self.out.weight.detach().float()[0].numpy().copy(), float(self.out.bias)
+        last, bias = self.out.weight.detach().float()[0].numpy().copy(), self.out.bias.item()
 
         def score(state: torch.Tensor, confidence: float = 0.5) -> float:
             z = _logit(weights, shifts, order, last, bias, state.float().numpy(), confidence)
