@@ -14,6 +14,7 @@ _ELSEWHERE = {
     "bench": ("specdec_lib.report.bench", "measure speed against transformers into _build/bench.json"),
     "claims": ("specdec_lib.report.claims", "print every claim of the papers with its verdict here"),
     "datastore": ("specdec_lib.report.datastore_cli", "build, describe, verify and import datastores"),
+    "head": ("specdec_lib.evaluation.train_head", "train an acceptance head for SpecDec++"),
     "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),
     "pocket": ("specdec_lib.models.pocket", "train the pocket models again"),
 }

@@ -146,6 +146,26 @@ class Target:
             self._commit(range(width))
         return logits[-1]
 
+    def extend_rows(self, tokens: Sequence[int], positions: Sequence[int], visible: torch.Tensor) -> torch.Tensor:
+        """Run and commit tokens that need not continue each other, such as the next ones of several branches.
+
+        Parameters
+        ----------
+        tokens, positions : sequence of int, length n
+        visible : bool tensor, shape (n, length + n)
+            What each attends to of the committed tokens and of these, itself included.
+
+        Returns
+        -------
+        tensor, shape (n, vocabulary)
+            Logits after each.
+        """
+        self._reserve(len(tokens))
+        at = torch.as_tensor(positions, device=self.device)
+        logits = self._forward(tokens, at, self._as_mask(visible.to(self.device)), last_only=False)
+        self._commit(range(len(tokens)))
+        return logits
+
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
         """One pass over the root and the tree's nodes, behind the committed positions.
 
@@ -183,6 +203,10 @@ class Target:
     def hidden(self, layer: int) -> torch.Tensor:
         """Captured states of the committed positions, shape (length, d)."""
         return self._states[self._layer(layer)][: self.cache.length]
+
+    def last_hidden(self, layer: int) -> torch.Tensor:
+        """The last of :meth:`hidden`, shape (d,)."""
+        return self._states[layer][self.cache.length - 1]
 
     def attention(self) -> torch.Tensor:
         """Captured heads' attention of the last committed position over all committed ones, shape (heads, length)."""
