@@ -28,6 +28,9 @@ DATA = ROOT / "data" if ROOT else PACKAGE / "_data"
 POCKET = DATA / "models" / "pocket"
 """The pocket target and draft models."""
 
+POCKET_QWEN = DATA / "models" / "pocket_qwen"
+"""A second target of the same tokenizer, in the shape of Qwen3."""
+
 PUBLISHED = DATA / "published"
 """Numbers of the papers, one CSV file a paper."""
 

@@ -45,6 +45,12 @@ def no_rule_beats_the_best_policy(values: dict[str, Any]) -> bool:
     )
 
 
+def heads_are_part_of_the_model(values: dict[str, Any]) -> bool:
+    """The strong heads are credited, the chosen ones too, and all belong to the model."""
+    credited = values["heads_credited"]
+    return max(values["heads_strong"], values["heads_chosen"]) <= credited <= values["heads_total"]
+
+
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),
@@ -52,6 +58,17 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("balance_faults", "balance_runs"),
         none_of("oracle_beaten", "balance_runs"),
         share("looped_share", "sampled_looped_share"),
+    ],
+    "02_datastore_construction": [share("variance_64", "share_matched", "share_short", "share_long", "ivf_recall")],
+    "03_dense_vs_sparse_retrieval": [
+        none_of("lossless_unexplained", "lossless_prompts"),
+        none_of("replay_mismatches", "replay_runs"),
+        share("bias_rest_mean", "bias_dresd_largest", "rest_draft_share"),
+    ],
+    "04_pld_plus": [
+        none_of("lossless_unexplained", "lossless_prompts"),
+        none_of("replay_mismatches", "replay_runs"),
+        heads_are_part_of_the_model,
     ],
     "05_specdec_pp": [
         none_of("mdp_failures", "mdp_instances"),

@@ -140,5 +140,6 @@ def test_a_wheel_carries_every_file_of_the_pocket_models():
     carried = {
         file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)
     }
-    files = {file for file in paths.POCKET.rglob("*") if file.is_file()}
+    folders = (paths.POCKET, paths.POCKET_QWEN)
+    files = {file for folder in folders for file in folder.rglob("*") if file.is_file()}
     assert files and files <= carried

@@ -106,8 +106,9 @@ class AttentionRows:
     def last(self, block: Sequence[int], length: int) -> torch.Tensor:
         """Rows of the last committed position, shape (heads, length); ``block`` as committed, empty after prefill."""
         rows = torch.stack([r[block[-1] if block else -1] for r in self._rows])
-        if not block:
-            return rows[:, :length]
         prefix = length - len(block)
+        if not block or block[-1] == len(block) - 1:
+            # The path's columns already lie behind the prefix in order.
+            return rows[:, :length]
         columns = torch.as_tensor([prefix + i for i in block], device=rows.device)
         return torch.cat([rows[:, :prefix], rows[:, columns]], dim=1)

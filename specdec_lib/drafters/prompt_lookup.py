@@ -25,6 +25,11 @@ class PromptLookup:
         starts within the n-gram itself, or right behind it. ``"transformers"``: the shorter
         continuation is drafted (there the default ``max_ngram`` is 2).
 
+    Attributes
+    ----------
+    source : int or None
+        Position that the last draft was copied from; None where nothing was drafted.
+
     Raises
     ------
     ValueError
@@ -45,6 +50,7 @@ class PromptLookup:
         if variant not in _VARIANTS:
             raise ValueError(f"variant is {variant!r}; expected one of {', '.join(_VARIANTS)}")
         self.max_ngram, self.num_tokens, self.variant = max_ngram, num_tokens, variant
+        self.source: int | None = None
         self._ends: list[dict[int, int]] = []
         self._indexed = 0
         self._found: list[int] = []
@@ -58,6 +64,7 @@ class PromptLookup:
         self._ends = [{} for _ in range(self.max_ngram)]
         self._indexed = 0
         self._found: list[int] = []
+        self.source = None
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         tokens, base, count = context.tokens, context.vocabulary, len(context.tokens)
@@ -77,5 +84,7 @@ class PromptLookup:
         for n in range(len(found), 0, -1):
             end = found[n - 1]
             if end + self.num_tokens <= count and end < count - n if original else end < count:
+                self.source = end
                 return DraftTree.chain(tokens[end: end + min(self.num_tokens, limit)])
+        self.source = None
         return EMPTY

@@ -1,9 +1,14 @@
-"""PLD+ (Somasundaram et al. 2025, section 4): rank the earlier occurrences of the last token by what the model holds.
+"""PLD+ (Somasundaram et al. 2025, section 4): rank earlier occurrences by what the model has computed.
 
-Let x_t be the last emitted token; its own states are not computed yet. Candidates are the positions j < t with
-x_j = x_t. Variant (h) takes the one whose preceding hidden state is nearest to the current one,
+Let x_t be the last emitted token; its own states are not computed yet. Candidates are the positions j < t
+with x_j = x_t. Variant (h) takes the one whose preceding hidden state is nearest to the current one,
 argmax cos(H_{j-1}, H_{t-1}); variant (a) the one that chosen heads attended to when x_t was chosen,
-argmax max over heads of A_{t-1, j}. The draft is what followed it.
+argmax max over heads of A_{t-1, j}. The draft is what followed it; without candidates it is empty.
+
+Where the paper leaves a choice open: both variants read the position before the last token (its figure 1 and
+its section 4.2 differ by one), the column of equation 2 is the occurrence j itself, as in the search for
+heads, tokens of the output count as earlier occurrences unless told otherwise, and among equals the first
+occurrence is taken.
 """
 from __future__ import annotations
 
@@ -23,18 +28,21 @@ class _RankedLookup(ABC):
     """Candidates of PLD+ and the draft that follows the best; variants say how good a candidate is."""
 
     capture: Capture
+    source: int | None
 
     def __init__(self, num_tokens: int, generated: bool):
         if not isinstance(num_tokens, int) or num_tokens < 1:
             raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
         self.num_tokens, self.generated = num_tokens, generated
+        self.source = None
         self._places: dict[int, list[int]] = {}
         self._indexed = 0
 
     def start(self, context: Context) -> None:
-        self._places, self._indexed = {}, 0
+        self._places, self._indexed, self.source = {}, 0, None
 
     def propose(self, context: Context, limit: int) -> DraftTree:
+        self.source = None
         tokens, last = context.tokens, len(context.tokens) - 1
         end = last if self.generated else min(last, context.prompt_length)
         for place in range(self._indexed, end):
@@ -46,6 +54,7 @@ class _RankedLookup(ABC):
         best = self._best(context, candidates)
         if best is None:
             return EMPTY
+        self.source = best + 1
         return DraftTree.chain(tokens[best + 1: best + 1 + min(self.num_tokens, limit)])
 
     def _candidates(self, places: list[int]) -> list[int]:
@@ -62,8 +71,8 @@ class PromptLookupHidden(_RankedLookup):
     Parameters
     ----------
     layer : int
-        Whose states are compared, as transformers counts hidden states: 0 are the embeddings, ``i`` the output of
-        block ``i``. The paper uses 9 for Vicuna-7B.
+        Whose states are compared, as transformers counts hidden states: 0 are the embeddings, ``i`` the
+        output of block ``i``. The paper uses 9 for Vicuna-7B.
     num_tokens : int
         Tokens drafted (K); the paper uses 70.
     threshold : float, optional
@@ -71,17 +80,22 @@ class PromptLookupHidden(_RankedLookup):
     average : int
         Appendix B.2: compare means of this many states instead of single ones. 1 is no averaging.
     average_over : {"trailing", "printed"}
-        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the first
-        ``average`` states of the sequence, as the formula reads; all candidates are then equally near and the first one
-        is taken.
+        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the
+        first ``average`` states of the sequence, as the formula reads; all candidates are then equally near
+        and the first one is taken.
     generated : bool
         Whether occurrences in the output count as well as those in the prompt.
+
+    Attributes
+    ----------
+    source : int or None
+        Position that the last draft was copied from; None where nothing was drafted.
 
     Raises
     ------
     ValueError
-        If ``num_tokens`` or ``average`` is below 1, ``layer`` negative, ``threshold`` outside [-1, 1]; at the start of a
-        generation, if the model has no such layer.
+        If ``num_tokens`` or ``average`` is below 1, ``layer`` negative, ``threshold`` outside [-1, 1]; at the
+        start of a generation, if the model has no such layer.
     """
 
     def __init__(self, layer: int, num_tokens: int = 70, *, threshold: float | None = None, average: int = 1,
@@ -141,11 +155,17 @@ class PromptLookupAttention(_RankedLookup):
     generated : bool
         Whether occurrences in the output count as well as those in the prompt.
 
+    Attributes
+    ----------
+    source : int or None
+        Position that the last draft was copied from; None where nothing was drafted.
+
     Raises
     ------
     ValueError
-        If ``num_tokens`` is below 1, there are no heads, one is named twice or is negative, or the aggregate is
-        unknown; at the start of a generation, if the model has no such head or its attention cannot be read.
+        If ``num_tokens`` is below 1, there are no heads, one is named twice or is negative, or the aggregate
+        is unknown; at the start of a generation, if the model has no such head or its attention cannot be
+        read.
     """
 
     def __init__(self, heads: Sequence[tuple[int, int]], num_tokens: int = 70, *, aggregate: str = "max",

@@ -5,6 +5,7 @@ Section and equation numbers are those of SpecDec++ (Huang et al. 2024).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +13,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
+from ..decoding.contract import Capture, Context, Drafter
+from ..decoding.sampling import Sampling
 from ..decoding.steps import Generation
+from ..decoding.target import Target
+from ..decoding.tree import DraftTree
 from ..theory.costs import expected_tokens, latency, oracle_calls
 from .metrics import greedy_agreement, pooled
 from .suite import Recording, Runs, select
@@ -174,3 +180,140 @@ class Hindsight:
             "oracle_tokens_per_forward": 1 / share,
             "oracle_speedup": times.target / latency(times.draft, times.target, 0.0, share),
         }
+
+
+def drafting(
+    drafters: Mapping[str, Drafter],
+    tokens: Sequence[int],
+    lengths: Sequence[int],
+    width: int = 320,
+    steps: int = 200,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """Time to propose against the length of the context, states and attention rows at hand.
+
+    The text is given; states and rows are random numbers, as many as the drafter asks for: the time does not
+    hang on their values.
+
+    Parameters
+    ----------
+    drafters : mapping
+        By name.
+    tokens : sequence of int
+        A text of at least the largest of ``lengths`` and ``steps`` tokens more.
+    lengths : sequence of int
+        Tokens of context at the first proposal; each later one sees one token more.
+    width : int
+        Of a state (d).
+    steps : int
+        Proposals timed at each length.
+    seed : int
+
+    Returns
+    -------
+    list of dict
+        For each length and drafter ``tokens``, ``method``, ``median_ms``, ``p99_ms`` and ``bytes_per_token``:
+        memory that grows with the context, the index of the prompt's tokens left out. States are kept for
+        each token of the context; of attention one number a head for each token, and for each position of a
+        draft under verification.
+
+    Raises
+    ------
+    ValueError
+        If the text is too short.
+    """
+    longest = max(lengths) + steps
+    if len(tokens) < longest:
+        raise ValueError(
+            f"tokens holds {len(tokens)}; expected {longest}, the longest context and the steps from it"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    states, vocabulary = torch.randn(longest, width, generator=generator), max(tokens) + 1
+    rows = []
+    for length in lengths:
+        for name, drafter in drafters.items():
+            text = list(tokens[:length])
+            context = Context(text, length, vocabulary, Sampling())
+            weights = torch.rand(len(drafter.capture.heads), longest, generator=generator)
+            context.hidden = lambda layer, text=text: states[: len(text) - 1]
+            context.attention = lambda text=text, weights=weights: weights[:, : len(text) - 1]
+            spent = _propose_times(drafter, context, tokens[length : length + steps])
+            kept = len(drafter.capture.layers) * width + len(drafter.capture.heads) * (drafter.num_tokens + 1)
+            rows.append(
+                {
+                    "tokens": length,
+                    "method": name,
+                    "median_ms": float(np.median(spent)),
+                    "p99_ms": float(np.percentile(spent, 99)),
+                    "bytes_per_token": kept * states.element_size() if drafter.capture != Capture() else 0,
+                }
+            )
+    return rows
+
+
+@torch.inference_mode()
+def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) -> list[float]:
+    """Milliseconds of a proposal after each of the coming tokens."""
+    drafter.start(context)
+    drafter.propose(context, 1_000)  # the index of the prompt, made once
+    spent = []
+    for token in coming:
+        context.tokens.append(token)
+        began = time.perf_counter()
+        drafter.propose(context, 1_000)
+        spent.append(1e3 * (time.perf_counter() - began))
+    return spent
+
+
+@torch.inference_mode()
+def capturing(
+    model: PreTrainedModel,
+    captures: Mapping[str, Capture],
+    lengths: Sequence[int],
+    draft: int = 10,
+    repeats: int = 20,
+) -> list[dict[str, float]]:
+    """Time of the target's pass over a draft with and without capture, against the context.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Its context holds the longest of ``lengths`` and the draft.
+    captures : mapping
+        By name.
+    lengths : sequence of int
+        Tokens of context, ascending.
+    draft : int
+        Draft tokens of the pass.
+    repeats : int
+
+    Returns
+    -------
+    list of dict
+        For each capture and length ``tokens``, ``capture``, ``median_ms`` and ``p99_ms``: the pass, and the
+        reading of what was kept.
+    """
+    rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    for name, capture in captures.items():
+        with Target(model, max(lengths) + draft + 1, capture) as target:
+            for length in lengths:
+                target.extend([(7 * i + 3) % vocabulary for i in range(target.length, length)])
+                spent = []
+                for _ in range(repeats + 2):
+                    began = time.perf_counter()
+                    target.verify(5, tree)
+                    for layer in capture.layers:
+                        target.hidden(layer)
+                    if capture.heads:
+                        target.attention()
+                    spent.append(1e3 * (time.perf_counter() - began))
+                rows.append(
+                    {
+                        "tokens": length,
+                        "capture": name,
+                        "median_ms": float(np.median(spent[2:])),
+                        "p99_ms": float(np.percentile(spent[2:], 99)),
+                    }
+                )
+    return rows

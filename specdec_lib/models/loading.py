@@ -10,9 +10,14 @@ from .. import paths
 from ..decoding.generate import check_tokenizer
 from ..decoding.target import soft_capped
 
-#: Names of the shipped models and their folders below the pocket directory.
-POCKET_PARTS = {"pocket": "target", "pocket-draft": "draft"}
+#: Names of the shipped models; :func:`pocket_folder` says where they are.
+POCKET_PARTS = ("pocket", "pocket-draft", "pocket-qwen")
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def pocket_folder(name: str) -> Path:
+    """Folder of a shipped model, one of :data:`POCKET_PARTS`."""
+    return {"pocket": paths.POCKET / "target", "pocket-draft": paths.POCKET / "draft", "pocket-qwen": paths.POCKET_QWEN}[name]
 
 
 def resolve_device(device: str = "auto") -> torch.device:
@@ -52,7 +57,7 @@ def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torc
     Parameters
     ----------
     name_or_path : str
-        ``"pocket"`` or ``"pocket-draft"`` (shipped), a local directory, or a name on the Hugging Face hub.
+        ``"pocket"``, ``"pocket-draft"`` or ``"pocket-qwen"`` (shipped), a local directory, or a name on the Hugging Face hub.
     device : str
         ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...
     dtype : str or torch.dtype
@@ -76,7 +81,7 @@ def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torc
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
     if str(name_or_path) in POCKET_PARTS:
-        folder = paths.POCKET / POCKET_PARTS[str(name_or_path)]
+        folder = pocket_folder(str(name_or_path))
         if not (folder / "config.json").exists():
             raise FileNotFoundError(f"{name_or_path!r} is not in {folder}; train it with 'make pocket' or reinstall")
         name_or_path = folder

@@ -1,9 +1,10 @@
-"""Recipe of the pocket pair: the small target and draft that the book runs on by default.
+"""Recipe of the pocket models: the target and draft that the book runs on by default, and a second target.
 
-``python -m specdec_lib pocket`` makes both from nothing but the standard library of the Python it runs under: the
-tokenizer, the target by next-token loss, the draft by next-token loss and then by distillation from the target. Hidden
-matrices are trained with Muon (as shipped with torch), embeddings and norms with AdamW; the rate is constant and
-falls linearly over the last 30 % of the steps, so a run can be lengthened from a checkpoint of its constant part.
+``python -m specdec_lib pocket`` makes the pair from nothing but the standard library of the Python it runs
+under: the tokenizer, the target by next-token loss, the draft by next-token loss and then by distillation
+from the target. ``--part qwen`` distills a target of another family from the finished one. Hidden matrices
+are trained with Muon (as shipped with torch), embeddings and norms with AdamW; the rate is constant and falls
+linearly over the last 30 % of the steps, so a run can be lengthened from a checkpoint of its constant part.
 """
 from __future__ import annotations
 
@@ -22,7 +23,14 @@ import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from .. import paths
 from ..evaluation import corpus, mechanical
@@ -50,18 +58,39 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class QwenShape:
+    """Qwen3 shape of the second target: grouped queries, normed queries and keys, heads 32 wide."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate_size: int
+
+    def build(self, vocab_size: int) -> Qwen3ForCausalLM:
+        """Freshly initialised model with tied embeddings."""
+        return Qwen3ForCausalLM(Qwen3Config(
+            vocab_size=vocab_size, hidden_size=self.hidden_size, num_hidden_layers=self.layers, head_dim=32,
+            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, intermediate_size=self.intermediate_size,
+            max_position_embeddings=CONTEXT, tie_word_embeddings=True, bos_token_id=None, eos_token_id=0,
+            pad_token_id=3, attn_implementation="sdpa"))
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides the outcome, besides the Python whose library is read."""
 
     vocab_size: int = 4096
     target: Shape = Shape(320, 8, 5, 864)
     draft: Shape = Shape(128, 3, 4, 352)
+    qwen: QwenShape = QwenShape(192, 6, 6, 3, 512)
     length: int = 512
     batch: int = 12
     tasks: int = 40_000
     task_rows: float = 0.75
     target_steps: int = 2000
     draft_steps: int = 600
+    qwen_steps: int = 700
     distill_share: float = 1 / 3
     muon_rate: float = 6e-3
     adamw_rate: float = 2e-3
@@ -97,14 +126,14 @@ def _loss(model: torch.nn.Module, teacher: torch.nn.Module | None, tokens: torch
     return (each * w).sum() / w.sum()
 
 
-def train(model: LlamaForCausalLM, data: pocket_data.Sequences, steps: int, recipe: Recipe, work: Path, name: str,
-          probes: list, teacher: LlamaForCausalLM | None = None, distill_from: int = 0, every: int = 200,
+def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recipe: Recipe, work: Path, name: str,
+          probes: list, teacher: PreTrainedModel | None = None, distill_from: int = 0, every: int = 200,
           compiled: bool = True) -> list[dict]:
     """Train ``model`` in place; return its learning curve.
 
     Parameters
     ----------
-    model : LlamaForCausalLM
+    model : PreTrainedModel
         float32 parameters; the forward runs in bfloat16.
     steps : int
         Steps of ``recipe.batch`` rows.
@@ -112,7 +141,7 @@ def train(model: LlamaForCausalLM, data: pocket_data.Sequences, steps: int, reci
         Folder of the checkpoint ``{name}.pt`` (plain tensors), from which a stopped run goes on.
     probes : list
         Held-out tasks for :func:`task_accuracy`, looked at each ``every`` steps.
-    teacher : LlamaForCausalLM, optional
+    teacher : PreTrainedModel, optional
         Distilled from (Kullback-Leibler divergence over the whole vocabulary) from step ``distill_from`` on.
     every : int
         Steps between checkpoints.
@@ -122,7 +151,8 @@ def train(model: LlamaForCausalLM, data: pocket_data.Sequences, steps: int, reci
     Returns
     -------
     list of dict
-        ``step``, ``tokens``, ``loss`` (mean since the last row), ``distilling``, ``seconds``, ``accuracy`` (per task).
+        ``step``, ``tokens``, ``loss`` (mean since the last row), ``distilling``, ``seconds``, ``accuracy``
+        (per task).
     """
     device = next(model.parameters()).device
     optimizers = _optimizers(model, recipe)
@@ -179,7 +209,7 @@ def make_probes(tokenizer: PreTrainedTokenizerFast, length: int, per_task: int =
 
 
 @torch.no_grad()
-def task_accuracy(model: LlamaForCausalLM, probes: list) -> dict[str, float]:
+def task_accuracy(model: PreTrainedModel, probes: list) -> dict[str, float]:
     """Share of the answers' tokens that are the model's first choice under teacher forcing, per task."""
     right: dict[str, list[int]] = {}
     device = next(model.parameters()).device
@@ -190,7 +220,7 @@ def task_accuracy(model: LlamaForCausalLM, probes: list) -> dict[str, float]:
     return {task: sum(r) / len(r) for task, r in right.items()}
 
 
-def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, story: dict) -> None:
+def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, story: dict) -> None:
     """Write an ordinary model directory in bfloat16 (safetensors), and ``training.json`` beside it."""
     aside = folder.with_name(folder.name + ".new")
     model.to(torch.bfloat16).save_pretrained(aside)
@@ -207,7 +237,7 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
     model.float()
 
 
-def _story(part: str, shape: Shape, model: LlamaForCausalLM, recipe: Recipe, curve: list[dict]) -> dict:
+def _story(part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: Recipe, curve: list[dict]) -> dict:
     return {
         "part": part, "parameters": sum(p.numel() for p in model.parameters()), "recipe": asdict(recipe),
         "shape": asdict(shape), "curve": curve, "python": platform.python_version(), "torch": torch.__version__,
@@ -219,18 +249,21 @@ def _story(part: str, shape: Shape, model: LlamaForCausalLM, recipe: Recipe, cur
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train the pair, or go on with a run that was stopped."""
+    """Train the pair or the second target, or go on with a run that was stopped."""
     defaults = Recipe()
     parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=paths.POCKET, help="folder that receives target/ and draft/")
+    parser.add_argument("--out", type=Path, default=paths.POCKET, help="folder of target/ and draft/")
+    parser.add_argument("--qwen-out", type=Path, default=paths.POCKET_QWEN, help="folder that receives the second target")
     parser.add_argument("--work", type=Path, default=Path("_build/pocket"), help="checkpoints of a run under way")
-    parser.add_argument("--part", choices=["target", "draft", "both"], default="both")
+    parser.add_argument("--part", choices=["target", "draft", "both", "qwen"], default="both")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--target-steps", type=int, default=defaults.target_steps)
     parser.add_argument("--draft-steps", type=int, default=defaults.draft_steps)
+    parser.add_argument("--qwen-steps", type=int, default=defaults.qwen_steps)
     parser.add_argument("--seed", type=int, default=defaults.seed)
     args = parser.parse_args(argv)
-    recipe = replace(defaults, target_steps=args.target_steps, draft_steps=args.draft_steps, seed=args.seed)
+    recipe = replace(defaults, target_steps=args.target_steps, draft_steps=args.draft_steps,
+                     qwen_steps=args.qwen_steps, seed=args.seed)
     args.work.mkdir(parents=True, exist_ok=True)
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
@@ -251,13 +284,19 @@ def main(argv: list[str] | None = None) -> int:
     probes = make_probes(tokenizer, recipe.length)
 
     target = recipe.target.build(recipe.vocab_size).to(args.device)
-    if args.part != "draft":
+    if args.part in ("target", "both"):
         curve = train(target, data, recipe.target_steps, recipe, args.work, "target", probes)
         export(target, tokenizer, args.out / "target", _story("target", recipe.target, target, recipe, curve))
     if args.part != "target":
         target = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
+    if args.part in ("draft", "both"):
         draft = recipe.draft.build(recipe.vocab_size).to(args.device)
         curve = train(draft, data, recipe.draft_steps, recipe, args.work, "draft", probes, teacher=target,
                       distill_from=round(recipe.draft_steps * (1 - recipe.distill_share)))
         export(draft, tokenizer, args.out / "draft", _story("draft", recipe.draft, draft, recipe, curve))
+    if args.part == "qwen":
+        qwen = recipe.qwen.build(recipe.vocab_size).to(args.device)
+        # From the first step: the target's distribution teaches more a token than the text does.
+        curve = train(qwen, data, recipe.qwen_steps, recipe, args.work, "qwen", probes, teacher=target, every=100)
+        export(qwen, tokenizer, args.qwen_out, _story("qwen", recipe.qwen, qwen, recipe, curve))
     return 0

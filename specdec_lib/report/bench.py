@@ -26,8 +26,8 @@ from specdec_lib.decoding.contract import Capture, Context
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup
-from specdec_lib.evaluation import mechanical
+from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden
+from specdec_lib.evaluation import costs, mechanical
 from specdec_lib.report import bench_dense, bench_retrieval, provenance
 from specdec_lib.report.files import write_atomic
 
@@ -203,6 +203,37 @@ def prompt_lookup(samples: int) -> list[dict]:
     return rows
 
 
+def prompt_lookup_plus(quick: bool) -> list[dict]:
+    """Milliseconds of one PLD+ proposal, bytes it keeps a token, and the target's pass with and without capture."""
+    tokens = random.Random(0).choices(range(4096), [1 / (i + 1) for i in range(4096)], k=9_000)
+    heads = tuple((block, head) for block in range(8) for head in range(1))
+    drafters = {"h": PromptLookupHidden(4), "a": PromptLookupAttention(heads)}
+    lengths = {1_000: "1k", 4_000: "4k", 8_000: "8k"}
+    rows = []
+    for found in costs.drafting(drafters, tokens, list(lengths), steps=50 if quick else 500):
+        name = f"pld_plus_{found['method']}_draft_ms_{lengths[found['tokens']]}"
+        rows.append(alone(name, "ms", found["median_ms"], found["p99_ms"]))
+        if found["tokens"] == 1_000:
+            memory = f"pld_plus_{found['method']}_bytes_per_token"
+            rows.append(alone(memory, "bytes", found["bytes_per_token"], found["bytes_per_token"]))
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=4096, hidden_size=320, intermediate_size=864, num_hidden_layers=8, num_attention_heads=5,
+        num_key_value_heads=5, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None,
+        attn_implementation="sdpa")).eval()
+    captures = {"none": Capture(), **{name: drafter.capture for name, drafter in drafters.items()}}
+    for found in costs.capturing(model, captures, [1_000] if quick else list(lengths), repeats=5 if quick else 30):
+        name = f"pld_plus_pass_ms_{found['capture']}_{lengths[found['tokens']]}"
+        rows.append(alone(name, "ms", found["median_ms"], found["p99_ms"]))
+    return rows
+
+
+def alone(name: str, unit: str, value: float, p99: float) -> dict:
+    """A row without a peer."""
+    return {"name": name, "unit": unit, "value": value, "p99": p99, "peer": None, "peer_value": None, "ratio": None,
+            "device": provenance.device_class()}
+
+
 def main(argv: list[str] | None = None) -> int:
     """Measure everything and write the file."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib bench", description=main.__doc__)
@@ -213,7 +244,7 @@ def main(argv: list[str] | None = None) -> int:
     # Forwards this small gain little from a second thread and lose much when another program takes its core.
     torch.set_num_threads(1)
     rows = loop_overhead(2 if args.quick else 20) + prompt_lookup(50 if args.quick else 500)
-    rows += bench_retrieval.rows(args.quick) + bench_dense.rows(args.quick)
+    rows += prompt_lookup_plus(args.quick) + bench_retrieval.rows(args.quick) + bench_dense.rows(args.quick)
     rows = (end_to_end(1, 1, 32) if args.quick else end_to_end(4, 3, 96)) + rows
     write_atomic(args.out, json.dumps({"rows": rows, "provenance": provenance.collect()}, indent=1) + "\n")
     width = max(len(r["name"]) for r in rows)

@@ -13,6 +13,7 @@ from specdec_lib.report import figures, tables
 from specdec_lib.report.tokens import Token, TokenView
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
@@ -304,6 +305,35 @@ def loss_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
                 lines[label] = ([row["tokens"] / 1e6 for row in rows], [row["loss"] for row in rows])
         content[name] = lines
     return panels(content, "million tokens seen", ["loss (nats per token)"] * len(content), height=3.2)
+
+
+def head_maps(
+    maps: Mapping[str, np.ndarray], limits: Mapping[str, tuple[float, float]], framed: Sequence[tuple[int, int]] = ()
+) -> Figure:
+    """Draw values of attention heads, one panel a map, blocks from the bottom up.
+
+    Parameters
+    ----------
+    maps : mapping
+        By title: an array of shape (blocks, heads); NaN is left white.
+    limits : mapping
+        By title: smallest and largest value of the scale.
+    framed : sequence of (int, int)
+        (block, head) pairs with a frame around them.
+    """
+    from matplotlib.patches import Rectangle
+
+    blocks = max(values.shape[0] for values in maps.values())
+    figure, axes = figures.new(3.2 * len(maps), 1.4 + 0.28 * blocks, len(maps), squeeze=False)
+    for ax, (title, values) in zip(axes[0], maps.items(), strict=True):
+        low, high = limits[title]
+        image = ax.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, aspect="auto")
+        for block, head in framed:
+            ax.add_patch(Rectangle((head - 0.5, block - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=2))
+        ax.set(title=title, xlabel="head", ylabel="block", xticks=range(values.shape[1]), yticks=range(values.shape[0]))
+        ax.grid(visible=False)
+        figure.colorbar(image, ax=ax, shrink=0.8)
+    return figure
 
 
 def token_view(

@@ -4,8 +4,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specdec_lib import Sampling, generate, record, replay
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace
 from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
 from tests import families
 
@@ -86,6 +90,84 @@ def test_one_candidate_gives_what_prompt_lookup_with_single_tokens_gives(library
                 break
             assert a == b
         assert drafts(plus)[0] == drafts(lookup)[0]
+
+
+class Noting:
+    """Passes a drafter on and keeps, for each proposal, the text so far, the draft and where it was copied
+    from."""
+
+    def __init__(self, drafter):
+        self.drafter, self.capture, self.seen = drafter, drafter.capture, []
+
+    def start(self, context):
+        self.drafter.start(context)
+
+    def propose(self, context, limit):
+        tree = self.drafter.propose(context, limit)
+        self.seen.append((list(context.tokens), tree.tokens, self.drafter.source))
+        return tree
+
+
+@pytest.mark.parametrize("drafter", [
+    PromptLookup(3, 4), PromptLookup(2, 6, "transformers"), PromptLookupHidden(1, 6), PromptLookupHidden(1, 6, generated=False),
+    PromptLookupHidden(1, 6, threshold=0.3), PromptLookupAttention([(0, 1), (1, 3)], 6)], ids=str)
+def test_a_draft_is_what_stands_at_its_source(library, drafter):
+    noting = Noting(drafter)
+    generate(library["llama-gqa"], families.prompt(3, 40, 12), noting, max_new_tokens=NEW, eos_token_id=[])
+    assert any(draft for _, draft, _ in noting.seen)
+    for text, draft, source in noting.seen:
+        if not draft:
+            assert source is None
+            continue
+        assert text[source: source + len(draft)] == draft
+        assert text[source - 1] == text[-1]
+        assert getattr(drafter, "generated", True) or source <= 40
+
+
+def remembered(prompt, tokens, seed):
+    """A trace with random states and rows: what they say cannot matter where there is no choice."""
+    generator = torch.Generator().manual_seed(seed)
+    count = len(prompt) + len(tokens)
+    rows = [torch.rand(2, n, generator=generator) for n in range(len(prompt), count + 1)]
+    return Trace(prompt, tokens, Sampling(), 100, Limits(len(tokens), frozenset(), None), "length",
+                 {1: torch.randn(count, 8, generator=generator)}, ((0, 1), (1, 3)), rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(range(1, 20)), st.lists(st.integers(1, 30), unique=True, min_size=2, max_size=25),
+       st.integers(1, 9), st.integers(0, 9))
+def test_with_one_candidate_all_steps_are_those_of_prompt_lookup_with_single_tokens(prompt, tokens, length, seed):
+    # Every token is at most once in the prompt and once in the output, and the first one, before which there
+    # is no state, only there: no step has more than one candidate.
+    trace = remembered([0, *prompt], tokens, seed)
+    expected = replay(trace, PromptLookup(1, length, variant="transformers"))
+    for drafter in (PromptLookupHidden(1, length), PromptLookupAttention(trace.heads, length)):
+        assert drafts(replay(trace, drafter)) == drafts(expected)
+
+
+@pytest.mark.parametrize("span", [(3, 12), (1, 18), (10, 13)])
+def test_a_copied_span_of_tokens_that_are_there_once_takes_the_steps_of_prompt_lookup(span):
+    prompt = list(range(20))
+    trace = remembered(prompt, [50, *prompt[span[0]: span[1]], 51], 0)
+    expected = replay(trace, PromptLookup(1, 5, variant="transformers"))
+    for drafter in (PromptLookupHidden(1, 5, generated=False), PromptLookupAttention(trace.heads, 5, generated=False)):
+        run = replay(trace, drafter)
+        assert drafts(run) == drafts(expected)
+        assert any(draft for _, draft in drafts(run))
+
+
+def test_states_lie_where_they_were_written_and_are_not_copied_as_the_text_grows(library):
+    places = set()
+
+    class Watching(PromptLookupHidden):
+        def propose(self, context, limit):
+            states = context.hidden(1)
+            places.add(states.data_ptr())
+            assert len(states) == len(context.tokens) - 1
+            return super().propose(context, limit)
+
+    generate(library["llama-gqa"], families.prompt(3, 40, 12), Watching(1, 6), max_new_tokens=NEW, eos_token_id=[])
+    assert len(places) == 1
 
 
 def test_threshold_and_averaging_change_what_the_text_says_they_change(library):

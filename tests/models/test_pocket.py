@@ -99,6 +99,16 @@ def test_training_lowers_the_loss_and_distilling_brings_the_draft_nearer(tmp_pat
     assert distance() < 0.7 * before
 
 
+def test_the_second_target_is_another_family_and_is_distilled_alike(tmp_path, sequences):
+    recipe = dataclasses.replace(tiny(40), qwen=pocket.QwenShape(32, 2, 2, 1, 48))
+    torch.manual_seed(0)
+    target, qwen = recipe.target.build(300).eval(), recipe.qwen.build(300)
+    assert (qwen.config.model_type, target.config.model_type) == ("qwen3", "llama")
+    curve = pocket.train(qwen, sequences, 40, recipe, tmp_path, "qwen", [], teacher=target, every=10, compiled=False)
+    assert all(row["distilling"] for row in curve)
+    assert curve[-1]["loss"] < curve[0]["loss"]
+
+
 def test_export_is_an_ordinary_directory_in_bfloat16(tmp_path, tokenizer):
     model = tiny(1).target.build(len(tokenizer)).eval()
     story = {"part": "target"}

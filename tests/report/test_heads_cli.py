@@ -1,0 +1,78 @@
+"""The command ``heads``: what it writes, reads again and refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from specdec_lib import load_model, paths
+from specdec_lib.__main__ import main
+from specdec_lib.evaluation.input_guided import calibration_prompts
+from specdec_lib.evaluation.suite import render
+from specdec_lib.heads.induction import InductionHeads, identify
+from specdec_lib.models import pocket
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two random models with a tokenizer and chat template, as directories."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
+    out = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        folder = tmp_path_factory.mktemp("model")
+        pocket.Shape(32, 2, 2, 48).build(len(tokenizer)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        out.append(folder)
+    return out
+
+
+def call(folder, out, *more):
+    return main(
+        [
+            "heads",
+            "--target",
+            str(folder),
+            "--out",
+            str(out),
+            "--task",
+            "replace-word",
+            "--prompts",
+            "2",
+            "--max-new-tokens",
+            "6",
+            "--device",
+            "cpu",
+            *more,
+        ]
+    )
+
+
+def test_the_file_holds_what_identify_finds_and_is_refused_for_another_model(folders, tmp_path, capsys):
+    out = tmp_path / "heads.json"
+    assert call(folders[0], out) == 0
+    model, tokenizer = load_model(folders[0], "cpu")
+    prompts = [render(p, tokenizer) for p in calibration_prompts(["replace-word"], 2)]
+    expected, found = identify(model, prompts, 6, progress=False), InductionHeads.load(out, model)
+    assert found.ranked() == expected.ranked() and found.copied == expected.copied
+    assert f"{len(found.ranked())} of 4 heads" in capsys.readouterr().out
+    before = out.read_bytes()
+    assert call(folders[0], out) == 0
+    assert "--force identifies them again" in capsys.readouterr().out
+    assert call(folders[1], out) == 2
+    assert "made for another model" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert call(folders[1], out, "--force") == 0
+    assert InductionHeads.load(out, load_model(folders[1], "cpu")[0]).copied > 0
+
+
+def test_mistakes_are_told_before_any_work(folders, tmp_path, capsys):
+    out = tmp_path / "heads.json"
+    assert call(folders[0], tmp_path / "no" / "heads.json") == 2
+    assert "no folder" in capsys.readouterr().err
+    assert main(["heads", "--target", str(folders[0]), "--out", str(out), "--task", "nonsense"]) == 2
+    assert "'nonsense' is unknown" in capsys.readouterr().err
+    assert main(["heads", "--target", str(tmp_path / "none"), "--out", str(out)]) == 2
+    assert "no model in" in capsys.readouterr().err
+    assert not out.exists()
