@@ -12,7 +12,9 @@ from specdec_lib.report.params import UsageError
 # Commands with options of their own; loaded on call, because each brings heavy imports.
 _ELSEWHERE = {
     "bench": ("specdec_lib.report.bench", "measure speed against transformers into _build/bench.json"),
+    "claims": ("specdec_lib.report.claims", "print every claim of the papers with its verdict here"),
     "datastore": ("specdec_lib.report.datastore_cli", "build, describe, verify and import datastores"),
+    "head": ("specdec_lib.evaluation.train_head", "train an acceptance head for SpecDec++"),
     "heads": ("specdec_lib.report.heads_cli", "identify the induction heads of a model"),
     "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),
     "pocket": ("specdec_lib.models.pocket", "train the pocket models again"),

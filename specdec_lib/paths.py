@@ -32,7 +32,22 @@ POCKET_QWEN = DATA / "models" / "pocket_qwen"
 """A second target of the same tokenizer, in the shape of Qwen3."""
 
 PUBLISHED = DATA / "published"
-"""Numbers of the papers, one CSV file a table."""
+"""Numbers of the papers, one CSV file a paper."""
+
+CLAIMS = DATA / "claims.yml"
+"""The ledger of claims."""
+
+
+def cache() -> Path:
+    """Return the folder of what can be made again: datastores, responses, states.
+
+    The environment variable ``SPECDEC_CACHE``, else ``_build/cache`` in a checkout and
+    ``~/.cache/specdec_lib`` for an installed copy. It is made on first use.
+    """
+    named = os.environ.get("SPECDEC_CACHE")
+    if named:
+        return Path(named).expanduser().resolve()
+    return ROOT / "_build" / "cache" if ROOT else Path.home() / ".cache" / "specdec_lib"
 
 
 def root() -> Path:

@@ -5,10 +5,27 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+import torch
+from transformers import PreTrainedModel
+
 from specdec_lib.decoding.contract import Capture, Context
+from specdec_lib.decoding.target import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden, Rest
-from tests.datastores.stores import build
+from specdec_lib.drafters import (
+    AdaptiveDraftModel,
+    DraftModel,
+    Dresd,
+    PromptLookup,
+    PromptLookupAttention,
+    PromptLookupHidden,
+    Rest,
+    SpecDecPP,
+    stopping,
+)
+from specdec_lib.evaluation.metrics import greedy_agreement
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.models.fingerprint import fingerprint
+from tests.datastores.stores import build, dense, scratch
 from tests.families import Library
 
 
@@ -118,6 +135,51 @@ def rest(text: Sequence[int], seed: int, **switches) -> Rest:
         return Rest(index, min_ngram=1, **switches)
 
 
+def dresd(library: Library, family: str, text: Sequence[int], seed: int, **switches) -> Dresd:
+    """DReSD over a store of the text itself and of copies with some tokens changed, as the target reads
+    them."""
+    rng = random.Random(seed)
+    copies = [[rng.choice(text) if rng.random() < 0.1 else token for token in text] for _ in range(8)]
+    with scratch() as folder:
+        return Dresd(dense([list(text), *copies], library[family], folder, dims=16), **switches)
+
+
+def head_of(draft: PreTrainedModel, sees_confidence: bool = False) -> AcceptanceHead:
+    """A head for ``draft`` with random weights, wide enough that its predictions differ from token to token."""
+    torch.manual_seed(0)
+    width = decoder_config(draft).hidden_size
+    head = AcceptanceHead(width, 2, draft=fingerprint(draft), sees_confidence=sees_confidence)
+    with torch.no_grad():
+        head.out.weight *= 8
+        head.out.bias += 2
+    return head.eval()
+
+
+#: Rules that need neither a head nor hindsight.
+RULES: dict[str, Callable[[], stopping.StoppingRule]] = {
+    "heuristic": lambda: stopping.Heuristic(3),
+    "confidence": lambda: stopping.Confidence(0.3),
+    "fitted confidence": lambda: stopping.FittedConfidence(0.3),
+    "cumulative confidence": lambda: stopping.CumulativeConfidence(0.8),
+    "entropy": lambda: stopping.Entropy(1.5),
+}
+
+
+def _ruled(name: str) -> Factory:
+    return lambda library, family, text, seed: AdaptiveDraftModel(library.draft(family), RULES[name]())
+
+
+def _plus_plus(library: Library, family: str, newest: bool) -> SpecDecPP:
+    draft = library.draft(family)
+    return SpecDecPP(draft, head_of(draft), min_tokens=1, max_tokens=6, check_newest=newest)
+
+
+def _oracle(library: Library, family: str, text: Sequence[int]) -> AdaptiveDraftModel:
+    draft = library.draft(family)
+    rule = stopping.Oracle(greedy_agreement(draft, text[:1], text[1:]), 1)
+    return AdaptiveDraftModel(draft, rule, min_tokens=0)
+
+
 Factory = Callable[[Library, str, Sequence[int], int], object]
 #: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run.
 #: The names up to a blank are those of :data:`specdec_lib.drafters.REGISTRY`.
@@ -130,7 +192,14 @@ FACTORIES: dict[str, Factory] = {
     "REST": lambda library, family, text, seed: rest(text, seed),
     "REST released": lambda library, family, text, seed: rest(
         text, seed, subsample="uniform", max_matches=8, selection="released"),
+    "DReSD": lambda library, family, text, seed: dresd(library, family, text, seed),
+    "DReSD batch": lambda library, family, text, seed: dresd(
+        library, family, text, seed, drafts=4, length=6, deduplicate=False, share=False),
     "SpecDec": lambda library, family, text, seed: DraftModel(library.draft(family), num_tokens=4),
+    "SpecDec++": lambda library, family, text, seed: _plus_plus(library, family, False),
+    "SpecDec++ newest": lambda library, family, text, seed: _plus_plus(library, family, True),
+    **{f"SpecDec {name}": _ruled(name) for name in RULES},
+    "SpecDec oracle": lambda library, family, text, seed: _oracle(library, family, text),
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
     "chaos watching": lambda library, family, text, seed: Chaos(
         text, seed + 1, capture=_everything(library, family)
@@ -139,6 +208,6 @@ FACTORIES: dict[str, Factory] = {
     "silent": lambda library, family, text, seed: Silent(),
 }
 #: Those whose tokens come with probabilities where the target samples: equal in distribution only.
-SAMPLING = {"SpecDec"}
+SAMPLING = {name for name in FACTORIES if name.startswith("SpecDec")}
 #: Those that need a model under SDPA; on another they are refused.
 READS_ATTENTION = {"PLD+ (a)"}

@@ -37,6 +37,14 @@ def held_out_are_part_of_all(values: dict[str, Any]) -> bool:
     return 0 < values["heldout_modules"] < values["modules"]
 
 
+def no_rule_beats_the_best_policy(values: dict[str, Any]) -> bool:
+    """The oracle is the cheapest, then the best policy, then every rule."""
+    rules = ("best_fixed", "best_threshold", "theorem_rule", "no_delta_rule")
+    return values["mdp_example_oracle_ms"] <= values["mdp_example_ms"] and all(
+        values[f"mdp_{rule}_mean"] >= -1e-9 for rule in rules
+    )
+
+
 def heads_are_part_of_the_model(values: dict[str, Any]) -> bool:
     """The strong heads are credited, the chosen ones too, and all belong to the model."""
     credited = values["heads_credited"]
@@ -51,10 +59,23 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("oracle_beaten", "balance_runs"),
         share("looped_share", "sampled_looped_share"),
     ],
+    "02_datastore_construction": [share("variance_64", "share_matched", "share_short", "share_long", "ivf_recall")],
+    "03_dense_vs_sparse_retrieval": [
+        none_of("lossless_unexplained", "lossless_prompts"),
+        none_of("replay_mismatches", "replay_runs"),
+        share("bias_rest_mean", "bias_dresd_largest", "rest_draft_share"),
+    ],
     "04_pld_plus": [
         none_of("lossless_unexplained", "lossless_prompts"),
         none_of("replay_mismatches", "replay_runs"),
         heads_are_part_of_the_model,
+    ],
+    "05_specdec_pp": [
+        none_of("mdp_failures", "mdp_instances"),
+        none_of("mdp_example_failures", "mdp_example_states"),
+        none_of("cost_oracle_beaten", "cost_oracle_outputs"),
+        share("mdp_single_share", "mdp_threshold_wins", "cost_oracle_share", "mdp_no_delta"),
+        no_rule_beats_the_best_policy,
     ],
     "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
 }

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .build import CHUNK_TOKENS, build_tokens
+from .dense import DenseIndex, build_dense_index
 from .files import StoreBusy, StoreError
+from .ranks import mean_reciprocal_rank, next_token_reciprocal_rank
+from .reduction import fit_transform
 from .rest_import import import_rest
+from .states import ArrayStates, States
 from .suffix_array import Match, SuffixIndex, build_suffix_array
 from .tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
 
@@ -15,8 +19,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
-    "Match", "StoreBusy", "StoreError", "SuffixIndex", "TokenStore", "build_from_texts", "build_suffix_array",
-    "build_tokens", "import_rest", "tokenizer_fingerprint", "tokenizer_vocabulary"
+    "ArrayStates", "DenseIndex", "Match", "States", "StoreBusy", "StoreError", "SuffixIndex", "TokenStore",
+    "build_dense_index", "build_from_texts", "build_suffix_array", "build_tokens", "fit_transform",
+    "import_rest", "mean_reciprocal_rank", "next_token_reciprocal_rank", "tokenizer_fingerprint",
+    "tokenizer_vocabulary"
 ]
 
 

@@ -67,12 +67,13 @@ def read_json(path: Path) -> dict | None:
     return content if isinstance(content, dict) else None
 
 
-#: Bytes of the header of a one-dimensional array: NumPy leaves room in it for the array to grow.
+#: Bytes of the header of an array of one or two dimensions: NumPy leaves room in it for the array to grow.
 NPY_HEADER = 128
+_WRITE_ENTRIES = 1 << 22
 
 
-def npy_header(file: BinaryIO, dtype: np.dtype, length: int) -> None:
-    """Write the header of a one-dimensional array at the beginning of ``file``.
+def npy_header(file: BinaryIO, dtype: np.dtype, length: int, width: int | None = None) -> None:
+    """Write the header of an array of ``length`` entries, or rows of ``width``, at the beginning of ``file``.
 
     Raises
     ------
@@ -80,11 +81,34 @@ def npy_header(file: BinaryIO, dtype: np.dtype, length: int) -> None:
         If this NumPy writes headers of another size.
     """
     file.seek(0)
+    shape = (length,) if width is None else (length, width)
     np.lib.format.write_array_header_1_0(
-        file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (length,)})
+        file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
     if file.tell() != NPY_HEADER:
         raise RuntimeError(f"NumPy {np.__version__} writes a header of {file.tell()} bytes, expected "
                            f"{NPY_HEADER}")
+
+
+def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
+    """Write an array of one or two dimensions as ``dtype``, aside and renamed.
+
+    Raises
+    ------
+    OSError
+        If the disk is full, say. Nothing is left.
+    """
+    aside = beside(path, ".new")
+    rows = max(1, _WRITE_ENTRIES // (array.shape[1] if array.ndim == 2 else 1))
+    try:
+        with aside.open("wb") as file:
+            npy_header(file, dtype, *array.shape)
+            for begin in range(0, len(array), rows):
+                write(file, np.ascontiguousarray(array[begin: begin + rows], dtype).data)
+            flush(file)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    aside.replace(path)
 
 
 def describe(path: Path) -> dict:
@@ -122,8 +146,8 @@ def check_sums(folder: Path, files: dict[str, dict]) -> None:
                              "manifest's); build it again")
 
 
-def open_array(path: Path, dtype: np.dtype, length: int) -> np.ndarray:
-    """Map a one-dimensional array into memory, read-only.
+def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
+    """Map an array into memory, read-only.
 
     Raises
     ------
@@ -134,9 +158,9 @@ def open_array(path: Path, dtype: np.dtype, length: int) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise StoreError(f"{path} cannot be read ({error}); build the datastore again") from None
-    if array.dtype != dtype or array.shape != (length,):
+    if array.dtype != dtype or array.shape != shape:
         raise StoreError(f"{path} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of "
-                         f"shape ({length},): the datastore is damaged; build it again")
+                         f"shape {shape}: the datastore is damaged; build it again")
     return np.asarray(array)
 
 

@@ -383,26 +383,12 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         count = _keep_continued(entries, width, store.tokens, first)
         np.cumsum(first, out=first)
         bar.update()
-        _write_array(folder / "suffix_array.npy", entries[:count], np.dtype(np.int32))
-        _write_array(folder / "first.npy", first, np.dtype(np.int64))
-        _write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
+        files.write_array(folder / "suffix_array.npy", entries[:count], np.dtype(np.int32))
+        files.write_array(folder / "first.npy", first, np.dtype(np.int64))
+        files.write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
         bar.update()
     about = {name: files.describe(folder / name) for name in ("suffix_array.npy", "first.npy", "keys.npy")}
     files.write_json(folder / MANIFEST, {
         "format": FORMAT, "version": VERSION, "entries": count, "files": about,
         "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"]})
     return SuffixIndex.open(store)
-
-
-def _write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
-    aside = files.beside(path, ".new")
-    try:
-        with aside.open("wb") as file:
-            files.npy_header(file, dtype, len(array))
-            for begin in range(0, len(array), _WRITE_ENTRIES):
-                files.write(file, np.ascontiguousarray(array[begin: begin + _WRITE_ENTRIES], dtype).data)
-            files.flush(file)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    aside.replace(path)

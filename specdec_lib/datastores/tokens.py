@@ -156,6 +156,12 @@ class TokenStore:
             raise IndexError(f"document {index} of {len(self)}; expected 0 to {len(self) - 1}")
         return self.tokens[self.starts[index]: self.starts[index + 1] - 1]
 
+    def continuation(self, position: int, length: int) -> list[int]:
+        """At most ``length`` tokens from ``position`` on, fewer where the document ends before."""
+        found = self.tokens[position: position + length].tolist()
+        separator = self.vocabulary
+        return found[: found.index(separator)] if separator in found else found
+
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Refuse another tokenizer than the one the store was built with.
 

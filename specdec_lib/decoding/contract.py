@@ -14,6 +14,10 @@ from .sampling import Sampling
 from .tree import DraftTree
 
 
+#: Names the last layer, after the final norm, of a model whose number of layers is not known.
+LAST = -1
+
+
 @dataclass(frozen=True)
 class Capture:
     """What the target keeps of its own computation for a drafter.
@@ -22,7 +26,7 @@ class Capture:
     ----------
     layers : tuple of int
         Hidden states as transformers counts them: 0 are the embeddings, ``i`` the output of block ``i``, the last one
-        the final norm's output.
+        the final norm's output, which is also called :data:`LAST`.
     heads : tuple of (int, int)
         (block, head) pairs, both from 0, whose attention rows are kept.
     """
@@ -48,7 +52,8 @@ class Context:
     sampling : Sampling
         How the target chooses; a draft model draws in the same way.
     hidden : callable
-        ``hidden(layer)`` gives the captured states, shape (len(tokens) - 1, d).
+        ``hidden(layer)`` gives the captured states of a layer as :class:`Capture` named it, shape
+        (len(tokens) - 1, d).
     attention : callable
         ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
     """

@@ -36,7 +36,8 @@ class Trace:
         Those of the run; a replay meets the same ones.
     finish_reason : str
     hidden : dict of int to tensor, shape (T, d)
-        States of the layers asked for; T is one less than prompt and new tokens together.
+        States of the layers asked for, by the names they were asked for; T is one less than prompt and new
+        tokens together.
     heads : tuple of (int, int)
     attention : list of tensor, shape (heads, t)
         Row of the last cached token when ``t`` tokens were cached, from t = len(prompt) on.

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from .attention_rows import AttentionRows
 from .cache import TreeCache
-from .contract import Capture
+from .contract import LAST, Capture
 from .tree import EMPTY, DraftTree
 
 #: Positions of one prefill pass; bounds the memory of its mask and activations.
@@ -100,7 +100,7 @@ class Target:
         self._block: list[int] = []
         self._running = False
         try:
-            for layer in capture.layers:
+            for layer in dict.fromkeys(map(self._layer, capture.layers)):
                 self._hook_states(layer)
             if capture.heads:
                 self._rows = AttentionRows(model, capture.heads)
@@ -146,6 +146,26 @@ class Target:
             self._commit(range(width))
         return logits[-1]
 
+    def extend_rows(self, tokens: Sequence[int], positions: Sequence[int], visible: torch.Tensor) -> torch.Tensor:
+        """Run and commit tokens that need not continue each other, such as the next ones of several branches.
+
+        Parameters
+        ----------
+        tokens, positions : sequence of int, length n
+        visible : bool tensor, shape (n, length + n)
+            What each attends to of the committed tokens and of these, itself included.
+
+        Returns
+        -------
+        tensor, shape (n, vocabulary)
+            Logits after each.
+        """
+        self._reserve(len(tokens))
+        at = torch.as_tensor(positions, device=self.device)
+        logits = self._forward(tokens, at, self._as_mask(visible.to(self.device)), last_only=False)
+        self._commit(range(len(tokens)))
+        return logits
+
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
         """One pass over the root and the tree's nodes, behind the committed positions.
 
@@ -182,7 +202,11 @@ class Target:
 
     def hidden(self, layer: int) -> torch.Tensor:
         """Captured states of the committed positions, shape (length, d)."""
-        return self._states[layer][: self.cache.length]
+        return self._states[self._layer(layer)][: self.cache.length]
+
+    def last_hidden(self, layer: int) -> torch.Tensor:
+        """The last of :meth:`hidden`, shape (d,)."""
+        return self._states[layer][self.cache.length - 1]
 
     def attention(self) -> torch.Tensor:
         """Captured heads' attention of the last committed position over all committed ones, shape (heads, length)."""
@@ -233,9 +257,13 @@ class Target:
         self._running = False
         return out.logits[0]
 
+    def _layer(self, layer: int) -> int:
+        return self.layers if layer == LAST else layer
+
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
-            raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm)")
+            raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), "
+                             f"or LAST ({LAST})")
 
         def store(states: torch.Tensor) -> None:
             # The model may serve others at the same time, such as a draft that is the target itself.

@@ -98,6 +98,27 @@ class DraftTree:
         return cls(tokens, parents)
 
     @classmethod
+    def batch(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
+        """A batch of drafts, each a branch of its own, as a dense batch is verified: for comparison.
+
+        Equal prefixes are nodes several times. Following the tokens leads to the first of them, whose state
+        and keys are those of the others, so the longest match over all drafts is found.
+        """
+        tokens: list[int] = []
+        parents: list[int] = []
+        children: dict[tuple[int, int], int] = {}
+        for draft in drafts:
+            node, first = -1, -1
+            for token in draft:
+                parents.append(node)
+                node = len(tokens)
+                tokens.append(token)
+                first = children.setdefault((first, token), node)
+        tree = cls.unchecked(tokens, parents)
+        tree._children = children
+        return tree
+
+    @classmethod
     def from_trie(cls, trie: Mapping[int, Mapping]) -> DraftTree:
         """A trie of nested mappings token -> subtrie, breadth first."""
         tokens: list[int] = []
@@ -141,7 +162,8 @@ class DraftTree:
         return (len(self.tokens) if self.is_chain else max(self.depths)) if self.tokens else 0
 
     def children(self) -> dict[tuple[int, int], int]:
-        """Map from (parent index, token id) to the child's index."""
+        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first
+        such child's."""
         if self._children is None:
             self._children = {(p, t): i for i, (p, t) in enumerate(zip(self.parents, self.tokens, strict=True))}
         return self._children
@@ -167,7 +189,10 @@ class DraftTree:
                 index[i] = len(tokens)
                 tokens.append(token)
                 parents.append(index[parent])
-        return DraftTree(tokens, parents)
+        tree = DraftTree.unchecked(tokens, parents)
+        # Of a batch these are not what the parents tell.
+        tree._children = {(index[p], t): index[c] for (p, t), c in self.children().items() if c in index}
+        return tree
 
     def path(self, node: int) -> list[int]:
         """Indices from the root's child down to ``node``; empty for the root (-1)."""

@@ -14,7 +14,7 @@ from ..decoding.contract import Capture, Context
 from ..decoding.tree import EMPTY, DraftTree
 
 _SUBSAMPLES = ("lexicographic", "uniform")
-_SELECTIONS = ("exact", "released")
+_SELECTIONS = ("exact", "released", "random")
 
 
 @compiled
@@ -68,12 +68,17 @@ class Rest:
         for a store in one chunk, but that released continuations run on into the next document.
         ``"uniform"``: each occurrence is equally likely to be taken, one from each of ``max_matches`` equal
         parts of the range; in time proportional to ``max_matches``.
-    selection : {"exact", "released"}
+    selection : {"exact", "released", "random"}
         ``"exact"``: the ``choices`` nodes of largest weight (ties: less depth, then smaller token ids), which
         form a tree. ``"released"``: what the released code keeps of them (see :func:`released_selection`).
+        ``"random"``: the baseline of the paper's table 3, ``choices // length`` of all occurrences drawn at
+        random, each with its whole continuation; ``max_matches`` and ``subsample`` then have no effect.
     seed : int
         Of the uniform draw and of the released code's arbitrary orders; the same context then gives the same
         draft.
+    rows : int, optional
+        With the released selection, draft only this many of the paths it keeps, in arbitrary order: REST as
+        DReSD's released code runs it, with ``max_ngram=64, min_ngram=3, rows=10``.
 
     Attributes
     ----------
@@ -100,7 +105,8 @@ class Rest:
                  choices: int = 64,
                  subsample: str = "lexicographic",
                  selection: str = "exact",
-                 seed: int = 0):
+                 seed: int = 0,
+                 rows: int | None = None):
         numbers = {
             "max_ngram": max_ngram, "min_ngram": min_ngram, "max_matches": max_matches, "length": length,
             "choices": choices
@@ -115,12 +121,18 @@ class Rest:
                                                                            _SELECTIONS)):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+        if selection == "random" and choices < length:
+            raise ValueError(f"choices is {choices}, length {length}; the random selection needs room for one "
+                             "continuation, choices no smaller than length")
+        if rows is not None and (selection != "released" or not isinstance(rows, int) or rows < 1):
+            raise ValueError(f"rows is {rows!r} with selection {selection!r}; expected a whole number, 1 or more, with "
+                             "selection 'released', or None")
         if not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to 2**63 - 1")
         self.index = store if isinstance(store, SuffixIndex) else SuffixIndex.open(store)
         self.max_ngram, self.min_ngram, self.max_matches = max_ngram, min_ngram, max_matches
         self.length, self.choices, self.seed = length, choices, seed
-        self.subsample, self.selection = subsample, selection
+        self.subsample, self.selection, self.rows = subsample, selection, rows
         self.last = Match(0, 0, 0)
         taken = min(max_matches, max(1, len(self.index.suffixes)))
         # The released rule looks at the whole trie.
@@ -148,6 +160,8 @@ class Rest:
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         tail = context.tokens[-self.max_ngram:]
+        if self.selection == "random":
+            return self._at_random(tail, min(self.length, limit))
         self._context[:len(tail)] = tail
         size, *match = _draft(*self.index.arrays, self._context,
                               len(tail), self.max_ngram, self.min_ngram, self.max_matches,
@@ -161,14 +175,24 @@ class Rest:
         if self.selection == "released":
             seeds = np.random.SeedSequence([self.seed, *match]).generate_state(2)
             kept = released_selection(tokens, parents, self._nodes[2, :size].tolist(), self.choices,
-                                      *seeds.tolist())
+                                      *seeds.tolist(), rows=self.rows)
             renamed = {-1: -1} | {node: i for i, node in enumerate(kept)}
             tokens, parents = [tokens[node] for node in kept], [renamed[parents[node]] for node in kept]
         return DraftTree.unchecked(tokens, parents)
 
+    def _at_random(self, tail: list[int], depth: int) -> DraftTree:
+        self.last = match = self.index.longest(tail, self.max_ngram)
+        if match.length < self.min_ngram:
+            return EMPTY
+        places = self.index.positions(match)
+        drawn = np.random.default_rng([self.seed, *match]).choice(
+            len(places), min(len(places), self.choices // self.length), replace=False)
+        return DraftTree.from_drafts(
+            self.index.store.continuation(int(places[i]) + 1, depth) for i in np.sort(drawn))
+
 
 def released_selection(tokens: Sequence[int], parents: Sequence[int], weights: Sequence[int], choices: int,
-                       first_seed: int, second_seed: int) -> list[int]:
+                       first_seed: int, second_seed: int, rows: int | None = None) -> list[int]:
     """Nodes that REST's released code verifies, for one of the orders its hash maps may have.
 
     The nodes go through a bounded heap in the first order: a full heap takes a node only for a strictly
@@ -188,6 +212,8 @@ def released_selection(tokens: Sequence[int], parents: Sequence[int], weights: S
     choices : int
     first_seed, second_seed : int
         The two arbitrary orders.
+    rows : int, optional
+        Keep only this many of the remaining paths, those that come first in the second order.
 
     Returns
     -------
@@ -211,13 +237,16 @@ def released_selection(tokens: Sequence[int], parents: Sequence[int], weights: S
                 kept.remove(max(kept, key=paths.__getitem__))
     kept += heavier
     kept.sort()
-    order = [kept[i] for i in np.random.default_rng(second_seed).permutation(len(kept)).tolist()]
-    order.sort(key=lambda node: -len(set(paths[node])))
+    arbitrary = [kept[i] for i in np.random.default_rng(second_seed).permutation(len(kept)).tolist()]
+    order = sorted(arbitrary, key=lambda node: -len(set(paths[node])))
     total = sum(len(set(paths[node])) for node in order)
     first = 0
     while total > choices:
         total -= len(set(paths[order[first]]))
         first += 1
+    if rows is not None:
+        left = set(order[first:])
+        order, first = [node for node in arbitrary if node in left][:rows], 0
     while True:
         closed: set[int] = set()
         for node in order[first:]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from ..decoding.sampling import Sampling
 from ..decoding.steps import Generation
 from ..decoding.target import Target
 from ..decoding.tree import DraftTree
-from .metrics import greedy_agreement, oracle_calls, pooled
+from ..theory.costs import expected_tokens, latency, oracle_calls
+from .metrics import greedy_agreement, pooled
 from .suite import Recording, Runs, select
 
 
@@ -36,29 +37,6 @@ def unbalanced(run: Generation) -> int:
     emitted = len(run.tokens) - 1
     ended_inside = bool(run.steps) and len(run.steps[-1].tokens) == run.steps[-1].accepted
     return drafted + len(run.steps) - (emitted + drafted - accepted) - ended_inside
-
-
-def expected_tokens(alpha: float, length: int) -> float:
-    """Tokens a round if each draft token were accepted with probability ``alpha``, whatever the others.
-
-    (1 - alpha^(K+1)) / (1 - alpha): Leviathan et al. 2023, equation 1.
-    """
-    return float(length + 1) if alpha == 1 else (1 - alpha ** (length + 1)) / (1 - alpha)
-
-
-def latency(
-    draft_seconds: float, target_seconds: float, discard_rate: float, verification_rate: float
-) -> float:
-    """Time a token as the forwards add up, equation 2.3.
-
-    Parameters
-    ----------
-    draft_seconds, target_seconds : float
-        Time of one forward of each model.
-    discard_rate, verification_rate : float
-        Discarded tokens and target forwards, per emitted token.
-    """
-    return draft_seconds * (1 + discard_rate) + (target_seconds - draft_seconds) * verification_rate
 
 
 class ForwardTimes(NamedTuple):
@@ -93,6 +71,47 @@ def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTime
     )
     draft = [pooled(runs)["draft_seconds"] / count for runs, count in zip(drafted, counts, strict=True)]
     return ForwardTimes(median(draft), median(target), median(verify))
+
+
+def fastest(timed: Mapping[Any, Sequence[Runs]]) -> dict[Any, Runs]:
+    """Of each run the repeat that took the least time: what else the machine does only ever adds to it.
+
+    Parameters
+    ----------
+    timed : mapping
+        By method: for each repeat its runs (:func:`specdec_lib.evaluation.suite.time_methods`).
+    """
+    return {
+        method: [min(runs, key=lambda run: run.stats["seconds"]) for runs in zip(*repeats, strict=True)]
+        for method, repeats in timed.items()
+    }
+
+
+def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+    """What the regression of section 4.2 is fitted to: forwards and time of each run after the prefill.
+
+    Returns
+    -------
+    forwards : int array, shape (runs, 2)
+        N_draft, a forward for each drafted token, and N_target.
+    seconds : float array, shape (runs,)
+        Drafting, verification and commit.
+    """
+    counts = [(sum(step.drafted for step in run.steps), len(run.steps)) for run in runs]
+    seconds = [run.stats["seconds"] - run.stats["prefill_seconds"] for run in runs]
+    return np.array(counts, dtype=np.int64).reshape(-1, 2), np.array(seconds)
+
+
+def seconds_by_width(runs: Runs) -> dict[int, float]:
+    """Median time of a target forward, acceptance included, by the tokens it runs over.
+
+    These are the draft and the token before it.
+    """
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for step in run.steps:
+            found.setdefault(step.drafted + 1, []).append(step.verify_seconds)
+    return {width: median(found[width]) for width in sorted(found)}
 
 
 @dataclass(frozen=True)
@@ -134,8 +153,8 @@ class Hindsight:
         -------
         dict
             ``alpha``: share of tokens that are the draft's first choice; ``best``: K of lowest latency; at it
-            ``tokens_per_forward``, ``expected`` (:func:`expected_tokens` at alpha) and ``speedup``;
-            ``oracle_tokens_per_forward`` and ``oracle_speedup``.
+            ``tokens_per_forward``, ``expected`` (:func:`specdec_lib.theory.costs.expected_tokens` at alpha)
+            and ``speedup``; ``oracle_tokens_per_forward`` and ``oracle_speedup``.
         """
         kept = [
             (agreed, calls)

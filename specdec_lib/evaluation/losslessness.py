@@ -23,7 +23,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import replace as altered
 from pathlib import Path
@@ -34,12 +34,11 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from .. import paths
-from ..decoding.contract import Drafter
 from ..decoding.generate import generate
 from ..decoding.sampling import Sampling, distribution
-from ..drafters import DraftModel, PromptLookup
 from .comparison import first_divergence
 from .mechanical import TASKS
+from .methods import METHODS, Bench
 from .prompt import Prompt
 from .suite import load_pair, render
 from .tasks import load_task
@@ -47,15 +46,6 @@ from .tasks import load_task
 #: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks
 #: whose rounding is worse than that of the single pass it is measured on.
 SLACK = 8.0
-#: Every method, and whether it equals plain decoding token for token where the target samples (a draft model
-#: is then verified by rejection sampling: equal in distribution, which the tests check by chi-square).
-METHODS: dict[str, tuple[Callable[[PreTrainedModel], Drafter], bool]] = {
-    "PLD": (lambda draft: PromptLookup(), True),
-    "PLD (transformers' variant)": (lambda draft: PromptLookup(2, 10, variant="transformers"), True),
-    "SpecDec": (lambda draft: DraftModel(draft, 4), False),
-}
-
-
 @dataclass(frozen=True)
 class Mismatch:
     """Where an output first leaves that of plain decoding.
@@ -261,18 +251,18 @@ def _samplings(seeds: int) -> list[Sampling]:
 
 
 def compare_all(
-    target: PreTrainedModel,
-    draft: PreTrainedModel,
+    bench: Bench,
     prompts: Sequence[tuple[str, Sequence[int]]],
     samplings: Sequence[Sampling],
     max_new_tokens: int,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Decode every prompt plainly and by every method of :data:`METHODS`, and compare.
+    """Decode every prompt plainly and by every method of :data:`~specdec_lib.evaluation.methods.METHODS`, and compare.
 
     Parameters
     ----------
-    target, draft : PreTrainedModel
+    bench : Bench
+        The models.
     prompts : sequence of (str, sequence of int)
         Name and token ids.
     samplings : sequence of Sampling
@@ -286,7 +276,8 @@ def compare_all(
         ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those
         that rounding explains; ``mismatches``: each as :class:`Mismatch`.
     """
-    drafters = {name: (make(draft), exact) for name, (make, exact) in METHODS.items()}
+    target = bench.target
+    drafters = {name: (make(bench), exact) for name, (make, exact) in METHODS.items()}
     counts: dict[tuple[str, str], dict[str, Any]] = {}
     mismatches: list[Mismatch] = []
     judge = Judge(target)
@@ -349,7 +340,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    found = compare_all(target, draft, prompts, _samplings(options.seeds), options.max_new_tokens)
+    found = compare_all(Bench(target, draft, tokenizer), prompts, _samplings(options.seeds), options.max_new_tokens)
     bad = sum(not m["explained"] for m in found["mismatches"])
     device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else target.device.type
     place = (

@@ -1,7 +1,7 @@
 """What is counted over many prompts, each metric under its own name.
 
 Counts of one run, or of runs pooled, are :func:`specdec_lib.decoding.steps.metrics`. Here are the averages over
-prompts, the speed-ups, acceptance by position, the oracle, and what flatters copying: loops.
+prompts, the speed-ups, acceptance by position, and what flatters copying: loops.
 """
 from __future__ import annotations
 
@@ -100,24 +100,6 @@ def greedy_agreement(draft: PreTrainedModel, prompt: Sequence[int], tokens: Sequ
     ids = torch.tensor([[*prompt, *tokens]], device=draft.device)
     best = draft(ids, use_cache=False).logits[0, len(prompt) - 1: -1].argmax(-1).cpu().numpy()
     return best == np.asarray(tokens)
-
-
-def oracle_calls(agreement: np.ndarray) -> int:
-    """Target calls of an oracle that drafts exactly as far as the target will agree.
-
-    Let S be the set of positions where the draft's greedy token is not the target's. The oracle needs one call more
-    than S has members (SpecDec++, Lemma 2.1), and as many as S has if the last position is in S: the correction of the
-    call before is then the last token.
-
-    Parameters
-    ----------
-    agreement : bool array, shape (n,)
-        One entry for each token the oracle has to produce.
-    """
-    agreement = np.asarray(agreement, dtype=bool)
-    if agreement.size == 0:
-        return 0
-    return int((~agreement).sum()) + int(agreement[-1])
 
 
 def ends_in_loop(tokens: Sequence[int], repeats: int = LOOP_REPEATS, longest: int = 32) -> bool:

@@ -89,9 +89,9 @@ class Recipe:
     tasks: int = 40_000
     task_rows: float = 0.75
     target_steps: int = 2000
-    draft_steps: int = 1000
+    draft_steps: int = 600
     qwen_steps: int = 700
-    distill_share: float = 0.5
+    distill_share: float = 1 / 3
     muon_rate: float = 6e-3
     adamw_rate: float = 2e-3
     decay_share: float = 0.3

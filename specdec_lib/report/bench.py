@@ -28,7 +28,7 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden
 from specdec_lib.evaluation import costs, mechanical
-from specdec_lib.report import bench_retrieval, provenance
+from specdec_lib.report import bench_dense, bench_retrieval, provenance
 from specdec_lib.report.files import write_atomic
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
@@ -244,7 +244,7 @@ def main(argv: list[str] | None = None) -> int:
     # Forwards this small gain little from a second thread and lose much when another program takes its core.
     torch.set_num_threads(1)
     rows = loop_overhead(2 if args.quick else 20) + prompt_lookup(50 if args.quick else 500)
-    rows += prompt_lookup_plus(args.quick) + bench_retrieval.rows(args.quick)
+    rows += prompt_lookup_plus(args.quick) + bench_retrieval.rows(args.quick) + bench_dense.rows(args.quick)
     rows = (end_to_end(1, 1, 32) if args.quick else end_to_end(4, 3, 96)) + rows
     write_atomic(args.out, json.dumps({"rows": rows, "provenance": provenance.collect()}, indent=1) + "\n")
     width = max(len(r["name"]) for r in rows)

@@ -99,8 +99,8 @@ def _one_search_each(tokens, suffixes, context, count, max_ngram, min_ngram):
     return 0, 0, 0
 
 
-def _row(name: str, unit: str, ours: list[float], peers: list[float] | None = None, peer: str | None = None,
-         higher_is_better: bool = False) -> dict:
+def measured_row(name: str, unit: str, ours: list[float], peers: list[float] | None = None,
+                 peer: str | None = None, higher_is_better: bool = False) -> dict:
     """A row as :func:`specdec_lib.report.bench.row` makes them; peer and ratio are None where there is no
     peer."""
     ratios = None if peers is None else np.asarray(ours) / np.asarray(peers)
@@ -112,7 +112,8 @@ def _row(name: str, unit: str, ours: list[float], peers: list[float] | None = No
             "samples": len(ours), "device": provenance.device_class()}
 
 
-def _microseconds(run: Callable[[], object]) -> float:
+def microseconds(run: Callable[[], object]) -> float:
+    """How long ``run`` takes by the clock."""
     began = time.perf_counter()
     run()
     return 1e6 * (time.perf_counter() - began)
@@ -123,14 +124,14 @@ def _search(label: str, index: SuffixIndex, contexts: list[list[int]]) -> dict:
     # Not in turns on each context: the second would find in the processor's cache what the first has read.
     for begin in range(0, len(contexts), _BLOCK):
         block = contexts[begin: begin + _BLOCK]
-        ours += [_microseconds(lambda: index.longest(context, MAX_NGRAM)) for context in block]
+        ours += [microseconds(lambda: index.longest(context, MAX_NGRAM)) for context in block]
         peers += [
-            _microseconds(
+            microseconds(
                 lambda: _one_search_each(index.store.tokens, index.suffixes, np.array(context[-MAX_NGRAM:]),
                                          MAX_NGRAM, MAX_NGRAM, MIN_NGRAM)) for context in block
         ]
-    return _row(f"suffix_search_us_{label}", "µs", ours, peers, "one search for each length, as REST's "
-                                                                "Algorithm 1")
+    return measured_row(f"suffix_search_us_{label}", "µs", ours, peers,
+                        "one search for each length, as REST's Algorithm 1")
 
 
 def _trie(drafter: Rest) -> None:
@@ -150,7 +151,7 @@ def _draft(label: str, index: SuffixIndex, contexts: list[list[int]]) -> list[di
         for number, tokens in enumerate([*contexts[:50], *contexts]):
             context = Context(tokens, 0, _VOCABULARY, Sampling())
             tree: list[DraftTree] = []
-            spent = _microseconds(lambda: tree.append(drafter.propose(context, 1000)))
+            spent = microseconds(lambda: tree.append(drafter.propose(context, 1000)))
             if number < 50:  # these compile
                 _trie(drafter)
                 continue
@@ -158,15 +159,15 @@ def _draft(label: str, index: SuffixIndex, contexts: list[list[int]]) -> list[di
             nodes.append(len(tree[0]))
             if nodes[-1]:
                 lists = tree[0].tokens, tree[0].parents
-                tries.append(_microseconds(lambda: _trie(drafter)))
-                trees.append(_microseconds(lambda: DraftTree.unchecked(*lists)))
+                tries.append(microseconds(lambda: _trie(drafter)))
+                trees.append(microseconds(lambda: DraftTree.unchecked(*lists)))
                 matches.append(drafter.last.stop - drafter.last.start)
         parts = {
             name: np.percentile(spent, [50, 99]).tolist()
             for name, spent in (("trie_us", tries), ("tree_us", trees))
         }
         rows.append(
-            _row(f"rest_draft_us_{label}{suffix}", "µs", together) | parts
+            measured_row(f"rest_draft_us_{label}{suffix}", "µs", together) | parts
             | {"matches": np.percentile(matches, [50, 99]).tolist(), "nodes_mean": float(np.mean(nodes))})
     return rows
 
@@ -228,7 +229,7 @@ def rows(quick: bool = False) -> list[dict]:
             done += _draft(label, index, contexts)
     last = rates[list(sizes)[-1]]
     done.append(
-        _row("suffix_build_mtok_per_s", "Mtok/s", [last["mtok_per_s"]], higher_is_better=True)
+        measured_row("suffix_build_mtok_per_s", "Mtok/s", [last["mtok_per_s"]], higher_is_better=True)
         | {"sizes": rates})
-    done.append(_row("suffix_bytes_per_token", "B/token", [bytes_per_token]))
+    done.append(measured_row("suffix_bytes_per_token", "B/token", [bytes_per_token]))
     return done

@@ -25,6 +25,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 PARTS = {"draft": "#e69f00", "verify": "#7f7f7f", "commit": "#0072b2"}
 """Parts of a step's time and their colours."""
 
+_HATCHES = ("", "////", "....", "xxxx")
 _DASHES = ("-", "--", ":", "-.")
 
 
@@ -133,6 +134,45 @@ def panels(
             ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center", va="center", color="#666666")
             ax.set_xticks([])
     _legend(figure, axes[0])
+    return figure
+
+
+def bar_panels(
+    groups: Sequence[str],
+    content: Mapping[str, Mapping[str, Sequence[float]]],
+    ylabel: str,
+    reference: float | None = None,
+) -> Figure:
+    """Draw panels of grouped bars in two columns, with one scale and one legend.
+
+    Parameters
+    ----------
+    groups : sequence of str
+        Labels on the x axis, the same in every panel.
+    content : mapping
+        By title of the panel: by label, one height a group. A label is a method, or ``"method, variant"``, which
+        has the method's colour and is hatched.
+    ylabel : str
+    reference : float, optional
+        Height of a dashed line.
+    """
+    columns = min(2, len(content))
+    count = -(-len(content) // columns)
+    figure, axes = figures.new(6.4, 2.4 * count + 0.5, columns, count, sharey=True, squeeze=False)
+    for place, (ax, (title, heights)) in enumerate(zip(axes.flat, content.items(), strict=False)):
+        for number, (label, values) in enumerate(heights.items()):
+            method, _, variant = label.partition(", ")
+            x = [group - 0.4 + 0.8 * (number + 0.5) / len(heights) for group in range(len(groups))]
+            ax.bar(x, values, 0.74 / len(heights), label=label, color=figures.color(method), edgecolor="white",
+                   linewidth=0, hatch=_HATCHES[number % len(_HATCHES)] if variant else None)
+        ax.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
+        ax.set(title=title, ylabel="" if place % columns else ylabel)
+        ax.grid(axis="x", visible=False)
+        if reference is not None:
+            ax.axhline(reference, color="#444444", linestyle="--", linewidth=1)
+    for ax in axes.flat[len(content):]:
+        ax.set_visible(False)
+    _legend(figure, list(axes.flat[: len(content)]))
     return figure
 
 

@@ -7,17 +7,20 @@ import gzip
 import hashlib
 import json
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from specdec_lib import datastores, paths
-from specdec_lib.datastores import StoreError, SuffixIndex, TokenStore
+from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore, files
+from specdec_lib.datastores.dense import FOLDER
+from specdec_lib.datastores.states import COVERS
 from specdec_lib.evaluation import corpus
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def _open_text(path: Path) -> TextIO:
@@ -122,9 +125,68 @@ def describe(path: Path) -> str:
                      "bytes a token with the tokens")
     except StoreError as error:
         lines.append(f"suffix array        none: {error}")
+    try:
+        dense = DenseIndex.open(store, device="cpu")
+        explained = dense.explained_variance[: dense.dims].sum()
+        built = dense.manifest
+        lines.append(f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} "
+                     f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
+                     f"bytes a state, model {(built['model'] or 'unknown')[:12]}")
+    except (StoreError, ImportError) as error:
+        lines.append(f"dense index         none: {error}")
     lines += ["source              "
               f"{', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
     return "\n".join(lines)
+
+
+def _add_dense_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("dense index")
+    group.add_argument("--model", default="pocket", help="whose states are indexed: pocket, a directory or a "
+                                                         "name on the hub (default: %(default)s)")
+    group.add_argument("--device", default="auto", help="where the model runs (default: %(default)s)")
+    group.add_argument("--dtype", default="auto", help="as which it is loaded, float32 or bfloat16 say")
+    group.add_argument("--dims", type=int, default=64, help="principal components kept (default: "
+                                                            "%(default)s)")
+    group.add_argument("--factory", default="Flat", help="FAISS factory string, Flat, IVF1024,Flat, "
+                                                         "IVF1024,PQ16x8 or HNSW32 say (default: "
+                                                         "%(default)s)")
+    group.add_argument("--nprobe", type=int, help="lists searched of an IVF index")
+    group.add_argument("--ef-search", type=int, help="candidates searched of an HNSW index")
+    group.add_argument("--window", type=int, default=1024, help="tokens run at once (default: %(default)s)")
+    group.add_argument("--cover", choices=COVERS, default="truncate",
+                       help="what of a longer document is embedded: its first window, or overlapping windows "
+                            "over all of it (default: %(default)s)")
+    group.add_argument("--max-states", type=int, help="stop after so many states")
+    group.add_argument("--keep-states", action="store_true", help="keep the hidden states beside the store")
+
+
+def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namespace) -> DenseIndex:
+    """Embed a store and index its states; interrupted, the same call continues after the last whole shard.
+
+    The states lie in ``<path>.states`` until the index is built.
+
+    Parameters
+    ----------
+    path : path
+        Folder of the store.
+    model : PreTrainedModel
+    options : argparse.Namespace
+        ``dims``, ``factory``, ``nprobe``, ``ef_search``, ``window``, ``cover``, ``max_states``,
+        ``keep_states``.
+    """
+    from specdec_lib.models.embedding import embed_store
+
+    store, place = TokenStore.open(path), files.beside(path, ".states")
+    # A wrong word is told before the long run.
+    datastores.faiss_index.search_index(options.dims, options.factory)
+    states = embed_store(model, store, place, window=options.window, cover=options.cover,
+                         max_states=options.max_states)
+    index = datastores.build_dense_index(store.path / FOLDER, states, store, dims=options.dims,
+                                         factory=options.factory, nprobe=options.nprobe,
+                                         ef_search=options.ef_search)
+    if not options.keep_states:
+        shutil.rmtree(place)
+    return index
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,8 +195,8 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it "
                                               "continues")
     build.add_argument("path", type=Path, help="folder of the store")
-    build.add_argument("--tokenizer", default="pocket", help="pocket, a directory or a name on the hub "
-                                                             "(default: %(default)s)")
+    build.add_argument("--tokenizer", help="pocket, a directory or a name on the hub (default: the model's "
+                                           "with --dense, else pocket)")
     build.add_argument("--python-library", choices=corpus.SPLITS, help="modules of the Python standard "
                                                                        "library of one side")
     build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one "
@@ -144,6 +206,12 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--field", default="text", help="the text's name in JSON lines (default: %(default)s)")
     build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed "
                                                       "this many")
+    build.add_argument("--dense", action="store_true", help="add a dense index of a model's hidden states")
+    _add_dense_options(build)
+    dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it "
+                                              "continues")
+    dense.add_argument("path", type=Path, help="folder of the store")
+    _add_dense_options(dense)
     for name, text in (("info", "say what a store "
                                 "holds"), ("verify", "compare every byte with the checksums")):
         one = commands.add_parser(name, help=text)
@@ -164,9 +232,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer else None
+    name = getattr(options, "tokenizer", None)
+    tokenizer, model = load_tokenizer(name) if name else None, None
     if options.command == "build":
         texts = Texts(options.python_library, options.text, options.jsonl, options.field)
+    if options.command == "dense" or getattr(options, "dense", False):
+        from specdec_lib.models.loading import load_model
+
+        model, own = load_model(options.model, options.device, options.dtype)
+        tokenizer = own if tokenizer is None else tokenizer
+    if options.command == "build":
+        tokenizer = load_tokenizer("pocket") if tokenizer is None else tokenizer
         datastores.build_from_texts(options.path,
                                     texts,
                                     tokenizer,
@@ -181,11 +257,14 @@ def _run(options: argparse.Namespace) -> None:
                                wide=options.u32,
                                starts_with=options.starts_with)
     store = TokenStore.open(options.path, tokenizer)
+    if model is not None:
+        add_dense_index(options.path, model, options)
     if options.command == "verify":
+        store.verify()
         if (store.path / datastores.suffix_array.MANIFEST).exists():
             SuffixIndex.open(store).verify()
-        else:
-            store.verify()
+        if (store.path / FOLDER).is_dir():
+            DenseIndex.open(store, device="cpu").verify()
         print("every file is as it was built")
     else:
         print(describe(options.path))

@@ -81,14 +81,15 @@ def marker(method: str) -> str:
     return _MARKERS[order.index(method) % len(_MARKERS)] if method in order else "o"
 
 
-def new(width: float = 6.4, height: float = 3.6, columns: int = 1, **kwargs: Any) -> tuple[Figure, Any]:
+def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1,
+        **kwargs: Any) -> tuple[Figure, Any]:
     """Return a figure and its axes; ``kwargs`` go to ``matplotlib.pyplot.subplots``.
 
     The figure is closed for pyplot, so that Jupyter shows it once: as the value of the cell that returns it.
     """
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, columns, figsize=(width, height), **kwargs)
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height), **kwargs)
     plt.close(figure)
     return figure, axes
 

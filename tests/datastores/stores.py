@@ -10,8 +10,11 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
+from transformers import PreTrainedModel
+
 from specdec_lib import datastores
 from specdec_lib.datastores import files
+from specdec_lib.models.embedding import embed_store
 
 #: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
 WIDTHS = [(3, (0, 1, 2)), (300, (0, 255, 256, 299)), (65535, (0, 1, 65534)),
@@ -29,15 +32,28 @@ def document_lists(ids: Sequence[int], max_documents: int = 6, max_length: int =
 
 
 @contextmanager
-def build(documents: list[list[int]], vocabulary: int, **options) -> Iterator[datastores.SuffixIndex]:
+def scratch() -> Iterator[Path]:
+    """A folder in memory."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder, \
             patch.object(files.os, "fsync", lambda handle: None):
-        store = datastores.build_tokens(Path(folder) / "store",
-                                        documents,
-                                        vocabulary,
-                                        progress=False,
-                                        **options)
+        yield Path(folder)
+
+
+@contextmanager
+def build(documents: list[list[int]], vocabulary: int, **options) -> Iterator[datastores.SuffixIndex]:
+    with scratch() as folder:
+        store = datastores.build_tokens(folder / "store", documents, vocabulary, progress=False, **options)
         yield datastores.build_suffix_array(store, progress=False)
+
+
+def dense(documents: list[list[int]], model: PreTrainedModel, folder: Path,
+          **options) -> datastores.DenseIndex:
+    """A store of documents and the dense index of a model's states over it, opened on the CPU."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    store = datastores.build_tokens(folder / "store", documents, vocabulary, progress=False)
+    window = min(1024, model.config.max_position_embeddings)
+    states = embed_store(model, store, folder / "states", window=window, dtype="float32", progress=False)
+    return datastores.build_dense_index(store.path / "dense", states, progress=False, **options)
 
 
 def scan(documents: list[list[int]], context: list[int], max_ngram: int) -> tuple[int, list[int]]:

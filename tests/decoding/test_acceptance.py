@@ -16,7 +16,8 @@ from specdec_lib.decoding import acceptance, loop
 from specdec_lib.decoding.acceptance import acceptance_probability, exact_match, rejection, residual
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.sampling import DRAFT, distribution, invert_cdf
-from specdec_lib.drafters import DraftModel
+from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
+from tests.chaos import head_of
 from tests.families import build, perturbed
 
 #: Standard deviations that a right rule stays below and a wrong one exceeds.
@@ -194,12 +195,13 @@ def exact(pair):
     return {cell: p for cell, p in found.items() if p > 0}
 
 
-def emitted(target, drafter, runs: int) -> tuple[Counter, list[int]]:
+def emitted(target, drafter, runs: int, beyond: int = 0) -> tuple[Counter, list[int]]:
+    """The first NEW tokens of outputs that are ``beyond`` longer, counted."""
     counts: Counter = Counter()
     accepted = []
     for seed in range(runs):
-        run = generate(target, START, drafter, Sampling(HOT.temperature, HOT.top_p, seed=seed), NEW)
-        counts[tuple(run.tokens)] += 1
+        run = generate(target, START, drafter, Sampling(HOT.temperature, HOT.top_p, seed=seed), NEW + beyond)
+        counts[tuple(run.tokens[:NEW])] += 1
         accepted += [step.accepted for step in run.steps if step.drafted]
     return counts, accepted
 
@@ -216,6 +218,46 @@ def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):
     )
     counts, _ = emitted(pair[0], DraftModel(pair[1], 2), 1200)
     assert surprise(counts, exact) > WRONG
+
+
+ADAPTIVE = {
+    "heuristic": lambda draft: AdaptiveDraftModel(draft, stopping.Heuristic(1)),
+    "fitted confidence": lambda draft: AdaptiveDraftModel(draft, stopping.FittedConfidence(0.3)),
+    "cumulative confidence": lambda draft: AdaptiveDraftModel(draft, stopping.CumulativeConfidence(0.8)),
+    "entropy": lambda draft: AdaptiveDraftModel(draft, stopping.Entropy(1.0)),
+    "predicted rejection": lambda draft: SpecDecPP(draft, head_of(draft), 0.3, 1),
+    "predicted rejection, newest": lambda draft: SpecDecPP(draft, head_of(draft), 0.3, 1, check_newest=True),
+}
+
+
+@pytest.mark.parametrize("rule", ADAPTIVE)
+def test_stopping_early_keeps_the_target_distribution_end_to_end(pair, exact, rule):
+    drafter, drafted = ADAPTIVE[rule](pair[1]), set()
+    propose = drafter.propose
+
+    def watched(context, limit):
+        tree = propose(context, limit)
+        drafted.add(len(tree) if limit == NEW - 1 else None)
+        return tree
+
+    drafter.propose = watched
+    counts, _ = emitted(pair[0], drafter, 1200, beyond=1)
+    assert len(drafted - {None}) > 1, "drafts of different lengths must occur for the test to say something"
+    assert surprise(counts, exact) < RIGHT
+
+
+def test_withdrawing_an_unlikely_token_is_found_out(pair, exact):
+    drafter = AdaptiveDraftModel(pair[1], stopping.Confidence(0.35))
+    propose = drafter.propose
+
+    def withdrawing(context, limit):
+        tree = propose(context, limit)
+        rows = tree.probabilities
+        likely = len(tree) and float(rows[-1][tree.tokens[-1]]) >= 0.35
+        return tree if likely else tree.truncated(len(tree) - 1)
+
+    drafter.propose = withdrawing
+    assert surprise(emitted(pair[0], drafter, 3000)[0], exact) > WRONG
 
 
 class Bush:

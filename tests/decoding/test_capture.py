@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specdec_lib import Capture, DraftTree, UnsupportedModel, generate, record
+from specdec_lib.decoding.contract import LAST
 from specdec_lib.decoding.target import Target
 from tests.chaos import Chaos
 from tests.families import SERVED, build, prompt
@@ -62,6 +63,16 @@ def test_attention_rows_equal_those_of_eager_attention(library, family):
         torch.testing.assert_close(target.attention(), expected, rtol=0, atol=1e-5)
 
     run_with_tree_commits(model, Capture(heads=HEADS), check)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_last_layer_has_a_name_of_its_own(library, family):
+    def check(target, text):
+        assert torch.equal(target.hidden(LAST), target.hidden(2))
+        assert len(target.hidden(LAST)) == len(text)
+
+    for layers in ((LAST, 2), (2, LAST)):
+        run_with_tree_commits(library[family], Capture(layers=layers), check)
 
 
 def test_heads_come_in_the_order_asked_for(llama):
@@ -127,7 +138,7 @@ def test_the_model_is_left_as_it_was_when_a_drafter_raises(llama, drafter):
     "capture, says",
     [
         (Capture(layers=(3,)), "layer is 3; expected 0 .* to 2"),
-        (Capture(layers=(1, -1)), "layer is -1"),
+        (Capture(layers=(1, -2)), "layer is -2"),
         (Capture(heads=((2, 0),)), r"head \(2, 0\): expected a block from 0 to 1"),
         (Capture(heads=((0, 0), (1, 4))), r"head \(1, 4\): expected a head from 0 to 3"),
         (Capture(layers=(1,), heads=((0, -1),)), r"head \(0, -1\)"),

@@ -9,12 +9,13 @@ import torch
 from safetensors.torch import save_file
 
 from specdec_lib import Capture, Sampling, Trace, generate, record, replay
+from specdec_lib.decoding.contract import LAST
 from specdec_lib.drafters import DraftModel, PromptLookup
 from tests.chaos import FACTORIES, SAMPLING, Chaos
 from tests.families import prompt, tokenizer
 
 NEW = 24
-EVERYTHING = Capture(layers=(0, 1, 2), heads=((0, 1), (1, 3)))
+EVERYTHING = Capture(layers=(0, 1, 2, LAST), heads=((0, 1), (1, 3)))
 
 
 def steps(run) -> list:

@@ -165,6 +165,40 @@ def test_the_released_selection_is_that_of_a_plain_reading(question, seed):
     assert kept == sorted(kept) and len(kept) <= sizes["choices"]
 
 
+@given(questions(), st.integers(1, 12), st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_arbitrary_rows_are_paths_that_the_released_rule_keeps(question, rows, seed):
+    vocabulary, documents, context, sizes = question
+    with build(documents, vocabulary) as index:
+        options = dict(sizes, min_ngram=1, selection="released", seed=seed)
+        whole = propose(Rest(index, **options), context, vocabulary)
+        some = propose(Rest(index, rows=rows, **options), context, vocabulary)
+    kept, all_paths = (set(tree_paths(tree.tokens, tree.parents)) for tree in (some, whole))
+    assert kept <= all_paths and bool(kept) == bool(all_paths)
+    leaves = {path for path in kept if not any(other[:-1] == path for other in kept)}
+    assert len(leaves) <= rows
+    if rows >= len(all_paths):
+        assert kept == all_paths
+
+
+@given(questions(), st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_the_random_selection_takes_whole_continuations_of_different_occurrences(question, seed):
+    vocabulary, documents, context, sizes = question
+    sizes["choices"] = max(sizes["choices"], sizes["length"])
+    with build(documents, vocabulary) as index:
+        tree = propose(Rest(index, min_ngram=1, selection="random", seed=seed, **sizes), context, vocabulary)
+        again = propose(Rest(index, min_ngram=1, selection="random", seed=seed, **sizes), context, vocabulary)
+    every = [tuple(c) for c in continuations(documents, scan(documents, context, sizes["max_ngram"])[1],
+                                             sizes["length"])]
+    kept = set(tree_paths(tree.tokens, tree.parents))
+    leaves = {path for path in kept if not any(other[:-1] == path for other in kept)}
+    room = sizes["choices"] // sizes["length"]
+    assert tree == again and leaves <= set(every) and len(leaves) <= room
+    if len(every) <= room:
+        assert kept == set(full_trie(every))
+
+
 def test_one_match_without_repeats_keeps_all_ten_nodes_under_the_released_rule():
     # The sum of the costs is 1 + 2 + ... + 10 = 55, which is not above 64.
     with build([list(range(30))], 30) as index:
@@ -210,7 +244,10 @@ def test_numbers_below_one_are_refused(name, value):
 def test_unknown_switches_and_impossible_ranges_are_refused(tmp_path):
     with build([[1, 2]], 5) as index:
         for wrong, message in (({"subsample": "random"}, "expected one of lexicographic, uniform"),
-                               ({"selection": "top"}, "expected one of exact, released"),
+                               ({"selection": "top"}, "expected one of exact, released, random"),
+                               ({"selection": "random", "choices": 9}, "choices is 9, length 10"),
+                               ({"rows": 10}, "rows is 10 with selection 'exact'"),
+                               ({"rows": 0, "selection": "released"}, "rows is 0"),
                                ({"min_ngram": 5, "max_ngram": 4}, "min_ngram is 5, max_ngram 4"),
                                ({"seed": -1}, "seed is -1")):
             with pytest.raises(ValueError, match=message):
@@ -252,7 +289,9 @@ def traces(pocket):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("switches", [{}, {"subsample": "uniform", "max_matches": 20, "choices": 16},
-                                      {"selection": "released"}], ids=["exact", "uniform", "released"])
+                                      {"selection": "released"}, {"selection": "random", "length": 8},
+                                      {"selection": "released", "rows": 10, "max_ngram": 64, "min_ngram": 3}],
+                         ids=["exact", "uniform", "released", "random", "rows"])
 def test_rest_emits_the_tokens_of_plain_decoding_and_replays_as_it_runs(pocket, traces, sampling, switches):
     model, _, index = pocket
     accepted = 0

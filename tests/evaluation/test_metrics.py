@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from specdec_lib.evaluation.metrics import (
     acceptance_by_position,
     ends_in_loop,
     greedy_agreement,
-    oracle_calls,
     pooled,
     prompt_mean,
     speedups,
@@ -193,31 +191,6 @@ def test_times_of_a_real_run_add_up(model):
     stats = generate(model, prompt(1, 30), Chaos(prompt(1, 30) + plain), max_new_tokens=20).stats
     parts = [stats[f"{name}_seconds"] for name in ("prefill", "draft", "verify", "commit")]
     assert all(part > 0 for part in parts) and stats["seconds"] == pytest.approx(sum(parts))
-
-
-def fewest_calls(agreement: tuple[bool, ...]) -> int:
-    """Fewest target calls over every choice of draft lengths, by trying them all."""
-    n = len(agreement)
-
-    @cache
-    def calls(done: int) -> int:
-        if done >= n:
-            return 0
-        best = n
-        for length in range(n - done):  # the target adds one token, so more is never needed
-            kept = 0
-            while kept < length and agreement[done + kept]:
-                kept += 1
-            best = min(best, 1 + calls(done + kept + 1))
-        return best
-
-    return calls(0)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.booleans(), max_size=12))
-def test_oracle_calls_equal_the_fewest_over_all_draft_lengths(agreement):
-    assert oracle_calls(np.array(agreement, dtype=bool)) == fewest_calls(tuple(agreement))
 
 
 def test_greedy_agreement_marks_where_the_draft_would_say_the_same(model):

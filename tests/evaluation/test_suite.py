@@ -207,25 +207,6 @@ def test_every_method_is_timed_on_every_prompt(model, recordings):
             assert all(run.prefill_seconds > 0 for run in repeat)
 
 
-def test_expected_tokens_is_the_mean_of_the_truncated_geometric_law():
-    for alpha in (0.0, 0.3, 0.8):
-        for length in (1, 4, 9):
-            mean = (
-                sum(k * alpha ** (k - 1) * (1 - alpha) for k in range(1, length + 1))
-                + (length + 1) * alpha**length
-            )
-            assert costs.expected_tokens(alpha, length) == pytest.approx(mean)
-    assert costs.expected_tokens(1.0, 7) == 8
-
-
-def test_latency_is_the_time_of_all_forwards_over_the_tokens():
-    drafted, calls, tokens = 60, 20, 65  # so discarded = drafted + calls - tokens
-    direct = (0.25 * drafted + 3.0 * calls) / tokens
-    assert costs.latency(0.25, 3.0, (drafted + calls - tokens) / tokens, calls / tokens) == pytest.approx(
-        direct
-    )
-
-
 def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
     for name, own in (("a", tokenizer), ("b", pocket_data.train_tokenizer([TEXT[::-1]], 300, 512))):
         model.save_pretrained(tmp_path / name)
@@ -315,3 +296,15 @@ def test_descriptions_are_counts_and_means(recordings):
     assert got["new_tokens"] * 4 == sum(len(r.trace.tokens) for r in recordings)
     assert got["ended"] * 4 == sum(r.trace.tokens[-1] == 0 for r in recordings)
     assert got["looped"] * 4 == sum(r.looped for r in recordings)
+
+
+def test_counts_and_widths_are_those_of_the_steps(recordings):
+    run = replay(recordings[0].trace, PromptLookup(num_tokens=3))
+    steps = [replace(s, draft_seconds=0.5, verify_seconds=1.0 + s.drafted) for s in run.steps]
+    slow, quick = replace(run, steps=steps), replace(run, steps=[replace(s, draft_seconds=0.1) for s in steps])
+    forwards, seconds = costs.forward_counts([slow])
+    drafted = sum(s.drafted for s in steps)
+    assert forwards.tolist() == [[drafted, len(steps)]]
+    assert seconds == pytest.approx([sum(0.5 + 1.0 + s.drafted + s.commit_seconds for s in steps)])
+    assert costs.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
+    assert costs.fastest({"PLD": [[slow], [quick]]}) == {"PLD": [quick]}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from specdec_lib.__main__ import main
-from specdec_lib.datastores import SuffixIndex, TokenStore
+from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
 from specdec_lib.report.datastore_cli import Texts, load_tokenizer
 from tests.datastores.test_rest_import import CHUNKS, write_idx
 
@@ -77,3 +77,45 @@ def test_a_side_of_the_standard_library_is_read_again_with_each_iteration():
     texts = Texts("heldout", [], [], "text")
     assert list(texts) == list(texts) and len(list(texts)) > 5
     assert json.dumps(texts.sources())
+
+
+SMALL = ["--max-states", "120", "--dims", "8", "--window", "64", "--device", "cpu"]
+
+
+def test_build_info_and_verify_of_a_store_with_a_dense_index(inputs, capsys):
+    path = inputs / "store"
+    words = ["build", str(path), "--text", str(inputs / "a.txt"), "--jsonl", str(inputs / "b.jsonl.gz"),
+             "--field", "output"]
+    assert main(["datastore", *words, "--dense", *SMALL]) == 0
+    built = capsys.readouterr().out
+    index = DenseIndex.open(path, device="cpu", tokenizer=load_tokenizer("pocket"))
+    assert f"dense index         {len(index):,} states, 320 values in 8" in built
+    # The last token of each document has no state: nothing follows it.
+    assert len(index) == index.store.count - len(index.store)
+    assert main(["datastore", "info", str(path)]) == 0
+    assert capsys.readouterr().out == built
+    assert main(["datastore", "verify", str(path)]) == 0
+    data = bytearray((index.path / "index.faiss").read_bytes())
+    data[-1] ^= 1
+    (index.path / "index.faiss").write_bytes(data)
+    assert main(["datastore", "verify", str(path)]) == 2
+    assert "index.faiss was altered" in capsys.readouterr().err
+    assert main(["datastore", "dense", str(path), *SMALL, "--factory", "HNSW4", "--keep-states"]) == 0
+    assert "HNSW4" in capsys.readouterr().out
+    assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.states"]
+
+
+@pytest.mark.parametrize("words, message", [
+    (["dense", "{}/none"], "no datastore at"),
+    (["dense", "{}/store", "--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
+    (["dense", "{}/store", "--model", "{}/none"], "no model in"),
+    (["dense", "{}/store", "--window", "4096"], "window is 4096 with a prefix of 0, the model's context"),
+    (["dense", "{}/store", "--device", "abacus"], "device is 'abacus'"),
+])
+def test_errors_of_the_dense_index_are_one_sentence_and_leave_the_store(inputs, capsys, words, message):
+    assert main(["datastore", "build", str(inputs / "store"), "--text", str(inputs / "a.txt")]) == 0
+    assert main(["datastore", *(word.format(inputs) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+    assert [p.name for p in inputs.glob("store*")] == ["store"]
+    TokenStore.open(inputs / "store").verify()

@@ -1,0 +1,395 @@
+"""Dense retrieval: which stored positions had a hidden state like the current one (DReSD, section 3).
+
+An index is a folder. ``index.faiss`` is one FAISS index that takes hidden states as the model gives them: the
+reduction (:mod:`specdec_lib.datastores.reduction`) and the search behind it, so that any program with FAISS
+can use it. ``positions.npy`` says for each of its rows where the continuation starts in the token store;
+``explained_variance.npy`` is what the components explain; ``dense.json`` is the manifest. Its usual place is
+inside the folder of its token store.
+
+A row's key is the state of a token, its position that of the token after it. The last token of a document has
+none after it and is not stored; before the end of a document continuations are shorter, and never run on into
+the next one.
+"""
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from . import faiss_index, files
+from .exact_search import TorchSearch
+from .files import StoreError
+from .reduction import EPSILON, Moments, Reduction, check_states, fit
+from .states import StateSource
+from .tokens import TokenStore
+
+if TYPE_CHECKING:
+    import faiss
+    from transformers import PreTrainedTokenizerBase
+
+FORMAT, VERSION = "specdec-lib dense index", 1
+MANIFEST = "dense.json"
+#: Folder of the index within that of its token store.
+FOLDER = "dense"
+DEVICES = ("auto", "cpu", "cuda")
+_FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
+
+
+def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
+    """States of ``sample`` rows spread evenly over the source; all, where it has no more."""
+    total, first = len(source), 0
+    for _, states in source:
+        rows = np.arange(first, first + len(states))
+        first += len(states)
+        yield states if total <= sample else states[(rows + 1) * sample // total > rows * sample // total]
+
+
+def build_dense_index(path: str | Path, source: StateSource, store: TokenStore | str | Path | None = None, *,
+                      dims: int = 64, factory: str = "Flat", zscore: bool = True, normalise: bool = True,
+                      eps: float = EPSILON, sample: int = 1_000_000, nprobe: int | None = None,
+                      ef_search: int | None = None, progress: bool = True) -> DenseIndex:
+    """Reduce hidden states and index them.
+
+    The work is done in ``<path>.partial`` and renamed at the end; an index that is already at ``path`` stays
+    until then. The source is read twice, three times where the index is trained; memory holds the index, and
+    ``sample`` reduced states while it is trained.
+
+    Parameters
+    ----------
+    path : path
+        Folder of the index.
+    source : States or ArrayStates
+        Positions and states.
+    store : TokenStore or path, optional
+        What the positions are of; by default the store in whose folder the index lies.
+    dims : int
+        Principal components kept.
+    factory : str
+        As for :func:`~specdec_lib.datastores.faiss_index.search_index`.
+    zscore, normalise, eps
+        As for :func:`~specdec_lib.datastores.reduction.fit`.
+    sample : int
+        States that mean, deviation, components and lists are estimated from, spread evenly over the source
+        (the paper: about a million drawn at random; its code: the first million).
+    nprobe, ef_search : int, optional
+        Kept in the FAISS file; see :func:`~specdec_lib.datastores.faiss_index.set_effort`.
+    progress : bool
+        Show a bar.
+
+    Raises
+    ------
+    ValueError
+        If there are no states, too few for the factory string, a value is not finite, a position has no
+        continuation, or a parameter is out of range.
+    StoreError
+        If the store cannot be opened.
+    StoreBusy
+        If another process is building this index.
+    OSError
+        If the disk is full, say. What was at ``path`` stays.
+    """
+    path = Path(path).expanduser()
+    store = _store_of(path, store)
+    if not isinstance(sample, int) or sample < 1:
+        raise ValueError(f"sample is {sample!r}; expected a whole number, 1 or more")
+    if not isinstance(dims, int) or not 1 <= dims <= source.width:
+        raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, "
+                         f"{source.width}")
+    if not len(source):
+        raise ValueError("there are no states to index; expected at least one")
+    inner = faiss_index.search_index(dims, factory)
+    faiss_index.set_effort(inner, nprobe, ef_search)
+    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists and is no dense index; give the name of a new folder, or of an "
+                         "index to replace")
+    with files.BuildLock(path):
+        files.recover(path)
+        partial = files.beside(path, ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            _build(partial, source, store, inner, dims, factory, zscore, normalise, eps, sample, progress)
+            files.flush_folder(partial)
+            files.swap_in(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    return DenseIndex.open(path, store, device="cpu")
+
+
+def _build(folder: Path, source: StateSource, store: TokenStore, inner: faiss.Index, dims: int, factory: str,
+           zscore: bool, normalise: bool, eps: float, sample: int, progress: bool) -> None:
+    with tqdm(desc="dense index", unit=" states", unit_scale=True, disable=not progress,
+              total=len(source) + min(sample, len(source)) * (1 if inner.is_trained else 2)) as bar:
+        moments = Moments()
+        for states in _sampled(source, sample):
+            moments.add(states)
+            bar.update(len(states))
+        reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
+        if not inner.is_trained:
+            _train(inner, source, reduction, sample, factory, bar)
+        whole = faiss_index.chain(reduction, inner)
+        positions = np.empty(len(source), np.int64)
+        for places, states in source:
+            _check_positions(places, store)
+            positions[whole.ntotal: whole.ntotal + len(places)] = places
+            whole.add(np.ascontiguousarray(check_states(states, source.width)))
+            bar.update(len(states))
+    with (folder / "index.faiss").open("wb") as file:
+        writer = faiss_index.load_faiss().PyCallbackIOWriter(lambda data: files.write(file, data))
+        faiss_index.load_faiss().write_index(whole, writer)
+        files.flush(file)
+    files.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
+    files.write_array(folder / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
+    files.write_json(folder / MANIFEST, {
+        "format": FORMAT, "version": VERSION, "rows": len(positions), "width": source.width, "dims": dims,
+        "factory": factory, "zscore": zscore, "normalise": normalise, "eps": eps,
+        "sample": min(sample, len(positions)), "model": source.model,
+        "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
+        "states": {name: value for name, value in getattr(source, "manifest", {}).items()
+                   if name in ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")},
+        "files": {name: files.describe(folder / name) for name in _FILES}})
+
+
+def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample: int, factory: str,
+           bar: tqdm) -> None:
+    keys = []
+    for states in _sampled(source, sample):
+        keys.append(reduction.apply(states))
+        bar.update(len(states))
+    joined = np.concatenate(keys)
+    ivf = faiss_index.inner_ivf(inner)
+    if ivf is not None and ivf.nlist > len(joined):
+        raise ValueError(f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected "
+                         "no more lists than states, better 1 for each 39: say "
+                         f"'IVF{max(1, len(joined) // 39)}'")
+    try:
+        inner.train(joined)
+    except RuntimeError as error:
+        raise ValueError(f"factory is {factory!r}, which {len(joined)} states cannot train; expected more "
+                         f"states or a smaller index ({str(error).rpartition(': ')[2]})") from None
+
+
+def _check_positions(positions: np.ndarray, store: TokenStore) -> None:
+    inside = (positions >= 0) & (positions < len(store.tokens))
+    if not inside.all() or (store.tokens[positions] == store.vocabulary).any():
+        wrong = positions[~inside] if not inside.all() else positions[
+            store.tokens[positions] == store.vocabulary]
+        raise ValueError(f"position {int(wrong[0])} holds no token of {store.path}; expected the position of "
+                         "the token after each state's own, within its document")
+
+
+def _store_of(path: Path, store: TokenStore | str | Path | None) -> TokenStore:
+    if isinstance(store, TokenStore):
+        return store
+    return TokenStore.open(path.parent if store is None else store)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseIndex:
+    """Keys of hidden states, each with the position of its continuation in a token store.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    store : TokenStore
+    manifest : dict
+    index : faiss.IndexPreTransform
+        Takes hidden states, gives rows.
+    positions : int64 array, shape (rows,)
+        Where each row's continuation starts in ``store.tokens``; read-only.
+    backend : {"faiss-cpu", "faiss-gpu", "torch-cuda"}
+        What searches: chosen when the index is opened.
+    """
+
+    path: Path
+    store: TokenStore
+    manifest: dict[str, Any]
+    index: Any
+    positions: np.ndarray
+    backend: str
+    _torch: TorchSearch | None = None
+
+    @classmethod
+    def open(cls, path: TokenStore | str | Path, store: TokenStore | str | Path | None = None, *,
+             device: str = "auto", tokenizer: PreTrainedTokenizerBase | None = None,
+             model: str | None = None) -> DenseIndex:
+        """Open a finished index.
+
+        Parameters
+        ----------
+        path : path or TokenStore
+            Folder of the index, or a token store (or its folder) with an index in ``dense`` inside it.
+        store : TokenStore or path, optional
+            By default the store in whose folder the index lies.
+        device : {"auto", "cpu", "cuda"}
+            ``"cuda"``: FAISS on the GPU where it was built for one, an exact search by torch elsewhere.
+            ``"auto"``: that where there is a GPU, FAISS on the CPU elsewhere.
+        tokenizer : PreTrainedTokenizerBase, optional
+            Refuse a store whose tokens are another tokenizer's.
+        model : str, optional
+            :func:`~specdec_lib.models.fingerprint.fingerprint` of the target: refuse an index of another
+            model's states.
+
+        Raises
+        ------
+        StoreError
+            If there is none, or it is truncated, of another version, tokenizer, model or of other tokens.
+        ValueError
+            If the device is unknown or not there.
+        ImportError
+            If FAISS is not installed.
+        """
+        if device not in DEVICES:
+            raise ValueError(f"device is {device!r}; expected one of {', '.join(DEVICES)}")
+        if isinstance(path, TokenStore):
+            path, store = path.path, path
+        path = Path(path).expanduser()
+        if not (files.present(path) / MANIFEST).is_file() and files.present(path / FOLDER).is_dir():
+            path = path / FOLDER
+        folder = files.present(path)
+        about = files.read_json(folder / MANIFEST)
+        if about is None or about.get("format") != FORMAT:
+            raise StoreError(f"{path} has no dense index: build one with 'python -m specdec_lib datastore "
+                             "build --dense', or with specdec_lib.datastores.build_dense_index")
+        if about["version"] != VERSION:
+            raise StoreError(f"{path} has version {about['version']} of the format, this library reads "
+                             f"version {VERSION}; build the dense index again")
+        store = _store_of(path, store)
+        if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
+            raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense "
+                             "index again")
+        if tokenizer is not None:
+            store.check_tokenizer(tokenizer)
+        files.check_sizes(folder, about["files"])
+        positions = files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
+        found = cls(folder, store, about, faiss_index.read(
+            folder / "index.faiss", about["width"], about["rows"]), positions, "faiss-cpu")
+        if model is not None:
+            found.check_model(model)
+        return found if device == "cpu" else _on_gpu(found, device)
+
+    def check_model(self, fingerprint: str) -> None:
+        """Refuse another model than the one whose states these are.
+
+        Raises
+        ------
+        StoreError
+            If it is another one, or if the index does not know its own.
+        """
+        known = self.manifest["model"]
+        if known is None:
+            raise StoreError(f"{self.path} was built from states of a model it does not know, so it cannot "
+                             "be checked that they are this model's; build it with one")
+        if known != fingerprint:
+            raise StoreError(f"{self.path} holds states of another model (fingerprint {known[:12]}, yours is "
+                             f"{fingerprint[:12]}); build a dense index with this model")
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return self.manifest["rows"]
+
+    def __repr__(self) -> str:
+        return (f"DenseIndex({str(self.path)!r}: {len(self):,} states of width {self.width} in {self.dims} "
+                f"dimensions, {self.manifest['factory']}, {self.backend})")
+
+    @property
+    def width(self) -> int:
+        """Values of a hidden state."""
+        return self.manifest["width"]
+
+    @property
+    def dims(self) -> int:
+        """Values of a key."""
+        return self.manifest["dims"]
+
+    @property
+    def bytes_per_state(self) -> float:
+        """Bytes of the FAISS file and the positions for each row."""
+        return sum(self.manifest["files"][name]["bytes"] for name in _FILES[:2]) / len(self)
+
+    @property
+    def explained_variance(self) -> np.ndarray:
+        """Share of the variance of each component, largest first; float64 array, shape (width,)."""
+        return files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
+
+    def set_effort(self, nprobe: int | None = None, ef_search: int | None = None) -> None:
+        """As :func:`~specdec_lib.datastores.faiss_index.set_effort`, for this open index.
+
+        Raises
+        ------
+        ValueError
+        """
+        faiss_index.set_effort(self.index, nprobe, ef_search)
+
+    def search_rows(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`search`, with rows of the index in place of positions."""
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"k is {k!r}; expected a whole number, 1 or more")
+        if isinstance(states, torch.Tensor):
+            states = states.detach()
+            if self._torch is not None and states.ndim == 2 and states.shape[1] == self.width:
+                scores, rows = self._torch.search(states, k)
+                if np.isnan(scores).any():
+                    check_states(states.float().cpu().numpy())  # says where
+                return scores, rows
+            states = states.float().cpu().numpy()
+        states = check_states(states, self.width)
+        return (self._torch or self.index).search(states, k)
+
+    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ``k`` stored positions whose keys have the largest inner product with each state's.
+
+        Parameters
+        ----------
+        states : array or tensor, shape (n, width) or (width,)
+            Hidden states as the model gives them.
+        k : int
+
+        Returns
+        -------
+        scores : float32 array, shape (n, k)
+            Largest first; cosines where keys have unit length.
+        positions : int64 array, shape (n, k)
+            Where the continuations start in ``store.tokens``; -1 where fewer were found.
+
+        Raises
+        ------
+        ValueError
+            If ``k`` is below 1, the width does not fit or a state is not finite.
+        """
+        scores, rows = self.search_rows(states, k)
+        return scores, np.where(rows < 0, -1, self.positions[rows])
+
+    def verify(self) -> None:
+        """Read every byte of the index and of its store and compare with the checksums.
+
+        Raises
+        ------
+        StoreError
+        """
+        self.store.verify()
+        files.check_sums(self.path, self.manifest["files"])
+
+
+def _on_gpu(found: DenseIndex, device: str) -> DenseIndex:
+    """The index searched on a GPU where one can, else as it is."""
+    moved = faiss_index.faiss_on_gpu(found.index)
+    if moved is not None:
+        return replace(found, index=moved, backend="faiss-gpu")
+    if torch.cuda.is_available():
+        search = faiss_index.torch_search(found.index, "cuda")
+        if search is not None:
+            return replace(found, backend="torch-cuda", _torch=search)
+    if device == "cuda":
+        why = ("no GPU can be used here" if not torch.cuda.is_available() else
+               f"{found.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches")
+        raise ValueError(f"device is 'cuda', but {why}; use 'cpu' or 'auto'")
+    return found

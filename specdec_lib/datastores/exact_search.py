@@ -1,0 +1,107 @@
+"""Exact inner-product search by torch, for a GPU without a GPU build of FAISS."""
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from .reduction import Reduction
+
+#: Keys whose scores are held at once, for each query.
+CHUNK = 1 << 25
+#: Scores of which the largest is found first.
+BLOCK = 256
+
+
+def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``k`` largest of many scores, largest first, and where they are.
+
+    They lie in the ``k`` blocks of 256 with the largest maxima: to find these reads the scores once, where a
+    selection of all of them reads or moves them many times.
+
+    Parameters
+    ----------
+    scores : float tensor, shape (n,)
+    k : int
+        No more than ``n``.
+
+    Returns
+    -------
+    values : float tensor, shape (k,)
+    indices : int64 tensor, shape (k,)
+    """
+    whole = len(scores) - len(scores) % BLOCK
+    if whole <= k * BLOCK:
+        found = scores.topk(k)
+        return found.values, found.indices
+    blocks = scores[:whole].view(-1, BLOCK)
+    chosen = blocks.amax(1).topk(k).indices
+    places = (chosen[:, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).reshape(-1)
+    places = torch.cat([places, torch.arange(whole, len(scores), device=scores.device)])
+    found = scores[places].topk(k)
+    return found.values, places[found.indices]
+
+
+class TorchSearch:
+    """All keys on one device; a search scores every one.
+
+    Parameters
+    ----------
+    matrix : float32 array, shape (dims, width)
+    bias : float32 array, shape (dims,)
+        What a hidden state is multiplied with and what is added (:class:`~.reduction.Reduction`).
+    normalise : bool
+        Scale to unit length after that.
+    keys : float32 array, shape (rows, dims)
+    device : torch device
+    """
+
+    def __init__(self, matrix: np.ndarray, bias: np.ndarray, normalise: bool, keys: np.ndarray,
+                 device: torch.device | str):
+        self.device = torch.device(device)
+        self._matrix, self._bias, self._keys = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in (matrix, bias, keys))
+        self._normalise = normalise
+
+    @classmethod
+    def of(cls, reduction: Reduction, keys: np.ndarray, device: torch.device | str = "cpu") -> TorchSearch:
+        """Keys that a reduction made."""
+        return cls(reduction.matrix, reduction.bias, reduction.normalise, keys, device)
+
+    @torch.inference_mode()
+    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ``k`` keys of largest inner product with each state's own key.
+
+        Parameters
+        ----------
+        states : float32 array or tensor, shape (n, width)
+        k : int
+
+        Returns
+        -------
+        scores : float32 array, shape (n, k)
+            Largest first; minus infinity where there are fewer keys.
+        rows : int64 array, shape (n, k)
+            -1 where there are fewer keys.
+        """
+        queries = torch.as_tensor(states, device=self.device, dtype=torch.float32)
+        queries = queries @ self._matrix.T + self._bias
+        if self._normalise:
+            queries = torch.nn.functional.normalize(queries, dim=1)
+        found = min(k, len(self._keys))
+        best = [self._best(query, found) for query in queries]
+        scores = torch.stack([values for values, _ in best]).cpu().numpy()
+        rows = torch.stack([indices for _, indices in best]).cpu().numpy()
+        missing = ((0, 0), (0, k - found))
+        return np.pad(scores, missing, constant_values=-np.inf), np.pad(rows, missing, constant_values=-1)
+
+    def _best(self, query: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        values, rows = [], []
+        for begin in range(0, len(self._keys), CHUNK):
+            scores = self._keys[begin: begin + CHUNK] @ query
+            best, places = largest(scores, min(k, len(scores)))
+            values.append(best)
+            rows.append(places + begin)
+        if len(values) == 1:
+            return values[0], rows[0]
+        top = torch.cat(values).topk(k)
+        return top.values, torch.cat(rows)[top.indices]

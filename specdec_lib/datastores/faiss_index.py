@@ -1,0 +1,173 @@
+"""What of FAISS the dense index needs: making, chaining, tuning and reading an index."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .exact_search import TorchSearch
+from .files import StoreError
+from .reduction import Reduction
+
+if TYPE_CHECKING:
+    import faiss
+
+
+def load_faiss() -> Any:
+    """The faiss module.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed; the message says how to.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(f"a dense index needs faiss, which cannot be imported ({error}); install the extra "
+                          "'cpu' or 'gpu', never both: pip install 'specdec-lib[cpu]'") from None
+    return faiss
+
+
+def search_index(dims: int, factory: str) -> faiss.Index:
+    """An empty inner-product index of FAISS.
+
+    Parameters
+    ----------
+    dims : int
+    factory : str
+        FAISS's factory string: ``"Flat"``, ``"IVF1024,Flat"``, ``"IVF1024,PQ16x8"``, ``"HNSW32"``, ...
+
+    Raises
+    ------
+    ValueError
+        If FAISS cannot read the string or build such an index for so many dimensions.
+    """
+    faiss = load_faiss()
+    try:
+        return faiss.index_factory(dims, factory, faiss.METRIC_INNER_PRODUCT)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).rstrip().splitlines()[-1].rpartition(": ")[2]
+        raise ValueError(f"factory is {factory!r}; expected a factory string of FAISS for {dims} dimensions, "
+                         f"'Flat', 'IVF1024,Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})") from None
+
+
+def chain(reduction: Reduction, inner: faiss.Index) -> faiss.IndexPreTransform:
+    """A reduction and the index behind it as one FAISS index of hidden states."""
+    faiss = load_faiss()
+    matrix = reduction.matrix
+    linear = faiss.LinearTransform(matrix.shape[1], matrix.shape[0], True)
+    faiss.copy_array_to_vector(np.ascontiguousarray(matrix).ravel(), linear.A)
+    faiss.copy_array_to_vector(reduction.bias, linear.b)
+    linear.is_trained = True
+    if reduction.normalise:
+        whole = faiss.IndexPreTransform(faiss.NormalizationTransform(matrix.shape[0], 2.0), inner)
+        whole.prepend_transform(linear)
+    else:
+        whole = faiss.IndexPreTransform(linear, inner)
+    return whole
+
+
+def _inner(index: faiss.Index) -> Any:
+    """The index behind the transforms, as the class it is."""
+    faiss = load_faiss()
+    index = faiss.downcast_index(index)
+    return faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+
+
+def inner_ivf(index: faiss.Index) -> Any:
+    """The IVF part of an index, None where it has none."""
+    try:
+        return load_faiss().extract_index_ivf(index)
+    except RuntimeError:
+        # One on a GPU is of another class.
+        inner = _inner(index)
+        return inner if hasattr(inner, "nprobe") else None
+
+
+def _inner_hnsw(index: faiss.Index) -> Any:
+    inner = _inner(index)
+    return inner if hasattr(inner, "hnsw") else None
+
+
+def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | None = None) -> None:
+    """How much of an approximate index is searched: lists of IVF, candidates of HNSW.
+
+    Raises
+    ------
+    ValueError
+        If a number is below 1 or the index is of another kind.
+    """
+    for name, value, find, part in (("nprobe", nprobe, inner_ivf, ""),
+                                    ("ef_search", ef_search, _inner_hnsw, "hnsw")):
+        if value is None:
+            continue
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+        inner = find(index)
+        if inner is None:
+            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, "
+                             "ef_search of HNSW")
+        if part:
+            inner.hnsw.efSearch = value
+        else:
+            inner.nprobe = value
+
+
+def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
+    """Open an index of ``rows`` states of ``width`` values; its large arrays are memory-mapped.
+
+    Raises
+    ------
+    StoreError
+        If FAISS cannot read the file or it holds anything else.
+    """
+    try:
+        index = load_faiss().read_index(str(path), load_faiss().IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise StoreError(f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build the dense "
+                         "index again") from None
+    if (index.d, index.ntotal) != (width, rows):
+        raise StoreError(f"{path} holds {index.ntotal} states of width {index.d}, its manifest says {rows} "
+                         f"of width {width}: the index is damaged; build it again")
+    return index
+
+
+def whole_keys(index: faiss.IndexPreTransform) -> np.ndarray | None:
+    """All keys in order of their rows, float32 array of shape (rows, dims); None where the index holds them
+    compressed."""
+    faiss = load_faiss()
+    inner = _inner(index)
+    if isinstance(inner, faiss.IndexIVFFlat):
+        inner.make_direct_map()
+    elif not isinstance(inner, faiss.IndexFlat | faiss.IndexHNSWFlat):
+        return None
+    return inner.reconstruct_n(0, inner.ntotal)
+
+
+def torch_search(index: faiss.IndexPreTransform, device: torch.device | str) -> TorchSearch | None:
+    """The index as an exact search by torch on a device; None where it holds its keys compressed."""
+    faiss = load_faiss()
+    keys = whole_keys(index)
+    if keys is None:
+        return None
+    linear = faiss.downcast_VectorTransform(index.chain.at(0))
+    matrix = faiss.vector_to_array(linear.A).reshape(linear.d_out, linear.d_in)
+    return TorchSearch(matrix, faiss.vector_to_array(linear.b), index.chain.size() > 1, keys, device)
+
+
+def faiss_on_gpu(index: faiss.IndexPreTransform) -> faiss.Index | None:
+    """The index on the first GPU; None where FAISS was built without GPUs, sees none, or has no such index
+    for one (HNSW)."""
+    faiss = load_faiss()
+    if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
+        return None
+    resources = faiss.StandardGpuResources()
+    try:
+        moved = faiss.index_cpu_to_gpu(resources, 0, index)
+    except RuntimeError:
+        return None
+    moved.resources = resources  # must live as long as the index
+    return moved

@@ -1,0 +1,95 @@
+"""How well an index finds what it should: mean reciprocal ranks."""
+from __future__ import annotations
+
+import numpy as np
+
+from .dense import DenseIndex
+
+#: Queries searched at once.
+_BATCH = 1024
+
+
+def reciprocal_ranks(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """One over the rank of the first entry of each row that is the wanted one, 0 where none is.
+
+    Parameters
+    ----------
+    found : int array, shape (n, k)
+        Best first.
+    wanted : int array, shape (n,)
+
+    Returns
+    -------
+    float64 array, shape (n,)
+    """
+    hits = found == wanted[:, None]
+    return np.where(hits.any(1), 1.0 / (1 + hits.argmax(1)), 0.0)
+
+
+def recall(found: np.ndarray, exact: np.ndarray) -> float:
+    """Share of the exact neighbours that were found.
+
+    Parameters
+    ----------
+    found, exact : int array, shape (n, k)
+        Neighbours of each query, in any order.
+    """
+    return float((found[:, :, None] == exact[:, None, :]).any(1).mean())
+
+
+def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.ndarray, k: int = 50) -> float:
+    """Mean reciprocal rank of stored positions looked up by their own states (DReSD, equation 4).
+
+    Beyond rank ``k`` a position counts as 0. Equal keys, as of documents with the same beginning, share their
+    ranks and so lower the mean.
+
+    Parameters
+    ----------
+    index : DenseIndex
+    states : float array, shape (n, width)
+    positions : int array, shape (n,)
+        The stored position of each.
+    k : int
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, or as for :meth:`~specdec_lib.datastores.dense.DenseIndex.search`.
+    """
+    return _mean(index, states, np.asarray(positions), k, tokens=False)
+
+
+def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray,
+                               k: int = 50) -> float:
+    """Mean reciprocal rank of the first neighbour whose continuation starts with the token that follows.
+
+    Of states the index does not hold: 0 counts a state after which DReSD's filter leaves no draft.
+
+    Parameters
+    ----------
+    index : DenseIndex
+    states : float array, shape (n, width)
+    tokens : int array, shape (n,)
+        The token after each state's own.
+    k : int
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, or as for :meth:`~specdec_lib.datastores.dense.DenseIndex.search`.
+    """
+    return _mean(index, states, np.asarray(tokens), k, tokens=True)
+
+
+def _mean(index: DenseIndex, states: np.ndarray, wanted: np.ndarray, k: int, tokens: bool) -> float:
+    if not len(states) or wanted.shape != (len(states),):
+        raise ValueError(f"states have shape {np.shape(states)}, what is wanted {wanted.shape}; expected "
+                         "one or more states and one entry for each")
+    ranks = []
+    for begin in range(0, len(states), _BATCH):
+        found = index.search(states[begin: begin + _BATCH], k)[1]
+        if tokens:
+            # The store's first entry is a separator, which no token is.
+            found = index.store.tokens[np.maximum(found, 0)].astype(np.int64)
+        ranks.append(reciprocal_ranks(found, wanted[begin: begin + _BATCH]))
+    return float(np.concatenate(ranks).mean())

@@ -1,0 +1,208 @@
+"""From a hidden state to the key of a dense index: z-scores, principal components, unit length (DReSD,
+sections 3.2 to 3.4)."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+#: Added to the variance of equation 1 and the least norm of equation 2; the paper names no value.
+EPSILON = 1e-5
+
+
+def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
+    """Hidden states as a float32 array of two dimensions.
+
+    Parameters
+    ----------
+    states : array, shape (n, width) or (width,)
+    width : int, optional
+        Refuse any other.
+
+    Raises
+    ------
+    ValueError
+        If the shape does not fit or a value is NaN or infinite.
+    """
+    states = np.atleast_2d(np.asarray(states, dtype=np.float32))
+    if states.ndim != 2 or (width is not None and states.shape[1] != width):
+        expected = "rows of hidden states" if width is None else f"rows of width {width}"
+        raise ValueError(f"states have shape {states.shape}; expected {expected}: are they another model's?")
+    # A sum is NaN or infinite where a value is, and reads each value once.
+    if not np.isfinite(states.sum(dtype=np.float64)):
+        bad = np.argwhere(~np.isfinite(states))
+        if len(bad):
+            row, column = bad[0]
+            raise ValueError(f"row {row} of the states has the value {states[row, column]} in column "
+                             f"{column}; expected finite numbers: compute or store the states with a "
+                             "wider type")
+    return states
+
+
+class Moments:
+    """Mean and covariance of states that come in parts.
+
+    Attributes
+    ----------
+    count : int
+    mean : float64 array, shape (width,)
+    """
+
+    def __init__(self) -> None:
+        self.count, self.mean, self._products = 0, np.zeros(0), np.zeros((0, 0))
+
+    def add(self, states: np.ndarray) -> None:
+        """Take in states, shape (n, width).
+
+        Raises
+        ------
+        ValueError
+            If their width is not that of the ones before, or a value is not finite.
+        """
+        states = check_states(states, len(self.mean) if self.count else None)
+        if not self.count:
+            self.mean = np.zeros(states.shape[1])
+            self._products = np.zeros((states.shape[1], states.shape[1]))
+        if not len(states):
+            return
+        total = self.count + len(states)
+        mean = states.mean(0, dtype=np.float64)
+        centred = states - mean.astype(np.float32)
+        apart = mean - self.mean
+        self._products += centred.T @ centred
+        self._products += np.outer(apart, apart) * (self.count * len(states) / total)
+        self.mean = self.mean + apart * (len(states) / total)
+        self.count = total
+
+    def covariance(self) -> np.ndarray:
+        """Float64 array, shape (width, width); divided by the count.
+
+        Raises
+        ------
+        ValueError
+            If there are no states.
+        """
+        if not self.count:
+            raise ValueError("there are no states; expected at least one")
+        return self._products / self.count
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """A hidden state's way to a key: ``v W + b``, then unit length.
+
+    z-scores and principal components are both affine, so they are one matrix.
+
+    Attributes
+    ----------
+    mean, scale : float64 array, shape (width,)
+        What is subtracted, and divided by: sqrt(variance + epsilon) of equation 1, ones without z-scores.
+    components : float64 array, shape (width, dims)
+        The first principal components of the states after that.
+    explained : float64 array, shape (width,)
+        Share of the variance of each of all components, largest first (DReSD, figure 5 is its running sum).
+    zscore, normalise : bool
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    components: np.ndarray
+    explained: np.ndarray
+    zscore: bool
+    normalise: bool
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """Float32 array, shape (dims, width)."""
+        return (self.components / self.scale[:, None]).T.astype(np.float32)
+
+    @property
+    def bias(self) -> np.ndarray:
+        """Float32 array, shape (dims,)."""
+        return (-(self.mean / self.scale) @ self.components).astype(np.float32)
+
+    def apply(self, states: np.ndarray) -> np.ndarray:
+        """Keys of hidden states.
+
+        Parameters
+        ----------
+        states : array, shape (n, width)
+
+        Returns
+        -------
+        float32 array, shape (n, dims)
+
+        Raises
+        ------
+        ValueError
+            If the width does not fit or a value is not finite.
+        """
+        keys = check_states(states, len(self.mean)) @ self.matrix.T + self.bias
+        if self.normalise:
+            keys /= np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return keys
+
+
+def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = True,
+        eps: float = EPSILON) -> Reduction:
+    """z-scores and principal components of states whose moments are known.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of a sample of the states; the paper takes about a million. One pass over the states serves any number
+        of reductions.
+    dims : int
+        Components kept; the paper keeps 64. As many as the states are wide only turns the space.
+    zscore : bool
+        Divide each dimension by its standard deviation (equation 1). Without it the components are those of
+        the centred states.
+    normalise : bool
+        Scale each key to unit length (equation 2), which makes inner products cosines.
+    eps : float
+        Added to the variance.
+
+    Raises
+    ------
+    ValueError
+        If ``dims`` is below 1 or above the width, ``eps`` negative, or 0 where a dimension never varies.
+    """
+    width = len(moments.mean)
+    covariance = moments.covariance()
+    if not isinstance(dims, int) or not 1 <= dims <= width:
+        raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
+    variance = np.diag(covariance)
+    if eps < 0 or (eps == 0 and zscore and variance.min() <= 0):
+        raise ValueError(f"eps is {eps}; expected more than 0, or 0 where every dimension varies")
+    scale = np.sqrt(variance + eps) if zscore else np.ones(width)
+    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+    # Signs of eigenvectors are free: the largest entry is made positive, so that a build gives the same file.
+    largest = np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0)
+    total = values.sum()
+    return Reduction(moments.mean, scale, (vectors * np.where(largest < 0, -1.0, 1.0))[:, :dims],
+                     values / total if total > 0 else values, zscore, normalise)
+
+
+def fit_transform(states: np.ndarray | Iterable[np.ndarray], dims: int, zscore: bool = True,
+                  normalise: bool = True, eps: float = EPSILON) -> Reduction:
+    """Fit z-scores and principal components to states; parameters as for :func:`fit`.
+
+    Parameters
+    ----------
+    states : array of shape (n, width), or an iterable of such arrays
+
+    Returns
+    -------
+    Reduction
+
+    Raises
+    ------
+    ValueError
+        As for :func:`fit`, and if a value is not finite or widths differ.
+    """
+    moments = Moments()
+    for part in [states] if isinstance(states, np.ndarray) else states:
+        moments.add(part)
+    return fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)

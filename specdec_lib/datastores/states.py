@@ -1,0 +1,348 @@
+"""Hidden states of a store's tokens, on disk: what a dense index is built from.
+
+The states come from a function of token arrays, so that nothing here knows a model. They are written in
+shards; an interrupted run keeps those that were finished.
+"""
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from . import files
+from .files import StoreError
+from .reduction import check_states
+from .tokens import TokenStore
+
+FORMAT, VERSION = "specdec-lib hidden states", 1
+MANIFEST = "states.json"
+COVERS = ("truncate", "windows")
+DTYPES = ("float16", "float32")
+SHARD_BYTES = 1 << 27
+#: States handed out at once.
+BLOCK = 16_384
+Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+
+class StateSource(Protocol):
+    """Positions and hidden states in parts, the same ones with each iteration: :class:`States` and
+    :class:`ArrayStates`."""
+
+    model: str | None
+
+    @property
+    def width(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
+
+
+def plan_windows(store: TokenStore, window: int, overlap: int, cover: str,
+                 max_states: int | None = None) -> np.ndarray:
+    """Which tokens are run together, and which of their states are kept.
+
+    A document's last token has no continuation, so its state is not kept and it is not run.
+
+    Parameters
+    ----------
+    store : TokenStore
+    window : int
+        Tokens run at once, at most.
+    overlap : int
+        Tokens before the first kept state of each window but a document's first.
+    cover : {"truncate", "windows"}
+        The first window of each document, as the paper truncates at 1,024; or as many as cover it.
+    max_states : int, optional
+        Stop after so many states.
+
+    Returns
+    -------
+    int64 array, shape (windows, 3)
+        Positions in ``store.tokens``: where the window starts, its first kept state, its end.
+    """
+    found: list[tuple[int, int, int]] = []
+    left = max_states
+    for begin, end in zip(store.starts[:-1].tolist(), (store.starts[1:] - 2).tolist(), strict=True):
+        start = keep = begin
+        while keep < end and left != 0:
+            stop = min(start + window, end)
+            if left is not None:
+                stop = min(stop, keep + left)
+                left -= stop - keep
+            found.append((start, keep, stop))
+            if cover == "truncate":
+                break
+            start, keep = stop - overlap, stop
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """Hidden states of a store's positions.
+
+    Iteration gives ``(positions, states)``: int64 array of shape (n,), float32 array of shape (n, width), in
+    order of the store and at most 16,384 at a time. A position is that of the token *after* the state's own,
+    the first of its continuation.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    manifest : dict
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path, store: TokenStore | None = None) -> States:
+        """Open finished states; of ``store``'s tokens, where one is given.
+
+        Raises
+        ------
+        StoreError
+            If there are none, or they are unfinished, truncated, of another version or of other tokens.
+        """
+        path = files.present(Path(path).expanduser())
+        about = files.read_json(path / MANIFEST)
+        if about is None or about.get("format") != FORMAT:
+            raise StoreError(f"{path} holds no hidden states; make them with "
+                             "specdec_lib.models.embedding.embed_store")
+        if about["version"] != VERSION:
+            raise StoreError(f"{path} has version {about['version']} of the format, this library reads "
+                             f"version {VERSION}; embed the store again")
+        if store is not None and about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
+            raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
+        files.check_sizes(path, about["files"])
+        return cls(path, about)
+
+    @property
+    def width(self) -> int:
+        """Values of one state."""
+        return self.manifest["width"]
+
+    @property
+    def model(self) -> str | None:
+        """Fingerprint of the model they were computed by."""
+        return self.manifest["model"]
+
+    def __len__(self) -> int:
+        """Number of states."""
+        return self.manifest["states"]
+
+    def __repr__(self) -> str:
+        return f"States({str(self.path)!r}: {len(self):,} of width {self.width})"
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        positions = files.open_array(self.path / "positions.npy", np.dtype(np.int64), len(self))
+        first = 0
+        for number, rows in enumerate(self.manifest["shards"]):
+            shard = files.open_array(_shard(self.path, number), np.dtype(self.manifest["dtype"]), rows,
+                                     self.width)
+            for begin in range(0, rows, BLOCK):
+                part = shard[begin: begin + BLOCK].astype(np.float32)
+                yield positions[first + begin: first + begin + len(part)], part
+            first += rows
+
+    def verify(self) -> None:
+        """Read every byte and compare it with the checksums.
+
+        Raises
+        ------
+        StoreError
+        """
+        files.check_sums(self.path, self.manifest["files"])
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayStates:
+    """Hidden states in memory, as :class:`States` gives them.
+
+    Parameters
+    ----------
+    positions : int array, shape (n,)
+        Positions in a store's tokens of the token after each state's own.
+    states : float array, shape (n, width)
+    model : str, optional
+        Fingerprint of the model they were computed by.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+    """
+
+    positions: np.ndarray
+    states: np.ndarray
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.states.ndim != 2 or self.positions.shape != (len(self.states),):
+            raise ValueError(f"{self.positions.shape} positions come with states of shape "
+                             f"{self.states.shape}; expected one position for each row of states")
+
+    @property
+    def width(self) -> int:
+        """Values of one state."""
+        return self.states.shape[1]
+
+    def __len__(self) -> int:
+        """Number of states."""
+        return len(self.states)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for begin in range(0, len(self), BLOCK):
+            part = self.states[begin: begin + BLOCK].astype(np.float32)
+            yield self.positions[begin: begin + BLOCK].astype(np.int64), part
+
+
+def _shard(folder: Path, number: int) -> Path:
+    return folder / f"states-{number:05d}.npy"
+
+
+def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
+    """Indices of windows of similar length, at most ``batch_tokens`` with their padding, or one window."""
+    order = np.argsort(lengths, kind="stable")[::-1]
+    begin = 0
+    while begin < len(order):
+        count = max(1, batch_tokens // max(1, int(lengths[order[begin]])))
+        yield order[begin: begin + count]
+        begin += count
+
+
+def write_states(path: str | Path, store: TokenStore, compute: Compute, width: int, *,
+                 model: str | None = None, window: int = 1024, overlap: int = 256, cover: str = "truncate",
+                 max_states: int | None = None, dtype: str = "float16", batch_tokens: int = 4096,
+                 about: dict | None = None, progress: bool = True) -> States:
+    """Compute the states of a store's tokens and write them.
+
+    The work is done in ``<path>.partial`` and renamed at the end. A run that was interrupted continues after
+    its last whole shard if it is called with the same arguments; memory holds one shard (128 MiB) and one
+    batch.
+
+    Parameters
+    ----------
+    path : path
+        Folder of the states.
+    store : TokenStore
+    compute : callable
+        Gives for a list of int64 token arrays a list of float arrays of shape (tokens, width).
+    width : int
+        Values of one state.
+    model : str, optional
+        Fingerprint of the model behind ``compute``.
+    window, overlap, cover, max_states
+        As for :func:`plan_windows`.
+    dtype : {"float16", "float32"}
+        As which the states are stored.
+    batch_tokens : int
+        Tokens handed to ``compute`` at once, counted as padded to the longest.
+    about : dict, optional
+        More for the manifest that decides what the states are.
+    progress : bool
+        Show a bar.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or a state is not finite. The unfinished folder is removed.
+    StoreBusy
+        If another process is writing there.
+    OSError
+        If the disk is full, say. What was finished is kept, to continue from.
+    """
+    path = Path(path).expanduser()
+    for name, value in (("window", window), ("batch_tokens", batch_tokens), ("max_states", max_states),
+                        ("width", width)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+    for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
+        if value not in known:
+            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+    if not 0 <= overlap < window:
+        if cover == "windows":
+            raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, "
+                             f"{window}")
+        overlap = 0
+    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists and holds no hidden states; give the name of a new folder")
+    key = {"format": FORMAT, "version": VERSION, "model": model, "width": width, "dtype": dtype,
+           "window": window, "overlap": overlap if cover == "windows" else 0, "cover": cover,
+           "max_states": max_states, "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
+           "shard_bytes": SHARD_BYTES, **(about or {})}
+    plan = plan_windows(store, window, overlap, cover, max_states)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.BuildLock(path):
+        files.recover(path)
+        partial = files.beside(path, ".partial")
+        if files.read_json(partial / "progress.json") != key:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            files.write_json(partial / "progress.json", key)
+        try:
+            shards = _write_shards(partial, store, plan, key, compute, batch_tokens, progress)
+        except ValueError:
+            shutil.rmtree(partial)
+            raise
+        positions = np.concatenate([np.arange(keep, stop) for _, keep, stop in plan]) + 1
+        files.write_array(partial / "positions.npy", positions, np.dtype(np.int64))
+        names = ["positions.npy", *(_shard(partial, i).name for i in range(len(shards)))]
+        files.write_json(partial / MANIFEST, key | {
+            "states": int(sum(shards)), "shards": shards,
+            "files": {name: files.describe(partial / name) for name in names}})
+        (partial / "progress.json").unlink()
+        files.flush_folder(partial)
+        files.swap_in(partial, path)
+    return States.open(path, store)
+
+
+def _write_shards(folder: Path, store: TokenStore, plan: np.ndarray, key: dict, compute: Compute,
+                  batch_tokens: int, progress: bool) -> list[int]:
+    """Write the shards that are not there yet; the rows of each."""
+    kept, dtype, width = plan[:, 2] - plan[:, 1], np.dtype(key["dtype"]), key["width"]
+    ends = np.cumsum(kept)
+    each = max(1, SHARD_BYTES // (width * dtype.itemsize))
+    of_window = (ends - 1) // each
+    shards = []
+    with tqdm(desc="hidden states", unit=" tokens", unit_scale=True, total=int(ends[-1]),
+              disable=not progress) as bar:
+        for number, begin in enumerate(np.unique(of_window, return_index=True)[1].tolist()):
+            windows = plan[begin: begin + int((of_window == of_window[begin]).sum())]
+            rows = int((windows[:, 2] - windows[:, 1]).sum())
+            path = _shard(folder, number)
+            # Shards are written aside and renamed: one that is there is whole.
+            if path.is_file() and path.stat().st_size == files.NPY_HEADER + rows * width * dtype.itemsize:
+                bar.update(rows)
+            else:
+                states = _states(store, windows, rows, key, compute, batch_tokens, bar)
+                files.write_array(path, states, dtype)
+                files.flush_folder(folder)
+            shards.append(rows)
+    return shards
+
+
+def _states(store: TokenStore, windows: np.ndarray, rows: int, key: dict, compute: Compute, batch_tokens: int,
+            bar: tqdm) -> np.ndarray:
+    """The kept states of some windows, in order of the store."""
+    out = np.empty((rows, key["width"]), key["dtype"])
+    first = np.cumsum(windows[:, 2] - windows[:, 1]) - (windows[:, 2] - windows[:, 1])
+    for batch in batches(windows[:, 2] - windows[:, 0], batch_tokens):
+        tokens = [store.tokens[start:stop].astype(np.int64) for start, _, stop in windows[batch]]
+        for i, states in zip(batch, compute(tokens), strict=True):
+            start, keep, stop = windows[i]
+            with np.errstate(over="ignore"):
+                part = np.asarray(states)[keep - start:].astype(key["dtype"])
+            try:
+                check_states(part, key["width"])
+            except ValueError as error:
+                raise ValueError(f"the states of the store's positions {keep} to {stop - 1}, stored as "
+                                 f"{key['dtype']}: {error}") from None
+            out[first[i]: first[i] + len(part)] = part
+            bar.update(len(part))
+    return out

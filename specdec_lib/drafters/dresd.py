@@ -1,0 +1,108 @@
+"""DReSD (Gritta et al. 2025): draft what followed the stored hidden states nearest to the current one."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..datastores.dense import DenseIndex
+from ..decoding.contract import LAST, Capture, Context
+from ..decoding.tree import EMPTY, DraftTree
+
+
+class Dresd:
+    """Draft the continuations of nearest neighbours that start with the target's own next token.
+
+    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up
+    among the states of a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose
+    continuation starts with x_t are kept (section 3.1), and the first ``drafts`` of them drafted: for each
+    the ``length`` tokens after x_t, fewer at the end of its document. The token they were filtered by was
+    emitted before and is no part of the draft. Where no neighbour is left the draft is empty.
+
+    Parameters
+    ----------
+    index : DenseIndex or path
+        A dense index of the target's own states, or what has its ``store``, ``width``, ``path`` and ``search``.
+    drafts : int
+        Drafts kept (B; 10 in most of the paper's experiments).
+    length : int
+        Tokens of each (N). In the released code the filtering token counts as one of the 20 stored, so that a
+        setting of 20 drafts 19; here N are drafted.
+    neighbours : int
+        Neighbours looked up; the released code takes 50, the paper names no number.
+    deduplicate : bool
+        Let each of the ``drafts`` be another one. The released code does not, so that equal continuations
+        take several places.
+    share : bool
+        Merge common prefixes into one tree. Without it each draft is a branch of its own, as in the paper's
+        dense batch (section 3.6): the same tokens are accepted and more are verified.
+
+    Attributes
+    ----------
+    survivors : int
+        Neighbours whose continuation started with the target's token at the last proposal.
+
+    Raises
+    ------
+    ValueError
+        If a number is below 1; at the start of a generation, if the target has fewer token ids than the store
+        or states of another width than the index.
+    StoreError
+        If the index cannot be opened.
+    """
+
+    capture = Capture(layers=(LAST,))
+
+    def __init__(self, index: DenseIndex | str | Path, drafts: int = 10, length: int = 10,
+                 neighbours: int = 50, deduplicate: bool = True, share: bool = True):
+        for name, value in (("drafts", drafts), ("length", length), ("neighbours", neighbours)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+        self.index = DenseIndex.open(index) if isinstance(index, (str, Path)) else index
+        self.drafts, self.length, self.neighbours = drafts, length, neighbours
+        self.deduplicate, self.share = deduplicate, share
+        self.survivors = 0
+
+    def __repr__(self) -> str:
+        return (f"Dresd({str(self.index.path)!r}, drafts={self.drafts}, length={self.length}, "
+                f"neighbours={self.neighbours}, deduplicate={self.deduplicate}, share={self.share})")
+
+    def start(self, context: Context) -> None:
+        store = self.index.store
+        if store.vocabulary > context.vocabulary:
+            raise ValueError(f"the datastore {store.path} has {store.vocabulary} token ids, the target "
+                             f"{context.vocabulary}: they do not share a tokenizer; build a store for this "
+                             "model")
+        width = context.hidden(LAST).shape[1]
+        if width != self.index.width:
+            raise ValueError(f"the target's states have width {width}, those of {self.index.path} "
+                             f"{self.index.width}: they are another model's; build a dense index with this "
+                             "model")
+        self.survivors = 0
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        found = list(self._continuations(context, min(self.length, limit)))
+        if not found:
+            return EMPTY
+        return DraftTree.from_drafts(found) if self.share else DraftTree.batch(found)
+
+    def _continuations(self, context: Context, length: int) -> Iterator[list[int]]:
+        """At most ``drafts`` continuations after the last token, nearest first."""
+        store = self.index.store
+        # The last token's own state is not computed yet; the last row is that of the token before it.
+        positions = self.index.search(context.hidden(LAST)[-1:], self.neighbours)[1][0]
+        # The store's first entry is a separator: what was not found (-1) survives no filter.
+        survivors = positions[store.tokens[np.maximum(positions, 0)] == context.tokens[-1]].tolist()
+        self.survivors = len(survivors)
+        seen: set[tuple[int, ...]] = set()
+        count = 0
+        for position in survivors:
+            draft = store.continuation(position + 1, length)
+            if not draft or (self.deduplicate and tuple(draft) in seen):
+                continue
+            seen.add(tuple(draft))
+            yield draft
+            count += 1
+            if count == self.drafts:
+                return

@@ -1,0 +1,294 @@
+"""When to stop drafting: one rule, one class.
+
+A rule sees what has been drafted in this round, before anything of it is verified. Every token drawn is submitted. Such
+a rule does not bias the output: let F_i be what is known once y_1 .. y_i are drawn. The decision to stop there is a
+function of F_i (and of earlier rounds, whose tokens are already emitted), and verification uses random numbers of its
+own. Given F_i, token y_i was drawn from q_i and is kept with probability min(1, p_i/q_i), whether or not y_{i+1} is
+drawn; so the token emitted at each place has the distribution p_i given those before it, as with a fixed length
+(Leviathan et al. 2023, appendix A.1). The same does not hold for a rule that looks at y_i and then withdraws it: the
+tokens withdrawn are those of a part of the vocabulary, and the target would draw afresh in their place.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+#: What a rule may ask a drafter to compute for each token.
+QUANTITIES = ("confidence", "entropy", "acceptance")
+
+
+@dataclass
+class Round:
+    """What has been drafted since the last verification.
+
+    Attributes
+    ----------
+    position : int
+        Absolute position of the first drafted token.
+    count : int
+        Tokens drafted so far.
+    confidence : list of float, length ``count``
+        Probability of each token under the distribution it was chosen by; the draft model's own (temperature 1) where
+        decoding is greedy.
+    entropy : list of float, length ``count``
+        Entropy of that distribution, in nats.
+    acceptance : list of float, length ``count - 1``, or ``count`` where the rule checks the newest token
+        Predicted probability of acceptance of each token, given that those before it are accepted.
+    """
+
+    position: int
+    count: int = 0
+    confidence: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    acceptance: list[float] = field(default_factory=list)
+
+
+class StoppingRule:
+    """What the drafter asks; a rule overrides what it needs.
+
+    Attributes
+    ----------
+    needs : tuple of str
+        Which of :data:`QUANTITIES` are computed.
+    check_newest : bool
+        Whether ``acceptance`` includes the token drafted last. That takes the draft model's pass over it, which is
+        lost if drafting stops there.
+    """
+
+    needs: tuple[str, ...] = ()
+    check_newest = False
+
+    def start(self) -> None:
+        """A generation begins."""
+
+    def stop(self, drafted: Round) -> bool:
+        """Whether to verify what has been drafted instead of drafting another token."""
+        raise NotImplementedError
+
+    def verified(self, drafted: Round, accepted: int) -> None:
+        """How many tokens of the last round were accepted."""
+
+
+def _probability(name: str, value: float) -> float:
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{name} is {value!r}; expected a probability strictly between 0 and 1")
+    return float(value)
+
+
+class FixedLength(StoppingRule):
+    """Always draft ``num_tokens`` tokens (Leviathan et al. 2023).
+
+    Raises
+    ------
+    ValueError
+        If ``num_tokens`` is no whole number above 0.
+    """
+
+    def __init__(self, num_tokens: int):
+        if not isinstance(num_tokens, int) or num_tokens < 1:
+            raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
+        self.num_tokens = num_tokens
+
+    def stop(self, drafted: Round) -> bool:
+        return drafted.count >= self.num_tokens
+
+
+class Heuristic(StoppingRule):
+    """A length that grows by 2 after a round accepted whole and shrinks by 1 after any other (transformers).
+
+    Parameters
+    ----------
+    num_tokens : int
+        Length of the first round.
+    transient : bool
+        Begin each generation with ``num_tokens`` again; otherwise the length is carried over.
+
+    Raises
+    ------
+    ValueError
+        If ``num_tokens`` is no whole number above 0.
+    """
+
+    def __init__(self, num_tokens: int = 5, transient: bool = False):
+        self.initial = FixedLength(num_tokens).num_tokens
+        self.transient, self.length = transient, num_tokens
+
+    def start(self) -> None:
+        if self.transient:
+            self.length = self.initial
+
+    def stop(self, drafted: Round) -> bool:
+        return drafted.count >= self.length
+
+    def verified(self, drafted: Round, accepted: int) -> None:
+        self.length = self.length + 2 if accepted == drafted.count else max(1, self.length - 1)
+
+
+class Confidence(StoppingRule):
+    """Stop behind the first token whose probability is below ``threshold`` (Kim et al. 2023; transformers).
+
+    Raises
+    ------
+    ValueError
+        If ``threshold`` is not strictly between 0 and 1.
+    """
+
+    needs = ("confidence",)
+
+    def __init__(self, threshold: float = 0.4):
+        self.threshold = _probability("threshold", threshold)
+
+    def stop(self, drafted: Round) -> bool:
+        return bool(drafted.confidence) and drafted.confidence[-1] < self.threshold
+
+
+def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> float | None:
+    """The threshold that would have told accepted tokens from refused ones at least cost.
+
+    A refused token at or above the threshold costs 1 over the number of refused ones, an accepted token below it 3 over
+    the number of accepted ones; these are the weights of transformers.
+
+    Parameters
+    ----------
+    confidence : sequence of float
+    accepted : sequence of bool, of the same length
+
+    Returns
+    -------
+    float or None
+        One of the confidences, the largest among equals; None with five tokens or fewer, or with tokens of one kind.
+    """
+    scores, kept = np.asarray(confidence, float), np.asarray(accepted, bool)
+    if len(scores) <= 5 or kept.all() or not kept.any():
+        return None
+    thresholds = np.unique(scores)[::-1]
+    ordered = [np.sort(scores[kept]), np.sort(scores[~kept])]
+    missed = np.searchsorted(ordered[0], thresholds, "left") / len(ordered[0])
+    passed = 1 - np.searchsorted(ordered[1], thresholds, "left") / len(ordered[1])
+    return float(thresholds[np.argmin(np.round(passed + 3 * missed, 12))])
+
+
+class FittedConfidence(Confidence):
+    """A confidence threshold fitted anew after each round to what was accepted so far (transformers).
+
+    Of each round the accepted tokens and the first refused one count; each generation begins with ``threshold``.
+    """
+
+    def __init__(self, threshold: float = 0.4):
+        super().__init__(threshold)
+        self.initial = self.threshold
+
+    def start(self) -> None:
+        self.threshold = self.initial
+        self._confidence: list[float] = []
+        self._accepted: list[bool] = []
+
+    def verified(self, drafted: Round, accepted: int) -> None:
+        judged = min(accepted + 1, drafted.count)
+        self._confidence += drafted.confidence[:judged]
+        self._accepted += [True] * accepted + [False] * (judged - accepted)
+        found = fitted_threshold(self._confidence, self._accepted)
+        if found is not None:
+            self.threshold = found
+
+
+class CumulativeConfidence(StoppingRule):
+    """Stop once the product of the confidences is below ``1 - threshold`` (Xu et al. 2023).
+
+    The rule of SpecDec++ with the draft model's probability in the place of the predicted acceptance, the newest token
+    included.
+
+    Raises
+    ------
+    ValueError
+        If ``threshold`` is not strictly between 0 and 1.
+    """
+
+    needs = ("confidence",)
+
+    def __init__(self, threshold: float = 0.7):
+        self.threshold = _probability("threshold", threshold)
+
+    def stop(self, drafted: Round) -> bool:
+        return 1.0 - math.prod(drafted.confidence) > self.threshold
+
+
+class Entropy(StoppingRule):
+    """Stop behind the first token drawn from a distribution of an entropy above ``threshold``.
+
+    The bound of AdaEDL (Agrawal et al. 2024) with a constant threshold: 1 - sqrt(gamma H) < lambda is
+    H > (1 - lambda)^2 / gamma.
+
+    Parameters
+    ----------
+    threshold : float
+        In nats.
+
+    Raises
+    ------
+    ValueError
+        If ``threshold`` is not a finite number above 0.
+    """
+
+    needs = ("entropy",)
+
+    def __init__(self, threshold: float = 1.0):
+        if not 0.0 < threshold < math.inf:
+            raise ValueError(f"threshold is {threshold!r}; expected an entropy in nats, a finite number above 0")
+        self.threshold = float(threshold)
+
+    def stop(self, drafted: Round) -> bool:
+        return bool(drafted.entropy) and drafted.entropy[-1] > self.threshold
+
+
+class PredictedRejection(StoppingRule):
+    """Stop once the predicted probability of a refused token exceeds ``threshold`` (SpecDec++, section 3.2).
+
+    The product runs over the tokens whose states the draft model has computed: after drawing y_i these are
+    y_1 .. y_{i-1}, as in Algorithm 2 and in the decision process of section 3.1.
+
+    Parameters
+    ----------
+    threshold : float
+        h, between 0 and 1.
+    check_newest : bool
+        Let the product include y_i, as the text of section 3.2 has it.
+
+    Raises
+    ------
+    ValueError
+        If ``threshold`` is not strictly between 0 and 1.
+    """
+
+    needs = ("acceptance",)
+
+    def __init__(self, threshold: float = 0.7, check_newest: bool = False):
+        self.threshold, self.check_newest = _probability("threshold", threshold), check_newest
+
+    def stop(self, drafted: Round) -> bool:
+        return 1.0 - math.prod(drafted.acceptance) > self.threshold
+
+
+class Oracle(StoppingRule):
+    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
+
+    Needs a drafter that may draft nothing (``min_tokens=0``).
+
+    Parameters
+    ----------
+    agreement : sequence of bool
+        Whether the draft model's first choice is the target's token, for each new token
+        (:func:`specdec_lib.evaluation.metrics.greedy_agreement`).
+    prompt_length : int
+        Position of the first of them.
+    """
+
+    def __init__(self, agreement: Sequence[bool], prompt_length: int):
+        self.agreement, self.prompt_length = agreement, prompt_length
+
+    def stop(self, drafted: Round) -> bool:
+        place = drafted.position + drafted.count - self.prompt_length
+        return place >= len(self.agreement) or not self.agreement[place]

@@ -1,0 +1,69 @@
+"""How far predicted probabilities can be believed."""
+from __future__ import annotations
+
+import numpy as np
+
+
+def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    predicted, outcome = np.asarray(predicted, float), np.asarray(outcome, float)
+    if predicted.shape != outcome.shape or predicted.ndim != 1 or not len(predicted):
+        raise ValueError(f"shapes are {predicted.shape} and {outcome.shape}; expected one outcome for each prediction")
+    for name, values in (("predicted", predicted), ("outcome", outcome)):
+        if not ((values >= 0) & (values <= 1)).all():
+            raise ValueError(f"{name} holds values outside [0, 1]; expected probabilities")
+    return predicted, outcome
+
+
+def reliability(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> dict[str, np.ndarray]:
+    """Mean prediction and mean outcome in bins of equal width; empty bins are left out.
+
+    Parameters
+    ----------
+    predicted, outcome : float array, shape (n,)
+        In [0, 1]; the outcome may be a probability itself.
+    bins : int
+
+    Returns
+    -------
+    dict of array
+        ``predicted``, ``outcome``, ``count``.
+
+    Raises
+    ------
+    ValueError
+        If lengths differ or a value is outside [0, 1].
+    """
+    predicted, outcome = _checked(predicted, outcome)
+    place = np.minimum((predicted * bins).astype(int), bins - 1)
+    count = np.bincount(place, minlength=bins)
+    kept = count > 0
+    sums = [np.bincount(place, values, bins)[kept] / count[kept] for values in (predicted, outcome)]
+    return {"predicted": sums[0], "outcome": sums[1], "count": count[kept]}
+
+
+def expected_calibration_error(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> float:
+    """Mean absolute difference of prediction and outcome over the bins of :func:`reliability`, weighted by their counts."""
+    found = reliability(predicted, outcome, bins)
+    return float((np.abs(found["predicted"] - found["outcome"]) * found["count"]).sum() / found["count"].sum())
+
+
+def ranking_accuracy(predicted: np.ndarray, outcome: np.ndarray) -> float:
+    """Area under the ROC curve: how often an accepted token is predicted higher than a refused one, ties by half.
+
+    Parameters
+    ----------
+    predicted, outcome : float array, shape (n,)
+        An outcome that is a probability counts as accepted and refused in these shares.
+
+    Returns
+    -------
+    float
+        NaN where all outcomes are alike.
+    """
+    predicted, outcome = _checked(predicted, outcome)
+    _, place = np.unique(predicted, return_inverse=True)
+    kept, refused = np.bincount(place, outcome), np.bincount(place, 1 - outcome)
+    if not kept.sum() or not refused.sum():
+        return float("nan")
+    below = np.cumsum(refused) - refused
+    return float((kept * (below + refused / 2)).sum() / (kept.sum() * refused.sum()))

@@ -1,0 +1,170 @@
+"""Acceptance heads compared: recorded prompts, heads of many settings, what they know and what they cost."""
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..decoding.contract import Capture
+from ..decoding.generate import end_tokens, generate
+from ..decoding.loop import Limits
+from ..decoding.replay import Trace
+from ..decoding.sampling import Sampling
+from ..decoding.target import Target, context_limit, decoder_config, vocabulary_size
+from ..drafters import PromptLookup
+from ..heads.acceptance import AcceptanceHead, Examples
+from ..heads.acceptance_data import Response, examples
+from ..heads.training import Training, train
+from ..models.fingerprint import fingerprint
+from .adaptive import DraftPass
+from .calibration import expected_calibration_error, ranking_accuracy
+from .prompt import Prompt
+from .suite import Recording, each_turn
+from .train_head import parted
+
+
+def record_sooner(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
+                  max_new_tokens: int = 128) -> list[Recording]:
+    """Greedy recordings as :func:`specdec_lib.evaluation.suite.record_prompts` makes, without states and with prompt lookup.
+
+    Parameters
+    ----------
+    model, tokenizer, prompts, max_new_tokens
+    """
+    limits = Limits(max_new_tokens, end_tokens(model, None), context_limit(model))
+
+    def answer(ids: list[int]) -> Trace:
+        run = generate(model, ids, PromptLookup(), max_new_tokens=max_new_tokens)
+        return Trace(list(ids), run.tokens, Sampling(), vocabulary_size(model), limits, run.finish_reason)
+
+    return [Recording(prompt, turn, trace) for prompt in prompts for turn, trace in each_turn(prompt, tokenizer, answer)]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Setting of one head.
+
+    Attributes
+    ----------
+    reject_weight : float
+        w_rej.
+    depth : int
+        D.
+    mixing : float, optional
+        r; None for unmixed prefixes.
+    tied, sees_confidence : bool
+    share : float
+        Share of the responses that it is trained on.
+    """
+
+    reject_weight: float = 6.0
+    depth: int = 3
+    mixing: float | None = None
+    tied: bool = True
+    sees_confidence: bool = False
+    share: float = 1.0
+
+
+class Workshop:
+    """Trains heads on one set of responses; each variant and each mixture is made once.
+
+    Parameters
+    ----------
+    draft : PreTrainedModel
+    responses : sequence of Response
+    epochs, seed : int
+    """
+
+    def __init__(self, draft: PreTrainedModel, responses: Sequence[Response], epochs: int = 10, seed: int = 0):
+        self.draft, self.epochs, self.seed = draft, epochs, seed
+        self.fit, self.held_out = parted(responses)
+        self._own = fingerprint(draft)
+        self._examples: dict[float | None, tuple[Examples, Examples]] = {}
+        self._heads: dict[Variant, AcceptanceHead] = {}
+
+    def examples(self, mixing: float | None) -> tuple[Examples, Examples]:
+        """Examples to train on and held-out ones."""
+        if mixing not in self._examples:
+            self._examples[mixing] = tuple(
+                examples(self.draft, part, mixing, self.seed) for part in (self.fit, self.held_out))
+        return self._examples[mixing]
+
+    def head(self, variant: Variant = Variant()) -> AcceptanceHead:
+        """The trained head."""
+        if variant not in self._heads:
+            fit, held_out = self.examples(variant.mixing)
+            some = fit[: max(1, round(variant.share * len(fit)))]
+            self._heads[variant] = train(
+                some, held_out, Training(variant.reject_weight, self.epochs, seed=self.seed), variant.depth, variant.tied,
+                draft=self._own, sees_confidence=variant.sees_confidence, progress=False)
+        return self._heads[variant]
+
+
+def met(passes: Sequence[DraftPass]) -> Examples:
+    """States, labels and confidences as decoding meets them, of several passes together."""
+    parts = [passed.examples() for passed in passes]
+    return Examples(*(torch.cat([getattr(p, name) for p in parts]) for name in ("states", "acceptance", "confidence")))
+
+
+def knows(predicted: np.ndarray | torch.Tensor, found: Examples) -> dict[str, float]:
+    """How well predictions rank the tokens and how far they are off.
+
+    Returns
+    -------
+    dict
+        ``auc``, ``ece``, ``predicted`` and ``accepted`` (means).
+    """
+    predicted, label = np.asarray(predicted, float), found.acceptance.numpy().astype(float)
+    return {"auc": ranking_accuracy(predicted, label), "ece": expected_calibration_error(predicted, label),
+            "predicted": float(predicted.mean()), "accepted": float(label.mean())}
+
+
+def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np.ndarray:
+    """Undo the weight of the loss: from P / (P + w (1 - P)), which it teaches, to P."""
+    p = np.asarray(predicted, float)
+    return p * reject_weight / (p * reject_weight + 1 - p)
+
+
+@torch.inference_mode()
+def head_cost(draft: PreTrainedModel, head: AcceptanceHead, prompt: Sequence[int], steps: int = 200, repeats: int = 5,
+              ) -> dict[str, float]:
+    """Time of a step of the draft model, of the head, and of keeping the state for it, medians in seconds.
+
+    Parameters
+    ----------
+    draft, head
+    prompt : sequence of int
+    steps : int
+        Steps a repeat.
+    repeats : int
+
+    Returns
+    -------
+    dict
+        ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call.
+    """
+    last, clock = decoder_config(draft).num_hidden_layers, time.perf_counter
+    score = head.scorer()
+    spent: dict[str, list[float]] = {"bare": [], "kept": [], "head": []}
+    token = prompt[-1]
+    with (Target(draft, 0, capacity=len(prompt) + repeats * steps + 64) as bare,
+          Target(draft, 0, Capture((last,)), len(prompt) + repeats * steps + 64) as kept):
+        for model in (bare, kept):
+            model.extend(list(prompt))
+        for _ in range(repeats * steps):
+            for name, model in (("bare", bare), ("kept", kept)):
+                began = clock()
+                model.extend([token])
+                spent[name].append(clock() - began)
+            began = clock()
+            score(kept.last_hidden(last), 0.5)
+            spent["head"].append(clock() - began)
+            for model in (bare, kept):
+                model.truncate(len(prompt))
+    middle: Mapping[str, float] = {name: median(values) for name, values in spent.items()}
+    return {"draft": middle["bare"], "capture": max(0.0, middle["kept"] - middle["bare"]), "head": middle["head"]}

@@ -1,0 +1,224 @@
+"""Datastores of the experiments: which text, and each built once.
+
+No store sees a held-out module, from which the prompts come: the standard library is split by
+:mod:`specdec_lib.evaluation.corpus`, and files of other packages that share a name with a held-out module (backports,
+vendored copies) are left out.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import paths
+from ..datastores import SuffixIndex, TokenStore, build_from_texts, build_suffix_array, build_tokens
+from ..datastores.dense import DenseIndex, build_dense_index
+from ..datastores.states import States
+from ..datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
+from ..decoding.sampling import Sampling
+from ..models.embedding import embed_store
+from ..models.fingerprint import fingerprint
+from .corpus import paragraphs, side, stdlib_modules
+from .prompt import Prompt
+from .responses import generate_responses
+
+#: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
+LARGEST_FILE = 400_000
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts that are read, or made, as they are needed; starts again with each ``iter()``.
+
+    Attributes
+    ----------
+    read : callable
+        Gives an iterator over the texts.
+    key : str
+        Tells these texts from others.
+    """
+
+    read: Callable[[], Iterator[str]]
+    key: str
+
+    def __iter__(self) -> Iterator[str]:
+        return self.read()
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def stdlib_texts() -> Texts:
+    """Training-side modules of the standard library, the text that the pocket pair was trained on."""
+    modules = stdlib_modules("train")
+    return Texts(lambda: (module.text for module in modules), _key(*(module.text for module in modules)))
+
+
+def prose_texts() -> Texts:
+    """Paragraphs of prose in the docstrings of training-side modules, joined by module."""
+    modules = stdlib_modules("train")
+
+    def read() -> Iterator[str]:
+        found = ("\n\n".join(s.text for s in paragraphs(module, 80, 2000)) for module in modules)
+        return (text for text in found if text)
+
+    return Texts(read, _key("prose", *(module.text for module in modules)))
+
+
+def package_texts(folder: str | Path | None = None) -> Texts:
+    """Python files of the installed packages, other people's code, in an order that mixes the packages.
+
+    Files whose name, or that of a folder above them, is that of a held-out module are left out, and so are empty files
+    and those above :data:`LARGEST_FILE`.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Default: where this Python's packages are installed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there are no such files.
+    """
+    root = Path(folder or sysconfig.get_paths()["purelib"])
+    names = {name for module in stdlib_modules("heldout") for name in module.name.split(".")} - {"test", "__init__"}
+    files = []
+    for file in root.rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        shared = [part for part in parts if part in names and side(part.removeprefix("test_").strip("_")) == "heldout"]
+        if not shared and 200 < file.stat().st_size <= LARGEST_FILE:
+            files.append(file)
+    if not files:
+        raise FileNotFoundError(f"no Python files under {root}; name a folder of Python packages")
+
+    def shuffled(file: Path) -> str:
+        return hashlib.sha256(file.relative_to(root).as_posix().encode()).hexdigest()
+
+    files.sort(key=shuffled)
+    return Texts(lambda: (file.read_text(encoding="utf-8", errors="replace") for file in files),
+                 _key(*((file.relative_to(root).as_posix(), file.stat().st_size) for file in files)))
+
+
+#: Texts of :func:`text_store` by name.
+TEXTS = {"stdlib": stdlib_texts, "packages": package_texts, "prose": prose_texts}
+
+
+def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
+               texts: Sequence[str] | None = None) -> SuffixIndex:
+    """A store of text with its suffix array, opened if it was built before, in :func:`specdec_lib.paths.cache`.
+
+    Parameters
+    ----------
+    name : str
+        ``"stdlib"``, ``"packages"`` or ``"prose"``; any other name with ``texts``.
+    tokenizer : PreTrainedTokenizerBase
+    max_tokens : int
+        Documents are taken from the first on while they have no more tokens than this together.
+    texts : sequence of str, optional
+        One document each.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown and there are no texts.
+    """
+    if texts is None:
+        if name not in TEXTS:
+            raise ValueError(f"store {name!r} is unknown; expected one of {', '.join(TEXTS)}, or texts")
+        texts = TEXTS[name]()
+    key = texts.key if isinstance(texts, Texts) else _key(*texts)
+    folder = paths.cache() / f"{name}-{_key(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
+    if not folder.is_dir():
+        build_from_texts(folder, texts, tokenizer, sources=[{"name": name}], max_tokens=max_tokens,
+                         short_documents="skip", progress=False)
+    return SuffixIndex.open(TokenStore.open(folder, tokenizer))
+
+
+def document_store(name: str, documents: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase,
+                   max_tokens: int | None = None) -> SuffixIndex:
+    """A store of documents of token ids, such as responses of a model, built or opened as by :func:`text_store`."""
+    documents = [list(map(int, document)) for document in documents]
+    folder = paths.cache() / f"{name}-{_key(documents, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
+    if not folder.is_dir():
+        build_tokens(folder, documents, tokenizer_vocabulary(tokenizer), fingerprint=tokenizer_fingerprint(tokenizer),
+                     sources=[{"name": name}], max_tokens=max_tokens, short_documents="skip", progress=False,
+                     finish=lambda partial: build_suffix_array(partial, progress=False))
+    return SuffixIndex.open(folder)
+
+
+def response_store(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
+                   sampling: Sampling | None = None, samples: int = 1, max_new_tokens: int = 128) -> SuffixIndex:
+    """An in-distribution store: prompts with the target's own responses, generated and indexed once.
+
+    Parameters
+    ----------
+    model, tokenizer, prompts, sampling, samples, max_new_tokens
+        As for :func:`specdec_lib.evaluation.responses.generate_responses`.
+    """
+    how = asdict(sampling or Sampling())
+    key = _key(fingerprint(model), [prompt.turns for prompt in prompts], how, samples, max_new_tokens)
+    documents = generate_responses(model, tokenizer, prompts, paths.cache() / f"responses-{key[:16]}.jsonl", sampling,
+                                   samples, max_new_tokens, progress=False)
+    return document_store("responses", documents, tokenizer)
+
+
+def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
+    """A store of the first whole documents of another, as many as have no more than ``tokens`` tokens together."""
+    store = index.store
+    lengths = np.diff(store.starts) - 1
+    count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
+    if count == len(store):
+        return index
+    folder = paths.cache() / f"part-{_key(store.path.name, count)[:16]}"
+    if not folder.is_dir():
+        build_tokens(folder, [store.document(i) for i in range(count)], store.vocabulary,
+                     fingerprint=store.manifest["tokenizer"], sources=store.manifest["sources"], progress=False,
+                     finish=lambda partial: build_suffix_array(partial, progress=False))
+    return SuffixIndex.open(folder)
+
+
+def dense_states(model: PreTrainedModel, index: SuffixIndex, max_states: int | None = None,
+                 compute: str = "model") -> States:
+    """Final hidden states of a store's tokens, embedded once, kept in :func:`specdec_lib.paths.cache`.
+
+    Documents longer than the window of 1,024 tokens go on in another window, so that sparse and dense index hold the
+    same continuations.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    index : SuffixIndex
+        Of the store.
+    max_states, compute
+        As for :func:`specdec_lib.models.embedding.embed_store`.
+    """
+    store = index.store
+    folder = paths.cache() / f"states-{_key(store.path.name, fingerprint(model), max_states, compute)[:16]}"
+    return embed_store(model, store, folder, cover="windows", max_states=max_states, compute=compute, progress=False)
+
+
+def dense_index(states: States, index: SuffixIndex, **options: Any) -> DenseIndex:
+    """A dense index over a store's states, opened if it was built before.
+
+    Parameters
+    ----------
+    states : States
+        From :func:`dense_states`.
+    index : SuffixIndex
+        Of the same store.
+    **options
+        As for :func:`specdec_lib.datastores.build_dense_index`: ``dims``, ``factory``, ``zscore``, ``normalise``, ...
+    """
+    folder = paths.cache() / f"dense-{_key(states.path.name, sorted(options.items()))[:16]}"
+    if not folder.is_dir():
+        build_dense_index(folder, states, index.store, progress=False, **options)
+    return DenseIndex.open(folder, index.store)

@@ -1,0 +1,332 @@
+"""The acceptance head of SpecDec++: will the target keep the token that the draft model has just drawn?
+
+The head reads the draft model's final state at the token in question (after the final norm) and gives the probability
+that the target accepts it, given that all before it are accepted (section 3.2, equation 3.1).
+"""
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from ..datastores.compiled import compiled
+from ..decoding.target import decoder_config
+from ..models.fingerprint import fingerprint
+
+FORMAT = 1
+#: Confidences are kept this far from 0 and 1 before their log-odds are taken.
+EDGE = 1e-6
+
+
+class ResidualBlock(nn.Module):
+    """x + SiLU(W x + b), as released: no normalisation, no dropout.
+
+    Parameters
+    ----------
+    width : int
+    zero : bool
+        Begin as the identity (W = 0, b = 0), which the released code has as a comment.
+    """
+
+    def __init__(self, width: int, zero: bool = False):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        if zero:
+            nn.init.zeros_(self.linear.weight)
+            nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.silu(self.linear(x))
+
+
+class AcceptanceHead(nn.Module):
+    """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers).
+
+    The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The released head
+    has two logits and takes their softmax; that is the sigmoid of their difference.
+
+    Parameters
+    ----------
+    width : int
+        Of the draft model's states.
+    depth : int
+        D, 0 to 4: how many times a block is applied.
+    tied : bool
+        One block applied ``depth`` times, as the released code does; otherwise ``depth`` blocks.
+    zero : bool
+        Begin with blocks that do nothing.
+    sees_confidence : bool
+        Also read the log-odds of the probability that the draft model gave the token, which the paper's head does not:
+        a small model's state behind a token says little about how likely it found it.
+    draft : str
+        Fingerprint of the draft model whose states it reads.
+    story : dict
+        How it was trained; kept with it, JSON.
+
+    Raises
+    ------
+    ValueError
+        If ``depth`` is outside 0 to 4 or ``width`` below 1.
+    """
+
+    def __init__(self, width: int, depth: int = 3, tied: bool = True, zero: bool = False, draft: str = "",
+                 story: dict | None = None, sees_confidence: bool = False):
+        super().__init__()
+        if not isinstance(depth, int) or not 0 <= depth <= 4:
+            raise ValueError(f"depth is {depth!r}; expected a whole number, 0 (a linear layer) to 4")
+        if not isinstance(width, int) or width < 1:
+            raise ValueError(f"width is {width!r}; expected the width of the draft model's states, 1 or more")
+        self.width, self.depth, self.tied, self.draft = width, depth, tied, draft
+        self.story, self.sees_confidence = dict(story or {}), sees_confidence
+        inputs = width + sees_confidence
+        self.blocks = nn.ModuleList(ResidualBlock(inputs, zero) for _ in range(min(depth, 1) if tied else depth))
+        self.out = nn.Linear(inputs, 1)
+
+    def forward(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits f(e) of acceptance.
+
+        Parameters
+        ----------
+        states : float tensor, shape (..., width)
+        confidence : float tensor, shape (...), optional
+            Probability of each token under the draft model; read where the head was made to.
+
+        Returns
+        -------
+        float tensor, shape (...)
+        """
+        x = states
+        if self.sees_confidence:
+            x = torch.cat([x, confidence.to(x).clamp(EDGE, 1 - EDGE).logit()[..., None]], dim=-1)
+        for i in range(self.depth):
+            x = self.blocks[0 if self.tied else i](x)
+        return self.out(x)[..., 0]
+
+    @torch.inference_mode()
+    def probability(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
+        """Predicted probability of acceptance, float32, shape (...); arguments as for :meth:`forward`.
+
+        Raises
+        ------
+        FloatingPointError
+            If the states hold NaN.
+        """
+        return _checked(self(states.float(), confidence).sigmoid())
+
+    def scorer(self) -> Callable[[torch.Tensor, float], float]:
+        """The head as a function of one state and one confidence, as it is now, at the least cost for one state.
+
+        Returns
+        -------
+        callable
+            From a tensor of shape (width,) and a probability to a float; raises FloatingPointError for a state with NaN.
+        """
+        device = self.out.weight.device
+        if device.type != "cpu":
+            return lambda state, confidence: float(self.probability(state, torch.tensor(confidence, device=device)))
+        blocks = [(b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy()) for b in self.blocks]
+        width = self.out.in_features
+        weights = np.ascontiguousarray([w for w, _ in blocks], np.float32).reshape(-1, width, width)
+        shifts = np.ascontiguousarray([s for _, s in blocks], np.float32).reshape(-1, width)
+        order = np.array([0 if self.tied else i for i in range(self.depth)], np.int64)
+        last, bias = self.out.weight.detach().float()[0].numpy().copy(), self.out.bias.item()
+
+        def score(state: torch.Tensor, confidence: float = 0.5) -> float:
+            z = _logit(weights, shifts, order, last, bias, state.float().numpy(), confidence)
+            if z != z:
+                raise _not_numbers()
+            return 1.0 / (1.0 + math.exp(-z)) if z > -700.0 else 0.0
+
+        return score
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Refuse a draft model that the head was not trained for.
+
+        Raises
+        ------
+        ValueError
+        """
+        own = fingerprint(model)
+        if self.draft != own:
+            made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"
+            raise ValueError(f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: "
+                             "python -m specdec_lib head --draft ... --target ... --out ...")
+        width = decoder_config(model).hidden_size
+        if self.width != width:
+            raise ValueError(f"the acceptance head reads states of width {self.width}, the draft model's have {width}")
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, aside and renamed."""
+        path = Path(path)
+        about = {"format": FORMAT, "width": self.width, "depth": self.depth, "tied": self.tied, "draft": self.draft,
+                 "sees_confidence": self.sees_confidence, "story": self.story}
+        aside = path.with_name(path.name + ".new")
+        save_file({k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}, aside,
+                  metadata={"acceptance_head": json.dumps(about)})
+        os.replace(aside, path)
+        path.chmod(0o644)
+
+    @classmethod
+    def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> AcceptanceHead:
+        """Read what :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        model : PreTrainedModel, optional
+            The draft model it is for; without it, :meth:`check` is left to the drafter.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If the file is no head, of another format version, or for another draft model.
+        """
+        if not Path(path).exists():
+            raise FileNotFoundError(f"no acceptance head at {path}; train one with python -m specdec_lib head")
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {})["acceptance_head"])
+                weights = {name: file.get_tensor(name) for name in file.keys()}
+        except (SafetensorError, KeyError, json.JSONDecodeError):
+            raise ValueError(f"{path} is no acceptance head; expected a file written by AcceptanceHead.save") from None
+        if about["format"] != FORMAT:
+            raise ValueError(f"{path} is of format {about['format']}; this version reads format {FORMAT}: train it again")
+        head = cls(about["width"], about["depth"], about["tied"], draft=about["draft"], story=about["story"],
+                   sees_confidence=about["sees_confidence"])
+        head.load_state_dict(weights)
+        if model is not None:
+            head.check(model)
+            head.to(model.device)
+        return head.eval()
+
+
+def _not_numbers() -> FloatingPointError:
+    return FloatingPointError("the draft model's states hold NaN or infinity: its weights may be damaged, or too large for "
+                              "their type (try dtype='bfloat16' or 'float32')")
+
+
+def _checked(values: torch.Tensor) -> torch.Tensor:
+    if not bool(values.isfinite().all()):
+        raise _not_numbers()
+    return values
+
+
+@compiled
+def _logit(weights, shifts, order, last, bias, state, confidence):  # pragma: no cover
+    """The head's logit of one state; compiled, because a call into torch costs more than products this small.
+
+    Parameters
+    ----------
+    weights : float32 array, shape (blocks, n, n)
+        Transposed: ``weights[b, j]`` is what input ``j`` adds.
+    shifts : float32 array, shape (blocks, n)
+    order : int64 array, shape (depth,)
+        The block applied at each step.
+    last : float32 array, shape (n,)
+    bias : float
+    state : float32 array, shape (n,) or (n - 1,)
+        Where it is one shorter, the confidence's log-odds are the last input.
+    confidence : float
+    """
+    count = len(last)
+    x = np.empty(count, np.float32)
+    x[: len(state)] = state
+    if len(state) < count:
+        inside = min(max(confidence, EDGE), 1.0 - EDGE)
+        x[count - 1] = math.log(inside / (1.0 - inside))
+    y = np.empty(count, np.float32)
+    for block in order:
+        y[:] = shifts[block]
+        for j in range(count):
+            factor, row = x[j], weights[block, j]
+            for i in range(count):
+                y[i] += factor * row[i]
+        for i in range(count):
+            # SiLU as y (1 + tanh(y / 2)) / 2: the exponential of a large -y would overflow.
+            x[i] += y[i] * np.float32(0.5) * (np.float32(1) + np.tanh(np.float32(0.5) * y[i]))
+    z = bias
+    for i in range(count):
+        z += last[i] * x[i]
+    return z
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a head is trained on.
+
+    Attributes
+    ----------
+    states : float32 tensor, shape (n, width)
+        The draft model's final state at each token that it drew.
+    acceptance : float32 tensor, shape (n,)
+        Probability that the target accepts that token.
+    confidence : float32 tensor, shape (n,), optional
+        Probability that the draft model gave it; for heads that see it.
+
+    Raises
+    ------
+    ValueError
+        If they differ in length, are empty, or a probability is outside [0, 1].
+    FloatingPointError
+        If the states hold NaN.
+    """
+
+    states: torch.Tensor = field(repr=False)
+    acceptance: torch.Tensor = field(repr=False)
+    confidence: torch.Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.states.ndim != 2 or not len(self.states):
+            raise ValueError(f"states have shape {tuple(self.states.shape)}; expected (n, width) with n of 1 or more")
+        for name in ("acceptance", "confidence"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if values.shape != self.states.shape[:1]:
+                raise ValueError(f"{name} has shape {tuple(values.shape)}; expected one entry for each of "
+                                 f"{len(self.states)} states")
+            wrong = values[~((values >= 0) & (values <= 1))]
+            if len(wrong):
+                raise ValueError(f"{name} holds {float(wrong[0])}; expected probabilities in [0, 1]")
+        _checked(self.states)
+
+    def __len__(self) -> int:
+        return len(self.acceptance)
+
+    def __getitem__(self, rows: torch.Tensor | slice) -> Examples:
+        """Some of the examples, without the checks."""
+        some = object.__new__(Examples)
+        some.__dict__.update({name: None if v is None else v[rows] for name, v in self.__dict__.items()})
+        return some
+
+
+def weighted_loss(logits: torch.Tensor, acceptance: torch.Tensor, reject_weight: float) -> torch.Tensor:
+    """Weighted binary cross-entropy with soft labels (section 3.3, w_acc = 1), normalised as released.
+
+    Parameters
+    ----------
+    logits, acceptance : float tensor, shape (n,)
+    reject_weight : float
+        w_rej.
+
+    Returns
+    -------
+    float tensor, shape ()
+        The sum of -P log P^ - w_rej (1 - P) log(1 - P^) over the sum of P + w_rej (1 - P).
+    """
+    refused = reject_weight * (1 - acceptance)
+    each = -acceptance * F.logsigmoid(logits) - refused * F.logsigmoid(-logits)
+    return each.sum() / (acceptance + refused).sum()

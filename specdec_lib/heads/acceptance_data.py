@@ -1,0 +1,253 @@
+"""What an acceptance head is trained on: responses of the target, tokens of the draft, and their acceptance.
+
+Section 3.3 of SpecDec++: the target answers a prompt with X; the draft model draws a token Y_i after each prefix of X;
+the label is min(1, p(Y_i) / q(Y_i)). The head then reads the draft's states over a mixture Z of X and Y.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from ..decoding.contract import Capture, Drafter
+from ..decoding.generate import generate
+from ..decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
+from ..decoding.target import Target, decoder_config
+from ..models.fingerprint import fingerprint
+from .acceptance import Examples
+
+FORMAT = 1
+LABELS = ("decoding", "raw")
+
+
+@dataclass(frozen=True)
+class Response:
+    """One prompt answered by the target and drafted along by the draft model.
+
+    Attributes
+    ----------
+    prompt : int array, shape (m,)
+    tokens : int array, shape (n,)
+        X, what the target answered.
+    drawn : int array, shape (n,)
+        Y: ``drawn[i]`` follows the prompt and ``tokens[:i]``.
+    acceptance : float32 array, shape (n,)
+        Probability that the target accepts ``drawn[i]`` there.
+    confidence : float32 array, shape (n,)
+        Probability of ``drawn[i]`` under the distribution it was chosen by; under the draft model's own (temperature 1)
+        where decoding is greedy.
+    """
+
+    prompt: np.ndarray
+    tokens: np.ndarray
+    drawn: np.ndarray
+    acceptance: np.ndarray
+    confidence: np.ndarray
+
+
+#: Arrays of a response that have one entry a token of the answer.
+_ALONG = ("tokens", "drawn", "acceptance", "confidence")
+
+
+@torch.inference_mode()
+def _logits(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    ids = torch.tensor([[*prompt, *tokens]], device=model.device)
+    return model(ids, use_cache=False).logits[0, len(prompt) - 1: -1].float().cpu()
+
+
+def respond(target: PreTrainedModel, draft: PreTrainedModel, prompt: Sequence[int], sampling: Sampling,
+            labels: str = "decoding", max_new_tokens: int = 128, drafter: Drafter | None = None) -> Response:
+    """Let the target answer a prompt and label what the draft model would have drawn.
+
+    Parameters
+    ----------
+    target, draft : PreTrainedModel
+    prompt : sequence of int
+    sampling : Sampling
+        How the target answers.
+    labels : {"decoding", "raw"}
+        Draw and label under the distributions that are decoded with: with greedy decoding each Y_i is the draft's
+        first choice, accepted or not. Or, as released, under both models' own at temperature 1 whatever is decoded with.
+    max_new_tokens : int
+    drafter : Drafter, optional
+        One that does not change the tokens (:class:`specdec_lib.drafters.PromptLookup`), to answer sooner.
+
+    Raises
+    ------
+    ValueError
+        If ``labels`` is neither.
+    """
+    if labels not in LABELS:
+        raise ValueError(f"labels is {labels!r}; expected one of {', '.join(LABELS)}")
+    prompt = list(prompt)
+    tokens = generate(target, prompt, drafter, sampling, max_new_tokens).tokens
+    p_logits, q_logits = _logits(target, prompt, tokens), _logits(draft, prompt, tokens)
+    drawn_by = Sampling(1.0, seed=sampling.seed) if labels == "raw" else sampling
+    if drawn_by.greedy:
+        confidence, drawn = q_logits.softmax(-1).max(-1)
+        acceptance = (p_logits.argmax(-1) == drawn).float()
+    else:
+        p, q = distribution(p_logits, drawn_by), distribution(q_logits, drawn_by)
+        draws = [invert_cdf(row, drawn_by.uniform(len(prompt) + i, DRAFT)) for i, row in enumerate(q)]
+        drawn = torch.tensor(draws)
+        chosen = [rows.gather(1, drawn[:, None])[:, 0] for rows in (p, q)]
+        acceptance, confidence = (chosen[0] / chosen[1]).clamp(max=1.0).float(), chosen[1].float()
+    return Response(np.asarray(prompt, np.int32), np.asarray(tokens, np.int32), drawn.numpy().astype(np.int32),
+                    acceptance.numpy(), confidence.numpy())
+
+
+def _shard(folder: Path, index: int) -> Path:
+    return folder / f"shard-{index:05d}.safetensors"
+
+
+def _save(path: Path, responses: Sequence[Response]) -> None:
+    aside = path.with_suffix(".new")
+    tensors = {name: np.concatenate([getattr(r, name) for r in responses]) for name in ("prompt", *_ALONG)}
+    for name in ("prompt", "tokens", "drawn"):
+        if tensors[name].max() < 1 << 16:
+            tensors[name] = tensors[name].astype(np.uint16)
+    for name in ("prompt", "tokens"):
+        tensors[f"{name}_lengths"] = np.array([len(getattr(r, name)) for r in responses], np.int32)
+    save_file(tensors, aside)
+    os.replace(aside, path)
+
+
+def _load(path: Path) -> Iterator[Response]:
+    try:
+        with safe_open(path, "np") as file:
+            held = {name: file.get_tensor(name) for name in file.keys()}
+        prompt_ends, ends = (np.cumsum(held[f"{name}_lengths"])[:-1] for name in ("prompt", "tokens"))
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is no shard of acceptance data ({error}); delete it and generate it again") from None
+    for name in ("prompt", "tokens", "drawn"):
+        held[name] = held[name].astype(np.int32)
+    yield from (Response(*parts) for parts in zip(
+        np.split(held["prompt"], prompt_ends), *(np.split(held[name], ends) for name in _ALONG), strict=True))
+
+
+def generate_data(target: PreTrainedModel, draft: PreTrainedModel, prompts: Sequence[Sequence[int]], folder: str | Path,
+                  sampling: Sampling = Sampling(), labels: str = "decoding", max_new_tokens: int = 128,
+                  drafter: Drafter | None = None, shard_size: int = 32, progress: bool = True) -> list[Response]:
+    """Answer and label many prompts into a folder of shards, going on where an earlier run stopped.
+
+    Parameters
+    ----------
+    target, draft, sampling, labels, max_new_tokens, drafter
+        As for :func:`respond`; prompt ``i`` is sampled with the seed of ``sampling`` plus ``i``.
+    prompts : sequence of sequences of int
+    folder : path
+        Gets ``about.json`` and one file for each ``shard_size`` prompts.
+    progress : bool
+        Show a bar.
+
+    Raises
+    ------
+    ValueError
+        If there are no prompts, or the folder holds data of other models, prompts or settings.
+    """
+    if not len(prompts):
+        raise ValueError("no prompts; expected at least one")
+    folder = Path(folder)
+    about = {"format": FORMAT, "target": fingerprint(target), "draft": fingerprint(draft), "sampling": asdict(sampling),
+             "labels": labels, "max_new_tokens": max_new_tokens, "shard_size": shard_size, "prompts": len(prompts),
+             "prompts_sha256": hashlib.sha256(json.dumps([list(map(int, p)) for p in prompts]).encode()).hexdigest()}
+    manifest = folder / "about.json"
+    if manifest.exists():
+        held = json.loads(manifest.read_text())
+        differ = [name for name in about if held.get(name) != about[name]]
+        if differ:
+            raise ValueError(f"{folder} holds acceptance data made with another {', '.join(differ)}; name an empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(json.dumps(about, indent=1) + "\n")
+    with tqdm(total=len(prompts), desc="acceptance data", unit="prompt", disable=not progress) as bar:
+        for index, first in enumerate(range(0, len(prompts), shard_size)):
+            part = prompts[first: first + shard_size]
+            if _shard(folder, index).exists():
+                bar.update(len(part))
+                continue
+            made = []
+            for i, prompt in enumerate(part, start=first):
+                own = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed + i)
+                made.append(respond(target, draft, prompt, own, labels, max_new_tokens, drafter))
+                bar.update()
+            _save(_shard(folder, index), made)
+    return load_data(folder, draft)
+
+
+def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
+    """Read what :func:`generate_data` wrote.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no data, or it is not complete.
+    ValueError
+        If a file is damaged, or the data is of another draft model.
+    """
+    folder = Path(folder)
+    if not (folder / "about.json").exists():
+        raise FileNotFoundError(f"no acceptance data in {folder}; make it with python -m specdec_lib head --data {folder}")
+    about = json.loads((folder / "about.json").read_text())
+    own = fingerprint(draft)
+    if about["draft"] != own:
+        raise ValueError(f"{folder} was made with another draft model (fingerprint {about['draft'][:12]}, this one has "
+                         f"{own[:12]}); name an empty folder to make it anew")
+    shards = [_shard(folder, i) for i in range(-(-about["prompts"] // about["shard_size"]))]
+    missing = [path.name for path in shards if not path.exists()]
+    if missing:
+        raise FileNotFoundError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with the "
+                                "command that began it")
+    return [response for path in shards for response in _load(path)]
+
+
+@torch.inference_mode()
+def examples(draft: PreTrainedModel, responses: Sequence[Response], mixing: float | None = 0.15, seed: int = 0) -> Examples:
+    """The draft model's states over a mixture of both models' tokens, at those it drew itself.
+
+    Parameters
+    ----------
+    draft : PreTrainedModel
+    responses : sequence of Response
+    mixing : float, optional
+        r: probability of each Z_i being X_i; only the others are learned from (section 3.3; 0.15 as released).
+        None: each Y_i behind the unmixed prefix X_1 .. X_{i-1}, all at once, which is where the label was taken.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        If ``mixing`` is outside [0, 1), or no token is left to learn from.
+    """
+    if mixing is not None and not 0.0 <= mixing < 1.0:
+        raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
+    rng = np.random.default_rng(seed)
+    last = decoder_config(draft).num_hidden_layers
+    states, labels, confidence = [], [], []
+    for r in responses:
+        length, count = len(r.prompt), len(r.tokens)
+        with Target(draft, 0, Capture(layers=(last,)), capacity=length + 2 * count) as model:
+            if mixing is None:
+                own = np.ones(count, dtype=bool)
+                model.extend([*r.prompt.tolist(), *r.tokens[:-1].tolist()])
+                before = torch.ones((count, length + count - 1), dtype=torch.bool).tril(length - 1)
+                visible = torch.cat([before, torch.eye(count, dtype=torch.bool)], dim=1)
+                model.extend_rows(r.drawn.tolist(), [length + i for i in range(count)], visible)
+            else:
+                own = rng.random(count) >= mixing
+                model.extend([*r.prompt.tolist(), *np.where(own, r.drawn, r.tokens).tolist()])
+            states.append(model.hidden(last)[-count:][torch.from_numpy(own)].float().cpu().clone())
+        labels.append(torch.from_numpy(r.acceptance[own]))
+        confidence.append(torch.from_numpy(r.confidence[own]))
+    if not sum(map(len, labels)):
+        raise ValueError(f"mixing of {mixing} left no token of the draft model in {len(responses)} responses")
+    return Examples(torch.cat(states), torch.cat(labels), torch.cat(confidence))

@@ -1,0 +1,122 @@
+"""Hidden states of many documents: the keys of a dense index (DReSD, section 3.1)."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from ..datastores.states import States, write_states
+from ..datastores.tokens import TokenStore
+from ..decoding.target import context_limit, decoder_config, vocabulary_size
+from .fingerprint import fingerprint
+
+COMPUTES = ("model", "bfloat16")
+
+
+@torch.inference_mode()
+def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray],
+                compute: str = "model") -> list[np.ndarray]:
+    """Final hidden states of token sequences, run as one padded batch.
+
+    The state after the final norm, what the language model head reads: the last of transformers'
+    ``hidden_states``. The head itself is not run. Padding is on the right, where no token before it sees it.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A decoder-only causal language model in evaluation mode.
+    documents : sequence of int array, shape (n_i,)
+    compute : {"model", "bfloat16"}
+        As the model's weights are, or matrix products in bfloat16.
+
+    Returns
+    -------
+    list of float32 array, shape (n_i, d)
+    """
+    base = getattr(model, model.base_model_prefix)
+    device = model.get_input_embeddings().weight.device
+    ids = np.zeros((len(documents), max(map(len, documents))), np.int64)
+    for row, tokens in zip(ids, documents, strict=True):
+        row[: len(tokens)] = tokens
+    with torch.autocast(device.type, torch.bfloat16, enabled=compute == "bfloat16"):
+        out = base(input_ids=torch.from_numpy(ids).to(device), use_cache=False).last_hidden_state
+    states = out.float().cpu().numpy()
+    return [row[: len(tokens)] for row, tokens in zip(states, documents, strict=True)]
+
+
+def embed_store(model: PreTrainedModel, store: TokenStore | str | Path, path: str | Path, *,
+                window: int = 1024, overlap: int = 256, cover: str = "truncate",
+                max_states: int | None = None, prefix: Sequence[int] = (), compute: str = "model",
+                dtype: str = "float16", batch_tokens: int = 4096, progress: bool = True) -> States:
+    """Compute the final hidden states of a store's tokens, the keys of a dense index.
+
+    The state of each token that has one after it, with the position of that next token as its value. Shards
+    are kept as they are finished: an interrupted run continues when it is called again.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    store : TokenStore or path
+    path : path
+        Folder of the states; about ``d`` times 2 or 4 bytes a token.
+    window, overlap, cover, max_states
+        As for :func:`~specdec_lib.datastores.states.plan_windows`: the paper truncates documents at 1,024
+        tokens.
+    prefix : sequence of int
+        Tokens put before every window and not stored, such as the start-of-text token of a model that wants
+        one. Counted in addition to ``window``.
+    compute : {"model", "bfloat16"}
+        As for :func:`last_states`.
+    dtype : {"float16", "float32"}
+        As which the states are stored.
+    batch_tokens : int
+        Tokens run at once, padding included.
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    States
+
+    Raises
+    ------
+    ValueError
+        If the store has more token ids than the model, a window is longer than the model's context, a state
+        is not finite, or a parameter is out of range.
+    StoreError
+        If the store cannot be opened.
+    StoreBusy
+        If another process is writing there.
+    OSError
+        If the disk is full, say. What was finished is kept.
+    """
+    if not isinstance(store, TokenStore):
+        store = TokenStore.open(store)
+    if model.training:
+        raise ValueError(f"{type(model).__name__} is in training mode, where dropout changes its states; "
+                         "call model.eval() first")
+    vocabulary = vocabulary_size(model)
+    if store.vocabulary > vocabulary:
+        raise ValueError(f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do "
+                         "not share a tokenizer; build a store for this model")
+    if compute not in COMPUTES:
+        raise ValueError(f"compute is {compute!r}; expected one of {', '.join(COMPUTES)}")
+    start = np.asarray(prefix, np.int64).reshape(-1)
+    if len(start) and not 0 <= start.min() <= start.max() < vocabulary:
+        raise ValueError(f"prefix is {list(prefix)}; expected token ids below {vocabulary}")
+    limit = context_limit(model)
+    if limit is not None and isinstance(window, int) and window + len(start) > limit:
+        raise ValueError(f"window is {window} with a prefix of {len(start)}, the model's context {limit}; "
+                         "expected no more than fits")
+
+    def run(batch: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = last_states(model, [np.concatenate([start, tokens]) for tokens in batch], compute)
+        return [states[len(start):] for states in found]
+
+    about = {"prefix": start.tolist(), "compute": f"{compute} ({model.dtype})"}
+    return write_states(path, store, run, decoder_config(model).hidden_size, model=fingerprint(model),
+                        window=window, overlap=overlap, cover=cover, max_states=max_states, dtype=dtype,
+                        batch_tokens=batch_tokens, about=about, progress=progress)

@@ -1,0 +1,260 @@
+"""The dense index against brute force, plain FAISS and other implementations."""
+from __future__ import annotations
+
+import faiss
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_lib.datastores import ArrayStates, DenseIndex, dense, exact_search, reduction
+from specdec_lib.datastores.exact_search import TorchSearch
+from specdec_lib.datastores.faiss_index import torch_search, whole_keys
+from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
+from specdec_lib.datastores.reduction import Moments, fit_transform
+from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source, stored_positions
+from tests.datastores.stores import scratch
+
+SWITCHES = [(zscore, normalise) for zscore in (True, False) for normalise in (True, False)]
+
+
+@pytest.fixture
+def store():
+    with scratch() as folder:
+        yield random_store(folder)
+
+
+def plain_keys(states: np.ndarray, dims: int, zscore: bool, normalise: bool) -> np.ndarray:
+    """The three steps one after the other, components by singular values."""
+    states = states.astype(np.float64)
+    centred = states - states.mean(0)
+    if zscore:
+        centred /= np.sqrt(states.var(0) + reduction.EPSILON)
+    keys = centred @ np.linalg.svd(centred, full_matrices=False)[2][:dims].T
+    return keys / np.linalg.norm(keys, axis=1, keepdims=True) if normalise else keys
+
+
+@pytest.mark.parametrize("zscore, normalise", SWITCHES)
+@pytest.mark.parametrize("dims", [1, 4, WIDTH])
+def test_keys_are_those_of_the_three_steps_by_singular_values(zscore, normalise, dims):
+    states = random_states(300)
+    reduced = fit_transform(states, dims, zscore=zscore, normalise=normalise)
+    ours, theirs = reduced.apply(states), plain_keys(states, dims, zscore, normalise)
+    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=2e-3, atol=2e-4 * np.abs(theirs).max())
+    largest = (theirs**2).sum(1).max()
+    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, rtol=1e-3, atol=1e-4 * largest)
+    scaled = (states - states.mean(0)) / (np.sqrt(states.var(0) + reduction.EPSILON) if zscore else 1)
+    values = np.linalg.svd(scaled, compute_uv=False)**2
+    np.testing.assert_allclose(reduced.explained, values / values.sum(), rtol=1e-3, atol=1e-6)
+
+
+@given(st.lists(st.integers(1, 80), min_size=1, max_size=6), st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_moments_of_parts_are_those_of_the_whole(sizes, seed):
+    states = random_states(sum(sizes), seed) + 100
+    moments = Moments()
+    for part in np.split(states, np.cumsum(sizes)[:-1]):
+        moments.add(part)
+    wide = states.astype(np.float64)
+    np.testing.assert_allclose(moments.mean, wide.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(moments.covariance(), np.cov(wide.T, bias=True), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("zscore, normalise", SWITCHES)
+def test_search_finds_what_brute_force_finds(store, zscore, normalise):
+    states = source(store)
+    index = build(store, states, zscore=zscore, normalise=normalise)
+    queries = random_states(50, seed=7)
+    reduced = fit_transform(states.states, 5, zscore=zscore, normalise=normalise)
+    expected = reduced.apply(queries) @ reduced.apply(states.states).T
+    scores, positions = index.search(queries, 9)
+    np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :9], rtol=1e-4, atol=1e-5)
+    row = {int(p): i for i, p in enumerate(states.positions)}
+    found = np.array([[expected[i, row[p]] for p in line] for i, line in enumerate(positions.tolist())])
+    np.testing.assert_allclose(found, scores, rtol=1e-4, atol=1e-5)
+    assert all(len(set(line)) == 9 for line in positions.tolist())
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW8", "IVF4,PQ5x4"])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_any_program_with_faiss_finds_the_same_neighbours_from_raw_states(store, factory, normalise):
+    index = build(store, factory=factory, normalise=normalise)
+    plain = faiss.read_index(str(index.path / "index.faiss"))
+    assert (plain.d, plain.ntotal, plain.metric_type) == (WIDTH, len(index), faiss.METRIC_INNER_PRODUCT)
+    queries = random_states(20, seed=3)
+    scores, rows = plain.search(queries, 6)
+    np.testing.assert_array_equal(index.search_rows(queries, 6)[1], rows)
+    np.testing.assert_array_equal(index.search(queries, 6)[0], scores)
+    positions = np.load(index.path / "positions.npy", allow_pickle=False)
+    np.testing.assert_array_equal(index.search(queries, 6)[1], np.where(rows < 0, -1, positions[rows]))
+
+
+def test_every_token_with_one_before_it_is_a_value_and_none_crosses_a_document(store):
+    index = build(store)
+    assert index.positions.tolist() == stored_positions(store).tolist()
+    for position in index.positions.tolist():
+        document = int(np.searchsorted(store.starts, position, side="right")) - 1
+        rest = store.document(document)[position - store.starts[document]:].tolist()
+        assert store.continuation(position, 7) == rest[:7] and rest
+
+
+def test_approximate_search_is_exact_when_everything_is_searched_and_keeps_its_effort_in_the_file(store):
+    queries, flat = random_states(30, seed=5), build(store)
+    exact = flat.search(queries, 5)
+    for factory, given, effort in (("IVF8,Flat", {"nprobe": 3}, {"nprobe": 8}),
+                                   ("HNSW8", {"ef_search": 11}, {"ef_search": len(flat)})):
+        index = build(store, path=store.path / factory.replace(",", "-"), factory=factory, **given)
+        plain = faiss.read_index(str(index.path / "index.faiss"))
+        inner = faiss.downcast_index(plain.index)
+        assert 3 == inner.nprobe if "nprobe" in given else inner.hnsw.efSearch == 11
+        index.set_effort(**effort)
+        scores, positions = index.search(queries, 5)
+        np.testing.assert_allclose(scores, exact[0], rtol=1e-5, atol=1e-6)
+        assert (positions == exact[1]).mean() > 0.99
+    index = build(store, path=store.path / "pq", factory="IVF4,PQ5x4", nprobe=4)
+    assert (index.search(queries, 10)[1][:, :, None] == exact[1][:, None, :1]).any(1).mean() > 0.5
+    assert index.manifest["factory"] == "IVF4,PQ5x4" and index.bytes_per_state < flat.bytes_per_state
+
+
+def test_a_sample_is_spread_evenly_and_decides_the_reduction(store):
+    states = source(store)
+    rows = np.concatenate([s[:, 0] for s in dense._sampled(states, 100)])
+    picked = np.flatnonzero(np.isin(states.states[:, 0], rows))
+    assert len(rows) == 100 and set(np.diff(picked)) <= {len(states) // 100, len(states) // 100 + 1}
+    index = build(store, states, sample=100)
+    expected = fit_transform(states.states[picked], 5)
+    np.testing.assert_allclose(index.explained_variance, expected.explained, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(whole_keys(index.index), expected.apply(states.states), rtol=1e-4, atol=1e-5)
+    assert index.manifest["sample"] == 100
+
+
+def test_a_build_makes_the_same_files_each_time_and_opens_as_it_was_built(store):
+    first = build(store, factory="IVF8,Flat", nprobe=4)
+    again = build(store, factory="IVF8,Flat", nprobe=4)
+    assert first.manifest == again.manifest
+    opened = DenseIndex.open(store.path, device="cpu", model="a model")
+    opened.verify()
+    assert opened.manifest == first.manifest and opened.backend == "faiss-cpu"
+    queries = random_states(5, seed=2)
+    for a, b in zip(opened.search(queries, 3), first.search(torch.from_numpy(queries), 3), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(opened.search(queries[0], 3)[1], opened.search(queries, 3)[1][:1])
+    assert sorted(p.name for p in store.path.iterdir() if p.name.startswith("dense")) == ["dense"]
+    assert {"dims": 5, "width": WIDTH, "factory": "IVF8,Flat", "zscore": True, "normalise": True,
+            "model": "a model"}.items() <= opened.manifest.items()
+
+
+def test_fewer_rows_than_neighbours_are_filled_with_none(store):
+    states = source(store)
+    few = ArrayStates(states.positions[:3], states.states[:3])
+    index = build(store, few, dims=2)
+    scores, positions = index.search(states.states[:2], 5)
+    assert set(positions[0, :3]) == set(states.positions[:3]) and positions[0, 3:].tolist() == [-1, -1]
+    moved = torch_search(index.index, "cpu").search(states.states[:2], 5)
+    np.testing.assert_array_equal(np.where(moved[1] < 0, -1, index.positions[moved[1]]), positions)
+    assert np.isneginf(moved[0][:, 3:]).all()
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW8"])
+@pytest.mark.parametrize("chunk", [7, 10**6])
+def test_the_exact_search_by_torch_finds_what_faiss_finds(store, factory, chunk, monkeypatch):
+    monkeypatch.setattr("specdec_lib.datastores.exact_search.CHUNK", chunk)
+    for normalise in (True, False):
+        flat = build(store, normalise=normalise)
+        index = build(store, path=store.path / "other", factory=factory, normalise=normalise)
+        queries = random_states(20, seed=9)
+        scores, rows = torch_search(index.index, "cpu").search(torch.from_numpy(queries), 8)
+        expected = flat.search_rows(queries, 8)
+        np.testing.assert_allclose(scores, expected[0], rtol=1e-4, atol=1e-5)
+        assert (rows == expected[1]).mean() > 0.99
+    reduced = fit_transform(queries, 3)
+    own = TorchSearch.of(reduced, reduced.apply(queries)).search(queries, 1)
+    assert own[1][:, 0].tolist() == list(range(20))
+
+
+@given(st.integers(1, 3000), st.integers(1, 60), st.integers(1, 40), st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_the_largest_scores_are_those_of_a_full_sort_with_ties_too(count, k, levels, seed):
+    scores = torch.from_numpy(np.random.default_rng(seed).integers(0, levels, count).astype(np.float32))
+    k = min(k, count)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(exact_search, "BLOCK", 16)
+        values, places = exact_search.largest(scores, k)
+    assert values.tolist() == sorted(scores.tolist(), reverse=True)[:k]
+    assert torch.equal(scores[places], values) and len(set(places.tolist())) == k
+
+
+def test_where_torch_sees_a_gpu_the_search_is_its_own_and_says_so(store, monkeypatch):
+    index = build(store, factory="IVF8,Flat", nprobe=8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(dense.faiss_index, "torch_search", lambda index, device: torch_search(index, "cpu"))
+    for device in ("auto", "cuda"):
+        moved = DenseIndex.open(store.path, device=device)
+        assert moved.backend == "torch-cuda" and DenseIndex.open(store.path, device="cpu").backend == "faiss-cpu"
+        queries = random_states(20, seed=9)
+        for given in (queries, torch.from_numpy(queries), torch.from_numpy(queries).double(), queries[0]):
+            expected = index.search(np.asarray(given, np.float32), 8)
+            scores, positions = moved.search(given, 8)
+            np.testing.assert_allclose(scores, expected[0], rtol=1e-4, atol=1e-5)
+            assert (positions == expected[1]).mean() > 0.99
+        with pytest.raises(ValueError, match="expected rows of width 12"):
+            moved.search(torch.zeros(1, 3), 8)
+        with pytest.raises(ValueError, match="row 1 of the states has the value nan in column 2"):
+            moved.search(torch.from_numpy(queries).index_put((torch.tensor(1), torch.tensor(2)),
+                                                             torch.tensor(torch.nan)), 8)
+    build(store, factory="IVF4,PQ5x4")
+    assert DenseIndex.open(store.path).backend == "faiss-cpu"
+    with pytest.raises(ValueError, match="IVF4,PQ5x4 holds compressed keys"):
+        DenseIndex.open(store.path, device="cuda")
+
+
+def test_compressed_keys_are_not_searched_by_torch(store):
+    assert torch_search(build(store, factory="IVF4,PQ5x4").index, "cpu") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat"])
+def test_the_gpu_finds_what_the_cpu_finds_and_says_what_it_is(store, factory):
+    index = build(store, factory=factory)
+    index.set_effort(**({} if factory == "Flat" else {"nprobe": 8}))
+    moved = DenseIndex.open(store.path, device="cuda")
+    assert moved.backend in ("faiss-gpu", "torch-cuda")
+    if moved.backend == "faiss-gpu":
+        moved.set_effort(**({} if factory == "Flat" else {"nprobe": 8}))
+    queries = random_states(20, seed=9)
+    for given in (queries, torch.from_numpy(queries).cuda()):
+        scores, positions = moved.search(given, 8)
+        expected = index.search(queries, 8)
+        np.testing.assert_allclose(scores, expected[0], rtol=1e-3, atol=1e-3)
+        assert (positions == expected[1]).mean() > 0.95
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_auto_is_faiss_on_the_cpu_and_cuda_is_refused(store):
+    build(store)
+    assert DenseIndex.open(store.path).backend == "faiss-cpu"
+    with pytest.raises(ValueError, match="device is 'cuda', but no GPU can be used"):
+        DenseIndex.open(store.path, device="cuda")
+    with pytest.raises(ValueError, match="expected one of auto, cpu, cuda"):
+        DenseIndex.open(store.path, device="tpu")
+
+
+def test_reciprocal_ranks_are_those_of_a_loop(store):
+    states = source(store)
+    index = build(store, states, dims=1)
+    queries, k = states.states[:60], 4
+    found = index.search(queries, k)[1]
+    ranks, firsts = [], []
+    for line, position in zip(found.tolist(), states.positions.tolist(), strict=False):
+        ranks.append(1 / (line.index(position) + 1) if position in line else 0)
+        tokens = [int(store.tokens[p]) for p in line]
+        wanted = int(store.tokens[position])
+        firsts.append(1 / (tokens.index(wanted) + 1) if wanted in tokens else 0)
+    assert 0 < np.mean(ranks) < 1
+    assert mean_reciprocal_rank(index, queries, states.positions[:60], k) == pytest.approx(np.mean(ranks))
+    wanted = store.tokens[states.positions[:60]]
+    assert next_token_reciprocal_rank(index, queries, wanted, k) == pytest.approx(np.mean(firsts))
+    assert mean_reciprocal_rank(build(store, states, dims=WIDTH), queries, states.positions[:60]) == 1
+    with pytest.raises(ValueError, match="one entry for each"):
+        mean_reciprocal_rank(index, queries, states.positions[:59])

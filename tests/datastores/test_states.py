@@ -1,0 +1,233 @@
+"""Hidden states on disk: which are kept, round trips, what a kill or a full disk leaves."""
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_lib import datastores
+from specdec_lib.datastores import States, StoreError, TokenStore, files, states
+from tests.datastores.stores import scratch
+from tests.datastores.test_tokens import in_child
+
+WIDTH = 6
+
+
+@pytest.fixture
+def store():
+    rng = random.Random(0)
+    with scratch() as folder:
+        documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(30)]
+        yield datastores.build_tokens(folder / "store", documents, 40, progress=False)
+
+
+def running_sums(batch):
+    """A stand-in for a model: the state of a token is of all tokens of its window up to it."""
+    return [np.cumsum(tokens)[:, None] * np.arange(1, WIDTH + 1) / 8 for tokens in batch]
+
+
+def write(store: TokenStore, compute=running_sums, name: str = "states", **options) -> States:
+    options = {"dtype": "float32", "window": 16, "batch_tokens": 50, "progress": False, **options}
+    return states.write_states(store.path.with_name(name), store, compute, WIDTH, **options)
+
+
+def everything(found: States) -> tuple[np.ndarray, np.ndarray]:
+    parts = list(found)
+    return np.concatenate([p for p, _ in parts]), np.concatenate([s for _, s in parts])
+
+
+def expected(store: TokenStore, window: int, overlap: int, cover: str, most: int | None):
+    """Position after each kept state and the state, one token at a time."""
+    rows = []
+    for i in range(len(store)):
+        tokens = store.document(i).astype(np.int64)
+        starts = [0]
+        while cover == "windows" and starts[-1] + window < len(tokens) - 1:
+            starts.append(starts[-1] + window - overlap)
+        for place in range(len(tokens) - 1):
+            # The first window that holds it: it was kept there.
+            start = next((s for s in starts if s <= place < s + window), None)
+            if start is not None:
+                rows.append((store.starts[i] + place + 1, tokens[start: place + 1].sum()))
+    rows = rows[:most]
+    sums = np.array([s for _, s in rows])
+    return np.array([p for p, _ in rows]), sums[:, None] * np.arange(1, WIDTH + 1) / 8
+
+
+@given(st.integers(1, 70), st.integers(0, 69), st.sampled_from(states.COVERS),
+       st.none() | st.integers(1, 900), st.integers(1, 300), st.sampled_from([24, 500, 10**6]))
+@settings(max_examples=60, deadline=None)
+def test_each_kept_state_is_that_of_its_window_and_stored_once_in_order(window, overlap, cover, most, batch,
+                                                                        shard):
+    overlap %= window
+    rng = random.Random(window)
+    documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(8)]
+    with scratch() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(states, "SHARD_BYTES", shard)
+        store = datastores.build_tokens(folder / "store", documents, 40, progress=False)
+        found = write(store, window=window, overlap=overlap, cover=cover, max_states=most, batch_tokens=batch)
+        positions, values = everything(found)
+        wanted, sums = expected(store, window, overlap, cover, most)
+        assert positions.tolist() == wanted.tolist()
+        np.testing.assert_allclose(values, sums)
+        assert len(found) == len(wanted) and found.width == WIDTH
+        found.verify()
+
+
+def test_batches_hold_no_more_than_asked_with_their_padding_and_every_window_once():
+    lengths = np.array([5, 90, 7, 7, 30, 1, 64, 12])
+    taken = [batch.tolist() for batch in states.batches(lengths, 64)]
+    assert sorted(sum(taken, [])) == list(range(8))
+    for batch in taken:
+        assert len(batch) == 1 or len(batch) * lengths[batch].max() <= 64
+
+
+def test_half_precision_is_rounded_and_overflow_is_refused(store):
+    found = write(store, dtype="float16")
+    np.testing.assert_allclose(everything(found)[1], everything(write(store, name="b"))[1], rtol=1e-3)
+    for value, text in ((1e6, "inf"), (np.nan, "nan"), (-np.inf, "-inf")):
+        def wrong(batch, value=value):
+            made = [states.copy() for states in running_sums(batch)]
+            made[-1][0, 2] = value
+            return made
+
+        with pytest.raises(ValueError, match=f"positions .* stored as float16: .* {text} in column 2"):
+            write(store, wrong, "c", dtype="float16")
+        assert not list(store.path.parent.glob("c*"))
+    with pytest.raises(ValueError, match="expected rows of width 6"):
+        write(store, lambda batch: [np.zeros((len(t), 5)) for t in batch], "c")
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"window": 0}, "window is 0"), ({"max_states": 0}, "max_states is 0"),
+    ({"batch_tokens": -1}, "batch_tokens is -1"), ({"cover": "all"}, "expected one of truncate, windows"),
+    ({"dtype": "int8"}, "expected one of float16, float32"),
+    ({"cover": "windows", "overlap": 16}, "overlap is 16; .* below the window, 16"),
+    ({"cover": "windows", "overlap": -1}, "overlap is -1"),
+])
+def test_bad_parameters_are_refused_before_any_work(store, options, message):
+    with pytest.raises(ValueError, match=message):
+        write(store, **options)
+    assert [p.name for p in store.path.parent.iterdir()] == ["store"]
+
+
+def test_an_interrupted_run_keeps_its_shards_and_another_one_starts_anew(store, monkeypatch):
+    monkeypatch.setattr(states, "SHARD_BYTES", 100 * WIDTH * 4)
+    whole = write(store, name="whole", window=64)
+    assert len(whole.manifest["shards"]) > 4
+    for change in ({}, {"window": 17}, {"model": "another"}, {"max_states": 500}):
+        calls: list[int] = []
+
+        def stops(batch, calls=calls):
+            if sum(calls) >= 400:
+                raise KeyboardInterrupt
+            calls.append(sum(map(len, batch)))
+            return running_sums(batch)
+
+        with pytest.raises(KeyboardInterrupt):
+            write(store, stops, window=64)
+        with pytest.raises(StoreError, match="holds no hidden states"):
+            States.open(store.path.with_name("states"))
+        again: list[int] = []
+
+        def counts(batch, again=again):
+            again.append(sum(map(len, batch)))
+            return running_sums(batch)
+
+        found = write(store, counts, **{"window": 64, **change})
+        if not change:
+            assert found.manifest == whole.manifest and sum(again) < len(whole) - 250
+        else:
+            assert sum(again) == sum(found.manifest["shards"])
+        shutil.rmtree(found.path)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_kill_at_any_moment_leaves_no_states_or_all_and_the_next_run_goes_on(store, monkeypatch):
+    monkeypatch.setattr(states, "SHARD_BYTES", 40 * WIDTH * 4)
+    rng, path = random.Random(time.time_ns()), store.path.with_name("states")
+    began = time.perf_counter()
+    whole = write(store, name="whole").manifest
+    duration = time.perf_counter() - began
+    unfinished = finished = 0
+    while unfinished < 10 or not finished:
+        pid = in_child(lambda: write(store))
+        time.sleep(rng.random() * 0.8 * duration)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        if path.exists():
+            found = States.open(path, store)
+            found.verify()
+            assert found.manifest == whole
+            finished += 1
+            shutil.rmtree(path)
+        else:
+            unfinished += 1
+            if unfinished == 10:
+                duration *= 3
+    assert write(store).manifest == whole
+    assert sorted(p.name for p in store.path.parent.iterdir()) == ["states", "store", "whole"]
+
+
+def test_a_full_disk_keeps_what_was_finished(store, monkeypatch):
+    monkeypatch.setattr(states, "SHARD_BYTES", 100 * WIDTH * 4)
+    sound, left = files.write, 10**9
+
+    def fills_up(file, data):
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left -= 1
+        sound(file, data)
+
+    monkeypatch.setattr(files, "write", fills_up)
+    whole = write(store, name="whole").manifest
+    tries = 0
+    while True:
+        left, tries = 3, tries + 1
+        try:
+            found = write(store)
+            break
+        except OSError:
+            assert not store.path.with_name("states").exists()
+            assert not list(store.path.with_name("states.partial").glob("*.new")) or tries > 1
+        if tries > 3:
+            left = 10**9
+            found = write(store)
+            break
+    assert found.manifest == whole and tries > 1
+
+
+def test_states_of_other_tokens_versions_or_damaged_are_refused(store, tmp_path):
+    found = write(store)
+    other = datastores.build_tokens(tmp_path / "other", [[1, 2, 3]], 40, progress=False)
+    with pytest.raises(StoreError, match="holds states of other tokens than"):
+        States.open(found.path, other)
+    with pytest.raises(StoreError, match="holds no hidden states"):
+        States.open(other.path)
+    with pytest.raises(ValueError, match="exists and holds no hidden states"):
+        states.write_states(other.path, store, running_sums, WIDTH, progress=False)
+    manifest = found.path / "states.json"
+    about = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(about | {"version": 4}))
+    with pytest.raises(StoreError, match="version 4 of the format"):
+        States.open(found.path)
+    manifest.write_text(json.dumps(about))
+    shard = found.path / "states-00000.npy"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(StoreError, match="was altered"):
+        States.open(found.path).verify()
+    shard.write_bytes(data[:-1])
+    with pytest.raises(StoreError, match="its manifest says"):
+        States.open(found.path)

@@ -1,0 +1,196 @@
+"""DReSD against a loop over all stored states."""
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, datastores, generate, load_model, record, replay
+from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError
+from specdec_lib.decoding.contract import LAST, Context
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters import REGISTRY, Dresd
+from specdec_lib.evaluation.corpus import stdlib_modules
+from specdec_lib.models.embedding import embed_store
+from specdec_lib.models.fingerprint import fingerprint
+from tests.datastores.stores import scratch, tree_paths
+
+WIDTH, VOCABULARY = 8, 6
+
+
+@pytest.fixture(scope="module")
+def index():
+    """A few tokens in many documents, so that most neighbours survive the filter, and states of noise."""
+    rng = random.Random(0)
+    documents = [[rng.randrange(VOCABULARY) for _ in range(rng.randrange(2, 25))] for _ in range(40)]
+    with scratch() as folder:
+        store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
+        inside = np.concatenate([np.arange(store.starts[i] + 1, store.starts[i + 1] - 1)
+                                 for i in range(len(store))])
+        states = np.random.default_rng(0).normal(size=(len(inside), WIDTH)).astype(np.float32)
+        yield datastores.build_dense_index(store.path / "dense", ArrayStates(inside, states), dims=WIDTH,
+                                           progress=False)
+
+
+def contexts(count: int) -> list[Context]:
+    rng, found = np.random.default_rng(1), []
+    for _ in range(count):
+        tokens = rng.integers(0, VOCABULARY, 5).tolist()
+        hidden = torch.from_numpy(rng.normal(size=(4, WIDTH)).astype(np.float32))
+        found.append(Context(tokens, 3, VOCABULARY, Sampling(), lambda layer, hidden=hidden: hidden))
+    return found
+
+
+def propose(drafter: Dresd, context: Context, limit: int = 1000) -> DraftTree:
+    drafter.start(context)
+    return drafter.propose(context, limit)
+
+
+def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neighbours: int,
+            deduplicate: bool):
+    """Drafts in order, and how many neighbours start with the last token."""
+    store = index.store
+    found, survivors = [], 0
+    for position in index.search(context.hidden(LAST)[-1], neighbours)[1][0].tolist():
+        document = int(np.searchsorted(store.starts, position, side="right")) - 1
+        end = int(store.starts[document + 1]) - 1
+        if store.tokens[position] != context.tokens[-1]:
+            continue
+        survivors += 1
+        draft = tuple(store.tokens[position + 1: min(end, position + 1 + length)].tolist())
+        if draft and len(found) < drafts and not (deduplicate and draft in found):
+            found.append(draft)
+    return found, survivors
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+@pytest.mark.parametrize("drafts, length, neighbours", [(10, 10, 50), (1, 1, 1), (3, 20, 50), (4, 2, 30),
+                                                        (50, 3, 200)])
+def test_drafts_are_the_first_filtered_continuations_merged_into_one_tree(index, drafts, length, neighbours,
+                                                                          deduplicate):
+    sizes = []
+    for context in contexts(40):
+        shared = Dresd(index, drafts, length, neighbours, deduplicate)
+        apart = Dresd(index, drafts, length, neighbours, deduplicate, share=False)
+        tree, batch = propose(shared, context), propose(apart, context)
+        expected, survivors = by_loop(index, context, drafts, length, neighbours, deduplicate)
+        assert shared.survivors == survivors
+        checked = DraftTree(tree.tokens, tree.parents)
+        assert (checked, checked.is_chain) == (tree, tree.is_chain)
+        prefixes = dict.fromkeys(draft[:n] for draft in expected for n in range(1, len(draft) + 1))
+        assert tree_paths(tree.tokens, tree.parents) == list(prefixes)
+        every = [draft[:n] for draft in expected for n in range(1, len(draft) + 1)]
+        assert tree_paths(batch.tokens, batch.parents) == every
+        sizes.append((len(tree), len(batch)))
+    if drafts > 1:
+        assert any(ours < theirs for ours, theirs in sizes)
+
+
+def test_a_draft_of_n_tokens_has_n_without_the_token_it_was_filtered_by(index):
+    deepest = 0
+    for context in contexts(40):
+        tree = propose(Dresd(index, 10, 3, deduplicate=False), context)
+        assert tree.depth <= 3
+        deepest = max(deepest, tree.depth)
+        for limit in (1, 2):
+            assert propose(Dresd(index, 10, 3, deduplicate=False), context, limit) == tree.truncated(limit)
+    assert deepest == 3
+
+
+def test_no_survivor_gives_an_empty_draft(index):
+    for context in contexts(10):
+        context.tokens[-1] = VOCABULARY - 1
+        rare = Context([*context.tokens[:-1], VOCABULARY], 3, VOCABULARY + 1, Sampling(), context.hidden)
+        # The id after the last is the separator: neighbours that were not found must not pass for it.
+        assert propose(Dresd(index, neighbours=5), rare) is EMPTY
+        few = Dresd(index, neighbours=10**4)
+        assert len(propose(few, context)) > 0 and few.survivors < len(index)
+
+
+def batch_walk(drafts: list[list[int]], true: list[int]) -> int:
+    return max((next((n for n, (a, b) in enumerate(zip(draft, true, strict=False)) if a != b),
+                     min(len(draft), len(true))) for draft in drafts), default=0)
+
+
+def test_a_batch_without_sharing_is_walked_to_its_longest_match(index):
+    rng = random.Random(3)
+    for _ in range(300):
+        drafts = [[rng.randrange(3) for _ in range(rng.randrange(1, 6))] for _ in range(rng.randrange(1, 7))]
+        true = [rng.randrange(3) for _ in range(6)]
+        for tree in (DraftTree.batch(drafts), DraftTree.from_drafts(drafts)):
+            for depth in (6, 2):
+                cut = tree.truncated(depth)
+                node, path = -1, []
+                for token in true:
+                    node = cut.child(node, token)
+                    if node is None:
+                        break
+                    path.append(node)
+                assert len(path) == batch_walk([draft[:depth] for draft in drafts], true)
+                assert [cut.tokens[n] for n in path] == true[: len(path)]
+                assert [cut.depths[n] for n in path] == list(range(1, len(path) + 1))
+        assert len(DraftTree.batch(drafts)) == sum(map(len, drafts))
+
+
+@pytest.mark.parametrize("name", ["drafts", "length", "neighbours"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
+def test_numbers_below_one_are_refused(index, name, value):
+    with pytest.raises(ValueError, match=f"{name} is .*expected a whole number, 1 or more"):
+        Dresd(index, **{name: value})
+
+
+def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
+    context = contexts(1)[0]
+    context.vocabulary = VOCABULARY - 1
+    with pytest.raises(ValueError, match="has 6 token ids, the target 5: they do not share"):
+        propose(Dresd(index), context)
+    wide = Context([1, 2], 1, VOCABULARY, Sampling(), lambda layer: torch.zeros(1, WIDTH + 1))
+    with pytest.raises(ValueError, match="states have width 9, those of .* 8: they are another model's"):
+        propose(Dresd(index), wide)
+    with pytest.raises(StoreError, match="has no dense index"):
+        Dresd(tmp_path / "none")
+
+
+def test_the_registry_knows_dresd():
+    assert REGISTRY["DReSD"] is Dresd
+
+
+@pytest.fixture(scope="module")
+def pocket(tmp_path_factory):
+    model, tokenizer = load_model("pocket")
+    folder = tmp_path_factory.mktemp("dresd")
+    texts = [module.text for module in stdlib_modules("train")[:6]]
+    store = datastores.build_from_texts(folder / "store", texts, tokenizer, progress=False)
+    states = embed_store(model, store, folder / "states", max_states=1500, progress=False)
+    datastores.build_dense_index(store.path / "dense", states, progress=False)
+    return model, tokenizer, DenseIndex.open(store.path, tokenizer=tokenizer, model=fingerprint(model))
+
+
+PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ",
+           "class Stack:\n    def __init__(self):\n        self.")
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.95, seed=3)],
+                         ids=["greedy", "sampled"])
+def test_dresd_emits_the_tokens_of_plain_decoding_shared_or_not_and_replays_as_it_runs(pocket, sampling):
+    model, tokenizer, index = pocket
+    accepted, shared, apart = 0, 0, 0
+    for text in PROMPTS:
+        ids = tokenizer(text)["input_ids"]
+        trace = record(model, ids, sampling, max_new_tokens=24, capture=Dresd.capture)
+        runs = []
+        for share in (True, False):
+            run = generate(model, trace.prompt, Dresd(index, share=share), sampling, max_new_tokens=24)
+            again = replay(trace, Dresd(index, share=share))
+            assert run.tokens == trace.tokens == again.tokens
+            assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens)
+                                                                       for s in again.steps]
+            runs.append(run)
+        one, other = runs
+        assert [step.tokens for step in one.steps] == [step.tokens for step in other.steps]
+        accepted += sum(len(step.path) for step in one.steps)
+        shared += sum(len(step.tree) for step in one.steps)
+        apart += sum(len(step.tree) for step in other.steps)
+    assert accepted > 0 and shared < apart

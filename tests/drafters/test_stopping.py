@@ -1,0 +1,146 @@
+"""Stopping rules one by one, against their definitions and against transformers."""
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GenerationConfig
+from transformers.generation.candidate_generator import AssistedCandidateGenerator
+from transformers.generation.logits_process import LogitsProcessorList
+
+from specdec_lib import generate
+from specdec_lib.drafters import AdaptiveDraftModel, stopping
+from specdec_lib.drafters.stopping import Round, fitted_threshold
+from tests.families import perturbed, prompt
+
+
+def drafted(*confidence: float, **kwargs) -> Round:
+    return Round(10, len(confidence), list(confidence), **kwargs)
+
+
+def test_a_fixed_length_stops_at_it():
+    assert [stopping.FixedLength(3).stop(Round(0, n)) for n in range(5)] == [False, False, False, True, True]
+
+
+def test_the_heuristic_grows_by_two_and_shrinks_by_one_to_no_less_than_one():
+    rule = stopping.Heuristic(2)
+    lengths = []
+    for count, accepted in ((2, 2), (4, 4), (6, 0), (5, 4), (4, 0), (3, 1), (2, 1), (1, 0), (1, 1)):
+        rule.verified(Round(0, count), accepted)
+        lengths.append(rule.length)
+    assert lengths == [4, 6, 5, 4, 3, 2, 1, 1, 3]
+
+
+def test_a_transient_heuristic_begins_anew_and_the_other_goes_on():
+    for transient, expected in ((True, 5), (False, 7)):
+        rule = stopping.Heuristic(5, transient)
+        rule.start()
+        rule.verified(Round(0, 5), 5)
+        rule.start()
+        assert rule.length == expected
+
+
+def test_confidence_stops_behind_the_first_token_below_the_threshold():
+    rule = stopping.Confidence(0.4)
+    assert not rule.stop(drafted()) and not rule.stop(drafted(0.1, 0.4)) and rule.stop(drafted(0.9, 0.39))
+
+
+def test_cumulative_confidence_stops_where_the_product_falls_below():
+    rule = stopping.CumulativeConfidence(0.5)
+    assert not rule.stop(drafted()) and not rule.stop(drafted(0.8, 0.7)) and rule.stop(drafted(0.8, 0.6))
+
+
+def test_entropy_stops_behind_a_flat_distribution():
+    rule = stopping.Entropy(math.log(2))
+    assert not rule.stop(Round(0)) and not rule.stop(Round(0, 1, entropy=[math.log(2)]))
+    assert rule.stop(Round(0, 2, entropy=[0.1, math.log(3)]))
+
+
+def test_predicted_rejection_is_one_minus_the_product():
+    rule = stopping.PredictedRejection(0.7)
+    assert not rule.stop(Round(0, 1)) and not rule.stop(Round(0, 3, acceptance=[0.5, 0.61]))
+    assert rule.stop(Round(0, 3, acceptance=[0.5, 0.59]))
+
+
+def test_the_oracle_stops_just_before_a_disagreement_and_at_the_end():
+    rule = stopping.Oracle([True, True, False, True], 10)
+    asked = [(10, 0), (10, 1), (10, 2), (13, 0), (13, 1)]
+    assert [rule.stop(Round(*at)) for at in asked] == [False, False, True, False, True]
+
+
+def brute_force(confidence: list[float], accepted: list[bool]) -> float:
+    """Cost of each threshold by counting, largest threshold first."""
+    costs = {}
+    for threshold in sorted(set(confidence), reverse=True):
+        passed = sum(c >= threshold for c, a in zip(confidence, accepted, strict=True) if not a)
+        missed = sum(c < threshold for c, a in zip(confidence, accepted, strict=True) if a)
+        costs[threshold] = round(passed / accepted.count(False) + 3 * missed / accepted.count(True), 9)
+    return min(costs, key=costs.get)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=30))
+def test_the_fitted_threshold_has_the_least_cost(pairs):
+    confidence, accepted = [c / 8 for c, _ in pairs], [a for _, a in pairs]
+    found = fitted_threshold(confidence, accepted)
+    if len(pairs) <= 5 or len(set(accepted)) < 2:
+        assert found is None
+    else:
+        assert found == brute_force(confidence, accepted)
+
+
+def test_fitting_counts_accepted_tokens_and_the_first_refused_one():
+    rule = stopping.FittedConfidence(0.4)
+    rule.start()
+    rule.verified(drafted(0.9, 0.8, 0.3, 0.99), 2)
+    rule.verified(drafted(0.7, 0.2), 1)
+    assert rule.threshold == 0.4, "five tokens are too few"
+    rule.verified(drafted(0.6, 0.95), 2)
+    assert rule.threshold == brute_force([0.9, 0.8, 0.3, 0.7, 0.2, 0.6, 0.95], [True, True, False, True, False, True, True])
+    rule.start()
+    assert rule.threshold == 0.4
+
+
+@pytest.mark.parametrize("schedule", ["heuristic", "constant"])
+def test_drafts_are_those_of_transformers_round_by_round(llama, schedule):
+    small, start = perturbed(llama), prompt(4, 30)
+    threshold, length = (0.0, 3) if schedule == "heuristic" else (0.25, 20)
+    small.generation_config.update(num_assistant_tokens=length, num_assistant_tokens_schedule=schedule,
+                                   assistant_confidence_threshold=threshold)
+    rule = stopping.Heuristic(length) if schedule == "heuristic" else stopping.Confidence(threshold)
+    run = generate(llama, start, AdaptiveDraftModel(small, rule), max_new_tokens=70, eos_token_id=[])
+    tokens = torch.tensor([start + run.tokens[:1]])
+    config = GenerationConfig(min_length=0, max_length=10**6, do_sample=False, eos_token_id=None)
+    peer = AssistedCandidateGenerator(tokens, small, config, {"attention_mask": torch.ones_like(tokens)},
+                                      logits_processor=LogitsProcessorList())
+    # Of the last rounds ours is cut to what may still be emitted.
+    for step in run.steps[:-4]:
+        theirs = peer.get_candidates(tokens)[0][0, tokens.shape[1]:].tolist()
+        assert step.tree.tokens == theirs
+        peer.update_candidate_strategy(None, torch.zeros(1, len(theirs) + 1, 2), step.accepted)
+        tokens = torch.cat([tokens, torch.tensor([step.tokens])], dim=1)
+    lengths = {step.drafted for step in run.steps[:-4]}
+    assert len(lengths) > 2 and len(run.steps) > 8, "the lengths must vary for the test to say something"
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("rule", [stopping.Confidence, stopping.FittedConfidence, stopping.CumulativeConfidence,
+                                  stopping.PredictedRejection])
+def test_a_threshold_that_is_no_probability_is_refused(rule, value):
+    with pytest.raises(ValueError, match=r"threshold is .*; expected a probability strictly between 0 and 1"):
+        rule(value)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, float("nan")])
+def test_a_bad_entropy_is_refused(value):
+    with pytest.raises(ValueError, match="threshold is .*; expected an entropy in nats"):
+        stopping.Entropy(value)
+
+
+@pytest.mark.parametrize("rule", [stopping.FixedLength, stopping.Heuristic])
+def test_a_bad_length_is_refused(rule):
+    with pytest.raises(ValueError, match="num_tokens is 0"):
+        rule(0)

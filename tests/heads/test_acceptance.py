@@ -1,0 +1,199 @@
+"""The acceptance head: its function, its file, its training."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from specdec_lib.heads.acceptance import AcceptanceHead, Examples, weighted_loss
+from specdec_lib.heads.training import Training, divergence, evaluate, train
+from specdec_lib.models.fingerprint import fingerprint
+from tests.families import build, perturbed
+
+WIDTH = 12
+
+
+def states(count: int = 40, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def by_hand(head: AcceptanceHead, x: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+    """The released head's function in NumPy: blocks, a linear layer, a sigmoid."""
+    if head.sees_confidence:
+        x = np.concatenate([x, np.log(confidence / (1 - confidence))[:, None]], axis=1)
+    for i in range(head.depth):
+        linear = head.blocks[0 if head.tied else i].linear
+        y = x @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
+        x = x + y / (1 + np.exp(-y))
+    z = x @ head.out.weight.detach().numpy()[0] + head.out.bias.item()
+    return 1 / (1 + np.exp(-z))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("depth", range(5))
+@pytest.mark.parametrize("sees", [False, True])
+def test_the_head_is_blocks_a_linear_layer_and_a_sigmoid(depth, tied, sees):
+    torch.manual_seed(depth)
+    head = AcceptanceHead(WIDTH, depth, tied, sees_confidence=sees)
+    confidence = torch.rand(40) * 0.99 + 0.005
+    expected = by_hand(head, states().double().numpy(), confidence.double().numpy())
+    np.testing.assert_allclose(head.probability(states(), confidence).numpy(), expected, rtol=1e-4)
+    score = head.scorer()
+    np.testing.assert_allclose([score(s, float(c)) for s, c in zip(states(), confidence, strict=True)], expected, rtol=1e-4)
+    assert len(head.blocks) == (min(depth, 1) if tied else depth)
+
+
+def test_one_logit_is_the_softmax_of_two():
+    two = nn.Linear(WIDTH, 2)
+    head = AcceptanceHead(WIDTH, 0)
+    with torch.no_grad():
+        head.out.weight.copy_(two.weight[1:] - two.weight[:1])
+        head.out.bias.copy_(two.bias[1:] - two.bias[:1])
+    torch.testing.assert_close(head.probability(states()), two(states()).softmax(-1)[:, 1].detach())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_zero_blocks_begin_as_a_linear_layer(tied):
+    head = AcceptanceHead(WIDTH, 3, tied, zero=True)
+    torch.testing.assert_close(head(states()), head.out(states())[:, 0])
+
+
+def test_certain_states_score_without_overflow():
+    head = AcceptanceHead(1, 1, zero=True)
+    with torch.no_grad():
+        head.out.weight.fill_(1.0)
+        head.out.bias.zero_()
+    assert [head.scorer()(torch.tensor([v])) for v in (-1e4, 1e4)] == [0.0, 1.0]
+
+
+def test_a_state_with_nan_is_an_error():
+    head, bad = AcceptanceHead(WIDTH, 2), states(1)
+    bad[0, 3] = math.nan
+    for ask in (lambda: head.scorer()(bad[0]), lambda: head.probability(bad), lambda: Examples(bad, torch.ones(1))):
+        with pytest.raises(FloatingPointError, match="the draft model's states hold NaN"):
+            ask()
+
+
+@pytest.mark.parametrize("label", [-0.01, 1.01, math.nan])
+def test_labels_and_confidences_that_are_no_probabilities_are_refused(label):
+    wrong = torch.tensor([0.5, label])
+    with pytest.raises(ValueError, match=r"acceptance holds .*; expected probabilities in \[0, 1\]"):
+        Examples(states(2), wrong)
+    with pytest.raises(ValueError, match="confidence holds"):
+        Examples(states(2), torch.ones(2), wrong)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3,)])
+def test_examples_of_unequal_length_or_none_are_refused(shape):
+    with pytest.raises(ValueError, match="expected"):
+        Examples(states(shape[0] and 2), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("arguments", [{"depth": 5}, {"depth": -1}, {"depth": 1.0}, {"width": 0}])
+def test_bad_shapes_are_refused(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} is"):
+        AcceptanceHead(**{"width": WIDTH, **arguments})
+
+
+@pytest.fixture(scope="module")
+def draft():
+    return build("llama", hidden_size=WIDTH, num_attention_heads=2, num_key_value_heads=2)
+
+
+def test_a_saved_head_is_the_same_and_only_for_its_draft(tmp_path, draft):
+    head = AcceptanceHead(WIDTH, 2, tied=False, draft=fingerprint(draft), story={"epochs": 3})
+    path = tmp_path / "head.safetensors"
+    head.save(path)
+    again = AcceptanceHead.load(path, draft)
+    torch.testing.assert_close(again(states()), head(states()))
+    assert (again.depth, again.tied, again.story) == (2, False, {"epochs": 3})
+    assert [p.name for p in tmp_path.iterdir()] == ["head.safetensors"]
+    with pytest.raises(ValueError, match="was trained for the draft model with fingerprint"):
+        AcceptanceHead.load(path, perturbed(draft))
+
+
+def test_files_that_are_no_head_are_refused(tmp_path, draft):
+    with pytest.raises(FileNotFoundError, match="no acceptance head at"):
+        AcceptanceHead.load(tmp_path / "none")
+    other, text = tmp_path / "other.safetensors", tmp_path / "text"
+    save_file({"x": torch.zeros(1)}, other)
+    text.write_text("no tensors")
+    for path in (other, text):
+        with pytest.raises(ValueError, match="is no acceptance head"):
+            AcceptanceHead.load(path)
+    old = tmp_path / "old.safetensors"
+    AcceptanceHead(WIDTH).save(old)
+    save_file(load_file(old), old, metadata={"acceptance_head": '{"format": 0}'})
+    with pytest.raises(ValueError, match="is of format 0"):
+        AcceptanceHead.load(old)
+
+
+def test_the_loss_is_the_weighted_cross_entropy():
+    logits, label, weight = torch.tensor([0.3, -1.0, 2.0]), torch.tensor([1.0, 0.25, 0.0]), 6.0
+    total = below = 0.0
+    for z, p in zip(logits.tolist(), label.tolist(), strict=True):
+        guess = 1 / (1 + math.exp(-z))
+        total -= p * math.log(guess) + weight * (1 - p) * math.log(1 - guess)
+        below += p + weight * (1 - p)
+    assert weighted_loss(logits, label, weight).item() == pytest.approx(total / below, rel=1e-5)
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0, 12.0])
+def test_the_least_loss_overstates_refusals_by_the_weight(weight):
+    label = torch.full((8,), 0.8)
+    grid = torch.linspace(-4, 4, 4001)
+    best = grid[torch.stack([weighted_loss(z.repeat(8), label, weight) for z in grid]).argmin()].sigmoid().item()
+    assert best == pytest.approx(0.8 / (0.8 + weight * 0.2), abs=2e-3)
+
+
+@pytest.fixture(scope="module")
+def learnable():
+    """Labels that are a steep function of the first component."""
+    def some(seed):
+        x = states(600, seed)
+        return Examples(x, torch.sigmoid(3 * x[:, 0]))
+    return some(0), some(1)
+
+
+def test_a_head_that_sees_the_confidence_learns_from_it():
+    parts = []
+    for seed in (0, 1):
+        confidence = torch.rand(600, generator=torch.Generator().manual_seed(seed))
+        parts.append(Examples(states(600, seed), confidence, confidence))
+    losses = [divergence(train(*parts, Training(1.0, 40, 64, 5e-2), 0, sees_confidence=sees, progress=False), parts[1])
+              for sees in (False, True)]
+    assert losses[1] < 0.01 < losses[0]
+    with pytest.raises(ValueError, match="the examples have none"):
+        train(*(Examples(p.states, p.acceptance) for p in parts), sees_confidence=True)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_training_finds_what_can_be_found(learnable, depth):
+    head = train(*learnable, Training(1.0, 40, 64, 5e-2), depth, progress=False)
+    assert divergence(head, learnable[1]) < 0.01
+    assert divergence(AcceptanceHead(WIDTH, depth), learnable[1]) > 0.1
+
+
+def test_the_best_epoch_is_kept_and_the_curve_says_so(learnable):
+    few = Examples(learnable[0].states[:30], learnable[0].acceptance[:30].round())
+    head = train(few, learnable[1], Training(6.0, 30, 8, 5e-2), 4, tied=False, progress=False)
+    losses = [row["held_out"] for row in head.story["curve"]]
+    assert head.story["epoch_kept"] == 1 + int(np.argmin(losses)) < 30
+    assert evaluate(head, learnable[1], 6.0) == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_training_depends_on_the_seed_alone(learnable):
+    before = torch.random.get_rng_state()
+    heads = [train(*learnable, Training(epochs=1, seed=s), 1, progress=False).state_dict() for s in (0, 0, 1)]
+    same, other = (all(torch.equal(heads[0][k], h[k]) for k in h) for h in heads[1:])
+    assert same and not other and torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("name", ["reject_weight", "epochs", "batch", "rate"])
+def test_bad_settings_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} is 0"):
+        Training(**{name: 0})

@@ -1,0 +1,159 @@
+"""Recorded data for acceptance heads: labels, mixtures, and folders that go on after a stop."""
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate
+from specdec_lib.decoding.sampling import distribution
+from specdec_lib.heads import acceptance_data
+from specdec_lib.heads.acceptance_data import examples, generate_data, load_data, respond
+from tests.families import build, perturbed, prompt
+
+NEW = 12
+HOT = Sampling(0.8, top_k=20, seed=5)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = build("llama")
+    return target, perturbed(target, 0.1)
+
+
+@torch.inference_mode()
+def logits(model, tokens, count):
+    return model(torch.tensor([tokens]), use_cache=False).logits[0, -count - 1: -1]
+
+
+def test_greedy_labels_say_where_both_first_choices_agree(pair):
+    start = prompt(1, 15)
+    r = respond(*pair, start, Sampling(), max_new_tokens=NEW)
+    text = start + r.tokens.tolist()
+    assert r.tokens.tolist() == generate(pair[0], start, max_new_tokens=NEW).tokens
+    ours = logits(pair[1], text, NEW).argmax(-1)
+    assert r.drawn.tolist() == ours.tolist()
+    assert r.acceptance.tolist() == (ours == logits(pair[0], text, NEW).argmax(-1)).float().tolist()
+    assert 0 < r.acceptance.mean() < 1
+    assert r.confidence == pytest.approx(logits(pair[1], text, NEW).softmax(-1).max(-1).values.numpy(), rel=1e-3)
+
+
+@pytest.mark.parametrize("labels", acceptance_data.LABELS)
+def test_sampled_labels_are_the_acceptance_probability(pair, labels):
+    r = respond(*pair, prompt(1, 15), HOT, labels, NEW)
+    text = prompt(1, 15) + r.tokens.tolist()
+    assert r.tokens.tolist() == generate(pair[0], prompt(1, 15), None, HOT, NEW).tokens
+    under = HOT if labels == "decoding" else Sampling(1.0)
+    p, q = (distribution(logits(model, text, NEW), under) for model in pair)
+    index = torch.from_numpy(r.drawn).long()[:, None]
+    expected = (p.gather(1, index) / q.gather(1, index)).clamp(max=1)[:, 0]
+    assert r.acceptance == pytest.approx(expected.numpy(), rel=1e-3, abs=1e-5)
+    assert r.confidence == pytest.approx(q.gather(1, index)[:, 0].numpy(), rel=1e-3, abs=1e-6)
+
+
+def test_draws_follow_the_draft_distribution(pair):
+    counts = np.zeros(96)
+    for seed in range(400):
+        r = respond(*pair, prompt(1, 15), Sampling(1.0, seed=seed), "raw", 1)
+        counts[r.drawn[0]] += 1
+    q = distribution(logits(pair[1], prompt(1, 15) + [0], 1), Sampling(1.0))[0].numpy()
+    assert np.abs(counts / 400 - q).max() < 4 * np.sqrt(0.25 / 400)
+
+
+@torch.inference_mode()
+def last_states(model, tokens):
+    return model(torch.tensor([tokens]), use_cache=False, output_hidden_states=True).hidden_states[-1][0]
+
+
+def test_unmixed_examples_stand_behind_the_target_prefix(pair):
+    responses = [respond(*pair, prompt(s, 10 + s), Sampling(), max_new_tokens=NEW) for s in range(3)]
+    found = examples(pair[1], responses, None)
+    expected = [last_states(pair[1], [*r.prompt, *r.tokens[:i], r.drawn[i]])[-1] for r in responses for i in range(NEW)]
+    torch.testing.assert_close(found.states, torch.stack(expected), rtol=1e-3, atol=1e-4)
+    assert found.acceptance.tolist() == np.concatenate([r.acceptance for r in responses]).tolist()
+
+
+def test_mixed_examples_are_the_tokens_of_the_draft_in_one_text(pair, monkeypatch):
+    r = respond(*pair, prompt(2, 10), HOT, max_new_tokens=40)
+    for mixing in (0.0, 0.4):
+        found = examples(pair[1], [r], mixing, seed=3)
+        own = np.random.default_rng(3).random(40) >= mixing
+        states = last_states(pair[1], [*r.prompt, *np.where(own, r.drawn, r.tokens)])[-40:]
+        torch.testing.assert_close(found.states, states[torch.from_numpy(own)], rtol=1e-3, atol=1e-4)
+        assert found.acceptance.tolist() == r.acceptance[own].tolist()
+        assert found.confidence.tolist() == r.confidence[own].tolist()
+    assert 10 < own.sum() < 35
+
+
+@pytest.mark.parametrize("mixing", [-0.1, 1.0, float("nan")])
+def test_a_bad_mixing_rate_is_refused(pair, mixing):
+    with pytest.raises(ValueError, match="mixing is"):
+        examples(pair[1], [], mixing)
+
+
+def test_nothing_to_learn_from_is_an_error(pair):
+    with pytest.raises(ValueError, match="left no token"):
+        examples(pair[1], [], None)
+
+
+PROMPTS = [prompt(s, 8 + s) for s in range(5)]
+
+
+def same(a, b):
+    return len(a) == len(b) and all(
+        np.array_equal(getattr(x, n), getattr(y, n)) for x, y in zip(a, b, strict=True)
+        for n in ("prompt", "tokens", "drawn", "acceptance", "confidence"))
+
+
+def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_path, monkeypatch):
+    whole = generate_data(*pair, PROMPTS, tmp_path / "whole", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
+    assert same(whole, [respond(*pair, p, Sampling(0.8, top_k=20, seed=5 + i), max_new_tokens=NEW)
+                        for i, p in enumerate(PROMPTS)])
+    asked, original = [], acceptance_data.respond
+
+    def dying(target, draft, start, *rest):
+        asked.append(list(start))
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return original(target, draft, start, *rest)
+
+    monkeypatch.setattr(acceptance_data, "respond", dying)
+    with pytest.raises(KeyboardInterrupt):
+        generate_data(*pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
+    with pytest.raises(FileNotFoundError, match=r"lacks shard-00001.safetensors \(2 of 3 shards\)"):
+        load_data(tmp_path / "part", pair[1])
+    del asked[:]
+    again = generate_data(*pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
+    assert asked == PROMPTS[2:] and same(again, whole)
+
+
+def test_data_of_other_models_or_settings_are_refused(pair, tmp_path):
+    generate_data(*pair, PROMPTS[:1], tmp_path, max_new_tokens=2, progress=False)
+    with pytest.raises(ValueError, match="made with another max_new_tokens; name an empty folder"):
+        generate_data(*pair, PROMPTS[:1], tmp_path, max_new_tokens=3, progress=False)
+    with pytest.raises(ValueError, match="made with another draft model"):
+        load_data(tmp_path, pair[0])
+    (tmp_path / "shard-00000.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="shard-00000.safetensors is no shard"):
+        load_data(tmp_path, pair[1])
+
+
+def test_missing_data_and_no_prompts_are_errors(pair, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no acceptance data in"):
+        load_data(tmp_path, pair[1])
+    with pytest.raises(ValueError, match="no prompts"):
+        generate_data(*pair, [], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_manifest_names_models_and_settings(pair, tmp_path):
+    generate_data(*pair, PROMPTS[:1], tmp_path, HOT, "raw", 2, progress=False)
+    about = json.loads((tmp_path / "about.json").read_text())
+    assert (about["labels"], about["sampling"]["temperature"], about["prompts"]) == ("raw", 0.8, 1)
+
+
+def test_other_labels_are_refused(pair):
+    with pytest.raises(ValueError, match="labels is 'soft'"):
+        respond(*pair, [3], Sampling(), "soft")

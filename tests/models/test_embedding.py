@@ -1,0 +1,121 @@
+"""Embedded states equal what transformers itself gives, whatever the batch."""
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import datastores
+from specdec_lib.datastores import StoreError, TokenStore
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.generate import record
+from specdec_lib.models.embedding import embed_store, last_states
+from specdec_lib.models.fingerprint import fingerprint
+from tests.datastores.stores import scratch
+from tests.families import SERVED, VOCABULARY, build, prompt
+
+EXACT = [f for f in SERVED if f not in ("mistral-window", "gemma2", "gemma3")]
+
+
+@pytest.fixture
+def store():
+    rng = random.Random(0)
+    with scratch() as folder:
+        yield datastores.build_tokens(
+            folder / "store", [[rng.randrange(92) for _ in range(rng.randrange(2, 90))] for _ in range(12)],
+            VOCABULARY, progress=False)
+
+
+def alone(model, tokens) -> np.ndarray:
+    with torch.inference_mode():
+        out = model(torch.tensor([np.asarray(tokens).tolist()]), output_hidden_states=True, use_cache=False)
+    return out.hidden_states[-1][0].numpy()
+
+
+def close(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() <= 1e-5 * max(1.0, float(np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_padded_batches_give_the_last_hidden_states_of_transformers(library, family):
+    documents = [np.array(prompt(seed, length)) for seed, length in enumerate((1, 17, 60, 5, 33))]
+    for states, tokens in zip(last_states(library[family], documents), documents, strict=True):
+        close(states, alone(library[family], tokens))
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "gpt2", "gemma"])
+@pytest.mark.parametrize("cover", ["truncate", "windows"])
+def test_an_embedded_store_holds_each_documents_own_states(library, store, family, cover):
+    model = library[family]
+    found = embed_store(model, store, store.path.with_name("states"), window=40, overlap=15, cover=cover,
+                        batch_tokens=100, dtype="float32", progress=False)
+    assert found.model == fingerprint(model) and found.width == 32
+    positions, states = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    for i in range(len(store)):
+        tokens, begin = store.document(i), int(store.starts[i])
+        mine = (positions > begin) & (positions < store.starts[i + 1])
+        assert (positions[mine] == begin + 1 + np.arange(mine.sum())).all()
+        assert mine.sum() == (min(40, len(tokens) - 1) if cover == "truncate" else len(tokens) - 1)
+        close(states[mine][:40], alone(model, tokens)[: len(tokens) - 1][:40])
+        if cover == "windows" and len(tokens) > 41:
+            close(states[mine][40: 65], alone(model, tokens[25: 65])[15: len(tokens) - 26])
+
+
+def test_a_stored_state_is_the_one_a_drafter_is_shown_for_the_same_tokens(llama, store):
+    tokens = store.document(0).tolist()
+    trace = record(llama, tokens, max_new_tokens=2, eos_token_id=[], capture=Capture((LAST,)))
+    found = embed_store(llama, store, store.path.with_name("states"), window=100, dtype="float32",
+                        progress=False)
+    _, states = next(iter(found))
+    close(states[: len(tokens) - 1], trace.hidden[LAST][: len(tokens) - 1].numpy())
+
+
+def test_a_prefix_is_seen_by_every_window_and_not_stored(llama, store):
+    found = embed_store(llama, store, store.path.with_name("states"), window=40, prefix=[0, 7],
+                        dtype="float32", progress=False)
+    positions, states = next(iter(found))
+    tokens = store.document(0)
+    close(states[: min(40, len(tokens) - 1)], alone(llama, [0, 7, *tokens])[2: 42][: len(tokens) - 1])
+    assert positions[0] == 2 and found.manifest["prefix"] == [0, 7]
+
+
+def test_bfloat16_products_are_near_and_said_in_the_manifest(llama, store):
+    exact = embed_store(llama, store, store.path.with_name("a"), window=40, dtype="float32", progress=False)
+    rounded = embed_store(llama, store, store.path.with_name("b"), window=40, compute="bfloat16",
+                          progress=False)
+    ours, theirs = next(iter(rounded))[1], next(iter(exact))[1]
+    assert 0 < np.linalg.norm(ours - theirs) / np.linalg.norm(theirs) < 0.1
+    assert rounded.manifest["compute"] == "bfloat16 (torch.float32)" != exact.manifest["compute"]
+
+
+def test_a_model_with_broken_weights_is_refused_with_the_place(llama, store):
+    broken = build("llama-gqa")
+    with torch.no_grad():
+        broken.get_input_embeddings().weight[int(store.document(3)[4])] = float("nan")
+    with pytest.raises(ValueError, match="the states of the store's positions .*nan in column 0"):
+        embed_store(broken, store, store.path.with_name("states"), window=40, progress=False)
+    assert not store.path.with_name("states").exists()
+
+
+def test_what_does_not_fit_the_model_is_refused(llama, store, tmp_path):
+    path = store.path.with_name("states")
+    with pytest.raises(ValueError, match="window is 1024 .*, the model's context 128"):
+        embed_store(llama, store, path, progress=False)
+    with pytest.raises(ValueError, match="window is 128 with a prefix of 1"):
+        embed_store(llama, store, path, window=128, prefix=[1], progress=False)
+    with pytest.raises(ValueError, match=r"prefix is \[96\]; expected token ids below 96"):
+        embed_store(llama, store, path, window=40, prefix=[96], progress=False)
+    with pytest.raises(ValueError, match="expected one of model, bfloat16"):
+        embed_store(llama, store, path, window=40, compute="int4", progress=False)
+    with pytest.raises(ValueError, match="in training mode"):
+        embed_store(build("llama").train(), store, path, window=40, progress=False)
+    wide = datastores.build_tokens(tmp_path / "wide", [[1, 2]], VOCABULARY + 1, progress=False)
+    with pytest.raises(ValueError, match="has 97 token ids, the model 96: they do not share a tokenizer"):
+        embed_store(llama, wide, path, window=40, progress=False)
+    with pytest.raises(StoreError, match="no datastore at"):
+        embed_store(llama, tmp_path / "none", path, window=40, progress=False)
+    assert not path.exists()
+    assert isinstance(TokenStore.open(store.path), TokenStore)
