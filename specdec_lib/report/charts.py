@@ -322,6 +322,7 @@ def head_maps(
         (block, head) pairs with a frame around them.
     """
     from matplotlib.patches import Rectangle
+    from matplotlib.ticker import MaxNLocator
 
     blocks = max(values.shape[0] for values in maps.values())
     figure, axes = figures.new(3.2 * len(maps), 1.4 + 0.28 * blocks, len(maps), squeeze=False)
@@ -330,7 +331,9 @@ def head_maps(
         image = ax.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, aspect="auto")
         for block, head in framed:
             ax.add_patch(Rectangle((head - 0.5, block - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=2))
-        ax.set(title=title, xlabel="head", ylabel="block", xticks=range(values.shape[1]), yticks=range(values.shape[0]))
+        ax.set(title=title, xlabel="head", ylabel="block")
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
         ax.grid(visible=False)
         figure.colorbar(image, ax=ax, shrink=0.8)
     return figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from specdec_lib.decoding.steps import Generation, Step
@@ -122,3 +123,13 @@ def test_curves_of_training_are_drawn_for_a_model_that_has_none_too():
     assert all(len(line.get_xdata()) == 0 for line in draft.get_lines())
     loss = charts.loss_curves({"target": rows, "draft": []}).axes[0]
     assert [list(line.get_ydata()) for line in loss.get_lines()] == [[3.0], [2.0, 1.0]]
+
+
+def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
+    values = np.arange(6.0).reshape(3, 2)
+    figure = charts.head_maps({"a": values, "b": -values}, {"a": (0, 5), "b": (-5, 0)}, [(2, 1), (0, 0)])
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title() for ax in panels] == ["a", "b"]
+    for ax, expected in zip(panels, (values, -values), strict=True):
+        assert np.array_equal(ax.images[0].get_array(), expected)
+        assert [patch.get_xy() for patch in ax.patches] == [(0.5, 1.5), (-0.5, -0.5)]
