@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from ..decoding.sampling import Sampling
 from ..models.embedding import embed_store
 from ..models.fingerprint import fingerprint
-from .corpus import paragraphs, side, stdlib_modules
+from .corpus import Module, paragraphs, side, stdlib_modules
 from .prompt import Prompt
 from .responses import generate_responses
 
@@ -56,15 +56,26 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _mixed(names: Iterable[str]) -> dict[str, str]:
+    """Keys that put names into an order that mixes packages and is the same everywhere."""
+    return {name: hashlib.sha256(name.encode()).hexdigest() for name in names}
+
+
+def _training_modules() -> list[Module]:
+    modules = stdlib_modules("train")
+    order = _mixed(module.name for module in modules)
+    return sorted(modules, key=lambda module: order[module.name])
+
+
 def stdlib_texts() -> Texts:
     """Training-side modules of the standard library, the text that the pocket pair was trained on."""
-    modules = stdlib_modules("train")
+    modules = _training_modules()
     return Texts(lambda: (module.text for module in modules), _key(*(module.text for module in modules)))
 
 
 def prose_texts() -> Texts:
     """Paragraphs of prose in the docstrings of training-side modules, joined by module."""
-    modules = stdlib_modules("train")
+    modules = _training_modules()
 
     def read() -> Iterator[str]:
         found = ("\n\n".join(s.text for s in paragraphs(module, 80, 2000)) for module in modules)
@@ -100,12 +111,11 @@ def package_texts(folder: str | Path | None = None) -> Texts:
     if not files:
         raise FileNotFoundError(f"no Python files under {root}; name a folder of Python packages")
 
-    def shuffled(file: Path) -> str:
-        return hashlib.sha256(file.relative_to(root).as_posix().encode()).hexdigest()
-
-    files.sort(key=shuffled)
+    names = {file: file.relative_to(root).as_posix() for file in files}
+    order = _mixed(names.values())
+    files.sort(key=lambda file: order[names[file]])
     return Texts(lambda: (file.read_text(encoding="utf-8", errors="replace") for file in files),
-                 _key(*((file.relative_to(root).as_posix(), file.stat().st_size) for file in files)))
+                 _key(*((names[file], file.stat().st_size) for file in files)))
 
 
 #: Texts of :func:`text_store` by name.
