@@ -221,12 +221,14 @@ def authors_rates(replies: Sequence[Reply]) -> dict[str, float]:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's rank correlation, ties at their mean rank."""
+    """Spearman's rank correlation, ties at their mean rank; NaN where all values of one side are equal."""
 
     def ranks(values: Sequence[float]) -> np.ndarray:
         _, place, count = np.unique(values, return_inverse=True, return_counts=True)
         return (np.cumsum(count) - (count + 1) / 2)[place]
 
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return float("nan")
     return float(np.corrcoef(ranks(x), ranks(y))[0, 1])
 
 

@@ -18,7 +18,8 @@ from specdec_lib.evaluation.adaptive import (
     throughputs,
 )
 from specdec_lib.evaluation.costs import latency
-from specdec_lib.evaluation.metrics import greedy_agreement, oracle_calls, pooled
+from specdec_lib.evaluation.metrics import greedy_agreement, pooled
+from specdec_lib.theory.costs import oracle_calls
 from tests.chaos import RULES, head_of
 from tests.families import WINDOW, perturbed, prompt
 
