@@ -132,7 +132,8 @@ def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
         ``"stdlib"``, ``"packages"`` or ``"prose"``; any other name with ``texts``.
     tokenizer : PreTrainedTokenizerBase
     max_tokens : int
-        Documents are taken from the first on while they have no more tokens than this together.
+        Documents are taken from the first on while they have no more tokens than this together; those of more
+        characters than this are left out.
     texts : sequence of str, optional
         One document each.
 
@@ -146,9 +147,11 @@ def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
             raise ValueError(f"store {name!r} is unknown; expected one of {', '.join(TEXTS)}, or texts")
         texts = TEXTS[name]()
     key = texts.key if isinstance(texts, Texts) else _key(*texts)
+    # A token has a character or more, so each of these fits; the first that does not ends the store.
+    short = Texts(lambda: (text for text in texts if len(text) <= max_tokens), key)
     folder = paths.cache() / f"{name}-{_key(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
     if not folder.is_dir():
-        build_from_texts(folder, texts, tokenizer, sources=[{"name": name}], max_tokens=max_tokens,
+        build_from_texts(folder, short, tokenizer, sources=[{"name": name}], max_tokens=max_tokens,
                          short_documents="skip", progress=False)
     return SuffixIndex.open(TokenStore.open(folder, tokenizer))
 
