@@ -37,6 +37,14 @@ def held_out_are_part_of_all(values: dict[str, Any]) -> bool:
     return 0 < values["heldout_modules"] < values["modules"]
 
 
+def intervals_hold_their_value(values: dict[str, Any]) -> bool:
+    """Every gain of SpecDec++ lies within its interval."""
+    gains = [name.removeprefix("head_gain_") for name in values if name.startswith("head_gain_")]
+    return bool(gains) and all(
+        values[f"head_low_{g}"] <= values[f"head_gain_{g}"] <= values[f"head_high_{g}"] for g in gains
+    )
+
+
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),
@@ -44,6 +52,12 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("balance_faults", "balance_runs"),
         none_of("oracle_beaten", "balance_runs"),
         share("looped_share", "sampled_looped_share"),
+    ],
+    "05_specdec_pp": [
+        none_of("head_real_unexplained", "head_real_runs"),
+        none_of("head_real_apart", "head_real_runs"),
+        share("head_accepted", "head_single_share", "head_paper_setting_share", "head_auc_mixture"),
+        intervals_hold_their_value,
     ],
     "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
 }

@@ -9,7 +9,7 @@ import numpy as np
 from ..drafters import stopping
 from ..drafters.stopping import StoppingRule
 from ..heads.acceptance import AcceptanceHead
-from .adaptive import DraftPass, Judged, Tally, play, ratio_interval, throughputs
+from .adaptive import DraftPass, Judged, Tally, play, rates, ratio_interval, throughputs
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,26 @@ def with_head(family: str, head: AcceptanceHead, thresholds: Sequence[float], ch
 ORACLE = Policy("oracle", "", lambda passed: stopping.Oracle(passed.agreement, len(passed.trace.prompt)), least=0)
 
 
+def below(points: np.ndarray, curve: np.ndarray) -> float:
+    """Share of points that lie below a curve of discard against verification rate.
+
+    Parameters
+    ----------
+    points, curve : float array, shape (n, 2)
+        Verification and discard rate; the curve is joined by straight lines.
+
+    Returns
+    -------
+    float
+        Among the points whose verification rate the curve reaches; NaN where there is none.
+    """
+    line = curve[np.argsort(curve[:, 0])]
+    inside = points[(points[:, 0] >= line[0, 0]) & (points[:, 0] <= line[-1, 0])]
+    if not len(inside):
+        return float("nan")
+    return float((inside[:, 1] < np.interp(inside[:, 0], *line.T)).mean())
+
+
 class Study:
     """Policies played on recorded prompts, each policy once.
 
@@ -117,6 +137,10 @@ class Study:
     def tallies(self, policy: Policy, keep: np.ndarray) -> list[Tally]:
         """Those of the prompts that are kept and emit a token after the prefill."""
         return [t for t, kept in zip(self.play(policy), keep, strict=True) if kept and t.tokens]
+
+    def rates(self, policies: Sequence[Policy], keep: np.ndarray) -> np.ndarray:
+        """Verification and discard rate of each policy over the kept prompts together, shape (policies, 2)."""
+        return np.array([rates(self.tallies(policy, keep)) for policy in policies])
 
     def throughput(self, policy: Policy, keep: np.ndarray, times: tuple[float, float]) -> np.ndarray:
         """Tokens per second of each kept prompt, for the seconds of one pass of draft and target."""
