@@ -30,6 +30,19 @@ class SpecDecPP(AdaptiveDraftModel):
     ValueError
         If the threshold is not strictly between 0 and 1, ``min_tokens`` above ``max_tokens``, or the head another
         model's.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate, load_model, paths
+    >>> from specdec_lib.drafters import SpecDecPP
+    >>> from specdec_lib.heads.acceptance import AcceptanceHead
+    >>> model, tokenizer = load_model("pocket")
+    >>> draft, _ = load_model("pocket-draft")
+    >>> head = AcceptanceHead.load(paths.POCKET / "head" / "acceptance.safetensors", draft)
+    >>> prompt = tokenizer("for i in range(10):")["input_ids"]
+    >>> fast, plain = (generate(model, prompt, d, max_new_tokens=16) for d in (SpecDecPP(draft, head), None))
+    >>> fast.tokens == plain.tokens
+    True
     """
 
     def __init__(self, model: PreTrainedModel, head: AcceptanceHead, threshold: float = 0.7, min_tokens: int = 2,

@@ -17,7 +17,7 @@ from .. import paths
 from ..decoding.sampling import Sampling
 from ..drafters import PromptLookup
 from ..heads.acceptance import AcceptanceHead
-from ..heads.acceptance_data import LABELS, Response, examples, generate_data
+from ..heads.acceptance_data import LABELS, Response, check_mixing, examples, generate_data
 from ..heads.training import Training, train
 from ..models.fingerprint import fingerprint
 from .suite import load_pair, render
@@ -92,10 +92,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    target, draft, tokenizer = load_pair(args.target, args.draft, args.device, args.dtype)
     settings = Training(args.reject_weight, args.epochs, rate=args.rate, seed=args.seed)
-    AcceptanceHead(1, args.depth)
     sampling = Sampling(args.temperature, args.top_p, seed=args.seed)
+    check_mixing(args.mixing)
+    AcceptanceHead(1, args.depth)  # refuses a bad depth before anything is recorded
+    target, draft, tokenizer = load_pair(args.target, args.draft, args.device, args.dtype)
     prompts = training_prompts(tokenizer, args.tasks, args.prompts, args.seed)
     responses = generate_data(target, draft, prompts, args.data, sampling, args.labels, args.max_new_tokens,
                               PromptLookup())

@@ -210,6 +210,18 @@ def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
     return [response for path in shards for response in _load(path)]
 
 
+def check_mixing(mixing: float | None) -> None:
+    """Refuse a mixing rate that leaves nothing to learn from.
+
+    Raises
+    ------
+    ValueError
+        If it is outside [0, 1).
+    """
+    if mixing is not None and not 0.0 <= mixing < 1.0:
+        raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
+
+
 @torch.inference_mode()
 def examples(draft: PreTrainedModel, responses: Sequence[Response], mixing: float | None = 0.15, seed: int = 0) -> Examples:
     """The draft model's states over a mixture of both models' tokens, at those it drew itself.
@@ -228,8 +240,7 @@ def examples(draft: PreTrainedModel, responses: Sequence[Response], mixing: floa
     ValueError
         If ``mixing`` is outside [0, 1), or no token is left to learn from.
     """
-    if mixing is not None and not 0.0 <= mixing < 1.0:
-        raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
+    check_mixing(mixing)
     rng = np.random.default_rng(seed)
     last = decoder_config(draft).num_hidden_layers
     states, labels, confidence = [], [], []

@@ -22,7 +22,9 @@ def pocket():
     return suite.load_pair("pocket", "pocket-draft", "cpu", "float32")
 
 
-def test_the_command_trains_a_head_and_goes_on_with_its_data(tmp_path, capsys):
+def test_the_command_trains_a_head_and_goes_on_with_its_data(tmp_path, capsys, monkeypatch, pocket):
+    prompts = [suite.render(p, pocket[2]) for p in load_task("outline", limit=6, seed=5)]
+    monkeypatch.setattr(train_head, "training_prompts", lambda *arguments: prompts)
     words = ["--out", str(tmp_path / "head.safetensors"), "--data", str(tmp_path / "data"), "--device", "cpu", "--tasks",
              "outline", "quote-lines", "--prompts", "3", "--max-new-tokens", "12", "--epochs", "2", "--depth", "1"]
     assert train_head.main(words) == 0
@@ -47,12 +49,19 @@ def test_bad_options_are_told_and_nothing_is_written(tmp_path, capsys, words, sa
     assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-def test_training_prompts_come_from_modules_that_are_not_held_out(pocket):
-    tokenizer = pocket[2]
-    train = {tuple(ids) for ids in train_head.training_prompts(tokenizer, ["rename"], 4)}
-    held_out = {tuple(suite.render(p, tokenizer)) for p in load_task("rename", limit=4, seed=0)}
-    own = {tuple(suite.render(p, tokenizer)) for p in load_task("rename", limit=4, seed=0, split="train")}
-    assert train <= own and not train & held_out
+def test_training_prompts_come_from_modules_that_are_not_held_out(pocket, monkeypatch):
+    asked = []
+
+    def load(task, limit, **options):
+        asked.append((task, limit, options))
+        return load_task("outline", limit=limit, seed=2)
+
+    monkeypatch.setattr(train_head, "load_task", load)
+    prompts = train_head.training_prompts(pocket[2], ["rename", "humaneval"], 3, 7)
+    assert asked == [("rename", 3, {"split": "train", "seed": 7}), ("humaneval", 3, {"seed": 7})]
+    expected = [suite.render(p, pocket[2]) for p in load_task("outline", limit=3, seed=2)]
+    assert prompts == [ids for ids in expected for _ in range(2)], "the tasks come in turn"
+    assert not train_head.training_prompts(pocket[2], ["rename"], 3, 7, longest=5)
 
 
 @pytest.mark.parametrize("name", ["acceptance", "acceptance-confidence"])
