@@ -1,4 +1,5 @@
 """How a draft is proposed. A new method is one file here and one line in :data:`REGISTRY`."""
+
 from .draft_model import AdaptiveDraftModel, DraftModel
 from .prompt_lookup import PromptLookup
 from .prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
@@ -6,8 +7,22 @@ from .rest import Rest
 from .specdec_pp import SpecDecPP
 
 #: Drafters by the name the book gives them.
-REGISTRY = {"PLD": PromptLookup, "PLD+ (h)": PromptLookupHidden, "PLD+ (a)": PromptLookupAttention,
-            "REST": Rest, "SpecDec": DraftModel, "SpecDec++": SpecDecPP}
+REGISTRY = {
+    "PLD": PromptLookup,
+    "PLD+ (h)": PromptLookupHidden,
+    "PLD+ (a)": PromptLookupAttention,
+    "REST": Rest,
+    "SpecDec": DraftModel,
+    "SpecDec++": SpecDecPP,
+}
 
-__all__ = ["REGISTRY", "AdaptiveDraftModel", "DraftModel", "PromptLookup", "PromptLookupAttention", "PromptLookupHidden",
-           "Rest", "SpecDecPP"]
+__all__ = [
+    "REGISTRY",
+    "AdaptiveDraftModel",
+    "DraftModel",
+    "PromptLookup",
+    "PromptLookupAttention",
+    "PromptLookupHidden",
+    "Rest",
+    "SpecDecPP",
+]

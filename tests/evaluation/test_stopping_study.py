@@ -1,4 +1,5 @@
 """Policies side by side: what is tried, chosen and compared."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -29,7 +30,14 @@ def test_every_family_is_played_and_none_beats_the_oracle(study):
     for policies in families.values():
         for policy in policies:
             assert found.throughput(policy, everything, TIMES).mean() <= top + 1e-12
-    assert set(baselines()) == {"fixed K", "heuristic", "confidence", "fitted confidence", "cumulative confidence", "entropy"}
+    assert set(baselines()) == {
+        "fixed K",
+        "heuristic",
+        "confidence",
+        "fitted confidence",
+        "cumulative confidence",
+        "entropy",
+    }
 
 
 def test_a_policy_is_played_as_its_rule(study):

@@ -1,4 +1,5 @@
 """Training a head from the command line, and the heads that ship with the pocket pair."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -9,7 +10,15 @@ from specdec_lib import generate, load_model, paths
 from specdec_lib.drafters import SpecDecPP
 from specdec_lib.evaluation import suite, train_head
 from specdec_lib.evaluation.adaptive import draft_along
-from specdec_lib.evaluation.head_study import Variant, Workshop, head_cost, knows, met, record_sooner, reweighted
+from specdec_lib.evaluation.head_study import (
+    Variant,
+    Workshop,
+    head_cost,
+    knows,
+    met,
+    record_sooner,
+    reweighted,
+)
 from specdec_lib.evaluation.tasks import load_task
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance_data import load_data
@@ -25,13 +34,34 @@ def pocket():
 def test_the_command_trains_a_head_and_goes_on_with_its_data(tmp_path, capsys, monkeypatch, pocket):
     prompts = [suite.render(p, pocket[2]) for p in load_task("outline", limit=6, seed=5)]
     monkeypatch.setattr(train_head, "training_prompts", lambda *arguments: prompts)
-    words = ["--out", str(tmp_path / "head.safetensors"), "--data", str(tmp_path / "data"), "--device", "cpu", "--tasks",
-             "outline", "quote-lines", "--prompts", "3", "--max-new-tokens", "12", "--epochs", "2", "--depth", "1"]
+    words = [
+        "--out",
+        str(tmp_path / "head.safetensors"),
+        "--data",
+        str(tmp_path / "data"),
+        "--device",
+        "cpu",
+        "--tasks",
+        "outline",
+        "quote-lines",
+        "--prompts",
+        "3",
+        "--max-new-tokens",
+        "12",
+        "--epochs",
+        "2",
+        "--depth",
+        "1",
+    ]
     assert train_head.main(words) == 0
     draft, _ = load_model("pocket-draft", "cpu")
     head = AcceptanceHead.load(tmp_path / "head.safetensors", draft)
     assert (head.depth, head.tied, head.sees_confidence) == (1, True, False)
-    assert head.story["mixing"] == 0.15 and len(head.story["curve"]) == 2 and head.story["data"]["labels"] == "decoding"
+    assert (
+        head.story["mixing"] == 0.15
+        and len(head.story["curve"]) == 2
+        and head.story["data"]["labels"] == "decoding"
+    )
     before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
     assert train_head.main([*words, "--mixing", "none", "--untied", "--sees-confidence"]) == 0
     assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
@@ -40,12 +70,21 @@ def test_the_command_trains_a_head_and_goes_on_with_its_data(tmp_path, capsys, m
     assert "written to" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (["--depth", "7"], "depth is 7"), (["--reject-weight", "0"], "reject_weight is 0"), (["--temperature", "-1"], "temperature"),
-    (["--tasks", "no-such-task"], "no-such-task"), (["--mixing", "1"], "mixing is 1")])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--depth", "7"], "depth is 7"),
+        (["--reject-weight", "0"], "reject_weight is 0"),
+        (["--temperature", "-1"], "temperature"),
+        (["--tasks", "no-such-task"], "no-such-task"),
+        (["--mixing", "1"], "mixing is 1"),
+    ],
+)
 def test_bad_options_are_told_and_nothing_is_written(tmp_path, capsys, words, says):
     out = tmp_path / "head.safetensors"
-    assert train_head.main(["--out", str(out), "--data", str(tmp_path / "data"), "--device", "cpu", *words]) == 2
+    assert (
+        train_head.main(["--out", str(out), "--data", str(tmp_path / "data"), "--device", "cpu", *words]) == 2
+    )
     assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
@@ -85,8 +124,21 @@ def test_recordings_by_prompt_lookup_are_those_of_plain_decoding(pocket):
     sooner = record_sooner(model, tokenizer, prompts, 20)
     plain = suite.record_prompts(model, tokenizer, prompts, None, 20)
     for a, b in zip(sooner, plain, strict=True):
-        assert (a.turn, a.trace.prompt, a.trace.tokens, a.trace.limits, a.trace.finish_reason, a.trace.vocabulary) == (
-            b.turn, b.trace.prompt, b.trace.tokens, b.trace.limits, b.trace.finish_reason, b.trace.vocabulary)
+        assert (
+            a.turn,
+            a.trace.prompt,
+            a.trace.tokens,
+            a.trace.limits,
+            a.trace.finish_reason,
+            a.trace.vocabulary,
+        ) == (
+            b.turn,
+            b.trace.prompt,
+            b.trace.tokens,
+            b.trace.limits,
+            b.trace.finish_reason,
+            b.trace.vocabulary,
+        )
 
 
 def test_a_workshop_makes_each_head_once_and_by_its_variant(pocket):
@@ -104,7 +156,10 @@ def test_examples_of_passes_are_joined_in_order(pocket):
     model, draft, tokenizer = pocket
     traces = [r.trace for r in record_sooner(model, tokenizer, load_task("outline", limit=2, seed=1), 10)]
     passes = [draft_along(t, draft, 2) for t in traces]
-    assert met(passes).acceptance.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
+    assert (
+        met(passes).acceptance.tolist()
+        == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
+    )
     assert met(passes).states.shape == (sum(len(t.tokens) for t in traces), draft.config.hidden_size)
 
 
@@ -114,7 +169,12 @@ def test_reweighting_undoes_the_weight_of_the_loss():
 
 
 def test_what_is_known_is_told_by_name(pocket):
-    found = met([draft_along(r.trace, pocket[1], 2) for r in record_sooner(*pocket[::2], load_task("outline", limit=1), 12)])
+    found = met(
+        [
+            draft_along(r.trace, pocket[1], 2)
+            for r in record_sooner(*pocket[::2], load_task("outline", limit=1), 12)
+        ]
+    )
     told = knows(found.acceptance, found)
     assert told["ece"] == 0 and told["predicted"] == told["accepted"]
 
