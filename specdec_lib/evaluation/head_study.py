@@ -19,7 +19,7 @@ from ..decoding.sampling import Sampling
 from ..decoding.target import Target, context_limit, decoder_config, vocabulary_size
 from ..drafters import PromptLookup
 from ..heads.acceptance import AcceptanceHead, Examples
-from ..heads.acceptance_data import Response, examples
+from ..heads.acceptance_data import Response, examples, label
 from ..heads.training import Training, train
 from ..models.fingerprint import fingerprint
 from .adaptive import DraftPass
@@ -68,6 +68,8 @@ class Variant:
     mixing : float, optional
         r; None for unmixed prefixes.
     tied, sees_confidence : bool
+    labels : {"decoding", "raw"}
+        As for :func:`specdec_lib.heads.acceptance_data.label`.
     share : float
         Share of the responses that it is trained on.
     """
@@ -77,6 +79,7 @@ class Variant:
     mixing: float | None = None
     tied: bool = True
     sees_confidence: bool = False
+    labels: str = "decoding"
     share: float = 1.0
 
 
@@ -87,30 +90,54 @@ class Workshop:
     ----------
     draft : PreTrainedModel
     responses : sequence of Response
+        Labelled for greedy decoding.
     epochs, seed : int
+    target : PreTrainedModel, optional
+        Labels the same answers anew, for variants of other labels.
     """
 
     def __init__(
-        self, draft: PreTrainedModel, responses: Sequence[Response], epochs: int = 10, seed: int = 0
+        self,
+        draft: PreTrainedModel,
+        responses: Sequence[Response],
+        epochs: int = 10,
+        seed: int = 0,
+        target: PreTrainedModel | None = None,
     ):
-        self.draft, self.epochs, self.seed = draft, epochs, seed
-        self.fit, self.held_out = parted(responses)
+        self.draft, self.epochs, self.seed, self.target = draft, epochs, seed, target
+        self._responses = {"decoding": list(responses)}
         self._own = fingerprint(draft)
-        self._examples: dict[float | None, tuple[Examples, Examples]] = {}
+        self._examples: dict[tuple[float | None, str], tuple[Examples, Examples]] = {}
         self._heads: dict[Variant, AcceptanceHead] = {}
 
-    def examples(self, mixing: float | None) -> tuple[Examples, Examples]:
+    def responses(self, labels: str = "decoding") -> list[Response]:
+        """The answers with labels of a kind."""
+        if labels not in self._responses:
+            self._responses[labels] = [
+                label(
+                    self.target,
+                    self.draft,
+                    r.prompt.tolist(),
+                    r.tokens.tolist(),
+                    Sampling(seed=self.seed + i),
+                    labels,
+                )
+                for i, r in enumerate(self._responses["decoding"])
+            ]
+        return self._responses[labels]
+
+    def examples(self, mixing: float | None, labels: str = "decoding") -> tuple[Examples, Examples]:
         """Examples to train on and held-out ones."""
-        if mixing not in self._examples:
-            self._examples[mixing] = tuple(
-                examples(self.draft, part, mixing, self.seed) for part in (self.fit, self.held_out)
+        if (mixing, labels) not in self._examples:
+            self._examples[mixing, labels] = tuple(
+                examples(self.draft, part, mixing, self.seed) for part in parted(self.responses(labels))
             )
-        return self._examples[mixing]
+        return self._examples[mixing, labels]
 
     def head(self, variant: Variant = Variant()) -> AcceptanceHead:
         """The trained head."""
         if variant not in self._heads:
-            fit, held_out = self.examples(variant.mixing)
+            fit, held_out = self.examples(variant.mixing, variant.labels)
             some = fit[: max(1, round(variant.share * len(fit)))]
             self._heads[variant] = train(
                 some,

@@ -76,7 +76,7 @@ def respond(
     max_new_tokens: int = 128,
     drafter: Drafter | None = None,
 ) -> Response:
-    """Let the target answer a prompt and label what the draft model would have drawn.
+    """Let the target answer a prompt and label what the draft model would have drawn (:func:`label`).
 
     Parameters
     ----------
@@ -85,22 +85,48 @@ def respond(
     sampling : Sampling
         How the target answers.
     labels : {"decoding", "raw"}
-        Draw and label under the distributions that are decoded with: with greedy decoding each Y_i is the
-        draft's first choice, accepted or not. Or, as released, under both models' own at temperature 1
-        whatever is decoded with.
     max_new_tokens : int
     drafter : Drafter, optional
         One that does not change the tokens (:class:`specdec_lib.drafters.PromptLookup`), to answer sooner.
+    """
+    _check_labels(labels)
+    tokens = generate(target, list(prompt), drafter, sampling, max_new_tokens).tokens
+    return label(target, draft, prompt, tokens, sampling, labels)
+
+
+def _check_labels(labels: str) -> None:
+    if labels not in LABELS:
+        raise ValueError(f"labels is {labels!r}; expected one of {', '.join(LABELS)}")
+
+
+def label(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: Sampling,
+    labels: str = "decoding",
+) -> Response:
+    """Draw a token of the draft model behind each prefix of an answer, with its probability of acceptance.
+
+    Parameters
+    ----------
+    target, draft : PreTrainedModel
+    prompt, tokens : sequence of int
+        The prompt; X, what the target answered.
+    sampling : Sampling
+        How it is decoded.
+    labels : {"decoding", "raw"}
+        Draw and label under the distributions that are decoded with: with greedy decoding each Y_i is the
+        draft's first choice, accepted or not. Or, as released, under both models' own at temperature 1
+        whatever is decoded with.
 
     Raises
     ------
     ValueError
         If ``labels`` is neither.
     """
-    if labels not in LABELS:
-        raise ValueError(f"labels is {labels!r}; expected one of {', '.join(LABELS)}")
-    prompt = list(prompt)
-    tokens = generate(target, prompt, drafter, sampling, max_new_tokens).tokens
+    _check_labels(labels)
     p_logits, q_logits = _logits(target, prompt, tokens), _logits(draft, prompt, tokens)
     drawn_by = Sampling(1.0, seed=sampling.seed) if labels == "raw" else sampling
     if drawn_by.greedy:

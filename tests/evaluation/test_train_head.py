@@ -152,6 +152,16 @@ def test_a_workshop_makes_each_head_once_and_by_its_variant(pocket):
     assert shop.head(Variant(depth=2, tied=False)).tied is False
 
 
+def test_a_workshop_labels_the_same_answers_anew(pocket):
+    model, draft, _ = pocket
+    shop = Workshop(draft, load_data(SHIPPED / "data", draft)[:12], epochs=1, target=model)
+    anew = shop.responses("raw")
+    assert [r.tokens.tolist() for r in anew] == [r.tokens.tolist() for r in shop.responses()]
+    soft = np.concatenate([r.acceptance for r in anew])
+    assert ((soft > 0.01) & (soft < 0.99)).any()
+    assert shop.head(Variant(depth=0, labels="raw")) is not shop.head(Variant(depth=0))
+
+
 def test_examples_of_passes_are_joined_in_order(pocket):
     model, draft, tokenizer = pocket
     traces = [r.trace for r in record_sooner(model, tokenizer, load_task("outline", limit=2, seed=1), 10)]
