@@ -51,6 +51,14 @@ def heads_are_part_of_the_model(values: dict[str, Any]) -> bool:
     return max(values["heads_strong"], values["heads_chosen"]) <= credited <= values["heads_total"]
 
 
+def intervals_hold_their_value(values: dict[str, Any]) -> bool:
+    """Every gain of SpecDec++ lies within its interval."""
+    gains = [name.removeprefix("head_gain_") for name in values if name.startswith("head_gain_")]
+    return bool(gains) and all(
+        values[f"head_low_{g}"] <= values[f"head_gain_{g}"] <= values[f"head_high_{g}"] for g in gains
+    )
+
+
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),
@@ -76,6 +84,10 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("cost_oracle_beaten", "cost_oracle_outputs"),
         share("mdp_single_share", "mdp_threshold_wins", "cost_oracle_share", "mdp_no_delta"),
         no_rule_beats_the_best_policy,
+        none_of("head_real_unexplained", "head_real_runs"),
+        none_of("head_real_apart", "head_real_runs"),
+        share("head_accepted", "head_single_share", "head_paper_setting_share", "head_auc_mixture"),
+        intervals_hold_their_value,
     ],
     "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
 }

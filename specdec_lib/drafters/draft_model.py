@@ -1,4 +1,5 @@
 """Drafting with a small model: until a rule says stop, or a fixed number of tokens (SpecDec)."""
+
 from __future__ import annotations
 
 import sys
@@ -8,7 +9,14 @@ from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture, Context
 from ..decoding.sampling import DRAFT, distribution, invert_cdf, most_likely
-from ..decoding.target import Target, check_model, context_limit, decoder_config, exact_length, vocabulary_size
+from ..decoding.target import (
+    Target,
+    check_model,
+    context_limit,
+    decoder_config,
+    exact_length,
+    vocabulary_size,
+)
 from ..decoding.tree import EMPTY, DraftTree
 from ..heads.acceptance import AcceptanceHead
 from .stopping import FixedLength, Round, StoppingRule
@@ -17,9 +25,10 @@ from .stopping import FixedLength, Round, StoppingRule
 class AdaptiveDraftModel:
     """Draft with a small model of the same vocabulary until a rule says stop.
 
-    Greedy where the target is greedy. Otherwise tokens are drawn under the target's temperature, top-p and top-k, and
-    come with the distribution they were drawn from, so that verification is by rejection sampling (Leviathan et al.
-    2023; Chen et al. 2023). The output does not depend on the rule (:mod:`specdec_lib.drafters.stopping`).
+    Greedy where the target is greedy. Otherwise tokens are drawn under the target's temperature, top-p and
+    top-k, and come with the distribution they were drawn from, so that verification is by rejection
+    sampling (Leviathan et al. 2023; Chen et al. 2023). The output does not depend on the rule
+    (:mod:`specdec_lib.drafters.stopping`).
 
     Parameters
     ----------
@@ -35,29 +44,43 @@ class AdaptiveDraftModel:
     Raises
     ------
     ValueError
-        If ``min_tokens`` is below 0 or above ``max_tokens``, or ``max_tokens`` below 1; if the rule needs a head and
-        there is none, or the head is another model's; at the start of a generation, if the target's vocabulary differs.
+        If ``min_tokens`` is below 0 or above ``max_tokens``, or ``max_tokens`` below 1; if the rule needs a
+        head and there is none, or the head is another model's; at the start of a generation, if the
+        target's vocabulary differs.
     """
 
     capture = Capture()
     #: Verified by rejection sampling where the target samples.
     samples = True
 
-    def __init__(self, model: PreTrainedModel, rule: StoppingRule, min_tokens: int = 1, max_tokens: int = 20,
-                 head: AcceptanceHead | None = None):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        rule: StoppingRule,
+        min_tokens: int = 1,
+        max_tokens: int = 20,
+        head: AcceptanceHead | None = None,
+    ):
         for name, value, least in (("min_tokens", min_tokens, 0), ("max_tokens", max_tokens, 1)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
         if min_tokens > max_tokens:
-            raise ValueError(f"min_tokens is {min_tokens} and max_tokens {max_tokens}; expected min_tokens <= max_tokens")
+            raise ValueError(
+                f"min_tokens is {min_tokens} and max_tokens {max_tokens}; expected min_tokens <= max_tokens"
+            )
         if not isinstance(model, PreTrainedModel):
-            raise TypeError(f"model is a {type(model).__name__}; expected a causal language model of transformers "
-                            "(specdec_lib.load_model gives one)")
+            raise TypeError(
+                f"model is a {type(model).__name__}; expected a causal language model of transformers "
+                "(specdec_lib.load_model gives one)"
+            )
         check_model(model)
         self._score, own, self._needs = None, Capture(), set(rule.needs)
         if "acceptance" in rule.needs:
             if head is None:
-                raise ValueError(f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path, model)")
+                raise ValueError(
+                    f"{type(rule).__name__} needs an acceptance head; pass "
+                    "head=AcceptanceHead.load(path, model)"
+                )
             head.check(model)
             self._score = head.scorer()
             self._needs |= {"confidence"} if head.sees_confidence else set()
@@ -72,20 +95,26 @@ class AdaptiveDraftModel:
         self._longest = 0
 
     def __repr__(self) -> str:
-        return (f"{type(self).__name__}({type(self.model).__name__}, {type(self.rule).__name__}, "
-                f"min_tokens={self.min_tokens}, max_tokens={self.max_tokens})")
+        return (
+            f"{type(self).__name__}({type(self.model).__name__}, {type(self.rule).__name__}, "
+            f"min_tokens={self.min_tokens}, max_tokens={self.max_tokens})"
+        )
 
     def start(self, context: Context) -> None:
         own = vocabulary_size(self.model)
         if own != context.vocabulary:
-            raise ValueError(f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one "
-                             "tokenizer")
+            raise ValueError(
+                f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one "
+                "tokenizer"
+            )
         if self._target is not None:
             self._target.close()
         self._target = Target(self.model, 0, self._own, capacity=len(context.tokens) + 256)
         self._cached, self._round = [], None
         # Past its own context or window the draft model is silent: the target goes on alone.
-        self._longest = min((n for n in (context_limit(self.model), exact_length(self.model)) if n), default=sys.maxsize)
+        self._longest = min(
+            (n for n in (context_limit(self.model), exact_length(self.model)) if n), default=sys.maxsize
+        )
         self.rule.start()
 
     def propose(self, context: Context, limit: int) -> DraftTree:
@@ -96,7 +125,7 @@ class AdaptiveDraftModel:
         self._roll_back(context.tokens)
         drafted, rows = self._drafted, []
         self._round = seen = Round(len(context.tokens))
-        logits, feed = None, context.tokens[len(self._cached):]
+        logits, feed = None, context.tokens[len(self._cached) :]
         with torch.inference_mode():
             while len(drafted) < most:
                 if len(drafted) >= self.min_tokens:
@@ -121,7 +150,8 @@ class AdaptiveDraftModel:
         return logits
 
     def _choose(self, logits: torch.Tensor, sampling, seen: Round, rows: list[torch.Tensor]) -> int:
-        """The next draft token; notes what the rule needs and, in ``rows``, the distribution it was drawn from."""
+        """The next draft token; notes what the rule needs and, in ``rows``, the distribution it was drawn
+        from."""
         needs = self._needs
         if sampling.greedy:
             token = most_likely(logits[None])[0]
@@ -141,7 +171,7 @@ class AdaptiveDraftModel:
     def _tell(self, tokens: list[int]) -> None:
         """Report to the rule how much of the last draft was accepted, as the emitted tokens show."""
         if self._round is not None:
-            emitted = tokens[self._round.position:]
+            emitted = tokens[self._round.position :]
             accepted = 0
             # A token refused is never emitted in its place, neither when greedy nor from the residual.
             for ours, theirs in zip(self._drafted, emitted, strict=False):

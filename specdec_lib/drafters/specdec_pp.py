@@ -1,4 +1,5 @@
 """SpecDec++: draft until the acceptance head expects a refusal (Huang et al. 2024)."""
+
 from __future__ import annotations
 
 from transformers import PreTrainedModel
@@ -22,21 +23,45 @@ class SpecDecPP(AdaptiveDraftModel):
     min_tokens, max_tokens : int
         Bounds of the draft's length; those of the released code (its option ``--bound 2 20``).
     check_newest : bool
-        False: stop by Algorithm 2 and section 3.1, where the token drawn last is submitted without having been judged.
-        True: by the text of section 3.2, which judges it too and takes one more pass of the draft model for that.
+        False: stop by Algorithm 2 and section 3.1, where the token drawn last is submitted without having
+        been judged. True: by the text of section 3.2, which judges it too and takes one more pass of the
+        draft model for that.
 
     Raises
     ------
     ValueError
-        If the threshold is not strictly between 0 and 1, ``min_tokens`` above ``max_tokens``, or the head another
-        model's.
+        If the threshold is not strictly between 0 and 1, ``min_tokens`` above ``max_tokens``, or the head
+        another model's.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate, load_model, paths
+    >>> from specdec_lib.drafters import SpecDecPP
+    >>> from specdec_lib.heads.acceptance import AcceptanceHead
+    >>> model, tokenizer = load_model("pocket")
+    >>> draft, _ = load_model("pocket-draft")
+    >>> head = AcceptanceHead.load(paths.POCKET / "head" / "acceptance.safetensors", draft)
+    >>> prompt = tokenizer("for i in range(10):")["input_ids"]
+    >>> fast, plain = (generate(model, prompt, d, max_new_tokens=16) for d in (SpecDecPP(draft, head), None))
+    >>> fast.tokens == plain.tokens
+    True
     """
 
-    def __init__(self, model: PreTrainedModel, head: AcceptanceHead, threshold: float = 0.7, min_tokens: int = 2,
-                 max_tokens: int = 20, check_newest: bool = False):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: AcceptanceHead,
+        threshold: float = 0.7,
+        min_tokens: int = 2,
+        max_tokens: int = 20,
+        check_newest: bool = False,
+    ):
         super().__init__(model, PredictedRejection(threshold, check_newest), min_tokens, max_tokens, head)
         self.threshold = threshold
 
     def __repr__(self) -> str:
-        return (f"SpecDecPP({type(self.model).__name__}, threshold={self.threshold}, min_tokens={self.min_tokens}, "
-                f"max_tokens={self.max_tokens})")
+        return (
+            f"SpecDecPP({type(self.model).__name__}, threshold={self.threshold}, "
+            f"min_tokens={self.min_tokens}, "
+            f"max_tokens={self.max_tokens})"
+        )

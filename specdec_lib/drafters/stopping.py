@@ -1,13 +1,17 @@
 """When to stop drafting: one rule, one class.
 
-A rule sees what has been drafted in this round, before anything of it is verified. Every token drawn is submitted. Such
-a rule does not bias the output: let F_i be what is known once y_1 .. y_i are drawn. The decision to stop there is a
-function of F_i (and of earlier rounds, whose tokens are already emitted), and verification uses random numbers of its
-own. Given F_i, token y_i was drawn from q_i and is kept with probability min(1, p_i/q_i), whether or not y_{i+1} is
-drawn; so the token emitted at each place has the distribution p_i given those before it, as with a fixed length
-(Leviathan et al. 2023, appendix A.1). The same does not hold for a rule that looks at y_i and then withdraws it: the
-tokens withdrawn are those of a part of the vocabulary, and the target would draw afresh in their place.
+A rule sees what has been drafted in this round, before anything of it is verified. Every token drawn is
+submitted. Such a rule does not bias the output. Let F_i be what is known once y_1 .. y_i are drawn;
+verification uses random numbers of its own. Whether y_i is drawn at all is a function of F_{i-1}. Where it
+is, and those before it are accepted, it comes from q_i whatever the rule does with it later, and acceptance
+with probability min(1, p_i/q_i) or a draw from the residual gives a token distributed as p_i (Leviathan et
+al. 2023, appendix A.1). Where it is not, the target draws from p_i itself. So each emitted token has the
+target's distribution given those before it.
+
+The same does not hold for a rule that looks at y_i and then withdraws it: what is left to be submitted does
+not come from q_i any more.
 """
+
 from __future__ import annotations
 
 import math
@@ -31,8 +35,8 @@ class Round:
     count : int
         Tokens drafted so far.
     confidence : list of float, length ``count``
-        Probability of each token under the distribution it was chosen by; the draft model's own (temperature 1) where
-        decoding is greedy.
+        Probability of each token under the distribution it was chosen by; the draft model's own
+        (temperature 1) where decoding is greedy.
     entropy : list of float, length ``count``
         Entropy of that distribution, in nats.
     acceptance : list of float, length ``count - 1``, or ``count`` where the rule checks the newest token
@@ -54,8 +58,8 @@ class StoppingRule:
     needs : tuple of str
         Which of :data:`QUANTITIES` are computed.
     check_newest : bool
-        Whether ``acceptance`` includes the token drafted last. That takes the draft model's pass over it, which is
-        lost if drafting stops there.
+        Whether ``acceptance`` includes the token drafted last. That takes the draft model's pass over it,
+        which is lost if drafting stops there.
     """
 
     needs: tuple[str, ...] = ()
@@ -148,8 +152,8 @@ class Confidence(StoppingRule):
 def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> float | None:
     """The threshold that would have told accepted tokens from refused ones at least cost.
 
-    A refused token at or above the threshold costs 1 over the number of refused ones, an accepted token below it 3 over
-    the number of accepted ones; these are the weights of transformers.
+    A refused token at or above the threshold costs 1 over the number of refused ones, an accepted token
+    below it 3 over the number of accepted ones; these are the weights of transformers.
 
     Parameters
     ----------
@@ -159,7 +163,8 @@ def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> f
     Returns
     -------
     float or None
-        One of the confidences, the largest among equals; None with five tokens or fewer, or with tokens of one kind.
+        One of the confidences, the largest among equals; None with five tokens or fewer, or with tokens of
+        one kind.
     """
     scores, kept = np.asarray(confidence, float), np.asarray(accepted, bool)
     if len(scores) <= 5 or kept.all() or not kept.any():
@@ -174,7 +179,8 @@ def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> f
 class FittedConfidence(Confidence):
     """A confidence threshold fitted anew after each round to what was accepted so far (transformers).
 
-    Of each round the accepted tokens and the first refused one count; each generation begins with ``threshold``.
+    Of each round the accepted tokens and the first refused one count; each generation begins with
+    ``threshold``.
     """
 
     def __init__(self, threshold: float = 0.4):
@@ -198,8 +204,8 @@ class FittedConfidence(Confidence):
 class CumulativeConfidence(StoppingRule):
     """Stop once the product of the confidences is below ``1 - threshold`` (Xu et al. 2023).
 
-    The rule of SpecDec++ with the draft model's probability in the place of the predicted acceptance, the newest token
-    included.
+    The rule of SpecDec++ with the draft model's probability in the place of the predicted acceptance, the
+    newest token included.
 
     Raises
     ------
@@ -237,7 +243,9 @@ class Entropy(StoppingRule):
 
     def __init__(self, threshold: float = 1.0):
         if not 0.0 < threshold < math.inf:
-            raise ValueError(f"threshold is {threshold!r}; expected an entropy in nats, a finite number above 0")
+            raise ValueError(
+                f"threshold is {threshold!r}; expected an entropy in nats, a finite number above 0"
+            )
         self.threshold = float(threshold)
 
     def stop(self, drafted: Round) -> bool:
@@ -273,7 +281,8 @@ class PredictedRejection(StoppingRule):
 
 
 class Oracle(StoppingRule):
-    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
+    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in
+    hindsight.
 
     Needs a drafter that may draft nothing (``min_tokens=0``).
 

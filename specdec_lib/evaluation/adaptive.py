@@ -1,13 +1,15 @@
 """When to stop drafting, as arithmetic over one pass of the draft model.
 
-A greedy draft from any place of a recorded output follows the recorded tokens up to the draft model's next mistake and a
-branch of its own behind it. So one pass over the output and one over all branches at once give every draft from every
-place, with the confidence, entropy and state at each token; what a stopping rule does is then a matter of counting.
+A greedy draft from any place of a recorded output follows the recorded tokens up to the draft model's next
+mistake and a branch of its own behind it. So one pass over the output and one over all branches at once
+give every draft from every place, with the confidence, entropy and state at each token; what a stopping
+rule does is then a matter of counting.
 """
+
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +27,9 @@ from ..heads.acceptance import AcceptanceHead, Examples
 class DraftPass:
     """What the draft model says along one recorded greedy output of n tokens.
 
-    Entry ``k`` of an array of length n + 1 is about the draft model's first choice behind the prompt and ``k`` tokens.
-    A branch begins with such a choice where it is not the recorded token, or behind the last one, and goes on greedily.
+    Entry ``k`` of an array of length n + 1 is about the draft model's first choice behind the prompt and
+    ``k`` tokens. A branch begins with such a choice where it is not the recorded token, or behind the last
+    one, and goes on greedily.
 
     Attributes
     ----------
@@ -62,10 +65,16 @@ class DraftPass:
         return self.branch[:-1] < 0
 
     def examples(self) -> Examples:
-        """States and labels as they are met in greedy decoding: each first choice behind the recorded tokens."""
-        firsts = torch.where(torch.from_numpy(self.agreement)[:, None], self.states,
-                             self.branch_states[:, 0][torch.from_numpy(self.branch[:-1])])
-        return Examples(firsts, torch.from_numpy(self.agreement).float(), torch.from_numpy(self.confidence[:-1]).float())
+        """States and labels as they are met in greedy decoding: each first choice behind the recorded
+        tokens."""
+        firsts = torch.where(
+            torch.from_numpy(self.agreement)[:, None],
+            self.states,
+            self.branch_states[:, 0][torch.from_numpy(self.branch[:-1])],
+        )
+        return Examples(
+            firsts, torch.from_numpy(self.agreement).float(), torch.from_numpy(self.confidence[:-1]).float()
+        )
 
 
 def _about(logits: torch.Tensor) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
@@ -119,13 +128,22 @@ def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftP
             visible = torch.cat([chain, own.repeat(1, step + 1)], dim=1)
             feed, *about = _about(model.extend_rows(feed.tolist(), at.tolist(), visible))
             found.append(tuple(about))
-            branch_states.append(model.hidden(last)[-len(begins):].float().cpu().clone())
-        states = model.hidden(last)[start: start + count].float().cpu().clone()
+            branch_states.append(model.hidden(last)[-len(begins) :].float().cpu().clone())
+        states = model.hidden(last)[start : start + count].float().cpu().clone()
     branch = np.full(count + 1, -1)
     branch[begins.numpy()] = np.arange(len(begins))
     miss = begins.numpy()[np.searchsorted(begins.numpy(), np.arange(count + 1))]
-    return DraftPass(trace, longest, miss, branch, confidence, entropy, states,
-                     *(np.stack(parts, axis=1) for parts in zip(*found, strict=True)), torch.stack(branch_states, dim=1))
+    return DraftPass(
+        trace,
+        longest,
+        miss,
+        branch,
+        confidence,
+        entropy,
+        states,
+        *(np.stack(parts, axis=1) for parts in zip(*found, strict=True)),
+        torch.stack(branch_states, dim=1),
+    )
 
 
 @dataclass(frozen=True)
@@ -146,9 +164,14 @@ class Judged:
     @classmethod
     def of(cls, passed: DraftPass, head: AcceptanceHead) -> Judged:
         """Ask ``head`` about every token of the pass."""
-        chain, branch = (torch.from_numpy(c).float() for c in (passed.confidence[:-1], passed.branch_confidence[:, :-1]))
-        return cls(passed, head.probability(passed.states, chain).double().numpy(),
-                   head.probability(passed.branch_states, branch).double().numpy())
+        chain, branch = (
+            torch.from_numpy(c).float() for c in (passed.confidence[:-1], passed.branch_confidence[:, :-1])
+        )
+        return cls(
+            passed,
+            head.probability(passed.states, chain).double().numpy(),
+            head.probability(passed.branch_states, branch).double().numpy(),
+        )
 
 
 @dataclass(frozen=True)
@@ -163,8 +186,8 @@ class Tally:
         N_target.
     drafted, accepted : int
     passes : int
-        N_draft, the draft model's passes: as many as drafted tokens, and one more for each round that stopped after
-        its newest token was judged.
+        N_draft, the draft model's passes: as many as drafted tokens, and one more for each round that
+        stopped after its newest token was judged.
     """
 
     tokens: int
@@ -178,9 +201,14 @@ class Tally:
         return draft * self.passes + target * self.calls
 
 
-def rounds(passed: DraftPass | Judged, rule: StoppingRule, min_tokens: int = 1, max_tokens: int = 20,
-           ) -> Iterator[tuple[Round, int, int]]:
-    """The rounds that decoding with this rule would have had, as :class:`specdec_lib.drafters.AdaptiveDraftModel` does.
+def rounds(
+    passed: DraftPass | Judged,
+    rule: StoppingRule,
+    min_tokens: int = 1,
+    max_tokens: int = 20,
+) -> Iterator[tuple[Round, int, int]]:
+    """The rounds that decoding with this rule would have had, as
+    :class:`specdec_lib.drafters.AdaptiveDraftModel` does.
 
     Yields
     ------
@@ -196,7 +224,10 @@ def rounds(passed: DraftPass | Judged, rule: StoppingRule, min_tokens: int = 1, 
     if "acceptance" in rule.needs and judged is None:
         raise ValueError(f"{type(rule).__name__} needs predictions of acceptance; give Judged.of(pass, head)")
     if max_tokens > passed.branch_confidence.shape[1]:
-        raise ValueError(f"max_tokens is {max_tokens}, but drafts were followed to {passed.branch_confidence.shape[1]} tokens")
+        raise ValueError(
+            f"max_tokens is {max_tokens}, but drafts were followed to "
+            f"{passed.branch_confidence.shape[1]} tokens"
+        )
     rule.start()
     done, told = 1, None
     while done < count:
@@ -215,8 +246,15 @@ def rounds(passed: DraftPass | Judged, rule: StoppingRule, min_tokens: int = 1, 
         done += emitted
 
 
-def _draft(drafted: Round, passed: DraftPass, judged: Judged | None, done: int, rule: StoppingRule, least: int,
-           most: float) -> None:
+def _draft(
+    drafted: Round,
+    passed: DraftPass,
+    judged: Judged | None,
+    done: int,
+    rule: StoppingRule,
+    least: int,
+    most: float,
+) -> None:
     """Fill ``drafted`` until the rule says stop."""
     miss = int(passed.miss[done])
     row = passed.branch[miss]
@@ -262,8 +300,13 @@ def throughputs(tallies: Sequence[Tally], draft: float, target: float) -> np.nda
     return np.array([t.tokens / t.seconds(draft, target) for t in tallies if t.tokens])
 
 
-def ratio_interval(ours: np.ndarray, theirs: np.ndarray, level: float = 0.95, samples: int = 2000, seed: int = 0,
-                   ) -> tuple[float, float, float]:
+def ratio_interval(
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    level: float = 0.95,
+    samples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float, float]:
     """Ratio of two means over the same prompts, and its percentile bootstrap interval over prompts.
 
     Parameters

@@ -1,4 +1,5 @@
 """How far predicted probabilities can be believed."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,7 +8,9 @@ import numpy as np
 def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     predicted, outcome = np.asarray(predicted, float), np.asarray(outcome, float)
     if predicted.shape != outcome.shape or predicted.ndim != 1 or not len(predicted):
-        raise ValueError(f"shapes are {predicted.shape} and {outcome.shape}; expected one outcome for each prediction")
+        raise ValueError(
+            f"shapes are {predicted.shape} and {outcome.shape}; expected one outcome for each prediction"
+        )
     for name, values in (("predicted", predicted), ("outcome", outcome)):
         if not ((values >= 0) & (values <= 1)).all():
             raise ValueError(f"{name} holds values outside [0, 1]; expected probabilities")
@@ -42,13 +45,17 @@ def reliability(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> d
 
 
 def expected_calibration_error(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> float:
-    """Mean absolute difference of prediction and outcome over the bins of :func:`reliability`, weighted by their counts."""
+    """Mean absolute difference of prediction and outcome over the bins of :func:`reliability`, weighted by
+    their counts."""
     found = reliability(predicted, outcome, bins)
-    return float((np.abs(found["predicted"] - found["outcome"]) * found["count"]).sum() / found["count"].sum())
+    return float(
+        (np.abs(found["predicted"] - found["outcome"]) * found["count"]).sum() / found["count"].sum()
+    )
 
 
 def ranking_accuracy(predicted: np.ndarray, outcome: np.ndarray) -> float:
-    """Area under the ROC curve: how often an accepted token is predicted higher than a refused one, ties by half.
+    """Area under the ROC curve: how often an accepted token is predicted higher than a refused one, ties by
+    half.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
 """Acceptance heads compared: recorded prompts, heads of many settings, what they know and what they cost."""
+
 from __future__ import annotations
 
 import time
@@ -18,7 +19,7 @@ from ..decoding.sampling import Sampling
 from ..decoding.target import Target, context_limit, decoder_config, vocabulary_size
 from ..drafters import PromptLookup
 from ..heads.acceptance import AcceptanceHead, Examples
-from ..heads.acceptance_data import Response, examples
+from ..heads.acceptance_data import Response, examples, label
 from ..heads.training import Training, train
 from ..models.fingerprint import fingerprint
 from .adaptive import DraftPass
@@ -28,9 +29,14 @@ from .suite import Recording, each_turn
 from .train_head import parted
 
 
-def record_sooner(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
-                  max_new_tokens: int = 128) -> list[Recording]:
-    """Greedy recordings as :func:`specdec_lib.evaluation.suite.record_prompts` makes, without states and with prompt lookup.
+def record_sooner(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int = 128,
+) -> list[Recording]:
+    """Greedy recordings as :func:`specdec_lib.evaluation.suite.record_prompts` makes, without states and
+    with prompt lookup.
 
     Parameters
     ----------
@@ -42,7 +48,11 @@ def record_sooner(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pr
         run = generate(model, ids, PromptLookup(), max_new_tokens=max_new_tokens)
         return Trace(list(ids), run.tokens, Sampling(), vocabulary_size(model), limits, run.finish_reason)
 
-    return [Recording(prompt, turn, trace) for prompt in prompts for turn, trace in each_turn(prompt, tokenizer, answer)]
+    return [
+        Recording(prompt, turn, trace)
+        for prompt in prompts
+        for turn, trace in each_turn(prompt, tokenizer, answer)
+    ]
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,8 @@ class Variant:
     mixing : float, optional
         r; None for unmixed prefixes.
     tied, sees_confidence : bool
+    labels : {"decoding", "raw"}
+        As for :func:`specdec_lib.heads.acceptance_data.label`.
     share : float
         Share of the responses that it is trained on.
     """
@@ -67,6 +79,7 @@ class Variant:
     mixing: float | None = None
     tied: bool = True
     sees_confidence: bool = False
+    labels: str = "decoding"
     share: float = 1.0
 
 
@@ -77,38 +90,74 @@ class Workshop:
     ----------
     draft : PreTrainedModel
     responses : sequence of Response
+        Labelled for greedy decoding.
     epochs, seed : int
+    target : PreTrainedModel, optional
+        Labels the same answers anew, for variants of other labels.
     """
 
-    def __init__(self, draft: PreTrainedModel, responses: Sequence[Response], epochs: int = 10, seed: int = 0):
-        self.draft, self.epochs, self.seed = draft, epochs, seed
-        self.fit, self.held_out = parted(responses)
+    def __init__(
+        self,
+        draft: PreTrainedModel,
+        responses: Sequence[Response],
+        epochs: int = 10,
+        seed: int = 0,
+        target: PreTrainedModel | None = None,
+    ):
+        self.draft, self.epochs, self.seed, self.target = draft, epochs, seed, target
+        self._responses = {"decoding": list(responses)}
         self._own = fingerprint(draft)
-        self._examples: dict[float | None, tuple[Examples, Examples]] = {}
+        self._examples: dict[tuple[float | None, str], tuple[Examples, Examples]] = {}
         self._heads: dict[Variant, AcceptanceHead] = {}
 
-    def examples(self, mixing: float | None) -> tuple[Examples, Examples]:
+    def responses(self, labels: str = "decoding") -> list[Response]:
+        """The answers with labels of a kind."""
+        if labels not in self._responses:
+            self._responses[labels] = [
+                label(
+                    self.target,
+                    self.draft,
+                    r.prompt.tolist(),
+                    r.tokens.tolist(),
+                    Sampling(seed=self.seed + i),
+                    labels,
+                )
+                for i, r in enumerate(self._responses["decoding"])
+            ]
+        return self._responses[labels]
+
+    def examples(self, mixing: float | None, labels: str = "decoding") -> tuple[Examples, Examples]:
         """Examples to train on and held-out ones."""
-        if mixing not in self._examples:
-            self._examples[mixing] = tuple(
-                examples(self.draft, part, mixing, self.seed) for part in (self.fit, self.held_out))
-        return self._examples[mixing]
+        if (mixing, labels) not in self._examples:
+            self._examples[mixing, labels] = tuple(
+                examples(self.draft, part, mixing, self.seed) for part in parted(self.responses(labels))
+            )
+        return self._examples[mixing, labels]
 
     def head(self, variant: Variant = Variant()) -> AcceptanceHead:
         """The trained head."""
         if variant not in self._heads:
-            fit, held_out = self.examples(variant.mixing)
+            fit, held_out = self.examples(variant.mixing, variant.labels)
             some = fit[: max(1, round(variant.share * len(fit)))]
             self._heads[variant] = train(
-                some, held_out, Training(variant.reject_weight, self.epochs, seed=self.seed), variant.depth, variant.tied,
-                draft=self._own, sees_confidence=variant.sees_confidence, progress=False)
+                some,
+                held_out,
+                Training(variant.reject_weight, self.epochs, seed=self.seed),
+                variant.depth,
+                variant.tied,
+                draft=self._own,
+                sees_confidence=variant.sees_confidence,
+                progress=False,
+            )
         return self._heads[variant]
 
 
 def met(passes: Sequence[DraftPass]) -> Examples:
     """States, labels and confidences as decoding meets them, of several passes together."""
     parts = [passed.examples() for passed in passes]
-    return Examples(*(torch.cat([getattr(p, name) for p in parts]) for name in ("states", "acceptance", "confidence")))
+    return Examples(
+        *(torch.cat([getattr(p, name) for p in parts]) for name in ("states", "acceptance", "confidence"))
+    )
 
 
 def knows(predicted: np.ndarray | torch.Tensor, found: Examples) -> dict[str, float]:
@@ -120,8 +169,12 @@ def knows(predicted: np.ndarray | torch.Tensor, found: Examples) -> dict[str, fl
         ``auc``, ``ece``, ``predicted`` and ``accepted`` (means).
     """
     predicted, label = np.asarray(predicted, float), found.acceptance.numpy().astype(float)
-    return {"auc": ranking_accuracy(predicted, label), "ece": expected_calibration_error(predicted, label),
-            "predicted": float(predicted.mean()), "accepted": float(label.mean())}
+    return {
+        "auc": ranking_accuracy(predicted, label),
+        "ece": expected_calibration_error(predicted, label),
+        "predicted": float(predicted.mean()),
+        "accepted": float(label.mean()),
+    }
 
 
 def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np.ndarray:
@@ -131,8 +184,13 @@ def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np
 
 
 @torch.inference_mode()
-def head_cost(draft: PreTrainedModel, head: AcceptanceHead, prompt: Sequence[int], steps: int = 200, repeats: int = 5,
-              ) -> dict[str, float]:
+def head_cost(
+    draft: PreTrainedModel,
+    head: AcceptanceHead,
+    prompt: Sequence[int],
+    steps: int = 200,
+    repeats: int = 5,
+) -> dict[str, float]:
     """Time of a step of the draft model, of the head, and of keeping the state for it, medians in seconds.
 
     Parameters
@@ -152,8 +210,10 @@ def head_cost(draft: PreTrainedModel, head: AcceptanceHead, prompt: Sequence[int
     score = head.scorer()
     spent: dict[str, list[float]] = {"bare": [], "kept": [], "head": []}
     token = prompt[-1]
-    with (Target(draft, 0, capacity=len(prompt) + repeats * steps + 64) as bare,
-          Target(draft, 0, Capture((last,)), len(prompt) + repeats * steps + 64) as kept):
+    with (
+        Target(draft, 0, capacity=len(prompt) + repeats * steps + 64) as bare,
+        Target(draft, 0, Capture((last,)), len(prompt) + repeats * steps + 64) as kept,
+    ):
         for model in (bare, kept):
             model.extend(list(prompt))
         for _ in range(repeats * steps):
@@ -167,4 +227,8 @@ def head_cost(draft: PreTrainedModel, head: AcceptanceHead, prompt: Sequence[int
             for model in (bare, kept):
                 model.truncate(len(prompt))
     middle: Mapping[str, float] = {name: median(values) for name, values in spent.items()}
-    return {"draft": middle["bare"], "capture": max(0.0, middle["kept"] - middle["bare"]), "head": middle["head"]}
+    return {
+        "draft": middle["bare"],
+        "capture": max(0.0, middle["kept"] - middle["bare"]),
+        "head": middle["head"],
+    }

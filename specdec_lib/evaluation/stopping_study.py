@@ -1,4 +1,5 @@
 """Many stopping policies on the same recorded prompts: settings chosen on one half, compared on the other."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ import numpy as np
 from ..drafters import stopping
 from ..drafters.stopping import StoppingRule
 from ..heads.acceptance import AcceptanceHead
-from .adaptive import DraftPass, Judged, Tally, play, ratio_interval, throughputs
+from .adaptive import DraftPass, Judged, Tally, play, rates, ratio_interval, throughputs
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class Policy:
     least: int = 1
 
 
-def _each(family: str, name: str, values: Iterable[float], rule: Callable[..., StoppingRule], **kwargs) -> list[Policy]:
+def _each(
+    family: str, name: str, values: Iterable[float], rule: Callable[..., StoppingRule], **kwargs
+) -> list[Policy]:
     return [Policy(family, f"{name} = {v:g}", lambda passed, v=v: rule(v), **kwargs) for v in values]
 
 
@@ -55,20 +58,54 @@ def baselines(longest: int = 20) -> dict[str, list[Policy]]:
         "heuristic": [Policy("heuristic", "from 5", transient)],
         "confidence": _each("confidence", "threshold", thresholds, stopping.Confidence),
         "fitted confidence": _each("fitted confidence", "from", [0.4], stopping.FittedConfidence),
-        "cumulative confidence": _each("cumulative confidence", "h", [*thresholds, 0.95, 0.99],
-                                       stopping.CumulativeConfidence),
+        "cumulative confidence": _each(
+            "cumulative confidence", "h", [*thresholds, 0.95, 0.99], stopping.CumulativeConfidence
+        ),
         "entropy": _each("entropy", "threshold", [0.25, 0.5, 1, 1.5, 2, 3, 4], stopping.Entropy),
     }
 
 
-def with_head(family: str, head: AcceptanceHead, thresholds: Sequence[float], check_newest: bool = False,
-              ) -> list[Policy]:
-    """SpecDec++ with one head at each threshold h, drafting two tokens at least (with ``check_newest``, one)."""
-    return _each(family, "h", thresholds, lambda h: stopping.PredictedRejection(h, check_newest), head=head,
-                 least=1 if check_newest else 2)
+def with_head(
+    family: str,
+    head: AcceptanceHead,
+    thresholds: Sequence[float],
+    check_newest: bool = False,
+) -> list[Policy]:
+    """SpecDec++ with one head at each threshold h, drafting two tokens at least (with ``check_newest``,
+    one)."""
+    return _each(
+        family,
+        "h",
+        thresholds,
+        lambda h: stopping.PredictedRejection(h, check_newest),
+        head=head,
+        least=1 if check_newest else 2,
+    )
 
 
-ORACLE = Policy("oracle", "", lambda passed: stopping.Oracle(passed.agreement, len(passed.trace.prompt)), least=0)
+ORACLE = Policy(
+    "oracle", "", lambda passed: stopping.Oracle(passed.agreement, len(passed.trace.prompt)), least=0
+)
+
+
+def below(points: np.ndarray, curve: np.ndarray) -> float:
+    """Share of points that lie below a curve of discard against verification rate.
+
+    Parameters
+    ----------
+    points, curve : float array, shape (n, 2)
+        Verification and discard rate; the curve is joined by straight lines.
+
+    Returns
+    -------
+    float
+        Among the points whose verification rate the curve reaches; NaN where there is none.
+    """
+    line = curve[np.argsort(curve[:, 0])]
+    inside = points[(points[:, 0] >= line[0, 0]) & (points[:, 0] <= line[-1, 0])]
+    if not len(inside):
+        return float("nan")
+    return float((inside[:, 1] < np.interp(inside[:, 0], *line.T)).mean())
 
 
 class Study:
@@ -85,7 +122,9 @@ class Study:
 
     def __init__(self, passes: Sequence[DraftPass], groups: Sequence[str], longest: int = 20):
         if len(passes) != len(groups) or not passes:
-            raise ValueError(f"{len(passes)} passes and {len(groups)} groups; expected one group for each pass")
+            raise ValueError(
+                f"{len(passes)} passes and {len(groups)} groups; expected one group for each pass"
+            )
         self.passes, self.longest, self.groups = list(passes), longest, np.array(groups)
         self._played: dict[tuple, list[Tally]] = {}
         self._judged: dict[int, list[Judged]] = {}
@@ -110,13 +149,20 @@ class Study:
         key = (policy.family, policy.setting, id(policy.head), policy.least)
         if key not in self._played:
             shown = self.passes if policy.head is None else self.judged(policy.head)
-            self._played[key] = [play(some, policy.make(passed), policy.least, self.longest)
-                                 for some, passed in zip(shown, self.passes, strict=True)]
+            self._played[key] = [
+                play(some, policy.make(passed), policy.least, self.longest)
+                for some, passed in zip(shown, self.passes, strict=True)
+            ]
         return self._played[key]
 
     def tallies(self, policy: Policy, keep: np.ndarray) -> list[Tally]:
         """Those of the prompts that are kept and emit a token after the prefill."""
         return [t for t, kept in zip(self.play(policy), keep, strict=True) if kept and t.tokens]
+
+    def rates(self, policies: Sequence[Policy], keep: np.ndarray) -> np.ndarray:
+        """Verification and discard rate of each policy over the kept prompts together, shape (policies,
+        2)."""
+        return np.array([rates(self.tallies(policy, keep)) for policy in policies])
 
     def throughput(self, policy: Policy, keep: np.ndarray, times: tuple[float, float]) -> np.ndarray:
         """Tokens per second of each kept prompt, for the seconds of one pass of draft and target."""
@@ -126,13 +172,23 @@ class Study:
         """The policy of the highest mean throughput over the kept prompts."""
         return max(policies, key=lambda policy: self.throughput(policy, keep, times).mean())
 
-    def chosen(self, families: Mapping[str, Sequence[Policy]], keep: np.ndarray, times: tuple[float, float],
-               ) -> dict[str, Policy]:
+    def chosen(
+        self,
+        families: Mapping[str, Sequence[Policy]],
+        keep: np.ndarray,
+        times: tuple[float, float],
+    ) -> dict[str, Policy]:
         """For each family the setting that is best on the tuning half of the kept prompts."""
         return {name: self.best(own, keep & self.tuning, times) for name, own in families.items()}
 
-    def against(self, ours: Policy, theirs: Policy, keep: np.ndarray, times: tuple[float, float],
-                ) -> tuple[float, float, float]:
-        """Ratio of mean throughputs on the kept prompts that settings were not chosen on, and its 95 % interval."""
+    def against(
+        self,
+        ours: Policy,
+        theirs: Policy,
+        keep: np.ndarray,
+        times: tuple[float, float],
+    ) -> tuple[float, float, float]:
+        """Ratio of mean throughputs on the kept prompts that settings were not chosen on, and its 95 %
+        interval."""
         test = keep & ~self.tuning
         return ratio_interval(*(self.throughput(policy, test, times) for policy in (ours, theirs)))

@@ -1,4 +1,5 @@
 """``python -m specdec_lib head``: record data for an acceptance head and train it."""
+
 from __future__ import annotations
 
 import argparse
@@ -17,7 +18,7 @@ from .. import paths
 from ..decoding.sampling import Sampling
 from ..drafters import PromptLookup
 from ..heads.acceptance import AcceptanceHead
-from ..heads.acceptance_data import LABELS, Response, examples, generate_data
+from ..heads.acceptance_data import LABELS, Response, check_mixing, examples, generate_data
 from ..heads.training import Training, train
 from ..models.fingerprint import fingerprint
 from .suite import load_pair, render
@@ -27,8 +28,9 @@ from .tasks import load_task
 TASKS = ("rename", "remove-docstring", "quote-lines", "outline", "complete", "two-turn")
 
 
-def training_prompts(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int, seed: int = 0,
-                     longest: int = 700) -> list[list[int]]:
+def training_prompts(
+    tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int, seed: int = 0, longest: int = 700
+) -> list[list[int]]:
     """First turns of prompts to train on: of the mechanical tasks those from modules that are not held out.
 
     Parameters
@@ -55,7 +57,10 @@ def training_prompts(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], p
 def parted(responses: Sequence[Response], share: float = 0.1) -> tuple[list[Response], list[Response]]:
     """Responses to train on, and every ``1 / share``-th one to choose the epoch by."""
     every = max(2, round(1 / share))
-    return ([r for i, r in enumerate(responses) if i % every], [r for i, r in enumerate(responses) if not i % every])
+    return (
+        [r for i, r in enumerate(responses) if i % every],
+        [r for i, r in enumerate(responses) if not i % every],
+    )
 
 
 def _mixing(word: str) -> float | None:
@@ -63,11 +68,16 @@ def _mixing(word: str) -> float | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib head", description=__doc__,
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m specdec_lib head",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     parser.add_argument("--target", default="pocket", help="pocket, a directory or a name on the hub")
     parser.add_argument("--draft", default="pocket-draft", help="the same; the head is for this model")
-    parser.add_argument("--out", type=Path, default=paths.POCKET / "head" / "acceptance.safetensors", help="the head")
+    parser.add_argument(
+        "--out", type=Path, default=paths.POCKET / "head" / "acceptance.safetensors", help="the head"
+    )
     parser.add_argument("--data", type=Path, default=Path("_build/head"), help="folder of the recorded data")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
@@ -76,15 +86,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0, help="of the responses")
     parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--labels", choices=LABELS, default="decoding",
-                        help="under the decoding distributions, or at temperature 1 as released")
-    parser.add_argument("--mixing", type=_mixing, default=0.15,
-                        help="r, the share of the target's tokens; none: each token behind an unmixed prefix")
+    parser.add_argument(
+        "--labels",
+        choices=LABELS,
+        default="decoding",
+        help="under the decoding distributions, or at temperature 1 as released",
+    )
+    parser.add_argument(
+        "--mixing",
+        type=_mixing,
+        default=0.15,
+        help="r, the share of the target's tokens; none: each token behind an unmixed prefix",
+    )
     parser.add_argument("--reject-weight", type=float, default=Training.reject_weight, help="w_rej")
     parser.add_argument("--depth", type=int, default=3, help="D, 0 to 4")
     parser.add_argument("--untied", action="store_true", help="blocks with weights of their own")
-    parser.add_argument("--sees-confidence", action="store_true",
-                        help="let it read the draft model's probability of the token too, which the paper's does not")
+    parser.add_argument(
+        "--sees-confidence",
+        action="store_true",
+        help="let it read the draft model's probability of the token too, which the paper's does not",
+    )
     parser.add_argument("--epochs", type=int, default=Training.epochs)
     parser.add_argument("--rate", type=float, default=Training.rate)
     parser.add_argument("--seed", type=int, default=0)
@@ -92,28 +113,47 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    target, draft, tokenizer = load_pair(args.target, args.draft, args.device, args.dtype)
     settings = Training(args.reject_weight, args.epochs, rate=args.rate, seed=args.seed)
-    AcceptanceHead(1, args.depth)
     sampling = Sampling(args.temperature, args.top_p, seed=args.seed)
+    check_mixing(args.mixing)
+    AcceptanceHead(1, args.depth)  # refuses a bad depth before anything is recorded
+    target, draft, tokenizer = load_pair(args.target, args.draft, args.device, args.dtype)
     prompts = training_prompts(tokenizer, args.tasks, args.prompts, args.seed)
-    responses = generate_data(target, draft, prompts, args.data, sampling, args.labels, args.max_new_tokens,
-                              PromptLookup())
+    responses = generate_data(
+        target, draft, prompts, args.data, sampling, args.labels, args.max_new_tokens, PromptLookup()
+    )
     began = time.perf_counter()
     fit, chosen_by = (examples(draft, part, args.mixing, args.seed) for part in parted(responses))
-    head = train(fit, chosen_by, settings, args.depth, not args.untied, draft=fingerprint(draft),
-                 sees_confidence=args.sees_confidence)
+    head = train(
+        fit,
+        chosen_by,
+        settings,
+        args.depth,
+        not args.untied,
+        draft=fingerprint(draft),
+        sees_confidence=args.sees_confidence,
+    )
     head.story |= {
-        "data": json.loads((args.data / "about.json").read_text()), "tasks": args.tasks, "prompts_per_task": args.prompts,
-        "mixing": args.mixing, "mean_acceptance": float(fit.acceptance.mean()),
-        "seconds": time.perf_counter() - began, "python": platform.python_version(), "torch": torch.__version__,
-        "transformers": transformers.__version__, "device": draft.device.type}
+        "data": json.loads((args.data / "about.json").read_text()),
+        "tasks": args.tasks,
+        "prompts_per_task": args.prompts,
+        "mixing": args.mixing,
+        "mean_acceptance": float(fit.acceptance.mean()),
+        "seconds": time.perf_counter() - began,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": draft.device.type,
+    }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     head.save(args.out)
     best = head.story["curve"][head.story["epoch_kept"] - 1]
-    print(f"{len(fit):,} tokens of {len(prompts)} prompts, {fit.acceptance.mean():.1%} accepted; epoch "
-          f"{head.story['epoch_kept']} of {args.epochs} kept, held-out loss {best['held_out']:.4f}; {head.story['seconds']:.0f} s"
-          f"\nwritten to {args.out}")
+    print(
+        f"{len(fit):,} tokens of {len(prompts)} prompts, {fit.acceptance.mean():.1%} accepted; epoch "
+        f"{head.story['epoch_kept']} of {args.epochs} kept, held-out loss {best['held_out']:.4f}; "
+        f"{head.story['seconds']:.0f} s"
+        f"\nwritten to {args.out}"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,8 +1,9 @@
 """The acceptance head of SpecDec++: will the target keep the token that the draft model has just drawn?
 
-The head reads the draft model's final state at the token in question (after the final norm) and gives the probability
-that the target accepts it, given that all before it are accepted (section 3.2, equation 3.1).
+The head reads the draft model's final state at the token in question (after the final norm) and gives the
+probability that the target accepts it, given that all before it are accepted (section 3.2, equation 3.1).
 """
+
 from __future__ import annotations
 
 import json
@@ -53,8 +54,8 @@ class ResidualBlock(nn.Module):
 class AcceptanceHead(nn.Module):
     """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers).
 
-    The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The released head
-    has two logits and takes their softmax; that is the sigmoid of their difference.
+    The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The
+    released head has two logits and takes their softmax; that is the sigmoid of their difference.
 
     Parameters
     ----------
@@ -67,8 +68,8 @@ class AcceptanceHead(nn.Module):
     zero : bool
         Begin with blocks that do nothing.
     sees_confidence : bool
-        Also read the log-odds of the probability that the draft model gave the token, which the paper's head does not:
-        a small model's state behind a token says little about how likely it found it.
+        Also read the log-odds of the probability that the draft model gave the token, which the paper's
+        head does not: a small model's state behind a token says little about how likely it found it.
     draft : str
         Fingerprint of the draft model whose states it reads.
     story : dict
@@ -80,8 +81,16 @@ class AcceptanceHead(nn.Module):
         If ``depth`` is outside 0 to 4 or ``width`` below 1.
     """
 
-    def __init__(self, width: int, depth: int = 3, tied: bool = True, zero: bool = False, draft: str = "",
-                 story: dict | None = None, sees_confidence: bool = False):
+    def __init__(
+        self,
+        width: int,
+        depth: int = 3,
+        tied: bool = True,
+        zero: bool = False,
+        draft: str = "",
+        story: dict | None = None,
+        sees_confidence: bool = False,
+    ):
         super().__init__()
         if not isinstance(depth, int) or not 0 <= depth <= 4:
             raise ValueError(f"depth is {depth!r}; expected a whole number, 0 (a linear layer) to 4")
@@ -90,7 +99,9 @@ class AcceptanceHead(nn.Module):
         self.width, self.depth, self.tied, self.draft = width, depth, tied, draft
         self.story, self.sees_confidence = dict(story or {}), sees_confidence
         inputs = width + sees_confidence
-        self.blocks = nn.ModuleList(ResidualBlock(inputs, zero) for _ in range(min(depth, 1) if tied else depth))
+        self.blocks = nn.ModuleList(
+            ResidualBlock(inputs, zero) for _ in range(min(depth, 1) if tied else depth)
+        )
         self.out = nn.Linear(inputs, 1)
 
     def forward(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
@@ -125,17 +136,24 @@ class AcceptanceHead(nn.Module):
         return _checked(self(states.float(), confidence).sigmoid())
 
     def scorer(self) -> Callable[[torch.Tensor, float], float]:
-        """The head as a function of one state and one confidence, as it is now, at the least cost for one state.
+        """The head as a function of one state and one confidence, as it is now, at the least cost for one
+        state.
 
         Returns
         -------
         callable
-            From a tensor of shape (width,) and a probability to a float; raises FloatingPointError for a state with NaN.
+            From a tensor of shape (width,) and a probability to a float; raises FloatingPointError for a
+            state with NaN.
         """
         device = self.out.weight.device
         if device.type != "cpu":
-            return lambda state, confidence: float(self.probability(state, torch.tensor(confidence, device=device)))
-        blocks = [(b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy()) for b in self.blocks]
+            return lambda state, confidence: float(
+                self.probability(state, torch.tensor(confidence, device=device))
+            )
+        blocks = [
+            (b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy())
+            for b in self.blocks
+        ]
         width = self.out.in_features
         weights = np.ascontiguousarray([w for w, _ in blocks], np.float32).reshape(-1, width, width)
         shifts = np.ascontiguousarray([s for _, s in blocks], np.float32).reshape(-1, width)
@@ -160,20 +178,34 @@ class AcceptanceHead(nn.Module):
         own = fingerprint(model)
         if self.draft != own:
             made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"
-            raise ValueError(f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: "
-                             "python -m specdec_lib head --draft ... --target ... --out ...")
+            raise ValueError(
+                f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: "
+                "python -m specdec_lib head --draft ... --target ... --out ..."
+            )
         width = decoder_config(model).hidden_size
         if self.width != width:
-            raise ValueError(f"the acceptance head reads states of width {self.width}, the draft model's have {width}")
+            raise ValueError(
+                f"the acceptance head reads states of width {self.width}, the draft model's have {width}"
+            )
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""
         path = Path(path)
-        about = {"format": FORMAT, "width": self.width, "depth": self.depth, "tied": self.tied, "draft": self.draft,
-                 "sees_confidence": self.sees_confidence, "story": self.story}
+        about = {
+            "format": FORMAT,
+            "width": self.width,
+            "depth": self.depth,
+            "tied": self.tied,
+            "draft": self.draft,
+            "sees_confidence": self.sees_confidence,
+            "story": self.story,
+        }
         aside = path.with_name(path.name + ".new")
-        save_file({k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}, aside,
-                  metadata={"acceptance_head": json.dumps(about)})
+        save_file(
+            {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()},
+            aside,
+            metadata={"acceptance_head": json.dumps(about)},
+        )
         os.replace(aside, path)
         path.chmod(0o644)
 
@@ -195,17 +227,29 @@ class AcceptanceHead(nn.Module):
             If the file is no head, of another format version, or for another draft model.
         """
         if not Path(path).exists():
-            raise FileNotFoundError(f"no acceptance head at {path}; train one with python -m specdec_lib head")
+            raise FileNotFoundError(
+                f"no acceptance head at {path}; train one with python -m specdec_lib head"
+            )
         try:
             with safe_open(path, "pt") as file:
                 about = json.loads((file.metadata() or {})["acceptance_head"])
                 weights = {name: file.get_tensor(name) for name in file.keys()}
         except (SafetensorError, KeyError, json.JSONDecodeError):
-            raise ValueError(f"{path} is no acceptance head; expected a file written by AcceptanceHead.save") from None
+            raise ValueError(
+                f"{path} is no acceptance head; expected a file written by AcceptanceHead.save"
+            ) from None
         if about["format"] != FORMAT:
-            raise ValueError(f"{path} is of format {about['format']}; this version reads format {FORMAT}: train it again")
-        head = cls(about["width"], about["depth"], about["tied"], draft=about["draft"], story=about["story"],
-                   sees_confidence=about["sees_confidence"])
+            raise ValueError(
+                f"{path} is of format {about['format']}; this version reads format {FORMAT}: train it again"
+            )
+        head = cls(
+            about["width"],
+            about["depth"],
+            about["tied"],
+            draft=about["draft"],
+            story=about["story"],
+            sees_confidence=about["sees_confidence"],
+        )
         head.load_state_dict(weights)
         if model is not None:
             head.check(model)
@@ -214,8 +258,10 @@ class AcceptanceHead(nn.Module):
 
 
 def _not_numbers() -> FloatingPointError:
-    return FloatingPointError("the draft model's states hold NaN or infinity: its weights may be damaged, or too large for "
-                              "their type (try dtype='bfloat16' or 'float32')")
+    return FloatingPointError(
+        "the draft model's states hold NaN or infinity: its weights may be damaged, or too large for "
+        "their type (try dtype='bfloat16' or 'float32')"
+    )
 
 
 def _checked(values: torch.Tensor) -> torch.Tensor:
@@ -290,14 +336,18 @@ class Examples:
 
     def __post_init__(self) -> None:
         if self.states.ndim != 2 or not len(self.states):
-            raise ValueError(f"states have shape {tuple(self.states.shape)}; expected (n, width) with n of 1 or more")
+            raise ValueError(
+                f"states have shape {tuple(self.states.shape)}; expected (n, width) with n of 1 or more"
+            )
         for name in ("acceptance", "confidence"):
             values = getattr(self, name)
             if values is None:
                 continue
             if values.shape != self.states.shape[:1]:
-                raise ValueError(f"{name} has shape {tuple(values.shape)}; expected one entry for each of "
-                                 f"{len(self.states)} states")
+                raise ValueError(
+                    f"{name} has shape {tuple(values.shape)}; expected one entry for each of "
+                    f"{len(self.states)} states"
+                )
             wrong = values[~((values >= 0) & (values <= 1))]
             if len(wrong):
                 raise ValueError(f"{name} holds {float(wrong[0])}; expected probabilities in [0, 1]")

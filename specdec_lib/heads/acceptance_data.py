@@ -1,8 +1,10 @@
 """What an acceptance head is trained on: responses of the target, tokens of the draft, and their acceptance.
 
-Section 3.3 of SpecDec++: the target answers a prompt with X; the draft model draws a token Y_i after each prefix of X;
-the label is min(1, p(Y_i) / q(Y_i)). The head then reads the draft's states over a mixture Z of X and Y.
+Section 3.3 of SpecDec++: the target answers a prompt with X; the draft model draws a token Y_i after each
+prefix of X; the label is min(1, p(Y_i) / q(Y_i)). The head then reads the draft's states over a mixture Z
+of X and Y.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -44,8 +46,8 @@ class Response:
     acceptance : float32 array, shape (n,)
         Probability that the target accepts ``drawn[i]`` there.
     confidence : float32 array, shape (n,)
-        Probability of ``drawn[i]`` under the distribution it was chosen by; under the draft model's own (temperature 1)
-        where decoding is greedy.
+        Probability of ``drawn[i]`` under the distribution it was chosen by; under the draft model's own
+        (temperature 1) where decoding is greedy.
     """
 
     prompt: np.ndarray
@@ -62,12 +64,19 @@ _ALONG = ("tokens", "drawn", "acceptance", "confidence")
 @torch.inference_mode()
 def _logits(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
     ids = torch.tensor([[*prompt, *tokens]], device=model.device)
-    return model(ids, use_cache=False).logits[0, len(prompt) - 1: -1].float().cpu()
+    return model(ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float().cpu()
 
 
-def respond(target: PreTrainedModel, draft: PreTrainedModel, prompt: Sequence[int], sampling: Sampling,
-            labels: str = "decoding", max_new_tokens: int = 128, drafter: Drafter | None = None) -> Response:
-    """Let the target answer a prompt and label what the draft model would have drawn.
+def respond(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    labels: str = "decoding",
+    max_new_tokens: int = 128,
+    drafter: Drafter | None = None,
+) -> Response:
+    """Let the target answer a prompt and label what the draft model would have drawn (:func:`label`).
 
     Parameters
     ----------
@@ -76,21 +85,48 @@ def respond(target: PreTrainedModel, draft: PreTrainedModel, prompt: Sequence[in
     sampling : Sampling
         How the target answers.
     labels : {"decoding", "raw"}
-        Draw and label under the distributions that are decoded with: with greedy decoding each Y_i is the draft's
-        first choice, accepted or not. Or, as released, under both models' own at temperature 1 whatever is decoded with.
     max_new_tokens : int
     drafter : Drafter, optional
         One that does not change the tokens (:class:`specdec_lib.drafters.PromptLookup`), to answer sooner.
+    """
+    _check_labels(labels)
+    tokens = generate(target, list(prompt), drafter, sampling, max_new_tokens).tokens
+    return label(target, draft, prompt, tokens, sampling, labels)
+
+
+def _check_labels(labels: str) -> None:
+    if labels not in LABELS:
+        raise ValueError(f"labels is {labels!r}; expected one of {', '.join(LABELS)}")
+
+
+def label(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: Sampling,
+    labels: str = "decoding",
+) -> Response:
+    """Draw a token of the draft model behind each prefix of an answer, with its probability of acceptance.
+
+    Parameters
+    ----------
+    target, draft : PreTrainedModel
+    prompt, tokens : sequence of int
+        The prompt; X, what the target answered.
+    sampling : Sampling
+        How it is decoded.
+    labels : {"decoding", "raw"}
+        Draw and label under the distributions that are decoded with: with greedy decoding each Y_i is the
+        draft's first choice, accepted or not. Or, as released, under both models' own at temperature 1
+        whatever is decoded with.
 
     Raises
     ------
     ValueError
         If ``labels`` is neither.
     """
-    if labels not in LABELS:
-        raise ValueError(f"labels is {labels!r}; expected one of {', '.join(LABELS)}")
-    prompt = list(prompt)
-    tokens = generate(target, prompt, drafter, sampling, max_new_tokens).tokens
+    _check_labels(labels)
     p_logits, q_logits = _logits(target, prompt, tokens), _logits(draft, prompt, tokens)
     drawn_by = Sampling(1.0, seed=sampling.seed) if labels == "raw" else sampling
     if drawn_by.greedy:
@@ -102,8 +138,13 @@ def respond(target: PreTrainedModel, draft: PreTrainedModel, prompt: Sequence[in
         drawn = torch.tensor(draws)
         chosen = [rows.gather(1, drawn[:, None])[:, 0] for rows in (p, q)]
         acceptance, confidence = (chosen[0] / chosen[1]).clamp(max=1.0).float(), chosen[1].float()
-    return Response(np.asarray(prompt, np.int32), np.asarray(tokens, np.int32), drawn.numpy().astype(np.int32),
-                    acceptance.numpy(), confidence.numpy())
+    return Response(
+        np.asarray(prompt, np.int32),
+        np.asarray(tokens, np.int32),
+        drawn.numpy().astype(np.int32),
+        acceptance.numpy(),
+        confidence.numpy(),
+    )
 
 
 def _shard(folder: Path, index: int) -> Path:
@@ -128,16 +169,33 @@ def _load(path: Path) -> Iterator[Response]:
             held = {name: file.get_tensor(name) for name in file.keys()}
         prompt_ends, ends = (np.cumsum(held[f"{name}_lengths"])[:-1] for name in ("prompt", "tokens"))
     except (SafetensorError, KeyError) as error:
-        raise ValueError(f"{path} is no shard of acceptance data ({error}); delete it and generate it again") from None
+        raise ValueError(
+            f"{path} is no shard of acceptance data ({error}); delete it and generate it again"
+        ) from None
     for name in ("prompt", "tokens", "drawn"):
         held[name] = held[name].astype(np.int32)
-    yield from (Response(*parts) for parts in zip(
-        np.split(held["prompt"], prompt_ends), *(np.split(held[name], ends) for name in _ALONG), strict=True))
+    yield from (
+        Response(*parts)
+        for parts in zip(
+            np.split(held["prompt"], prompt_ends),
+            *(np.split(held[name], ends) for name in _ALONG),
+            strict=True,
+        )
+    )
 
 
-def generate_data(target: PreTrainedModel, draft: PreTrainedModel, prompts: Sequence[Sequence[int]], folder: str | Path,
-                  sampling: Sampling = Sampling(), labels: str = "decoding", max_new_tokens: int = 128,
-                  drafter: Drafter | None = None, shard_size: int = 32, progress: bool = True) -> list[Response]:
+def generate_data(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    folder: str | Path,
+    sampling: Sampling = Sampling(),
+    labels: str = "decoding",
+    max_new_tokens: int = 128,
+    drafter: Drafter | None = None,
+    shard_size: int = 32,
+    progress: bool = True,
+) -> list[Response]:
     """Answer and label many prompts into a folder of shards, going on where an earlier run stopped.
 
     Parameters
@@ -158,20 +216,32 @@ def generate_data(target: PreTrainedModel, draft: PreTrainedModel, prompts: Sequ
     if not len(prompts):
         raise ValueError("no prompts; expected at least one")
     folder = Path(folder)
-    about = {"format": FORMAT, "target": fingerprint(target), "draft": fingerprint(draft), "sampling": asdict(sampling),
-             "labels": labels, "max_new_tokens": max_new_tokens, "shard_size": shard_size, "prompts": len(prompts),
-             "prompts_sha256": hashlib.sha256(json.dumps([list(map(int, p)) for p in prompts]).encode()).hexdigest()}
+    about = {
+        "format": FORMAT,
+        "target": fingerprint(target),
+        "draft": fingerprint(draft),
+        "sampling": asdict(sampling),
+        "labels": labels,
+        "max_new_tokens": max_new_tokens,
+        "shard_size": shard_size,
+        "prompts": len(prompts),
+        "prompts_sha256": hashlib.sha256(
+            json.dumps([list(map(int, p)) for p in prompts]).encode()
+        ).hexdigest(),
+    }
     manifest = folder / "about.json"
     if manifest.exists():
         held = json.loads(manifest.read_text())
         differ = [name for name in about if held.get(name) != about[name]]
         if differ:
-            raise ValueError(f"{folder} holds acceptance data made with another {', '.join(differ)}; name an empty folder")
+            raise ValueError(
+                f"{folder} holds acceptance data made with another {', '.join(differ)}; name an empty folder"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     manifest.write_text(json.dumps(about, indent=1) + "\n")
     with tqdm(total=len(prompts), desc="acceptance data", unit="prompt", disable=not progress) as bar:
         for index, first in enumerate(range(0, len(prompts), shard_size)):
-            part = prompts[first: first + shard_size]
+            part = prompts[first : first + shard_size]
             if _shard(folder, index).exists():
                 bar.update(len(part))
                 continue
@@ -196,22 +266,44 @@ def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
     """
     folder = Path(folder)
     if not (folder / "about.json").exists():
-        raise FileNotFoundError(f"no acceptance data in {folder}; make it with python -m specdec_lib head --data {folder}")
+        raise FileNotFoundError(
+            f"no acceptance data in {folder}; make it with python -m specdec_lib head --data {folder}"
+        )
     about = json.loads((folder / "about.json").read_text())
     own = fingerprint(draft)
     if about["draft"] != own:
-        raise ValueError(f"{folder} was made with another draft model (fingerprint {about['draft'][:12]}, this one has "
-                         f"{own[:12]}); name an empty folder to make it anew")
+        raise ValueError(
+            f"{folder} was made with another draft model (fingerprint {about['draft'][:12]}, this one has "
+            f"{own[:12]}); name an empty folder to make it anew"
+        )
     shards = [_shard(folder, i) for i in range(-(-about["prompts"] // about["shard_size"]))]
     missing = [path.name for path in shards if not path.exists()]
     if missing:
-        raise FileNotFoundError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with the "
-                                "command that began it")
+        raise FileNotFoundError(
+            f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with the "
+            "command that began it"
+        )
     return [response for path in shards for response in _load(path)]
 
 
+def check_mixing(mixing: float | None) -> None:
+    """Refuse a mixing rate that leaves nothing to learn from.
+
+    Raises
+    ------
+    ValueError
+        If it is outside [0, 1).
+    """
+    if mixing is not None and not 0.0 <= mixing < 1.0:
+        raise ValueError(
+            f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes"
+        )
+
+
 @torch.inference_mode()
-def examples(draft: PreTrainedModel, responses: Sequence[Response], mixing: float | None = 0.15, seed: int = 0) -> Examples:
+def examples(
+    draft: PreTrainedModel, responses: Sequence[Response], mixing: float | None = 0.15, seed: int = 0
+) -> Examples:
     """The draft model's states over a mixture of both models' tokens, at those it drew itself.
 
     Parameters
@@ -219,8 +311,9 @@ def examples(draft: PreTrainedModel, responses: Sequence[Response], mixing: floa
     draft : PreTrainedModel
     responses : sequence of Response
     mixing : float, optional
-        r: probability of each Z_i being X_i; only the others are learned from (section 3.3; 0.15 as released).
-        None: each Y_i behind the unmixed prefix X_1 .. X_{i-1}, all at once, which is where the label was taken.
+        r: probability of each Z_i being X_i; only the others are learned from (section 3.3; 0.15 as
+        released). None: each Y_i behind the unmixed prefix X_1 .. X_{i-1}, all at once, which is where the
+        label was taken.
     seed : int
 
     Raises
@@ -228,8 +321,7 @@ def examples(draft: PreTrainedModel, responses: Sequence[Response], mixing: floa
     ValueError
         If ``mixing`` is outside [0, 1), or no token is left to learn from.
     """
-    if mixing is not None and not 0.0 <= mixing < 1.0:
-        raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
+    check_mixing(mixing)
     rng = np.random.default_rng(seed)
     last = decoder_config(draft).num_hidden_layers
     states, labels, confidence = [], [], []

@@ -1,4 +1,5 @@
 """Training an acceptance head on recorded states (SpecDec++, section 3.3)."""
+
 from __future__ import annotations
 
 import copy
@@ -33,7 +34,8 @@ class Training:
 
     Notes
     -----
-    Released: 3 epochs over some 10 million tokens at a rate of 5e-5. The defaults here are for some ten thousand.
+    Released: 3 epochs over some 10 million tokens at a rate of 5e-5. The defaults here are for some ten
+    thousand.
     """
 
     reject_weight: float = 6.0
@@ -51,12 +53,15 @@ class Training:
 @torch.no_grad()
 def evaluate(head: AcceptanceHead, examples: Examples, reject_weight: float = 1.0) -> float:
     """:func:`specdec_lib.heads.acceptance.weighted_loss` of a head over all examples."""
-    return float(weighted_loss(head(examples.states, examples.confidence), examples.acceptance, reject_weight))
+    return float(
+        weighted_loss(head(examples.states, examples.confidence), examples.acceptance, reject_weight)
+    )
 
 
 @torch.no_grad()
 def divergence(head: AcceptanceHead, examples: Examples) -> float:
-    """Mean binary Kullback-Leibler divergence of the labels from the prediction, in nats (the released dev metric)."""
+    """Mean binary Kullback-Leibler divergence of the labels from the prediction, in nats (the released dev
+    metric)."""
     label = examples.acceptance
     entropy = -(torch.xlogy(label, label) + torch.xlogy(1 - label, 1 - label)).mean()
     return evaluate(head, examples) - float(entropy)
@@ -64,11 +69,22 @@ def divergence(head: AcceptanceHead, examples: Examples) -> float:
 
 def _factor(step: int, steps: int) -> float:
     rise = max(1, round(0.03 * steps))
-    return (step + 1) / rise if step < rise else 0.5 * (1 + np.cos(np.pi * (step - rise) / max(1, steps - rise)))
+    return (
+        (step + 1) / rise if step < rise else 0.5 * (1 + np.cos(np.pi * (step - rise) / max(1, steps - rise)))
+    )
 
 
-def train(examples: Examples, held_out: Examples, settings: Training = Training(), depth: int = 3, tied: bool = True,
-          zero: bool = True, draft: str = "", sees_confidence: bool = False, progress: bool = True) -> AcceptanceHead:
+def train(
+    examples: Examples,
+    held_out: Examples,
+    settings: Training = Training(),
+    depth: int = 3,
+    tied: bool = True,
+    zero: bool = True,
+    draft: str = "",
+    sees_confidence: bool = False,
+    progress: bool = True,
+) -> AcceptanceHead:
     """Train a head; of all epochs the one with the least weighted loss on ``held_out`` is kept.
 
     Parameters
@@ -84,21 +100,27 @@ def train(examples: Examples, held_out: Examples, settings: Training = Training(
     Returns
     -------
     AcceptanceHead
-        In evaluation mode. Its ``story`` holds the settings, the number of examples, the epoch kept and the ``curve``:
-        for each epoch ``epoch``, ``loss`` (of the training batches), ``held_out`` (weighted) and ``divergence``
-        (:func:`divergence` on ``held_out``).
+        In evaluation mode. Its ``story`` holds the settings, the number of examples, the epoch kept and the
+        ``curve``: for each epoch ``epoch``, ``loss`` (of the training batches), ``held_out`` (weighted) and
+        ``divergence`` (:func:`divergence` on ``held_out``).
     """
     rng = np.random.default_rng(settings.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        head = AcceptanceHead(examples.states.shape[1], depth, tied, zero, draft, sees_confidence=sees_confidence)
+        head = AcceptanceHead(
+            examples.states.shape[1], depth, tied, zero, draft, sees_confidence=sees_confidence
+        )
     head.to(examples.states.device)
     if sees_confidence and (examples.confidence is None or held_out.confidence is None):
-        raise ValueError("the head is to see the confidence, and the examples have none; record it with the states")
+        raise ValueError(
+            "the head is to see the confidence, and the examples have none; record it with the states"
+        )
     optimizer = torch.optim.AdamW(head.parameters(), lr=settings.rate, weight_decay=0.0)
     steps = settings.epochs * -(-len(examples) // settings.batch)
     best, kept, curve, step = float("inf"), None, [], 0
-    for epoch in (bar := tqdm(range(1, settings.epochs + 1), desc="acceptance head", unit="epoch", disable=not progress)):
+    for epoch in (
+        bar := tqdm(range(1, settings.epochs + 1), desc="acceptance head", unit="epoch", disable=not progress)
+    ):
         losses = []
         for rows in torch.from_numpy(rng.permutation(len(examples))).split(settings.batch):
             some = examples[rows]
@@ -111,15 +133,26 @@ def train(examples: Examples, held_out: Examples, settings: Training = Training(
             optimizer.step()
             step += 1
             losses.append(loss.item())
-        row = {"epoch": epoch, "loss": float(np.mean(losses)),
-               "held_out": evaluate(head, held_out, settings.reject_weight), "divergence": divergence(head, held_out)}
+        row = {
+            "epoch": epoch,
+            "loss": float(np.mean(losses)),
+            "held_out": evaluate(head, held_out, settings.reject_weight),
+            "divergence": divergence(head, held_out),
+        }
         curve.append(row)
         bar.set_postfix(held_out=row["held_out"])
         if row["held_out"] < best:
             best, kept = row["held_out"], (epoch, copy.deepcopy(head.state_dict()))
     if kept is None:
-        raise FloatingPointError(f"the loss is {curve[-1]['held_out']} after every epoch; lower the rate ({settings.rate})")
+        raise FloatingPointError(
+            f"the loss is {curve[-1]['held_out']} after every epoch; lower the rate ({settings.rate})"
+        )
     head.load_state_dict(kept[1])
-    head.story = {"training": asdict(settings), "examples": len(examples), "held_out_examples": len(held_out),
-                  "epoch_kept": kept[0], "curve": curve}
+    head.story = {
+        "training": asdict(settings),
+        "examples": len(examples),
+        "held_out_examples": len(held_out),
+        "epoch_kept": kept[0],
+        "curve": curve,
+    }
     return head.eval()

@@ -28,6 +28,8 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden
 from specdec_lib.evaluation import costs, mechanical
+from specdec_lib.evaluation.head_study import head_cost
+from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.report import bench_dense, bench_retrieval, provenance
 from specdec_lib.report.files import write_atomic
 
@@ -234,6 +236,23 @@ def alone(name: str, unit: str, value: float, p99: float) -> dict:
             "device": provenance.device_class()}
 
 
+def acceptance_head(steps: int, repeats: int) -> list[dict]:
+    """Time of the acceptance head with keeping its state, in percent of a step of the draft model; no peer."""
+    draft, tokenizer = load_model("pocket-draft")
+    ids = _prompts(tokenizer, 1)[0]
+    rows = []
+    for name in ("acceptance", "acceptance-confidence"):
+        head = AcceptanceHead.load(paths.POCKET / "head" / f"{name}.safetensors", draft)
+        shares = []
+        for _ in tqdm(range(repeats), desc=f"{name} head", leave=False):
+            spent = head_cost(draft, head, ids, steps, 1)
+            shares.append(100 * (spent["head"] + spent["capture"]) / spent["draft"])
+        rows.append({"name": f"{name.replace('-', '_')}_head_percent", "unit": "% step", "value": float(np.median(shares)),
+                     "p99": float(np.percentile(shares, 99)), "peer": None, "samples": len(shares),
+                     "device": provenance.device_class()})
+    return rows
+
+
 def main(argv: list[str] | None = None) -> int:
     """Measure everything and write the file."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib bench", description=main.__doc__)
@@ -245,6 +264,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     rows = loop_overhead(2 if args.quick else 20) + prompt_lookup(50 if args.quick else 500)
     rows += prompt_lookup_plus(args.quick) + bench_retrieval.rows(args.quick) + bench_dense.rows(args.quick)
+    rows += acceptance_head(20, 3) if args.quick else acceptance_head(100, 20)
     rows = (end_to_end(1, 1, 32) if args.quick else end_to_end(4, 3, 96)) + rows
     write_atomic(args.out, json.dumps({"rows": rows, "provenance": provenance.collect()}, indent=1) + "\n")
     width = max(len(r["name"]) for r in rows)

@@ -1,4 +1,5 @@
 """The adaptive drafter: what its rule is shown, where it stops, and what it refuses."""
+
 from __future__ import annotations
 
 import math
@@ -48,9 +49,10 @@ def context(tokens, sampling=Sampling()):
 
 @torch.inference_mode()
 def rows_and_states(model, tokens: list[int], count: int):
-    """Logits that drafted each of the last ``count`` tokens, and the final states at them, without any cache."""
+    """Logits that drafted each of the last ``count`` tokens, and the final states at them, without any
+    cache."""
     out = model(torch.tensor([tokens]), use_cache=False, output_hidden_states=True)
-    return out.logits[0, -count - 1: -1], out.hidden_states[-1][0, -count:]
+    return out.logits[0, -count - 1 : -1], out.hidden_states[-1][0, -count:]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, 0.9, 30, seed=4)])
@@ -69,7 +71,9 @@ def test_a_rule_is_shown_confidence_entropy_and_acceptance_of_each_token(small, 
         assert rule.last.confidence == pytest.approx(confidence.tolist(), rel=1e-3)
         assert rule.last.entropy == pytest.approx(torch.special.entr(q).sum(-1).tolist(), rel=1e-3, abs=1e-4)
         judged = 4 if newest else 3
-        assert rule.last.acceptance == pytest.approx(head.probability(states, confidence)[:judged].tolist(), rel=1e-3, abs=1e-5)
+        assert rule.last.acceptance == pytest.approx(
+            head.probability(states, confidence)[:judged].tolist(), rel=1e-3, abs=1e-5
+        )
         seen.tokens += [*tree.tokens[:2], 3]
     behind = 0 if newest else 1
     assert rule.seen == [(n, n - behind) for n in (1, 2, 3, 4)] * 3
@@ -137,20 +141,30 @@ def test_a_rule_is_told_what_was_accepted(llama):
 
 
 def test_nothing_is_drafted_where_a_rule_stops_at_once(llama):
-    run = generate(llama, prompt(2, 20), AdaptiveDraftModel(llama, stopping.Oracle([], 20), 0), max_new_tokens=6)
+    run = generate(
+        llama, prompt(2, 20), AdaptiveDraftModel(llama, stopping.Oracle([], 20), 0), max_new_tokens=6
+    )
     assert [s.drafted for s in run.steps] == [0] * 5
 
 
-@pytest.mark.parametrize(("bounds", "says"), [
-    ((5, 4), "min_tokens is 5 and max_tokens 4"), ((-1, 4), "min_tokens is -1"), ((0, 0), "max_tokens is 0"),
-    ((1.0, 4), "min_tokens is 1.0")])
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        ((5, 4), "min_tokens is 5 and max_tokens 4"),
+        ((-1, 4), "min_tokens is -1"),
+        ((0, 0), "max_tokens is 0"),
+        ((1.0, 4), "min_tokens is 1.0"),
+    ],
+)
 def test_bad_bounds_are_refused(small, head, bounds, says):
     with pytest.raises(ValueError, match=says):
         SpecDecPP(small, head, 0.7, *bounds)
 
 
 def test_a_head_of_another_draft_is_refused(small, head):
-    with pytest.raises(ValueError, match="the acceptance head was trained for the draft model with fingerprint"):
+    with pytest.raises(
+        ValueError, match="the acceptance head was trained for the draft model with fingerprint"
+    ):
         SpecDecPP(perturbed(small), head)
     with pytest.raises(ValueError, match="was trained for no draft model"):
         SpecDecPP(small, AcceptanceHead(32))

@@ -1,4 +1,5 @@
 """Stopping rules one by one, against their definitions and against transformers."""
+
 from __future__ import annotations
 
 import math
@@ -99,7 +100,9 @@ def test_fitting_counts_accepted_tokens_and_the_first_refused_one():
     rule.verified(drafted(0.7, 0.2), 1)
     assert rule.threshold == 0.4, "five tokens are too few"
     rule.verified(drafted(0.6, 0.95), 2)
-    assert rule.threshold == brute_force([0.9, 0.8, 0.3, 0.7, 0.2, 0.6, 0.95], [True, True, False, True, False, True, True])
+    assert rule.threshold == brute_force(
+        [0.9, 0.8, 0.3, 0.7, 0.2, 0.6, 0.95], [True, True, False, True, False, True, True]
+    )
     rule.start()
     assert rule.threshold == 0.4
 
@@ -108,17 +111,25 @@ def test_fitting_counts_accepted_tokens_and_the_first_refused_one():
 def test_drafts_are_those_of_transformers_round_by_round(llama, schedule):
     small, start = perturbed(llama), prompt(4, 30)
     threshold, length = (0.0, 3) if schedule == "heuristic" else (0.25, 20)
-    small.generation_config.update(num_assistant_tokens=length, num_assistant_tokens_schedule=schedule,
-                                   assistant_confidence_threshold=threshold)
+    small.generation_config.update(
+        num_assistant_tokens=length,
+        num_assistant_tokens_schedule=schedule,
+        assistant_confidence_threshold=threshold,
+    )
     rule = stopping.Heuristic(length) if schedule == "heuristic" else stopping.Confidence(threshold)
     run = generate(llama, start, AdaptiveDraftModel(small, rule), max_new_tokens=70, eos_token_id=[])
     tokens = torch.tensor([start + run.tokens[:1]])
     config = GenerationConfig(min_length=0, max_length=10**6, do_sample=False, eos_token_id=None)
-    peer = AssistedCandidateGenerator(tokens, small, config, {"attention_mask": torch.ones_like(tokens)},
-                                      logits_processor=LogitsProcessorList())
+    peer = AssistedCandidateGenerator(
+        tokens,
+        small,
+        config,
+        {"attention_mask": torch.ones_like(tokens)},
+        logits_processor=LogitsProcessorList(),
+    )
     # Of the last rounds ours is cut to what may still be emitted.
     for step in run.steps[:-4]:
-        theirs = peer.get_candidates(tokens)[0][0, tokens.shape[1]:].tolist()
+        theirs = peer.get_candidates(tokens)[0][0, tokens.shape[1] :].tolist()
         assert step.tree.tokens == theirs
         peer.update_candidate_strategy(None, torch.zeros(1, len(theirs) + 1, 2), step.accepted)
         tokens = torch.cat([tokens, torch.tensor([step.tokens])], dim=1)
@@ -127,8 +138,15 @@ def test_drafts_are_those_of_transformers_round_by_round(llama, schedule):
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1.5, float("nan")])
-@pytest.mark.parametrize("rule", [stopping.Confidence, stopping.FittedConfidence, stopping.CumulativeConfidence,
-                                  stopping.PredictedRejection])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        stopping.Confidence,
+        stopping.FittedConfidence,
+        stopping.CumulativeConfidence,
+        stopping.PredictedRejection,
+    ],
+)
 def test_a_threshold_that_is_no_probability_is_refused(rule, value):
     with pytest.raises(ValueError, match=r"threshold is .*; expected a probability strictly between 0 and 1"):
         rule(value)

@@ -1,4 +1,5 @@
 """Drafts as arithmetic: the same rounds as the drafter itself, and the sums made of them."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -33,9 +34,12 @@ def pair(llama):
 def traces(pair):
     """Outputs that end at the length asked for, at an end token inside drafts, and at the context's end."""
     whole = record(pair[0], prompt(1, 25), max_new_tokens=50)
-    return [whole, record(pair[0], prompt(2, 1), max_new_tokens=40),
-            record(pair[0], prompt(1, 25), max_new_tokens=50, eos_token_id=whole.tokens[17]),
-            record(pair[0], prompt(3, 100), max_new_tokens=60)]
+    return [
+        whole,
+        record(pair[0], prompt(2, 1), max_new_tokens=40),
+        record(pair[0], prompt(1, 25), max_new_tokens=50, eos_token_id=whole.tokens[17]),
+        record(pair[0], prompt(3, 100), max_new_tokens=60),
+    ]
 
 
 def steps(trace, drafter):
@@ -67,7 +71,9 @@ def test_rounds_of_specdec_pp_are_those_of_the_drafter(pair, traces, newest, see
         for trace in traces:
             drafter = SpecDecPP(pair[1], head, h, 1, 9, newest)
             judged = Judged.of(draft_along(trace, pair[1]), head)
-            assert counted(judged, stopping.PredictedRejection(h, newest), max_tokens=9) == steps(trace, drafter)
+            assert counted(judged, stopping.PredictedRejection(h, newest), max_tokens=9) == steps(
+                trace, drafter
+            )
 
 
 def test_passes_are_those_the_draft_model_makes(pair, traces):
@@ -106,7 +112,7 @@ def test_examples_are_first_choices_behind_the_recorded_text(pair, traces):
     trace = traces[0]
     found = draft_along(trace, pair[1]).examples()
     with torch.inference_mode():
-        rows = pair[1](torch.tensor([trace.prompt + trace.tokens])).logits[0, len(trace.prompt) - 1: -1]
+        rows = pair[1](torch.tensor([trace.prompt + trace.tokens])).logits[0, len(trace.prompt) - 1 : -1]
         for i in (0, 7, 30):
             text = torch.tensor([[*trace.prompt, *trace.tokens[:i], int(rows[i].argmax())]])
             state = pair[1](text, output_hidden_states=True).hidden_states[-1][0, -1]
@@ -121,7 +127,9 @@ def test_rates_and_throughput_are_those_of_the_equations(pair, traces):
     found = pooled(runs)
     assert rates(tallies) == pytest.approx((found["verification_rate"], found["discard_rate"]))
     # Equation 2.3 is 2.1 by the balance of section 2, for runs that end with a token of the target's own.
-    assert tallies[0].drafted + tallies[0].calls == tallies[0].tokens + tallies[0].drafted - tallies[0].accepted
+    assert (
+        tallies[0].drafted + tallies[0].calls == tallies[0].tokens + tallies[0].drafted - tallies[0].accepted
+    )
     alone = runs[0].stats
     expected = 1 / latency(0.0234, 0.112, alone["discard_rate"], alone["verification_rate"])
     assert throughputs(tallies[:1], 0.0234, 0.112) == pytest.approx([expected])

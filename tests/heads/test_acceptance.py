@@ -1,4 +1,5 @@
 """The acceptance head: its function, its file, its training."""
+
 from __future__ import annotations
 
 import math
@@ -43,7 +44,9 @@ def test_the_head_is_blocks_a_linear_layer_and_a_sigmoid(depth, tied, sees):
     expected = by_hand(head, states().double().numpy(), confidence.double().numpy())
     np.testing.assert_allclose(head.probability(states(), confidence).numpy(), expected, rtol=1e-4)
     score = head.scorer()
-    np.testing.assert_allclose([score(s, float(c)) for s, c in zip(states(), confidence, strict=True)], expected, rtol=1e-4)
+    np.testing.assert_allclose(
+        [score(s, float(c)) for s, c in zip(states(), confidence, strict=True)], expected, rtol=1e-4
+    )
     assert len(head.blocks) == (min(depth, 1) if tied else depth)
 
 
@@ -73,7 +76,11 @@ def test_certain_states_score_without_overflow():
 def test_a_state_with_nan_is_an_error():
     head, bad = AcceptanceHead(WIDTH, 2), states(1)
     bad[0, 3] = math.nan
-    for ask in (lambda: head.scorer()(bad[0]), lambda: head.probability(bad), lambda: Examples(bad, torch.ones(1))):
+    for ask in (
+        lambda: head.scorer()(bad[0]),
+        lambda: head.probability(bad),
+        lambda: Examples(bad, torch.ones(1)),
+    ):
         with pytest.raises(FloatingPointError, match="the draft model's states hold NaN"):
             ask()
 
@@ -146,16 +153,20 @@ def test_the_loss_is_the_weighted_cross_entropy():
 def test_the_least_loss_overstates_refusals_by_the_weight(weight):
     label = torch.full((8,), 0.8)
     grid = torch.linspace(-4, 4, 4001)
-    best = grid[torch.stack([weighted_loss(z.repeat(8), label, weight) for z in grid]).argmin()].sigmoid().item()
+    best = (
+        grid[torch.stack([weighted_loss(z.repeat(8), label, weight) for z in grid]).argmin()].sigmoid().item()
+    )
     assert best == pytest.approx(0.8 / (0.8 + weight * 0.2), abs=2e-3)
 
 
 @pytest.fixture(scope="module")
 def learnable():
     """Labels that are a steep function of the first component."""
+
     def some(seed):
         x = states(600, seed)
         return Examples(x, torch.sigmoid(3 * x[:, 0]))
+
     return some(0), some(1)
 
 
@@ -164,8 +175,12 @@ def test_a_head_that_sees_the_confidence_learns_from_it():
     for seed in (0, 1):
         confidence = torch.rand(600, generator=torch.Generator().manual_seed(seed))
         parts.append(Examples(states(600, seed), confidence, confidence))
-    losses = [divergence(train(*parts, Training(1.0, 40, 64, 5e-2), 0, sees_confidence=sees, progress=False), parts[1])
-              for sees in (False, True)]
+    losses = [
+        divergence(
+            train(*parts, Training(1.0, 40, 64, 5e-2), 0, sees_confidence=sees, progress=False), parts[1]
+        )
+        for sees in (False, True)
+    ]
     assert losses[1] < 0.01 < losses[0]
     with pytest.raises(ValueError, match="the examples have none"):
         train(*(Examples(p.states, p.acceptance) for p in parts), sees_confidence=True)
