@@ -22,6 +22,7 @@ from ..heads.acceptance import AcceptanceHead, Examples
 from ..heads.acceptance_data import Response, examples, label
 from ..heads.training import Training, train
 from ..models.fingerprint import fingerprint
+from ..theory.threshold import true_refusal
 from .adaptive import DraftPass
 from .calibration import expected_calibration_error, ranking_accuracy
 from .prompt import Prompt
@@ -178,9 +179,8 @@ def knows(predicted: np.ndarray | torch.Tensor, found: Examples) -> dict[str, fl
 
 
 def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np.ndarray:
-    """Undo the weight of the loss: from P / (P + w (1 - P)), which it teaches, to P."""
-    p = np.asarray(predicted, float)
-    return p * reject_weight / (p * reject_weight + 1 - p)
+    """Acceptance probabilities without the weight that the loss gives to refusals."""
+    return 1 - true_refusal(1 - np.asarray(predicted, float), reject_weight)
 
 
 @torch.inference_mode()

@@ -103,7 +103,7 @@ def stopping_threshold(costs: Costs, delta: float) -> float:
     return saving / (costs.discard + saving) if saving > 0 else 0.0
 
 
-def true_refusal(estimate: float, weight: float) -> float:
+def true_refusal(estimate: float | np.ndarray, weight: float) -> float | np.ndarray:
     """The true probability of a refusal behind the estimate of a head whose loss weighs refusals more.
 
     Section 3.3. The weighted cross-entropy -(1 - r) log(1 - e) - w r log(e) is least at e = w r / (1 - r + w
@@ -111,8 +111,8 @@ def true_refusal(estimate: float, weight: float) -> float:
 
     Parameters
     ----------
-    estimate : float
-        e, of one candidate.
+    estimate : float or array
+        e, of one candidate each.
     weight : float
         w = w_rej / w_acc.
     """
