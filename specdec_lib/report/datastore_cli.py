@@ -18,6 +18,7 @@ from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenSto
 from specdec_lib.datastores.dense import FOLDER
 from specdec_lib.datastores.states import COVERS
 from specdec_lib.evaluation import corpus
+from specdec_lib.report import respond_cli
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -212,6 +213,7 @@ def _parser() -> argparse.ArgumentParser:
                                               "continues")
     dense.add_argument("path", type=Path, help="folder of the store")
     _add_dense_options(dense)
+    respond_cli.add_parser(commands)
     for name, text in (("info", "say what a store "
                                 "holds"), ("verify", "compare every byte with the checksums")):
         one = commands.add_parser(name, help=text)
@@ -232,6 +234,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.command == "respond":
+        respond_cli.run(options)
+        print(describe(options.path))
+        return
     name = getattr(options, "tokenizer", None)
     tokenizer, model = load_tokenizer(name) if name else None, None
     if options.command == "build":

@@ -119,3 +119,23 @@ def test_errors_of_the_dense_index_are_one_sentence_and_leave_the_store(inputs, 
     assert message in error and "Traceback" not in error
     assert [p.name for p in inputs.glob("store*")] == ["store"]
     TokenStore.open(inputs / "store").verify()
+
+
+def test_a_models_own_responses_become_a_store_and_are_not_asked_for_twice(tmp_path, capsys):
+    words = ["datastore", "respond", str(tmp_path / "own"), "--dtype", "float32", "--task", "replace-word", "code-completion",
+             "--count", "2", "--samples", "2", "--temperature", "0.7", "--top-p", "0.95", "--max-new-tokens", "6"]
+    assert main(words) == 0
+    assert "suffix array" in capsys.readouterr().out
+    store = TokenStore.open(tmp_path / "own")
+    assert len(store) == 8 and store.manifest["sources"][0]["samples"] == 2
+    kept = tmp_path / "own.responses.jsonl"
+    before = kept.stat().st_mtime_ns
+    assert main(words) == 0 and kept.stat().st_mtime_ns == before
+    assert main([*words[:-2], "--max-new-tokens", "7"]) == 2
+    assert "other settings" in capsys.readouterr().err
+
+
+def test_several_greedy_responses_are_refused(tmp_path, capsys):
+    assert main(["datastore", "respond", str(tmp_path / "own"), "--count", "1", "--samples", "3"]) == 2
+    assert "greedy responses to one prompt are all the same" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
