@@ -208,7 +208,7 @@ def rounds(
     max_tokens: int = 20,
 ) -> Iterator[tuple[Round, int, int]]:
     """The rounds that decoding with this rule would have had, as
-    :class:`specdec_lib.drafters.AdaptiveDraftModel` does.
+    :class:`specdec_lib.drafters.draft_model.AdaptiveDraftModel` does.
 
     Yields
     ------

@@ -229,7 +229,7 @@ def dense_index(states: States, index: SuffixIndex, **options: Any) -> DenseInde
     index : SuffixIndex
         Of the same store.
     **options
-        As for :func:`specdec_lib.datastores.build_dense_index`: ``dims``, ``factory``, ``zscore``, ``normalise``, ...
+        As for :func:`specdec_lib.datastores.dense.build_dense_index`: ``dims``, ``factory``, ``zscore``, ``normalise``, ...
     """
     folder = paths.cache() / f"dense-{_key(states.path.name, sorted(options.items()))[:16]}"
     if not folder.is_dir():

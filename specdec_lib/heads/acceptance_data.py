@@ -87,7 +87,7 @@ def respond(
     labels : {"decoding", "raw"}
     max_new_tokens : int
     drafter : Drafter, optional
-        One that does not change the tokens (:class:`specdec_lib.drafters.PromptLookup`), to answer sooner.
+        One that does not change the tokens (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer sooner.
     """
     _check_labels(labels)
     tokens = generate(target, list(prompt), drafter, sampling, max_new_tokens).tokens
