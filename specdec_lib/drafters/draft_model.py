@@ -82,7 +82,7 @@ class AdaptiveDraftModel:
                     "head=AcceptanceHead.load(path, model)"
                 )
             head.check(model)
-            self._score = head.scorer()
+            self._score = head.scorer(model.device)
             self._needs |= {"confidence"} if head.sees_confidence else set()
             own = Capture(layers=(decoder_config(model).num_hidden_layers,))
         self.model, self.rule, self.head = model, rule, head

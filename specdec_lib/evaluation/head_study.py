@@ -72,7 +72,7 @@ class Variant:
     labels : {"decoding", "raw"}
         As for :func:`specdec_lib.heads.acceptance_data.label`.
     share : float
-        Share of the responses that it is trained on.
+        Share of the examples that it is trained on: the first ones, in the order of the responses.
     """
 
     reject_weight: float = 6.0
@@ -207,7 +207,7 @@ def head_cost(
         ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call.
     """
     last, clock = decoder_config(draft).num_hidden_layers, time.perf_counter
-    score = head.scorer()
+    score = head.scorer(draft.device)
     spent: dict[str, list[float]] = {"bare": [], "kept": [], "head": []}
     token = prompt[-1]
     with (

@@ -6,6 +6,7 @@ probability that the target accepts it, given that all before it are accepted (s
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -135,9 +136,14 @@ class AcceptanceHead(nn.Module):
         """
         return _checked(self(states.float(), confidence).sigmoid())
 
-    def scorer(self) -> Callable[[torch.Tensor, float], float]:
+    def scorer(self, device: torch.device | None = None) -> Callable[[torch.Tensor, float], float]:
         """The head as a function of one state and one confidence, as it is now, at the least cost for one
         state.
+
+        Parameters
+        ----------
+        device : torch.device, optional
+            Where the states are; without it, where the head is. The head itself stays where it is.
 
         Returns
         -------
@@ -145,20 +151,21 @@ class AcceptanceHead(nn.Module):
             From a tensor of shape (width,) and a probability to a float; raises FloatingPointError for a
             state with NaN.
         """
-        device = self.out.weight.device
+        device = torch.device(device or self.out.weight.device)
+        own = copy.deepcopy(self).to(device)
         if device.type != "cpu":
             return lambda state, confidence: float(
-                self.probability(state, torch.tensor(confidence, device=device))
+                own.probability(state, torch.tensor(confidence, device=device))
             )
         blocks = [
             (b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy())
-            for b in self.blocks
+            for b in own.blocks
         ]
-        width = self.out.in_features
+        width = own.out.in_features
         weights = np.ascontiguousarray([w for w, _ in blocks], np.float32).reshape(-1, width, width)
         shifts = np.ascontiguousarray([s for _, s in blocks], np.float32).reshape(-1, width)
         order = np.array([0 if self.tied else i for i in range(self.depth)], np.int64)
-        last, bias = self.out.weight.detach().float()[0].numpy().copy(), self.out.bias.item()
+        last, bias = own.out.weight.detach().float()[0].numpy(), own.out.bias.item()
 
         def score(state: torch.Tensor, confidence: float = 0.5) -> float:
             z = _logit(weights, shifts, order, last, bias, state.float().numpy(), confidence)
@@ -224,7 +231,7 @@ class AcceptanceHead(nn.Module):
         FileNotFoundError
             If there is no such file.
         ValueError
-            If the file is no head, of another format version, or for another draft model.
+            If the file is no head, damaged, of another format version, or for another draft model.
         """
         if not Path(path).exists():
             raise FileNotFoundError(
@@ -234,23 +241,31 @@ class AcceptanceHead(nn.Module):
             with safe_open(path, "pt") as file:
                 about = json.loads((file.metadata() or {})["acceptance_head"])
                 weights = {name: file.get_tensor(name) for name in file.keys()}
-        except (SafetensorError, KeyError, json.JSONDecodeError):
+            version = about["format"]
+        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
             raise ValueError(
                 f"{path} is no acceptance head; expected a file written by AcceptanceHead.save"
             ) from None
-        if about["format"] != FORMAT:
+        if version != FORMAT:
             raise ValueError(
-                f"{path} is of format {about['format']}; this version reads format {FORMAT}: train it again"
+                f"{path} is of format {version}; this version reads format {FORMAT}: train it again"
             )
-        head = cls(
-            about["width"],
-            about["depth"],
-            about["tied"],
-            draft=about["draft"],
-            story=about["story"],
-            sees_confidence=about["sees_confidence"],
-        )
-        head.load_state_dict(weights)
+        try:
+            head = cls(
+                about["width"],
+                about["depth"],
+                about["tied"],
+                draft=str(about["draft"]),
+                story=about["story"],
+                sees_confidence=about["sees_confidence"],
+            )
+            head.load_state_dict(weights)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            # torch lists missing tensors and wrong shapes over several lines.
+            raise ValueError(
+                f"{path} is a damaged acceptance head ({' '.join(str(error).split())}); train it again: "
+                "python -m specdec_lib head"
+            ) from error
         if model is not None:
             head.check(model)
             head.to(model.device)

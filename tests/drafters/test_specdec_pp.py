@@ -181,3 +181,26 @@ def test_states_that_are_no_numbers_are_an_error_and_no_draft(small, head):
     drafter._score = lambda state, confidence: head.scorer()(state * float("nan"), confidence)
     with pytest.raises(FloatingPointError, match="the draft model's states hold NaN"):
         drafter.propose(seen, 10)
+
+
+def test_the_head_is_asked_where_the_draft_model_is(small, head, monkeypatch):
+    asked, own = [], AcceptanceHead.scorer
+    monkeypatch.setattr(AcceptanceHead, "scorer", lambda self, device=None: asked.append(device) or own(self))
+    SpecDecPP(small, head, 0.6)
+    assert asked == [small.device]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sees", [False, True])
+def test_a_head_on_the_cpu_serves_a_draft_model_on_the_gpu(sees):
+    model = build("llama-gqa", seed=3)
+    head = head_of(model, sees_confidence=sees)
+    rule = Watching(4)
+    drafter, seen = AdaptiveDraftModel(model.to("cuda"), rule, head=head), context(prompt(1, 10))
+    drafter.start(seen)
+    tree = drafter.propose(seen, 50)
+    rows, states = (t.cpu() for t in rows_and_states(model.cpu(), seen.tokens + tree.tokens, 4))
+    confidence = rows.double().softmax(-1).gather(1, torch.tensor(tree.tokens)[:, None])[:, 0]
+    expected = head.probability(states, confidence)[:3].tolist()
+    assert rule.last.acceptance == pytest.approx(expected, rel=1e-2, abs=1e-3)
+    assert head.out.weight.device.type == "cpu"

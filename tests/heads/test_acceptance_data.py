@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from specdec_lib import Sampling, generate
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.heads import acceptance_data
 from specdec_lib.heads.acceptance_data import examples, generate_data, load_data, respond
+from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
 from tests.families import build, perturbed, prompt
 
 NEW = 12
@@ -57,12 +59,15 @@ def test_sampled_labels_are_the_acceptance_probability(pair, labels):
 
 
 def test_draws_follow_the_draft_distribution(pair):
-    counts = np.zeros(96)
-    for seed in range(400):
+    counts: Counter = Counter()
+    for seed in range(1500):
         r = respond(*pair, prompt(1, 15), Sampling(1.0, seed=seed), "raw", 1)
-        counts[r.drawn[0]] += 1
-    q = distribution(logits(pair[1], prompt(1, 15) + [0], 1), Sampling(1.0))[0].numpy()
-    assert np.abs(counts / 400 - q).max() < 4 * np.sqrt(0.25 / 400)
+        counts[int(r.drawn[0])] += 1
+    p, q = (distribution(logits(m, prompt(1, 15) + [0], 1), Sampling(1.0))[0].tolist() for m in pair)
+    assert surprise(counts, dict(enumerate(q))) < RIGHT
+    # The same counts tell the draft's distribution from the target's, and from none at all.
+    assert surprise(counts, dict(enumerate(p))) > WRONG
+    assert surprise(counts, dict.fromkeys(range(len(q)), 1 / len(q))) > WRONG
 
 
 @torch.inference_mode()

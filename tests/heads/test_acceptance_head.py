@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -137,6 +139,67 @@ def test_files_that_are_no_head_are_refused(tmp_path, draft):
     save_file(load_file(old), old, metadata={"acceptance_head": '{"format": 0}'})
     with pytest.raises(ValueError, match="is of format 0"):
         AcceptanceHead.load(old)
+
+
+def renamed(about, weights):
+    weights["other"] = weights.pop("out.bias")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda about, weights: about.clear(),
+        lambda about, weights: about.pop("width"),
+        lambda about, weights: about.update(depth=9),
+        lambda about, weights: about.update(width="wide"),
+        lambda about, weights: about.update(story=3),
+        lambda about, weights: about.update(sees_confidence=True),
+        lambda about, weights: weights.pop("out.bias"),
+        lambda about, weights: weights.update({"out.weight": torch.zeros(1, WIDTH + 1)}),
+        renamed,
+    ],
+    ids="metadata width depth text story inputs missing shape name".split(),
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
+    path = tmp_path / "head.safetensors"
+    AcceptanceHead(WIDTH, 1).save(path)
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["acceptance_head"])
+    weights = load_file(path)
+    damage(about, weights)
+    save_file(weights, path, metadata={"acceptance_head": json.dumps(about)})
+    with pytest.raises(ValueError, match=r"head\.safetensors is (no|a damaged) acceptance head"):
+        AcceptanceHead.load(path)
+
+
+@pytest.mark.parametrize("about", ["[]", "3", "null", "{"])
+def test_a_file_whose_metadata_are_no_mapping_is_refused_by_name(tmp_path, about):
+    path = tmp_path / "head.safetensors"
+    save_file({"x": torch.zeros(1)}, path, metadata={"acceptance_head": about})
+    with pytest.raises(ValueError, match=r"head\.safetensors is no acceptance head"):
+        AcceptanceHead.load(path)
+
+
+def test_a_scorer_works_where_the_states_are_and_the_head_stays(monkeypatch):
+    head, seen = AcceptanceHead(WIDTH, 1), []
+
+    def probability(self, states, confidence):
+        seen.append({states.device.type, confidence.device.type, *(p.device.type for p in self.parameters())})
+        return torch.tensor(0.5)
+
+    monkeypatch.setattr(AcceptanceHead, "probability", probability)
+    assert head.scorer(torch.device("meta"))(torch.zeros(WIDTH, device="meta"), 0.3) == 0.5
+    assert seen == [{"meta"}] and head.out.weight.device.type == "cpu"
+
+
+def test_a_scorer_keeps_the_head_as_it_was():
+    head = AcceptanceHead(WIDTH, 1)
+    score, state = head.scorer(), states(1)[0]
+    before = score(state)
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.fill_(1.0)
+    assert score(state) == before != head.scorer()(state)
 
 
 def test_the_loss_is_the_weighted_cross_entropy():
