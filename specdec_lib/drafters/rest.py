@@ -149,7 +149,7 @@ class Rest:
         return (f"Rest({str(self.index.store.path)!r}, max_ngram={self.max_ngram}, "
                 f"min_ngram={self.min_ngram}, max_matches={self.max_matches}, length={self.length}, "
                 f"choices={self.choices}, subsample={self.subsample!r}, selection={self.selection!r}, "
-                f"seed={self.seed})")
+                f"seed={self.seed}, rows={self.rows})")
 
     def start(self, context: Context) -> None:
         if self.index.store.vocabulary > context.vocabulary:
@@ -225,17 +225,17 @@ def released_selection(tokens: Sequence[int], parents: Sequence[int], weights: S
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
     # The outcome depends only on which of the ties at the border come in first, and which are given up again.
     border = sorted(weights, reverse=True)[min(choices, len(weights)) - 1]
-    heavier = [node for node, weight in enumerate(weights) if weight > border]
+    above = [node for node, weight in enumerate(weights) if weight > border]
     kept: list[int] = []
-    lighter = 0
+    heavier = 0
     for node in np.random.default_rng(first_seed).permutation(len(tokens)).tolist():
-        if weights[node] == border and len(kept) + lighter < choices:
+        if weights[node] == border and len(kept) + heavier < choices:
             kept.append(node)
         elif weights[node] > border:
-            lighter += 1
-            if len(kept) + lighter > choices:
+            heavier += 1
+            if len(kept) + heavier > choices:
                 kept.remove(max(kept, key=paths.__getitem__))
-    kept += heavier
+    kept += above
     kept.sort()
     arbitrary = [kept[i] for i in np.random.default_rng(second_seed).permutation(len(kept)).tolist()]
     order = sorted(arbitrary, key=lambda node: -len(set(paths[node])))

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -24,7 +24,7 @@ from .retrieval import authors_rates, characters_per_forward, rank_correlation, 
 from .suite import replay_all
 
 #: Longest replayed output, in tokens of the tokenizer in use.
-LONGEST = 600
+LONGEST = 4000
 
 Texts = Callable[[], Iterable[str]]
 
@@ -39,35 +39,48 @@ class Case:
     replies : list of Reply
     stores : dict of str to callable
         Texts of each store by its name on the page.
+    authors : list of Reply
+        All outputs of the authors' own run, where there is one.
     """
 
     name: str
     replies: list[Reply]
     stores: dict[str, Texts]
+    authors: list[Reply] = field(default_factory=list)
 
 
-def _whole(replies: Iterable[Reply]) -> list[str]:
-    return [f"{reply.prompt} {reply.text}" for reply in replies]
+def _plain(question: str) -> str:
+    return "".join(c for c in question.lower() if c.isalnum())
 
 
-def _chat() -> Iterable[str]:
-    return (text for name in CHAT_SETS for text in chat_texts(name))
+def _whole(stored: Iterable[Reply], replayed: Iterable[Reply] = ()) -> list[str]:
+    """Prompts with answers, without those to a question that is replayed, whoever answered it."""
+    asked = {_plain(question) for reply in replayed for question in reply.questions}
+    return [f"{reply.prompt} {reply.text}" for reply in stored
+            if not asked.intersection(map(_plain, reply.questions))]
+
+
+def _chat(replayed: Iterable[Reply]) -> list[str]:
+    return _whole((reply for name in CHAT_SETS for reply in chat_texts(name)), replayed)
 
 
 def _vicuna(count: int) -> Case:
     """Vicuna-7B on MT-Bench; in-distribution text are its answers to AlpacaEval, and GPT-4's stand beside them."""
-    return Case("Vicuna-7B v1.5, MT-Bench", mt_bench_replies()[:count], {
-        "other chat": _chat,
-        "its own answers to other prompts": lambda: _whole(alpaca_eval_replies("vicuna-7b-v1.5")),
-        "GPT-4's answers to the same": lambda: _whole(alpaca_eval_replies("gpt4"))})
+    everything = mt_bench_replies()
+    replayed = everything[:count]
+    return Case("Vicuna-7B v1.5, MT-Bench", replayed, {
+        "other chat": lambda: _chat(replayed),
+        "its own answers to other prompts": lambda: _whole(alpaca_eval_replies("vicuna-7b-v1.5"), replayed),
+        "GPT-4's answers to the same": lambda: _whole(alpaca_eval_replies("gpt4"), replayed)}, everything)
 
 
 def _llama(count: int) -> Case:
     """Llama-2-7B-chat on every other AlpacaEval prompt; the stores hold answers to the ones between."""
-    between = {f"{who} answers to other prompts": (lambda model=model: _whole(alpaca_eval_replies(model)[1::2]))
+    replayed = alpaca_eval_replies("llama-2-7b-chat-hf")[::2][:count]
+    between = {f"{who} answers to other prompts": (
+        lambda model=model: _whole(alpaca_eval_replies(model)[1::2], replayed))
                for who, model in (("its own", "llama-2-7b-chat-hf"), ("GPT-4's", "gpt4"))}
-    return Case("Llama-2-7B-chat, AlpacaEval", alpaca_eval_replies("llama-2-7b-chat-hf")[::2][:count],
-                {"other chat": _chat, **between})
+    return Case("Llama-2-7B-chat, AlpacaEval", replayed, {"other chat": lambda: _chat(replayed), **between})
 
 
 def _codegen(count: int) -> Case:
@@ -143,8 +156,8 @@ def replay_case(case: Case, tokenizer: PreTrainedTokenizerBase, store_tokens: in
                    for name, index in indexes.items()}
     rows, correlation = [], None
     known = {reply.id: reply for reply in case.replies if reply.steps}
-    if known:
-        rows.append({"method": "REST, its authors' run", "store": "UltraChat, 12 GB", **authors_rates(case.replies)})
+    if case.authors:
+        rows.append({"method": "REST, its authors' run", "store": "UltraChat, 12 GB", **authors_rates(case.authors)})
     for name, index in indexes.items():
         runs = replay_all(recordings, Rest(index))
         rows.append({"method": "REST", "store": name, "tokens": index.store.count, **_row(runs, tokenizer)})
@@ -161,7 +174,7 @@ def _agreement(recordings: list, runs: list, known: dict[str, Reply], tokenizer:
     ours, theirs = [], []
     for recording, run in zip(recordings, runs, strict=True):
         reply = known.get(recording.prompt.id)
-        if reply is not None and run.steps:
+        if reply is not None and run.steps and len(recording.trace.tokens) < LONGEST:
             ours.append(characters_per_forward([run], tokenizer))
             theirs.append(len(reply.text) / reply.steps)
     return rank_correlation(ours, theirs)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..datastores.files import BuildLock
+from ..decoding.generate import end_tokens
 from ..decoding.sampling import Sampling
 from ..models.fingerprint import fingerprint
 from .prompt import Prompt
@@ -39,19 +41,29 @@ def _answer(model: PreTrainedModel, batch: list[list[int]], sampling: Sampling, 
     device = model.device
     ids = torch.tensor([[pad] * (width - len(row)) + row for row in batch], device=device)
     seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device)
-    how = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    ends = end_tokens(model, None)
+    how = {"do_sample": False}
     if not sampling.greedy:
         how = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    # Only what the library's own decoding does: no penalty or filter that the checkpoint's settings may hold.
+    settings = GenerationConfig(max_new_tokens=max_new_tokens, pad_token_id=pad, eos_token_id=sorted(ends) or None, **how)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.inference_mode():
         torch.manual_seed(seed)
-        out = model.generate(ids, attention_mask=seen, max_new_tokens=max_new_tokens, pad_token_id=pad, **how)
-    ends = model.generation_config.eos_token_id
-    ends = set(ends if isinstance(ends, list) else [ends])
+        out = _plainly(model, settings, ids, seen)
     answers = []
     for row, new in zip(batch, out[:, width:].tolist(), strict=True):
         end = next((i + 1 for i, token in enumerate(new) if token in ends), len(new))
         answers.append(row + new[:end])
     return answers
+
+
+def _plainly(model: PreTrainedModel, settings: GenerationConfig, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    # transformers fills what a given configuration leaves open from the model's own: that is put aside meanwhile.
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        return model.generate(ids, attention_mask=seen, generation_config=settings)
+    finally:
+        model.generation_config = own
 
 
 def generate_responses(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
@@ -84,8 +96,10 @@ def generate_responses(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
     Raises
     ------
     ValueError
-        If there are no prompts, a number is below 1, several greedy samples are asked for, or ``path`` holds the
-        responses to another request.
+        If there are no prompts, a number is below 1, several greedy samples are asked for, or ``path`` or what is
+        left of an interrupted run holds the responses to another request, or not all of them.
+    StoreBusy
+        If another process is making them.
     """
     sampling = Sampling() if sampling is None else sampling
     for name, value in (("samples", samples), ("max_new_tokens", max_new_tokens), ("batch", batch)):
@@ -101,17 +115,19 @@ def generate_responses(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
     request = [fingerprint(model), batches, sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed,
                max_new_tokens]
     key = hashlib.sha256(json.dumps(request).encode()).hexdigest()
-    done = _read(path, key)
-    if done is not None:
-        return [document for part in done for document in part]
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    return _go_on(path, key, batches, lambda i: _answer(model, batches[i], sampling, max_new_tokens, pad,
-                                                        sampling.seed * 1_000_003 + i), progress)
-
-
-def _go_on(path: Path, key: str, batches: list, answer, progress: bool) -> list[list[int]]:
-    partial = path.with_name(path.name + ".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
+    with BuildLock(path):
+        done = _read(path, key, batches)
+        if done is None:
+            done = _go_on(path, key, batches, lambda i: _answer(model, batches[i], sampling, max_new_tokens, pad,
+                                                                sampling.seed * 1_000_003 + i), progress)
+    return [document for part in done for document in part]
+
+
+def _go_on(path: Path, key: str, batches: list, answer: Callable[[int], list[list[int]]],
+           progress: bool) -> list[list[list[int]]]:
+    partial = path.with_name(path.name + ".partial")
     parts = _finished(partial, key)
     aside = path.with_name(path.name + ".new")
     aside.write_text("".join(json.dumps(line) + "\n" for line in [key, *parts]), encoding="utf-8")
@@ -124,7 +140,7 @@ def _go_on(path: Path, key: str, batches: list, answer, progress: bool) -> list[
             file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    return [document for part in parts for document in part]
+    return parts
 
 
 def _finished(partial: Path, key: str) -> list[list[list[int]]]:
@@ -133,15 +149,20 @@ def _finished(partial: Path, key: str) -> list[list[list[int]]]:
         return []
     lines = partial.read_text(encoding="utf-8").split("\n")
     if lines[0] != json.dumps(key):
-        return []
+        raise ValueError(f"{partial} holds part of the responses to another request, or in batches of another size; go on "
+                         "with that one, name another file, or delete it")
     return [json.loads(line) for line in lines[1:-1]]  # what follows the last line end was cut off
 
 
-def _read(path: Path, key: str) -> list[list[list[int]]] | None:
+def _read(path: Path, key: str, batches: list) -> list[list[list[int]]] | None:
     if not path.exists():
         return None
     lines = path.read_text(encoding="utf-8").splitlines()
     if not lines or lines[0] != json.dumps(key):
         raise ValueError(f"{path} holds responses of another model, to other prompts or with other settings; name another "
                          "file, or delete it")
-    return [json.loads(line) for line in lines[1:]]
+    parts = [json.loads(line) for line in lines[1:]]
+    if list(map(len, parts)) != list(map(len, batches)):
+        raise ValueError(f"{path} holds {sum(map(len, parts))} responses, expected {sum(map(len, batches))}: it was cut or "
+                         "changed; delete it and call again")
+    return parts

@@ -1,8 +1,8 @@
 """Datastores of the experiments: which text, and each built once.
 
 No store sees a held-out module, from which the prompts come: the standard library is split by
-:mod:`specdec_lib.evaluation.corpus`, and files of other packages that share a name with a held-out module (backports,
-vendored copies) are left out.
+:mod:`specdec_lib.evaluation.corpus`, and files of other packages that share text with a held-out module (backports,
+vendored copies, under whatever name) are left out.
 """
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from ..datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from ..decoding.sampling import Sampling
 from ..models.embedding import embed_store
 from ..models.fingerprint import fingerprint
-from .corpus import Module, paragraphs, side, stdlib_modules
+from .corpus import Module, paragraphs, stdlib_modules
 from .prompt import Prompt
 from .responses import generate_responses
 
+#: Runs of three lines that a file may share with held-out modules, and their least length in characters.
+SHARED_RUNS, RUN_CHARS = 4, 60
 #: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
 LARGEST_FILE = 400_000
 
@@ -84,11 +86,18 @@ def prose_texts() -> Texts:
     return Texts(read, _key("prose", *(module.text for module in modules)))
 
 
+def _runs(text: str) -> set[int]:
+    """Hashes of each three lines in a row, blank ones and indentation left out."""
+    lines = [line for line in map(str.strip, text.split("\n")) if line]
+    runs = ("\n".join(lines[i: i + 3]) for i in range(len(lines) - 2))
+    return {hash(run) for run in runs if len(run) >= RUN_CHARS}
+
+
 def package_texts(folder: str | Path | None = None) -> Texts:
     """Python files of the installed packages, other people's code, in an order that mixes the packages.
 
-    Files whose name, or that of a folder above them, is that of a held-out module are left out, and so are empty files
-    and those above :data:`LARGEST_FILE`.
+    Files that share more than :data:`SHARED_RUNS` runs of three lines with held-out modules are left out as they are read,
+    and so are empty files and those above :data:`LARGEST_FILE`.
 
     Parameters
     ----------
@@ -101,21 +110,21 @@ def package_texts(folder: str | Path | None = None) -> Texts:
         If there are no such files.
     """
     root = Path(folder or sysconfig.get_paths()["purelib"])
-    names = {name for module in stdlib_modules("heldout") for name in module.name.split(".")} - {"test", "__init__"}
-    files = []
-    for file in root.rglob("*.py"):
-        parts = file.relative_to(root).with_suffix("").parts
-        shared = [part for part in parts if part in names and side(part.removeprefix("test_").strip("_")) == "heldout"]
-        if not shared and 200 < file.stat().st_size <= LARGEST_FILE:
-            files.append(file)
+    files = [file for file in root.rglob("*.py") if 200 < file.stat().st_size <= LARGEST_FILE]
     if not files:
         raise FileNotFoundError(f"no Python files under {root}; name a folder of Python packages")
 
     names = {file: file.relative_to(root).as_posix() for file in files}
     order = _mixed(names.values())
     files.sort(key=lambda file: order[names[file]])
-    return Texts(lambda: (file.read_text(encoding="utf-8", errors="replace") for file in files),
-                 _key(*((names[file], file.stat().st_size) for file in files)))
+    heldout = {run for module in stdlib_modules("heldout") for run in _runs(module.text)}
+
+    def read() -> Iterator[str]:
+        texts = (file.read_text(encoding="utf-8", errors="replace") for file in files)
+        return (text for text in texts if len(heldout & _runs(text)) <= SHARED_RUNS)
+
+    return Texts(read, _key("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns)
+                                           for file in files)))
 
 
 #: Texts of :func:`text_store` by name.
@@ -133,7 +142,7 @@ def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
     tokenizer : PreTrainedTokenizerBase
     max_tokens : int
         Documents are taken from the first on while they have no more tokens than this together; those of more
-        characters than this are left out.
+        bytes than this are left out.
     texts : sequence of str, optional
         One document each.
 
@@ -147,8 +156,8 @@ def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
             raise ValueError(f"store {name!r} is unknown; expected one of {', '.join(TEXTS)}, or texts")
         texts = TEXTS[name]()
     key = texts.key if isinstance(texts, Texts) else _key(*texts)
-    # A token has a character or more, so each of these fits; the first that does not ends the store.
-    short = Texts(lambda: (text for text in texts if len(text) <= max_tokens), key)
+    # No tokenizer gives more tokens than bytes, so each of these fits; the first that does not ends the store.
+    short = Texts(lambda: (text for text in texts if len(text.encode("utf-8", "replace")) <= max_tokens), key)
     folder = paths.cache() / f"{name}-{_key(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
     if not folder.is_dir():
         build_from_texts(folder, short, tokenizer, sources=[{"name": name}], max_tokens=max_tokens,
@@ -184,6 +193,10 @@ def response_store(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, p
     return document_store("responses", documents, tokenizer)
 
 
+def _contents(store: TokenStore) -> str:
+    return store.manifest["files"]["tokens.npy"]["sha256"]
+
+
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     """A store of the first whole documents of another, as many as have no more than ``tokens`` tokens together."""
     store = index.store
@@ -191,7 +204,7 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
     if count == len(store):
         return index
-    folder = paths.cache() / f"part-{_key(store.path.name, count)[:16]}"
+    folder = paths.cache() / f"part-{_key(_contents(store), count)[:16]}"
     if not folder.is_dir():
         build_tokens(folder, [store.document(i) for i in range(count)], store.vocabulary,
                      fingerprint=store.manifest["tokenizer"], sources=store.manifest["sources"], progress=False,
@@ -215,11 +228,13 @@ def dense_states(model: PreTrainedModel, index: SuffixIndex, max_states: int | N
         As for :func:`specdec_lib.models.embedding.embed_store`.
     """
     store = index.store
-    folder = paths.cache() / f"states-{_key(store.path.name, fingerprint(model), max_states, compute)[:16]}"
+    folder = paths.cache() / f"states-{_key(_contents(store), fingerprint(model), max_states, compute)[:16]}"
+    if folder.is_dir():
+        return States.open(folder)
     return embed_store(model, store, folder, cover="windows", max_states=max_states, compute=compute, progress=False)
 
 
-def dense_index(states: States, index: SuffixIndex, **options: Any) -> DenseIndex:
+def dense_index(states: States, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:
     """A dense index over a store's states, opened if it was built before.
 
     Parameters
@@ -228,10 +243,12 @@ def dense_index(states: States, index: SuffixIndex, **options: Any) -> DenseInde
         From :func:`dense_states`.
     index : SuffixIndex
         Of the same store.
+    device : {"auto", "cpu", "cuda"}
+        What searches, as for :meth:`specdec_lib.datastores.dense.DenseIndex.open`.
     **options
         As for :func:`specdec_lib.datastores.dense.build_dense_index`: ``dims``, ``factory``, ``zscore``, ``normalise``, ...
     """
     folder = paths.cache() / f"dense-{_key(states.path.name, sorted(options.items()))[:16]}"
     if not folder.is_dir():
         build_dense_index(folder, states, index.store, progress=False, **options)
-    return DenseIndex.open(folder, index.store)
+    return DenseIndex.open(folder, index.store, device=device)

@@ -32,8 +32,8 @@ def test_every_set_gives_text():
     codegen = replies.codegen_replies(samples=2)
     assert 300 < len(codegen) <= 328 and all(r.text and "def " in r.prompt for r in codegen)
     for name in replies.CHAT_SETS:
-        text = next(replies.chat_texts(name))
-        assert text.startswith("USER: ") and " ASSISTANT: " in text
+        reply = next(replies.chat_texts(name))
+        assert reply.prompt == f"USER: {reply.questions[0]} ASSISTANT:" and reply.text
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -4,6 +4,7 @@ import json
 import pytest
 
 from specdec_lib import Sampling, generate, load_model
+from specdec_lib.datastores.files import BuildLock, StoreBusy
 from specdec_lib.evaluation import mechanical, responses
 from specdec_lib.evaluation.responses import generate_responses
 from specdec_lib.evaluation.suite import render
@@ -60,6 +61,35 @@ def test_an_interrupted_run_goes_on_after_its_last_whole_batch(pocket, prompts, 
     assert ask(pocket, prompts, path, batch=2) == whole and len(calls) == 4
     assert ask(pocket, prompts, path, batch=2) == whole and len(calls) == 4
     assert not partial.exists() and len(path.read_text().splitlines()) == 4
+
+
+def test_penalties_of_the_checkpoint_do_not_reach_the_responses(pocket, prompts, tmp_path):
+    model, tokenizer = pocket
+    expected = ask(pocket, prompts, tmp_path / "plain")
+    settings = model.generation_config.to_dict()
+    try:
+        model.generation_config.update(repetition_penalty=1.8, no_repeat_ngram_size=2)
+        assert ask(pocket, prompts, tmp_path / "again") == expected
+        assert model.generation_config.repetition_penalty == 1.8
+    finally:
+        model.generation_config = type(model.generation_config).from_dict(settings)
+
+
+def test_responses_that_were_cut_are_refused(pocket, prompts, tmp_path):
+    path = tmp_path / "r.jsonl"
+    ask(pocket, prompts, path, batch=2)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]), encoding="utf-8")
+    with pytest.raises(ValueError, match="holds 4 responses, expected 5"):
+        ask(pocket, prompts, path, batch=2)
+
+
+def test_a_run_in_progress_is_not_joined_by_another(pocket, prompts, tmp_path):
+    path = tmp_path / "r.jsonl"
+    with BuildLock(path), pytest.raises(StoreBusy, match="is being built by another process"):
+        ask(pocket, prompts, path)
+    (tmp_path / "r.jsonl.partial").write_text('"another"\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="part of the responses to another request"):
+        ask(pocket, prompts, path)
 
 
 def test_responses_to_another_request_are_not_mistaken_for_these(pocket, prompts, tmp_path):

@@ -41,17 +41,19 @@ def test_no_text_of_the_standard_library_store_is_of_a_heldout_module():
     assert heldout and not heldout.intersection(stores.stdlib_texts())
 
 
-def test_packages_leave_out_what_shares_a_name_with_a_heldout_module(tmp_path):
-    heldout = next(m.name for m in stdlib_modules("heldout") if "." not in m.name)
-    wanted, copy, vendored = tmp_path / "pkg" / "zq_own.py", tmp_path / "pkg" / f"{heldout}.py", None
-    vendored = tmp_path / "pkg" / "_vendor" / heldout / "zq_own.py"
-    for file in (wanted, copy, vendored):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"# {file.parent.name}\n" + "x = 1\n" * 60, encoding="utf-8")
-    (tmp_path / "pkg" / "__init__.py").write_text("", encoding="utf-8")
-    assert list(stores.package_texts(tmp_path)) == [wanted.read_text(encoding="utf-8")]
+def test_packages_leave_out_what_shares_text_with_a_heldout_module_under_any_name(tmp_path):
+    heldout = max(stdlib_modules("heldout"), key=lambda module: len(module.text)).text
+    lines = heldout[: stores.LARGEST_FILE // 2].splitlines()
+    wanted = "".join(f"number_{i} = compute_something_of_our_own({i})\n" for i in range(60))
+    texts = {"own": wanted, "copy": "\n".join(lines),
+             "indented": "class Vendored:\n" + "\n".join(f"    {line}" for line in lines[:400]),
+             "part": wanted + "\n".join(lines[100:160])}
+    for name, text in texts.items():
+        (tmp_path / f"zq_{name}.py").write_text(text, encoding="utf-8")
+    (tmp_path / "__init__.py").write_text("", encoding="utf-8")
+    assert list(stores.package_texts(tmp_path)) == [wanted]
     with pytest.raises(FileNotFoundError, match="no Python files under"):
-        stores.package_texts(tmp_path / "pkg" / "_vendor" / heldout / "none")
+        stores.package_texts(tmp_path / "none")
 
 
 def test_package_texts_come_in_one_order_that_does_not_depend_on_the_folder(tmp_path):
@@ -81,4 +83,6 @@ def test_states_and_dense_index_are_of_their_store_and_made_once(tokenizer, monk
     found = stores.dense_index(states, index, dims=16)
     assert found.store.path == index.store.path and found.dims == 16
     monkeypatch.setattr(stores, "build_dense_index", None)
+    monkeypatch.setattr(stores, "embed_store", None)
+    assert len(stores.dense_states(model, index)) == len(states)
     assert stores.dense_index(states, index, dims=16).path == found.path

@@ -75,6 +75,8 @@ class Reply:
         What the model was given, earlier turns included.
     text : str
         What it wrote.
+    questions : tuple of str
+        All turns of its prompt, those after this one included; empty for code to complete.
     group : str
         Category or source of the prompt.
     tokens : int or None
@@ -88,6 +90,7 @@ class Reply:
     prompt: str
     text: str
     group: str = ""
+    questions: tuple[str, ...] = ()
     tokens: int | None = None
     steps: int | None = None
 
@@ -136,6 +139,7 @@ def mt_bench_replies(root: str | os.PathLike[str] | None = None, run: str = "RES
                     _vicuna(before, asked[turn]),
                     text,
                     record["category"],
+                    tuple(asked),
                     answer["new_tokens"][turn],
                     answer["idxs"][turn] + 1,  # the index of the last step
                 )
@@ -167,7 +171,8 @@ def alpaca_eval_replies(model: str, root: str | os.PathLike[str] | None = None) 
     records = read_json_list(Root("alpaca_eval replies", root).find(file))
     return [
         Reply(
-            r.text("instruction"), model, _vicuna([], r.text("instruction")), r.text("output", True), r["dataset"]
+            r.text("instruction"), model, _vicuna([], r.text("instruction")), r.text("output", True), r["dataset"],
+            (r.text("instruction"),),
         )
         for r in records
     ]
@@ -195,8 +200,8 @@ def codegen_replies(root: str | os.PathLike[str] | None = None, samples: int = 1
     ]
 
 
-def chat_texts(name: str, root: str | os.PathLike[str] | None = None) -> Iterator[str]:
-    """Yield the conversations of one of :data:`CHAT_SETS`, question and answer in Vicuna's template.
+def chat_texts(name: str, root: str | os.PathLike[str] | None = None) -> Iterator[Reply]:
+    """Yield the conversations of one of :data:`CHAT_SETS`, in Vicuna's template.
 
     Raises
     ------
@@ -209,4 +214,5 @@ def chat_texts(name: str, root: str | os.PathLike[str] | None = None) -> Iterato
     path = Root(f"{name} texts", root).find(file)
     lines = path.name.removesuffix(".gz").endswith(".jsonl")
     for record in read_jsonl(path) if lines else read_json_list(path):
-        yield f"{_vicuna([], record.text(question, True))} {record.text(answer, True)}"
+        asked = record.text(question, True)
+        yield Reply(name, name, _vicuna([], asked), record.text(answer, True), name, (asked,))
