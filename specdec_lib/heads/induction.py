@@ -111,20 +111,32 @@ class InductionHeads:
         Raises
         ------
         ValueError
-            If the file is of another format or version, or was made for another model.
+            If the file is damaged, of another format or version, or was made for another model.
         """
+        broken = ValueError(f"{path} does not hold induction heads; expected a file written by InductionHeads.save")
         try:
             about = json.loads(Path(path).read_text())
             version = about["format"]
-        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
-            raise ValueError(f"{path} does not hold induction heads; expected a file written by InductionHeads.save") from None
+        except (ValueError, KeyError, TypeError):
+            raise broken from None
         if version != FORMAT:
             raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: identify the heads again")
+        try:
+            made_for, copied = about["fingerprint"], about["copied"]
+            peaks, attention = (np.array(about[name], dtype=float) for name in ("peaks", "attention"))
+        except (ValueError, KeyError, TypeError):
+            raise broken from None
+        if not isinstance(made_for, str) or type(copied) is not int or copied < 1:
+            raise broken
         own = fingerprint(model)
-        if about["fingerprint"] != own:
-            raise ValueError(f"{path} was made for another model (fingerprint {about['fingerprint'][:12]}, this one has "
+        if made_for != own:
+            raise ValueError(f"{path} was made for another model (fingerprint {made_for[:12]}, this one has "
                              f"{own[:12]}): identify the heads of this model")
-        return cls(np.array(about["peaks"]), np.array(about["attention"]), about["copied"], own)
+        config = decoder_config(model)
+        shape = (config.num_hidden_layers, config.num_attention_heads)
+        if not all(a.shape == shape and np.isfinite(a).all() for a in (peaks, attention)):
+            raise broken
+        return cls(peaks, attention, copied, own)
 
 
 def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int = 128,

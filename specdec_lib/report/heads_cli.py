@@ -53,12 +53,18 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> None:
     if not options.out.resolve().parent.is_dir():
         raise FileNotFoundError(f"no folder {options.out.resolve().parent} for {options.out.name}")
+    if options.max_new_tokens < 1:
+        raise ValueError(f"--max-new-tokens is {options.max_new_tokens}; expected 1 or more")
+    if options.prompts < 1:
+        raise ValueError(f"--prompts is {options.prompts}; expected 1 or more")
+    reads = options.out.exists() and not options.force
+    # Prompts first: a model can take minutes to load, a misspelt task is found at once.
+    prompts = [] if reads else calibration_prompts(options.task or CALIBRATION, options.prompts)
     model, tokenizer = load_model(options.target, options.device, options.dtype)
-    if options.out.exists() and not options.force:
+    if reads:
         found = InductionHeads.load(options.out, model)
         print(f"{options.out} holds the heads of this model; --force identifies them again")
     else:
-        prompts = calibration_prompts(options.task or CALIBRATION, options.prompts)
         found = identify(model, [render(prompt, tokenizer) for prompt in prompts], options.max_new_tokens)
         found.save(options.out)
         print(f"written to {options.out}")

@@ -12,6 +12,7 @@ from specdec_lib.evaluation.input_guided import calibration_prompts
 from specdec_lib.evaluation.suite import render
 from specdec_lib.heads.induction import InductionHeads, identify
 from specdec_lib.models import pocket
+from specdec_lib.report import heads_cli
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +68,29 @@ def test_the_file_holds_what_identify_finds_and_is_refused_for_another_model(fol
     assert InductionHeads.load(out, load_model(folders[1], "cpu")[0]).copied > 0
 
 
-def test_mistakes_are_told_before_any_work(folders, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--task", "nonsense"], "'nonsense' is unknown"),
+        (["--prompts", "0"], "--prompts is 0; expected 1 or more"),
+        (["--max-new-tokens", "0"], "--max-new-tokens is 0; expected 1 or more"),
+    ],
+)
+def test_mistakes_are_told_before_the_model_is_loaded(tmp_path, capsys, monkeypatch, options, message):
+    def loaded(*_):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(heads_cli, "load_model", loaded)
+    out = tmp_path / "heads.json"
+    assert main(["heads", "--target", "pocket", "--out", str(out), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_missing_folder_or_model_is_told(folders, tmp_path, capsys):
     out = tmp_path / "heads.json"
     assert call(folders[0], tmp_path / "no" / "heads.json") == 2
     assert "no folder" in capsys.readouterr().err
-    assert main(["heads", "--target", str(folders[0]), "--out", str(out), "--task", "nonsense"]) == 2
-    assert "'nonsense' is unknown" in capsys.readouterr().err
-    assert main(["heads", "--target", str(tmp_path / "none"), "--out", str(out)]) == 2
+    assert call(tmp_path / "none", out) == 2
     assert "no model in" in capsys.readouterr().err
     assert not out.exists()
