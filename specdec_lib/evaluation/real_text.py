@@ -1,7 +1,7 @@
 """Drafters replayed on recorded outputs of large models, against stores of other text that holds no answer to them."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from .suite import replay_all
 #: Longest replayed output, in tokens of the tokenizer in use.
 LONGEST = 4000
 
-Texts = Callable[[], Iterable[str]]
+Texts = Callable[[], Sequence[str] | stores.Texts]
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,7 @@ def replay_case(case: Case, tokenizer: PreTrainedTokenizerBase, store_tokens: in
         first store; None where theirs were not recorded.
     """
     recordings = record_replies(case.replies, tokenizer, LONGEST)
-    indexes = {name: stores.text_store("real", tokenizer, store_tokens, list(texts()))
-               for name, texts in case.stores.items()}
+    indexes = {name: stores.text_store("real", tokenizer, store_tokens, texts()) for name, texts in case.stores.items()}
     answers = [index.store.count for name, index in indexes.items() if "answers" in name]
     if len(answers) > 1:
         indexes = {name: stores.first_part(index, min(answers)) if "answers" in name else index

@@ -4,7 +4,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -268,8 +269,9 @@ def draft_microseconds(drafter: Any, contexts: Sequence[Sequence[int]], vocabula
 
 
 def state_microseconds(index: DenseIndex, states: np.ndarray, k: int = 10) -> np.ndarray:
-    """Time of one search for ``k`` neighbours, for each hidden state, as :func:`search_microseconds`."""
-    return _timed(lambda state: index.search(state[None], k), states)
+    """Time of one search for ``k`` neighbours, for each hidden state, as :func:`search_microseconds`; on one thread."""
+    with _one_thread():
+        return _timed(lambda state: index.search(state[None], k), states)
 
 
 def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> np.ndarray:
@@ -281,13 +283,19 @@ def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> 
     queries : float32 array, shape (m, dims)
     k : int
     """
-    faiss = load_faiss()
-    index = faiss.IndexFlatIP(keys.shape[1])
+    index = load_faiss().IndexFlatIP(keys.shape[1])
     index.add(np.ascontiguousarray(keys))
+    with _one_thread():
+        return _timed(lambda key: index.search(key[None], k), queries)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    faiss = load_faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
-        return _timed(lambda key: index.search(key[None], k), queries)
+        yield
     finally:
         faiss.omp_set_num_threads(before)
 

@@ -132,7 +132,7 @@ TEXTS = {"stdlib": stdlib_texts, "packages": package_texts, "prose": prose_texts
 
 
 def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
-               texts: Sequence[str] | None = None) -> SuffixIndex:
+               texts: Sequence[str] | Texts | None = None) -> SuffixIndex:
     """A store of text with its suffix array, opened if it was built before, in :func:`specdec_lib.paths.cache`.
 
     Parameters

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from .. import paths
-from ..evaluation.claims import ClaimError, Verdict, judge_all, load_claims, published
+from ..evaluation.claims import HOLDS, ClaimError, Verdict, judge_all, load_claims, published
 from .recording import RecordError, recorded
 
 
@@ -64,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     for verdict in judged:
         print(f"{verdict.verdict:20} {verdict.claim.paper:10} {verdict.claim.where:22} {verdict.claim.claim}")
+        if verdict.claim.rule:
+            print(f"{'':20} {verdict.claim.rule}")
+        if verdict.verdict != HOLDS and (verdict.claim.why or verdict.claim.untestable):
+            print(f"{'':20} Why: {verdict.claim.why or verdict.claim.untestable}")
     count = Counter(verdict.verdict for verdict in judged)
     print("\n" + "; ".join(f"{number} {text}" for text, number in count.most_common()))
     if waiting:
