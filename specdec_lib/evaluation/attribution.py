@@ -156,8 +156,8 @@ class Counts(NamedTuple):
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
     def scores(self) -> dict[str, float]:
-        """``precision``, ``recall``, ``f1`` of telling copied tokens; ``exact``: share of them at the right
-        place.
+        """``precision``, ``recall``, ``f1`` of telling copied tokens; ``exact``: share at the right place, of
+        the found ones whose one origin is known.
 
         NaN where a ratio has nothing below.
         """
