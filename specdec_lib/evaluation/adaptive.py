@@ -164,14 +164,15 @@ class Judged:
     @classmethod
     def of(cls, passed: DraftPass, head: AcceptanceHead) -> Judged:
         """Ask ``head`` about every token of the pass."""
-        chain, branch = (
-            torch.from_numpy(c).float() for c in (passed.confidence[:-1], passed.branch_confidence[:, :-1])
+        device = next(head.parameters()).device
+        pairs = (
+            (passed.states, passed.confidence[:-1]),
+            (passed.branch_states, passed.branch_confidence[:, :-1]),
         )
-        return cls(
-            passed,
-            head.probability(passed.states, chain).double().numpy(),
-            head.probability(passed.branch_states, branch).double().numpy(),
-        )
+        return cls(passed, *(
+            head.probability(states.to(device), torch.from_numpy(sure).float().to(device)).double().cpu().numpy()
+            for states, sure in pairs
+        ))
 
 
 @dataclass(frozen=True)
