@@ -30,6 +30,7 @@ CODEGEN = DataFile(
     "CodeT/data/generated_data/HumanEval_codegen16B_temp0.8_topp0.95_num100_max300_code_solution.jsonl",
     "MIT",
 )
+# Chat and instruction text by name: the file, and the fields of question and answer.
 CHAT_SETS = {
     "dolly": (
         DataFile(
@@ -60,7 +61,6 @@ CHAT_SETS = {
     "alpaca": (ALPACA["alpaca_5000"], ("instruction", "output")),
     "gsm8k": (GSM8K["train"], ("question", "answer")),
 }
-"""Chat and instruction text by name: the file, and the fields of question and answer."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def codegen_replies(root: str | os.PathLike[str] | None = None, samples: int = 1
 
 
 def chat_texts(name: str, root: str | os.PathLike[str] | None = None) -> Iterator[Reply]:
-    """Yield the conversations of one of :data:`CHAT_SETS`, in Vicuna's template.
+    """Yield the conversations of one of ``CHAT_SETS``, in Vicuna's template.
 
     Raises
     ------
