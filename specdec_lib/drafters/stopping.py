@@ -15,6 +15,7 @@ not come from q_i any more.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -50,8 +51,8 @@ class Round:
     acceptance: list[float] = field(default_factory=list)
 
 
-class StoppingRule:
-    """What the drafter asks; a rule overrides what it needs.
+class StoppingRule(ABC):
+    """What the drafter asks; a rule says when to stop, and overrides what else it needs.
 
     Attributes
     ----------
@@ -68,9 +69,9 @@ class StoppingRule:
     def start(self) -> None:
         """A generation begins."""
 
+    @abstractmethod
     def stop(self, drafted: Round) -> bool:
         """Whether to verify what has been drafted instead of drafting another token."""
-        raise NotImplementedError
 
     def verified(self, drafted: Round, accepted: int) -> None:
         """How many tokens of the last round were accepted."""
