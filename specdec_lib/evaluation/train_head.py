@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import transformers
 from transformers import PreTrainedTokenizerBase
 
 from .. import paths
+from ..commands import exit_status
 from ..decoding.sampling import Sampling
 from ..drafters import PromptLookup
 from ..heads.acceptance import AcceptanceHead
@@ -165,12 +165,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         Words of the command line behind ``head``.
     """
     args = _parser().parse_args(argv)
-    try:
-        _run(args)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on after the last whole shard", file=sys.stderr)
-        return 130
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status(lambda: _run(args), "interrupted; the same command goes on after the last whole shard")

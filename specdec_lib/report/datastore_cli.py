@@ -8,12 +8,12 @@ import hashlib
 import json
 import platform
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from specdec_lib import datastores, paths
+from specdec_lib.commands import exit_status
 from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore, files
 from specdec_lib.datastores.dense import FOLDER
 from specdec_lib.datastores.states import COVERS
@@ -285,12 +285,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         Words of the command line behind ``datastore``.
     """
     options = _parser().parse_args(argv)
-    try:
-        _run(options)
-    except KeyboardInterrupt:
-        print("interrupted; the same command continues after the last whole chunk", file=sys.stderr)
-        return 130
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status(lambda: _run(options), "interrupted; the same command continues after the last whole chunk")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from specdec_lib.commands import exit_status
 from specdec_lib.evaluation.input_guided import CALIBRATION, calibration_prompts
 from specdec_lib.evaluation.suite import render
 from specdec_lib.heads.induction import InductionHeads, identify
@@ -80,12 +80,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         Words of the command line behind ``heads``.
     """
     options = _parser().parse_args(argv)
-    try:
-        _run(options)
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return 130
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status(lambda: _run(options), "interrupted; nothing was written")
