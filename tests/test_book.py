@@ -143,6 +143,11 @@ def test_no_page_is_wider_than_a_phone(visits):
     } == {}
 
 
+def test_no_page_names_a_folder_of_the_machine_that_built_it(pages):
+    naming = [page.name for page in HTML.rglob("*.html") if str(ROOT) in page.read_text(encoding="utf-8")]
+    assert naming == []
+
+
 def test_the_search_finds_a_page(browser, site):
     browser.visit(f"{site}/search.html?q=speculative")
     count = "new Promise(done => { let left = 100; const look = () => { const n = document.querySelectorAll("
