@@ -169,33 +169,39 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
     filled = clock.mark()
     if on_tokens is not None:
         on_tokens([token])
-    if drafter is not None and reason is None:
-        drafter.start(context)
-    while reason is None:
-        room = limits.max_new_tokens - len(new)
-        if limits.context is not None:
-            room = min(room, limits.context - len(context.tokens))
-        t0 = clock.mark()
-        # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
-        tree = drafter.propose(context, room - 1).truncated(room - 1) if drafter is not None and room > 1 else EMPTY
-        t1 = clock.mark()
-        if tree.tokens and max(tree.tokens) >= context.vocabulary:
-            raise ValueError(f"{drafter!r} drafted token id {max(tree.tokens)}, which is outside the target's vocabulary of "
-                             f"{context.vocabulary}; was its data made with another tokenizer?")
-        path, token = verifier.verify(tree, context)
-        block = [tree.tokens[node] for node in path]
-        if token is not None:
-            block.append(token)
-        if not block:
-            raise RuntimeError(f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
-                               "was cut or changed after it was recorded")
-        kept = emit(block)
-        t2 = clock.mark()
-        path = path[:kept]
-        verifier.commit(path)
-        timed.append((tree, tuple(path), tuple(block[:kept]), t0, t1, verifier.passed, t2, clock.mark()))
-        if on_tokens is not None:
-            on_tokens(block[:kept])
+    try:
+        if drafter is not None and reason is None:
+            drafter.start(context)
+        while reason is None:
+            room = limits.max_new_tokens - len(new)
+            if limits.context is not None:
+                room = min(room, limits.context - len(context.tokens))
+            t0 = clock.mark()
+            # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
+            tree = drafter.propose(context, room - 1).truncated(room - 1) if drafter is not None and room > 1 else EMPTY
+            t1 = clock.mark()
+            if tree.tokens and max(tree.tokens) >= context.vocabulary:
+                raise ValueError(f"{drafter!r} drafted token id {max(tree.tokens)}, which is outside the target's vocabulary of "
+                                 f"{context.vocabulary}; was its data made with another tokenizer?")
+            path, token = verifier.verify(tree, context)
+            block = [tree.tokens[node] for node in path]
+            if token is not None:
+                block.append(token)
+            if not block:
+                raise RuntimeError(f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
+                                   "was cut or changed after it was recorded")
+            kept = emit(block)
+            t2 = clock.mark()
+            path = path[:kept]
+            verifier.commit(path)
+            timed.append((tree, tuple(path), tuple(block[:kept]), t0, t1, verifier.passed, t2, clock.mark()))
+            if on_tokens is not None:
+                on_tokens(block[:kept])
+    finally:
+        # What a drafter holds for one generation, such as a draft model's cache, it need not hold longer.
+        finish = getattr(drafter, "finish", None)
+        if finish is not None:
+            finish()
     clock.settle()
     spent = clock.seconds
     steps = [Step(tree, path, tokens, spent(t0, t1), spent(t1, passed), spent(t2, t3), spent(passed, t2))

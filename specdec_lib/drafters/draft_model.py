@@ -105,8 +105,7 @@ class AdaptiveDraftModel:
                 f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one "
                 "tokenizer"
             )
-        if self._target is not None:
-            self._target.close()
+        self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None
         # Past its own context or window the draft model is silent: the target goes on alone.
@@ -115,6 +114,12 @@ class AdaptiveDraftModel:
             (n for n in (context_limit(self.model), exact_length(self.model), room) if n), default=sys.maxsize
         )
         self.rule.start()
+
+    def finish(self) -> None:
+        """Give the draft model and its runtime back."""
+        if self._target is not None:
+            self._target.close()
+            self._target = None
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         self._tell(context.tokens)

@@ -25,6 +25,7 @@ from specdec_lib import paths
 from specdec_lib.evaluation.machine import measure_machine
 from specdec_lib.evaluation.wide import METHODS, build_pair
 from specdec_lib.evaluation.wide_study import Plan, study
+from specdec_lib.models.shapes import preset
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report import provenance
 from specdec_lib.report.files import write_atomic
@@ -95,6 +96,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--out", type=Path, help="folder (default: data/results/<device>)")
     args = parser.parse_args(argv)
+    wanted = [(shape, "") for shape in args.shapes] + [tuple(pair.split("/", 1)) for pair in args.pairs]
+    for name in {name for pair in wanted for name in pair} - {"", "own"}:
+        preset(name)
     transformers.logging.set_verbosity_error()
     device = resolve_device(args.device)
     on_gpu = device.type == "cuda"
@@ -117,7 +121,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     out = args.out or (paths.ROOT or Path.cwd()) / "data" / "results" / folder_of(machine.device)
     found: dict[str, Any] = {"machine": machine.as_dict(), "runs": [], "provenance": provenance.collect()}
-    wanted = [(shape, "") for shape in args.shapes] + [tuple(pair.split("/", 1)) for pair in args.pairs]
     for shape, draft_shape in wanted:
 
         def say(text: str, shape: str = shape) -> None:
