@@ -1,6 +1,7 @@
 """The ledger of claims beside the runs that decide it: what the command prints and the book shows.
 
-Every number is read: the published ones from ``data/published``, ours from what the executed notebooks recorded.
+Every number is read: the published ones from ``data/published``, ours from what the executed notebooks
+recorded.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ VERDICTS = (claims.HOLDS, claims.PARTLY, claims.FAILS, claims.UNTESTABLE)
 """Verdicts in the order of the page."""
 
 _SHAPES = ("shape", "shapes")
-CSV_COLUMNS = ("id", "paper", "where", "claim", "published", "ours", "notebook", "profile", "behaviour", "shape",
-               "device", "rule", "conditions", "verdict", "why")
+_RUN = ("notebook", "profile", "behaviour", "shape", "device")
+CSV_COLUMNS = ("id", "paper", "where", "claim", "published", "ours", "notebook", "profile", "behaviour",
+               "shape", "device", "rule", "conditions", "verdict", "why")
 """Columns of the file that the page offers."""
 
 
@@ -154,7 +156,7 @@ def numbers(folder: Path | None = None) -> dict[str, dict[str, str]]:
     Raises
     ------
     ClaimError
-        An id is in two files, or a file is not as it must be (:func:`specdec_lib.evaluation.claims.published`).
+        An id is in two files, or a file is not as :func:`specdec_lib.evaluation.claims.published` wants it.
     """
     found: dict[str, dict[str, str]] = {}
     for paper in claims.PAPERS:
@@ -253,7 +255,7 @@ def plain(entry: Entry) -> dict[str, Any]:
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
-    """Return the ledger as CSV with :data:`CSV_COLUMNS`; several values in a cell are parted by semicolons."""
+    """Return the ledger as CSV with :data:`CSV_COLUMNS`; several values in a cell are parted by ";"."""
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -263,7 +265,7 @@ def to_csv(entries: Sequence[Entry]) -> str:
             **{name: row[name] for name in ("id", "paper", "where", "claim", "rule", "verdict")},
             "published": "; ".join(f"{name} = {value}" for name, value in row["published"].items()),
             "ours": "; ".join(f"{name} = {value}" for name, value in row["ours"].items()),
-            **{name: getattr(run, name) if run else "" for name in ("notebook", "profile", "behaviour", "shape", "device")},
+            **{name: getattr(run, name) if run else "" for name in _RUN},
             "conditions": "; ".join(f"{c['condition']} is {c['true']}" for c in row["test"]),
             "why": entry.why,
         })

@@ -1,7 +1,7 @@
 """What Sphinx has to know for the pages that are made of the ledger: two directives and a role.
 
-``{claims-summary}`` and ``{claims-ledger}`` put the tables on the page, ``{published}`` a published number into prose.
-A value that is missing is an error of the page, and errors end the build.
+``{claims-summary}`` and ``{claims-ledger}`` put the tables on the page, ``{published}`` a published number
+into prose. A value that is missing is an error of the page, and errors end the build.
 """
 
 from __future__ import annotations
@@ -104,12 +104,14 @@ def _cells(entry: Entry) -> list[list[nodes.Node]]:
     place = nodes.paragraph("", "", _inline(ledger.PAPERS[claim.paper], "claim-paper"), nodes.Text(" "),
                             _inline(claim.where, "claim-where"))
     target = nodes.reference("", "", nodes.literal("", claim.id), internal=True, refid=f"claim-{claim.id}")
-    said = [nodes.paragraph("", claim.claim, classes=["claim-text"]), nodes.paragraph("", "", target, classes=["claim-id"])]
+    said = [nodes.paragraph("", claim.claim, classes=["claim-text"]),
+            nodes.paragraph("", "", target, classes=["claim-id"])]
     return [[place], said, _published(entry), _ours(entry), _decision(entry)]
 
 
 def make_table(
-    headings: Sequence[str], rows: Iterable[nodes.row], widths: Sequence[int], caption: str, classes: Sequence[str]
+    headings: Sequence[str], rows: Iterable[nodes.row], widths: Sequence[int], caption: str,
+    classes: Sequence[str],
 ) -> nodes.table:
     """Return a table of docutils.
 
@@ -133,7 +135,8 @@ def ledger_table(entries: Sequence[Entry]) -> nodes.table:
     """Return the table of all claims; each row has the place ``claim-<id>``."""
     rows = []
     for entry in entries:
-        row = nodes.row("", *(nodes.entry("", *cell) for cell in _cells(entry)), ids=[f"claim-{entry.claim.id}"],
+        cells = [nodes.entry("", *cell) for cell in _cells(entry)]
+        row = nodes.row("", *cells, ids=[f"claim-{entry.claim.id}"],
                         classes=["claim", f"paper-{slug(entry.claim.paper)}", slug(entry.verdict.verdict)])
         rows.append(row)
     caption = "The claims, what decides each, and what came out"
@@ -147,8 +150,10 @@ def summary_table(entries: Sequence[Entry]) -> nodes.table:
     rows = []
     for name, row in table.items():
         numbers = [*row.values(), sum(row.values())]
-        rows.append(nodes.row("", *(nodes.entry("", nodes.paragraph("", str(text))) for text in [name, *numbers])))
-    made = make_table(["Paper", *ledger.VERDICTS, "claims"], rows, [1] * 6, "Verdicts by paper", ["claims-summary"])
+        texts = [str(text) for text in (name, *numbers)]
+        rows.append(nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in texts)))
+    headings = ["Paper", *ledger.VERDICTS, "claims"]
+    made = make_table(headings, rows, [1] * 6, "Verdicts by paper", ["claims-summary"])
     for entry, verdict in zip(list(made.findall(nodes.entry))[1:5], ledger.VERDICTS, strict=True):
         entry[0].children = [_verdict(verdict)]
     return made
@@ -196,7 +201,8 @@ class ClaimsSummary(_FromLedger):
                                               classes=[box.kind]))
         names = sorted(set(profiles.values()))
         text = f"Made from a run of the profile {names[0]}." if len(names) == 1 else (
-            "Made from runs of different profiles: " + ", ".join(f"{n} {p}" for n, p in sorted(profiles.items())) + ".")
+            "Made from runs of different profiles: "
+            + ", ".join(f"{name} {profile}" for name, profile in sorted(profiles.items())) + ".")
         parts.append(nodes.paragraph("", text, classes=["claims-profile"]))
         return [*parts, self.labelled(summary_table(entries), "tab-claims-summary")]
 
@@ -229,9 +235,12 @@ class Published(SphinxRole):
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
 
 
-def _add_script(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+def _add_script(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
     """Load the filter where the table is; the table is whole without it."""
-    if doctree is not None and any("claims-ledger" in table["classes"] for table in doctree.findall(nodes.table)):
+    tables = doctree.findall(nodes.table) if doctree is not None else []
+    if any("claims-ledger" in table["classes"] for table in tables):
         app.add_js_file("claims.js")
 
 
