@@ -19,7 +19,9 @@ from test_claims_page import table_rows  # noqa: E402
 pytestmark = pytest.mark.browser
 PAGE = (paths.ROOT or Path()) / "_build" / "html" / "claims.html"
 KEYS = {"Tab": 9}
-VISIBLE = "[...document.querySelectorAll('tr.claim')].filter(r => r.checkVisibility()).map(r => r.id.slice(6))"
+PLAIN = str.maketrans("’‘“”", "''\"\"")  # Sphinx bends the quotes of prose
+VISIBLE = ("[...document.querySelectorAll('tr.claim')].filter(row => row.checkVisibility())"
+           ".map(row => row.id.slice('claim-'.length))")
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +65,14 @@ def press(page, key):
 
 def test_without_a_script_the_table_is_whole_and_says_what_the_command_says(told, capsys):
     source = PAGE.read_text(encoding="utf-8")
-    rows = table_rows(source.translate(str.maketrans("’‘“”", "''\"\"")))  # Sphinx bends the quotes of prose
+    rows = table_rows(source.translate(PLAIN))
     assert command.main(["--json"]) == 0
     claims = json.loads(capsys.readouterr().out)["claims"]
     assert sorted(rows) == sorted(row["id"] for row in claims) and len(claims) == len(told)
     for row in claims:
         _, (place, claim, published, ours, decision) = rows[row["id"]]
-        assert place == f"{ledger.PAPERS[row['paper']]} {row['where']}" and claim == f"{row['claim']} {row['id']}"
+        assert place == f"{ledger.PAPERS[row['paper']]} {row['where']}"
+        assert claim == f"{row['claim']} {row['id']}"
         assert decision.startswith(row["verdict"]) and row["rule"] in decision
         assert all(value in published for value in row["published"].values())
         assert all(f"{name} {ledger.shown(value)}" in ours for name, value in row["ours"].items())

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,13 @@ def _numbers_of(claim: Claim, rows: Mapping[str, dict[str, str]]) -> tuple[dict[
     return tuple(rows[name] for name in claim.published)
 
 
+def _run_of(claim: Claim, runs: Mapping[str | None, Run]) -> Run | None:
+    """The run of its notebook, with what the claim says of it where other text or other times decide."""
+    run = runs.get(claim.notebook)
+    said = {name: getattr(claim, name) for name in ("behaviour", "shape") if getattr(claim, name)}
+    return run and replace(run, **said)
+
+
 def read_ledger(
     notebooks: Path | None = None, ledger: Path | None = None, published: Path | None = None
 ) -> tuple[list[Entry], list[str]]:
@@ -209,7 +216,7 @@ def read_ledger(
     runs = {name: read_run(there[name]) for name in found}
     judged = claims.judge_all(rows, found)
     entries = [Entry(v, given[v.claim.id], {n: found[v.claim.notebook][n] for n in v.claim.names},
-                     runs.get(v.claim.notebook)) for v in judged]
+                     _run_of(v.claim, runs)) for v in judged]
     done = {entry.claim.id for entry in entries}
     return entries, [claim.id for claim in rows if claim.id not in done]
 

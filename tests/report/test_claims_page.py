@@ -208,6 +208,11 @@ def test_a_widened_shape_is_told_apart_from_the_behaviour(project):
     assert "behaviour of pocket; shape llama-1b; cpu" in table_rows(page_of(project))["whole"][1][3]
 
 
+def test_a_claim_decided_by_other_text_or_other_times_says_so(project):
+    write(project, [ROWS[0] | {"behaviour": "recorded outputs", "shape": "the paper's times"}])
+    assert str(ledger.whole_ledger()[0].run) == "behaviour of recorded outputs; shape the paper's times; cpu, float32"
+
+
 @pytest.mark.parametrize("spoil, message", [
     (lambda root: write(root, [ROWS[0] | {"ours": ["lost"]}]),
      "claim 'whole' needs lost, which 07_speed did not record"),
