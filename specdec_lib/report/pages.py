@@ -1,7 +1,8 @@
-"""What Sphinx has to know for the pages that are made of the ledger: two directives and a role.
+"""What Sphinx has to know for the pages that are made of the ledger: three directives and a role.
 
-``{claims-summary}`` and ``{claims-ledger}`` put the tables on the page, ``{published}`` a published number
-into prose. A value that is missing is an error of the page, and errors end the build.
+``{claims-summary}`` and ``{claims-ledger}`` put the tables on the page, ``{made-from}`` the profile of the
+runs, ``{published}`` a published number into prose. A value that is missing is an error of the page, and errors
+end the build.
 """
 
 from __future__ import annotations
@@ -186,25 +187,30 @@ class _FromLedger(SphinxDirective):
         return table
 
 
-class ClaimsSummary(_FromLedger):
-    """``{claims-summary}``: the profile the page was made from, and counts by paper and verdict."""
+class MadeFrom(_FromLedger):
+    """``{made-from}``: the profile of the runs that the numbers come from, with the box of a smoke run."""
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes."""
-        entries = self.entries()
-        profiles = {entry.run.notebook: entry.run.profile for entry in entries if entry.run}
-        parts: list[nodes.Node] = []
-        for profile in sorted(set(profiles.values())):
-            box = notice(profile)
-            if box is not None:
-                parts.append(nodes.admonition("", nodes.title("", box.title), nodes.paragraph("", box.text),
-                                              classes=[box.kind]))
+        profiles = {entry.run.notebook: entry.run.profile for entry in self.entries() if entry.run}
         names = sorted(set(profiles.values()))
+        boxes = [
+            nodes.admonition("", nodes.title("", box.title), nodes.paragraph("", box.text), classes=[box.kind])
+            for box in map(notice, names)
+            if box is not None
+        ]
         text = f"Made from a run of the profile {names[0]}." if len(names) == 1 else (
             "Made from runs of different profiles: "
             + ", ".join(f"{name} {profile}" for name, profile in sorted(profiles.items())) + ".")
-        parts.append(nodes.paragraph("", text, classes=["claims-profile"]))
-        return [*parts, self.labelled(summary_table(entries), "tab-claims-summary")]
+        return [*boxes, nodes.paragraph("", text, classes=["claims-profile"])]
+
+
+class ClaimsSummary(_FromLedger):
+    """``{claims-summary}``: counts by paper and verdict."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the nodes."""
+        return [self.labelled(summary_table(self.entries()), "tab-claims-summary")]
 
 
 class ClaimsLedger(_FromLedger):
@@ -246,6 +252,7 @@ def _add_script(
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the role with Sphinx."""
+    app.add_directive("made-from", MadeFrom)
     app.add_directive("claims-summary", ClaimsSummary)
     app.add_directive("claims-ledger", ClaimsLedger)
     app.add_role("published", Published())

@@ -133,7 +133,7 @@ def build(root, text):
     return page.read_text(encoding="utf-8") if page.is_file() else "", warnings.getvalue(), app.statuscode
 
 
-PAGE = "Claims\n======\n\n.. claims-summary::\n\n.. claims-ledger::\n"
+PAGE = "Claims\n======\n\n.. made-from::\n\n.. claims-summary::\n\n.. claims-ledger::\n"
 
 
 def page_of(root):
@@ -210,7 +210,8 @@ def test_a_widened_shape_is_told_apart_from_the_behaviour(project):
 
 def test_a_claim_decided_by_other_text_or_other_times_says_so(project):
     write(project, [ROWS[0] | {"behaviour": "recorded outputs", "shape": "the paper's times"}])
-    assert str(ledger.whole_ledger()[0].run) == "behaviour of recorded outputs; shape the paper's times; cpu, float32"
+    told = str(ledger.whole_ledger()[0].run)
+    assert told == "behaviour of recorded outputs; shape the paper's times; cpu, float32"
 
 
 @pytest.mark.parametrize("spoil, message", [
