@@ -1,8 +1,8 @@
 """What Sphinx has to know for the pages that are made of the ledger: three directives and a role.
 
 ``{claims-summary}`` and ``{claims-ledger}`` put the tables on the page, ``{made-from}`` the profile of the
-runs, ``{published}`` a published number into prose. A value that is missing is an error of the page, and errors
-end the build.
+runs, ``{published}`` a published number into prose. A value that is missing is an error of the page, and
+errors end the build.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ class MadeFrom(_FromLedger):
         profiles = {entry.run.notebook: entry.run.profile for entry in self.entries() if entry.run}
         names = sorted(set(profiles.values()))
         boxes = [
-            nodes.admonition("", nodes.title("", box.title), nodes.paragraph("", box.text), classes=[box.kind])
+            nodes.admonition("", nodes.title("", box.title), nodes.paragraph("", box.text),
+                             classes=[box.kind])
             for box in map(notice, names)
             if box is not None
         ]
