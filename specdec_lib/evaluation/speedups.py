@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -182,41 +181,6 @@ def divergences(
             }
         )
     return rows
-
-
-def step_seconds(times: Mapping[int, float], width: int) -> float:
-    """Time of a pass of any width from the measured ones, by straight lines between them; the last one's slope goes on.
-
-    Parameters
-    ----------
-    times : mapping
-        Seconds by width, two widths at least, 1 among them.
-    width : int
-    """
-    known = sorted(times)
-    if width >= known[-1]:
-        low, high = known[-2:]
-        return times[high] + (width - high) * max(times[high] - times[low], 0.0) / (high - low)
-    return float(np.interp(width, known, [times[w] for w in known]))
-
-
-def composed(runs: Runs, times: Mapping[int, float], draft_step: float = 0.0, draft_token: float = 0.0) -> float:
-    """Seconds that the steps of replayed runs would take at measured costs, prefill left out.
-
-    Parameters
-    ----------
-    runs : sequence of Generation
-        Steps of any target with the same outputs, such as the small model's.
-    times : mapping
-        Seconds of a pass by width (:func:`step_seconds`).
-    draft_step, draft_token : float
-        Seconds to propose: for each step, and for each drafted token.
-    """
-    return sum(
-        step_seconds(times, step.drafted + 1) + draft_step + draft_token * step.drafted
-        for run in runs
-        for step in run.steps
-    )
 
 
 #: Transformers' methods, each beside ours that does the same.

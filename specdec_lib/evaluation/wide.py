@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from .. import paths
 from ..datastores import SuffixIndex
@@ -35,7 +35,7 @@ from ..drafters import (
 from ..heads import induction
 from ..heads.acceptance import AcceptanceHead
 from ..models.fingerprint import fingerprint
-from ..models.loading import load_model, resolve_device, resolve_dtype
+from ..models.loading import resolve_device, resolve_dtype
 from ..models.shapes import draft_shape
 from ..models.widen import place_heads, widen_to
 from . import input_guided, stores
@@ -191,10 +191,20 @@ class WidePair:
         # The last counts behind the final norm, which the wide model has behind all of its layers.
         last = layer == config.num_hidden_layers
         self.notes["layer"] = decoder_config(self.target).num_hidden_layers if last else layer
+        self.notes["small layer"], self.notes["small heads"] = layer, list(ranked)
         where = range(config.num_attention_heads)
         if self.target is not self.small_target:
             where = place_heads(self.small_target.config, self.target.config)[0]
         self.notes["heads"] = [(block, where[head]) for block, head in ranked]
+
+    def small(self) -> WidePair:
+        """The pair as it was before widening, with the same stores, layer and heads."""
+        notes = {"layer": self.notes["small layer"], "heads": self.notes["small heads"]} if self.notes else {}
+        notes |= {f"small {name}": value for name, value in notes.items()}
+        return WidePair(
+            self.small_target, self.small_draft, self.small_target, self.small_draft, self.tokenizer, "its own",
+            self.store_tokens, self.dense_tokens, notes,
+        )  # fmt: skip
 
     def drafters(
         self, methods: Sequence[str] = METHODS, lengths: Mapping[str, int] = LENGTHS, runtime: Runtime | None = None
@@ -234,6 +244,17 @@ class WidePair:
         return {name: makers[name]() for name in wanted}
 
 
+def fast_dtype(device: torch.device) -> str:
+    """``"bfloat16"`` on a GPU and on a processor that multiplies in it, else ``"float32"``."""
+    if device.type == "cuda":
+        return "bfloat16"
+    try:
+        flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    except OSError:
+        flags = []
+    return "bfloat16" if {"avx512_bf16", "amx_bf16"} & set(flags) else "float32"
+
+
 def build_pair(
     target: str = "pocket",
     draft: str = "pocket-draft",
@@ -255,7 +276,7 @@ def build_pair(
     ratio : float
         Wanted t_draft / t_target, which sets the draft model's shape.
     device, dtype : str
-        As for :func:`specdec_lib.load_model`.
+        As for :func:`specdec_lib.load_model`; with a shape, the type ``"auto"`` is :func:`fast_dtype`.
     draft_named : str
         A preset for the draft model, in place of ``ratio``.
     **sizes : int
@@ -266,11 +287,11 @@ def build_pair(
         return WidePair(model, small, model, small, tokenizer, "its own", **sizes)
     threads = torch.get_num_threads()
     place = resolve_device(device)
+    dtype = fast_dtype(place) if dtype == "auto" else dtype
     # What is prepared with the small models, and what they choose, is the same in every type of the wide ones.
     small_target, small_draft, tokenizer = load_pair(target, draft, device, "float32")
     torch.set_num_threads(threads)
     kind = resolve_dtype(dtype, place)
-    kind = torch.bfloat16 if kind == "auto" else kind
     wide = widen_to(small_target, shape, dtype=kind, device=place)
     size = draft_named or draft_shape(small_draft.config, wide.config, ratio)
     narrow = widen_to(small_draft, size, dtype=kind, device=place)

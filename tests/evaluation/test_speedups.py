@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import Runtime, generate, load_model, paths
 from specdec_lib.drafters import SpecDecPP
+from specdec_lib.evaluation import composed as composing
 from specdec_lib.evaluation import speedups, step_costs, suite, wide, wide_study
 from specdec_lib.evaluation.machine import Machine, Rate, step_work
 from specdec_lib.heads.acceptance import AcceptanceHead
@@ -35,7 +36,7 @@ def measured(pair, prompts):
 
 def test_a_pass_between_two_measured_widths_costs_what_lies_between():
     times = {1: 2.0, 4: 2.6, 8: 4.6}
-    assert [speedups.step_seconds(times, w) for w in (1, 2, 4, 6, 8, 10)] == pytest.approx(
+    assert [composing.step_seconds(times, w) for w in (1, 2, 4, 6, 8, 10)] == pytest.approx(
         [2.0, 2.2, 2.6, 3.6, 4.6, 5.6]
     )
 
@@ -46,7 +47,7 @@ def test_the_composed_time_is_the_sum_over_steps(measured):
     widths = [len(step.tree) + 1 for run in runs for step in run.steps]
     line = {1: 1.5, 128: 1.5 + 127 * 0.01}
     expected = sum(1.5 + 0.01 * (w - 1) + 0.2 + 0.003 * (w - 1) for w in widths)
-    assert speedups.composed(runs, line, 0.2, 0.003) == pytest.approx(expected)
+    assert composing.composed(runs, line, 0.2, 0.003) == pytest.approx(expected)
 
 
 def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
@@ -179,3 +180,16 @@ def test_a_runtime_carries_every_method(pair, prompts):
     plain = generate(pair.target, recordings[0].trace.prompt, max_new_tokens=10)
     assert {tuple(run.tokens) for runs in timed.values() for run in runs[0]} == {tuple(plain.tokens)}
     assert paths.POCKET.is_dir()
+
+
+def test_at_a_cost_of_one_for_any_width_the_composed_speed_up_is_tokens_per_forward(pair, prompts):
+    pair.choose_heads(prompts, count=3, per_task=1, max_new_tokens=8)
+    recordings, runs = composing.replayed(pair, prompts[:3], 16)
+    assert set(runs) == set(wide.METHODS)
+    tasks = sorted({r.task for r in recordings})
+    rows = composing.composed_table(recordings, runs, {1: 1.0, 2: 1.0}, {}, tasks)
+    assert len(rows) == len(runs) * (1 + len(tasks))
+    for row in rows:
+        assert row["speedup"] == pytest.approx(row["tokens_per_forward"])
+    costs = composing.draft_costs({"PLD": [runs["PLD"]], "SpecDec": [runs["SpecDec"]]})
+    assert set(costs["PLD"]) == {"draft_step"} and set(costs["SpecDec"]) == {"draft_token"}
