@@ -79,6 +79,10 @@ def build(root: Path | None = None) -> Path:
             + ", ".join(f"{n} {p}" for n, p in profiles.items())
         )
     start = time.perf_counter()
+    # Imported here: the pictures run the models, which other commands need not load.
+    from specdec_lib.report import diagrams
+
+    diagrams.draw_all(root / "book" / "pictures")
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     log = root / "_build" / "book.log"
