@@ -167,7 +167,7 @@ def check_glue(root: Path) -> list[str]:
     A key must have been recorded, and a floating-point number must be glued with a format.
     """
     executed = {path.name: recording.recorded(path) for path in (root / "book" / "notebooks").glob("*.ipynb")}
-    texts = {page: page.read_text(encoding="utf-8") for page in (root / "book").glob("*.md")}
+    texts = {page: page.read_text(encoding="utf-8") for page in (root / "book").rglob("*.md")}
     for path in (root / "notebooks").glob("*.ipynb"):
         content = nbformat.read(str(path), as_version=4)
         texts[path] = "\n".join(cell.source for cell in content.cells if cell.cell_type == "markdown")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from specdec_lib import Generation, Sampling, generate, load_model, paths
+from specdec_lib import Generation, Sampling, generate, paths
 from specdec_lib.datastores.build import build_tokens
 from specdec_lib.datastores.dense import build_dense_index
 from specdec_lib.datastores.reduction import fit_transform
@@ -33,6 +33,7 @@ from specdec_lib.drafters import (
     Rest,
 )
 from specdec_lib.drafters.stopping import PredictedRejection, Round
+from specdec_lib.evaluation.suite import load_pair
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.induction import identify
 
@@ -78,8 +79,7 @@ class Pocket(NamedTuple):
 @functools.cache
 def pocket() -> Pocket:
     """The pocket pair, loaded once."""
-    target, tokenizer = load_model("pocket")
-    return Pocket(target, load_model("pocket-draft")[0], tokenizer)
+    return Pocket(*load_pair("pocket", "pocket-draft"))
 
 
 @dataclass(frozen=True)
