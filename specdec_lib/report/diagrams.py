@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib import paths
-from specdec_lib.report import examples, figures, files, occurrences
+from specdec_lib.report import examples, figures, occurrences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -283,24 +281,3 @@ PICTURES = {
     "specdec-pp": stopping,
 }
 """What draws the picture of each method page, by the page's name."""
-
-
-def draw_all(folder: Path) -> bool:
-    """Draw every picture as ``<page>.svg``, unless those there were drawn by the same library and models.
-
-    Returns
-    -------
-    bool
-        Whether anything was drawn.
-    """
-    key = f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)}\n"
-    stamp = folder / "drawn-by"
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
-        return False
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp.unlink(missing_ok=True)
-    figures.use_style()
-    for page, draw in PICTURES.items():
-        draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
-    files.write_atomic(stamp, key)
-    return True
