@@ -182,6 +182,9 @@ def check_glue(root: Path) -> list[str]:
                 faults.append(f"{path.name}: {name!r} is glued but {home} did not record it")
             elif isinstance(executed[home][name], float) and not match["format"]:
                 faults.append(f"{path.name}: {name!r} is glued without a format, such as {name}:.2f")
+            elif match["page"] and not match["format"]:
+                # myst-nb takes the last colon for the beginning of a format.
+                faults.append(f"{path.name}: {name!r} is glued from another page without a format, such as {name}:s")
     return faults
 
 

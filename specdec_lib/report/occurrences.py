@@ -107,7 +107,7 @@ def picture(
         boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
         boxes(ax, cells[source - 1 : source], shade)
         (row, _), *_ = cells[source - 1] or cells[source]
-        ax.text(WIDTH, row, name, color=shade, fontsize=9, ha="right", va="center", fontweight="bold")
+        ax.text(WIDTH, row, name, fontsize=9, ha="right", va="center", fontweight="bold")
         handles.append(
             Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted")
         )
