@@ -48,6 +48,7 @@ def test_rest_drafts_the_heaviest_nodes_of_what_follows_the_match():
     context = "please open the file".split()
     matched = " ".join(context[-shown.matched :]) + " "
     following = [s.removeprefix(matched).split()[:3] for s in examples.SENTENCES if s.startswith(matched)]
+    assert len(examples.SENTENCES) == 7, "as the caption says"
     assert shown.matched == 3 and not any(" ".join(context) in s for s in examples.SENTENCES)
     for node, weight in enumerate(shown.weights):
         path = [shown.words[n] for n in shown.tree.path(node)]
@@ -58,6 +59,7 @@ def test_rest_drafts_the_heaviest_nodes_of_what_follows_the_match():
 
 def test_dresd_keeps_the_nearest_keys_that_the_last_token_follows():
     shown = examples.dresd()
+    assert len(examples.LINES) == len(shown.nearest) == 8, "as caption and description say"
     order = np.argsort(-(shown.keys @ shown.query), kind="stable")
     assert set(shown.nearest) == set(order[: len(shown.nearest)].tolist())
     assert shown.kept == tuple(row for row in shown.nearest if shown.following[row] == shown.last)
