@@ -244,11 +244,10 @@ def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
     for row, repeats in enumerate(timings.values()):
         stats = [pooled(runs) for runs in repeats]
         left = 0.0
-        for number, (part, shade) in enumerate(PARTS.items()):
+        for part, shade in PARTS.items():
             # Tokens after the prefill, as for ms_per_token.
             width = 1e3 * median(m[f"{part}_seconds"] / (m["tokens_per_forward"] * m["calls"]) for m in stats)
-            ax.barh(row, width, left=left, color=shade, height=0.6, label=None if row else part,
-                    edgecolor="white", linewidth=0, hatch=figures.HATCHES[number % len(figures.HATCHES)])
+            ax.barh(row, width, left=left, color=shade, height=0.6, label=None if row else part)
             left += width
         ax.text(left, row, f" {left:.2f}", va="center")
     ax.set_yticks(range(len(timings)), list(timings))
