@@ -126,7 +126,7 @@ def verifier() -> Figure:
 
 def _text(ax: Axes, shown: examples.Copied) -> list[list[tuple[int, int]]]:
     lines, cells = occurrences.layout(shown.pieces)
-    occurrences.write(ax, lines, {cell for piece in cells[shown.end :] for cell in piece})
+    occurrences.write(ax, lines, {cell for piece in cells[shown.end :] for cell in piece}, size=11)
     last = max(row for row, line in enumerate(lines) if line)
     ax.set(xlim=(-1, WIDTH), ylim=(last + 0.8, -0.8))
     return cells
@@ -138,7 +138,7 @@ def _copy(ax: Axes, cells: list, shown: examples.Copied, method: str, label: str
     kept, end = source + shown.accepted[method], source + shown.lengths[method]
     occurrences.boxes(ax, cells[source:kept], color, facecolor=_tint(color), linewidth=1.2, zorder=0)
     occurrences.boxes(ax, cells[kept:end], color, linestyle=":", linewidth=1.4)
-    ax.text(WIDTH - 1, cells[row_of][0][0], label, color=INK, fontsize=9, ha="right", va="center")
+    ax.text(WIDTH - 1, cells[row_of][0][0], label, color=INK, fontsize=10, ha="right", va="center")
 
 
 def prompt_lookup() -> Figure:
@@ -152,7 +152,7 @@ def prompt_lookup() -> Figure:
         occurrences.boxes(ax, [sum(cells[end - 3 : end], [])], INK, linewidth=1.8)
     new = range(shown.end, shown.end + shown.accepted["PLD"])
     occurrences.boxes(ax, [cells[place] for place in new], color, facecolor=_tint(color), linewidth=1.2, zorder=0)
-    ax.text(WIDTH - 1, cells[shown.end - 1][0][0], "2. the target writes", fontsize=9, ha="right", va="center")
+    ax.text(WIDTH - 1, cells[shown.end - 1][0][0], "2. the target writes", fontsize=10, ha="right", va="center")
     return figure
 
 
@@ -166,7 +166,7 @@ def prompt_lookup_plus() -> Figure:
         methods = [method for method, source in shown.sources.items() if source == place + 1]
         _copy(top, cells, shown, methods[-1], f"{name}: {', '.join(methods)}", place)
     occurrences.boxes(top, cells[shown.end - 1 : shown.end], INK, linewidth=1.8, linestyle="--")
-    top.text(WIDTH - 1, cells[shown.end - 1][0][0], "last token", fontsize=9, ha="right", va="center")
+    top.text(WIDTH - 1, cells[shown.end - 1][0][0], "last token", fontsize=10, ha="right", va="center")
     labels = {"PLD+ (h)": "PLD+ (h): cosine of states", "PLD+ (a)": "PLD+ (a): attention"}
     for number, (method, scores) in enumerate(shown.scores.items()):
         for place, score in enumerate(scores):
@@ -228,19 +228,20 @@ def rejection() -> Figure:
     figure, (left, right) = figures.new(6.4, 3.5, 2)
     colors = {"target": "#7f7f7f", "draft model": figures.color("SpecDec"), "residual": "white"}
     count = len(shown.words)
-    names = []
+    fates = []
     for place, (word, p, q) in enumerate(zip(shown.words, shown.p, shown.q, strict=True)):
         fate = "kept" if place < shown.accepted else "refused" if place == shown.accepted else "unseen"
-        names.append(f"{_shown(word)}\n{fate}")
+        fates.append(f"{_shown(word)}\n{fate}")
         left.bar(place - 0.2, p, 0.38, color=colors["target"])
         left.bar(place + 0.2, q, 0.38, color=colors["draft model"], hatch="////", edgecolor="white")
         left.text(place, max(p, q) + 0.02, f"{min(1.0, p / q):.2f}", ha="center", fontsize=9)
-    left.set_xticks(range(count), names, fontsize=9)
+    left.set_xticks(range(count), fates, fontsize=9)
     left.set(ylim=(0, 1.12), ylabel="probability of the drafted token", title="chance to be kept, above the bars")
+    names = {"target": "target, $p$", "draft model": "draft model, $q$", "residual": "residual, $p'$"}
     for number, (name, values) in enumerate(shown.rows.items()):
         look = {"hatch": ("", "////", "....")[number], "edgecolor": INK if name == "residual" else "white"}
         right.barh([row + 0.28 * (number - 1) for row in range(len(values))], values, 0.26, color=colors[name],
-                   label={"target": "target, $p$", "draft model": "draft model, $q$"}.get(name, "residual, $p'$"), **look)
+                   label=names[name], **look)
     right.set_yticks(range(len(shown.shown)), [_shown(word) for word in shown.shown], family="monospace", fontsize=9)
     right.invert_yaxis()
     right.grid(axis="y", visible=False)

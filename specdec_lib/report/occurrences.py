@@ -59,14 +59,15 @@ def boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **s
         ax.add_patch(Rectangle((min(columns) - 0.5, row - 0.48), width, 0.96, **look))
 
 
-def write(ax: Axes, lines: Sequence[str], grey: Collection[tuple[int, int]] = ()) -> None:
+def write(ax: Axes, lines: Sequence[str], grey: Collection[tuple[int, int]] = (), size: float = 9) -> None:
     """Write lines character by character, so that boxes fit them; those at ``grey`` are the output to come."""
     ax.axis("off")
     for row, line in enumerate(lines):
         for column, character in enumerate(line):
             if character != " ":
                 color = "#757575" if (row, column) in grey else "black"
-                ax.text(column, row, character, family="monospace", fontsize=9, ha="center", va="center", color=color)
+                ax.text(column, row, character, family="monospace", fontsize=size, ha="center", va="center",
+                        color=color)
 
 
 def picture(
