@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
-PARTS = {"draft": "#44546a", "verify": "#b8c0cc", "commit": "#7c8899"}
-"""Parts of a step's time and their colours, which are no method's."""
+PARTS = {"draft": "#44546a", "verify": "#b8c0cc", "commit": "#7c8899", "host": "#e4e7ec"}
+"""Parts of a step's time and their colours, which are no method's; dark and light take turns."""
 
 _DASHES = ("-", "--", ":", "-.")
 
@@ -247,7 +247,8 @@ def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
         for part, shade in PARTS.items():
             # Tokens after the prefill, as for ms_per_token.
             width = 1e3 * median(m[f"{part}_seconds"] / (m["tokens_per_forward"] * m["calls"]) for m in stats)
-            ax.barh(row, width, left=left, color=shade, height=0.6, label=None if row else part)
+            ax.barh(row, width, left=left, color=shade, height=0.6, label=None if row else part,
+                    edgecolor="#44546a", linewidth=0.6)
             left += width
         ax.text(left, row, f" {left:.2f}", va="center")
     ax.set_yticks(range(len(timings)), list(timings))
