@@ -13,6 +13,7 @@ import nbformat
 import yaml
 
 from specdec_lib import paths
+from specdec_lib.report import files
 from specdec_lib.report.failures import strip_ansi
 from specdec_lib.report.params import UsageError
 from specdec_lib.report.runner import METADATA
@@ -58,6 +59,30 @@ def executed_profiles(book: Path) -> dict[str, str]:
     return profiles
 
 
+def draw_pictures(folder: Path) -> bool:
+    """Draw the pictures of the method pages as ``<page>.svg``, unless the same library and models drew those there.
+
+    Returns
+    -------
+    bool
+        Whether anything was drawn.
+    """
+    key = f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)}\n"
+    stamp = folder / "drawn-by"
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
+        return False
+    # Only here: the pictures run the models.
+    from specdec_lib.report import diagrams, figures
+
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp.unlink(missing_ok=True)
+    figures.use_style()
+    for page, draw in diagrams.PICTURES.items():
+        draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
+    files.write_atomic(stamp, key)
+    return True
+
+
 def build(root: Path | None = None) -> Path:
     """Render the book of a repository; returns its first page.
 
@@ -79,6 +104,7 @@ def build(root: Path | None = None) -> Path:
             + ", ".join(f"{n} {p}" for n, p in profiles.items())
         )
     start = time.perf_counter()
+    draw_pictures(root / "book" / "pictures")
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     log = root / "_build" / "book.log"

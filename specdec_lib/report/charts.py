@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
-PARTS = {"draft": "#e69f00", "verify": "#7f7f7f", "commit": "#0072b2", "host": "#56b4e9"}
-"""Parts of a step's time and their colours."""
+PARTS = {"draft": "#44546a", "verify": "#b8c0cc", "commit": "#7c8899", "host": "#e4e7ec"}
+"""Parts of a step's time and their colours, which are no method's; dark and light take turns."""
 
-_HATCHES = ("", "////", "....", "xxxx")
 _DASHES = ("-", "--", ":", "-.")
 
 
@@ -81,7 +80,8 @@ def _curve(ax: Axes, label: str, curve: Curve, dashes: dict[str, str], markers: 
         label=label,
         color=figures.color(method),
         linestyle=dash,
-        marker=figures.marker(method) if markers else None,
+        marker=figures.marker(method),
+        markevery=None if markers else max(1, len(curve[0]) // 5),
     )
 
 
@@ -107,7 +107,7 @@ def panels(
     ylabel : str or sequence of str
         One for all panels, which then share their scale, or one for each.
     markers : bool
-        Mark the points.
+        Mark every point, not only about five of each line.
     integers : bool
         Whole numbers on the x axis.
     ylim : (float, float), optional
@@ -151,7 +151,7 @@ def bar_panels(
         Labels on the x axis, the same in every panel.
     content : mapping
         By title of the panel: by label, one height a group. A label is a method, or ``"method, variant"``, which
-        has the method's colour and is hatched.
+        has the method's colour. All but the first are hatched.
     ylabel : str
     reference : float, optional
         Height of a dashed line.
@@ -164,7 +164,7 @@ def bar_panels(
             method, _, variant = label.partition(", ")
             x = [group - 0.4 + 0.8 * (number + 0.5) / len(heights) for group in range(len(groups))]
             ax.bar(x, values, 0.74 / len(heights), label=label, color=figures.color(method), edgecolor="white",
-                   linewidth=0, hatch=_HATCHES[number % len(_HATCHES)] if variant else None)
+                   linewidth=0, hatch=figures.HATCHES[number % len(figures.HATCHES)])
         ax.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
         ax.set(title=title, ylabel="" if place % columns else ylabel)
         ax.grid(axis="x", visible=False)
@@ -247,7 +247,8 @@ def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
         for part, shade in PARTS.items():
             # Tokens after the prefill, as for ms_per_token.
             width = 1e3 * median(m[f"{part}_seconds"] / (m["tokens_per_forward"] * m["calls"]) for m in stats)
-            ax.barh(row, width, left=left, color=shade, height=0.6, label=None if row else part)
+            ax.barh(row, width, left=left, color=shade, height=0.6, label=None if row else part,
+                    edgecolor="#44546a", linewidth=0.6)
             left += width
         ax.text(left, row, f" {left:.2f}", va="center")
     ax.set_yticks(range(len(timings)), list(timings))
@@ -284,7 +285,8 @@ def learning_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Se
     )
     for ax in figure.axes:
         for place, line in enumerate(ax.get_lines()):
-            line.set(color=figures.PALETTE[place % len(figures.PALETTE)], linestyle=_DASHES[place % 3])
+            shade = figures.PALETTE[place % len(figures.PALETTE)]
+            line.set(color=shade, linestyle=_DASHES[place % 3], marker="osD^vPX*"[place % 8])
     figure.legends[0].remove()
     _legend(figure, figure.axes)
     return figure

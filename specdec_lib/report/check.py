@@ -167,7 +167,7 @@ def check_glue(root: Path) -> list[str]:
     A key must have been recorded, and a floating-point number must be glued with a format.
     """
     executed = {path.name: recording.recorded(path) for path in (root / "book" / "notebooks").glob("*.ipynb")}
-    texts = {page: page.read_text(encoding="utf-8") for page in (root / "book").glob("*.md")}
+    texts = {page: page.read_text(encoding="utf-8") for page in (root / "book").rglob("*.md")}
     for path in (root / "notebooks").glob("*.ipynb"):
         content = nbformat.read(str(path), as_version=4)
         texts[path] = "\n".join(cell.source for cell in content.cells if cell.cell_type == "markdown")
@@ -182,6 +182,9 @@ def check_glue(root: Path) -> list[str]:
                 faults.append(f"{path.name}: {name!r} is glued but {home} did not record it")
             elif isinstance(executed[home][name], float) and not match["format"]:
                 faults.append(f"{path.name}: {name!r} is glued without a format, such as {name}:.2f")
+            elif match["page"] and not match["format"]:
+                # myst-nb takes the last colon for the beginning of a format.
+                faults.append(f"{path.name}: {name!r} is glued from another page without a format, such as {name}:s")
     return faults
 
 

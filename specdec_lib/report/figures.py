@@ -25,6 +25,12 @@ METHODS: dict[str, str] = {
 }
 """The colour of each method, the same in every figure and in every coloured text."""
 
+HATCHES = ("", "////", "....", "xxxx")
+"""Told apart on paper without colours: the first series is filled, the next ones are hatched."""
+
+WIDEST = 8.4
+"""Inches; a wider figure would be shrunk to the page until its letters cannot be read."""
+
 _MARKERS = "osD^vPX*"
 
 STYLE: dict[str, Any] = {
@@ -76,20 +82,21 @@ def color(method: str) -> str:
 
 
 def marker(method: str) -> str:
-    """Return the marker of a method, so that lines can be told apart without colour."""
-    order = list(METHODS)
-    return _MARKERS[order.index(method) % len(_MARKERS)] if method in order else "o"
+    """Return the marker of a method, so that lines can be told apart without colour; of another name as its colour."""
+    return _MARKERS[list(METHODS.values()).index(color(method))]
 
 
 def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1,
         **kwargs: Any) -> tuple[Figure, Any]:
     """Return a figure and its axes; ``kwargs`` go to ``matplotlib.pyplot.subplots``.
 
+    Sizes are in inches; a width above :data:`WIDEST` is cut to it.
+
     The figure is closed for pyplot, so that Jupyter shows it once: as the value of the cell that returns it.
     """
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(rows, columns, figsize=(width, height), **kwargs)
+    figure, axes = plt.subplots(rows, columns, figsize=(min(width, WIDEST), height), **kwargs)
     plt.close(figure)
     return figure, axes
 
@@ -156,7 +163,8 @@ def bars(
         x = [group - 0.4 + width * (place + 0.5) for group in range(len(groups))]
         error = errors.get(method) if errors else None
         ax.bar(
-            x, heights, width=width * 0.92, label=method, color=color(method), yerr=error, ecolor="#444444"
+            x, heights, width=width * 0.92, label=method, color=color(method), yerr=error, ecolor="#444444",
+            edgecolor="white", linewidth=0, hatch=HATCHES[place % len(HATCHES)],
         )
     ax.set_xticks(range(len(groups)), groups)
     ax.grid(axis="x", visible=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.evaluation.input_guided import Choice
@@ -46,8 +46,8 @@ def layout(pieces: Sequence[str], width: int = WIDTH) -> tuple[list[str], list[l
     return lines, cells
 
 
-def _boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **style: Any) -> None:
-    """One rectangle a row around the characters of some pieces."""
+def boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **style: Any) -> None:
+    """One rectangle a row around the characters of some pieces, which :func:`layout` gave; ``style`` as for a patch."""
     from matplotlib.patches import Rectangle
 
     rows: dict[int, list[int]] = {}
@@ -57,6 +57,17 @@ def _boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **
     for row, columns in rows.items():
         width = max(columns) - min(columns) + 1
         ax.add_patch(Rectangle((min(columns) - 0.5, row - 0.48), width, 0.96, **look))
+
+
+def write(ax: Axes, lines: Sequence[str], grey: Collection[tuple[int, int]] = (), size: float = 9) -> None:
+    """Write lines character by character, so that boxes fit them; those at ``grey`` are the output to come."""
+    ax.axis("off")
+    for row, line in enumerate(lines):
+        for column, character in enumerate(line):
+            if character != " ":
+                color = "#757575" if (row, column) in grey else "black"
+                ax.text(column, row, character, family="monospace", fontsize=size, ha="center", va="center",
+                        color=color)
 
 
 def picture(
@@ -87,36 +98,21 @@ def picture(
     lines, cells = layout([tokenizer.decode([token]) for token in tokens])
     figure, ax = figures.new(8.2, 0.9 + 0.22 * len(lines))
     ax.set(xlim=(-1, WIDTH + 1), ylim=(len(lines) + 0.2, -1))
-    ax.axis("off")
-    later = {cell for piece in cells[choice.position + 1 :] for cell in piece}
-    for row, line in enumerate(lines):
-        for column, character in enumerate(line):
-            if character != " ":
-                color = "#8a8a8a" if (row, column) in later else "black"
-                ax.text(
-                    column,
-                    row,
-                    character,
-                    family="monospace",
-                    fontsize=9,
-                    ha="center",
-                    va="center",
-                    color=color,
-                )
+    write(ax, lines, {cell for piece in cells[choice.position + 1 :] for cell in piece})
     handles = []
     for name, source, draft, accepted in zip(
         names, choice.sources, choice.drafts, choice.accepted, strict=True
     ):
         shade = figures.color(name)
-        _boxes(ax, cells[source : source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
-        _boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
-        _boxes(ax, cells[source - 1 : source], shade)
+        boxes(ax, cells[source : source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
+        boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
+        boxes(ax, cells[source - 1 : source], shade)
         (row, _), *_ = cells[source - 1] or cells[source]
-        ax.text(WIDTH, row, name, color=shade, fontsize=9, ha="right", va="center", fontweight="bold")
+        ax.text(WIDTH, row, name, fontsize=9, ha="right", va="center", fontweight="bold")
         handles.append(
             Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted")
         )
-    _boxes(ax, cells[choice.position : choice.position + 1], "black")
+    boxes(ax, cells[choice.position : choice.position + 1], "black")
     handles.append(Patch(facecolor="none", edgecolor="black", label="last token written"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
     return figure

@@ -109,3 +109,20 @@ def test_glue_of_a_value_that_was_not_recorded_or_without_format_is_found(book):
     )
     faults = check.check_glue(book)
     assert any("without a format" in fault for fault in faults) and any("'tare'" in fault for fault in faults)
+
+
+def test_glue_in_a_page_of_a_folder_and_text_glued_from_another_page_without_format_are_found(book):
+    output = {
+        "output_type": "display_data",
+        "data": {"application/papermill.record/text/plain": "'fast'"},
+        "metadata": {"scrapbook": {"name": "word", "mime_prefix": "application/papermill.record/"}},
+    }
+    executed = json.loads((book / "notebooks" / "01_small.ipynb").read_text())
+    executed["cells"][5]["outputs"] = [output]
+    (book / "book" / "notebooks" / "01_small.ipynb").write_text(json.dumps(executed))
+    page = book / "book" / "methods" / "one.md"
+    page.parent.mkdir()
+    page.write_text("# T\n\n{glue:text}`../notebooks/01_small.ipynb::word:s`\n")
+    assert check.check_glue(book) == []
+    page.write_text("# T\n\n{glue:text}`../notebooks/01_small.ipynb::word`\n")
+    assert ["another page" in fault for fault in check.check_glue(book)] == [True]
