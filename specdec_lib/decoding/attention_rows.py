@@ -91,7 +91,7 @@ class AttentionRows:
             scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
             if self._mask is not None:
                 visible = self._mask[0, 0, -1:] if self._last_only else self._mask[0, 0]
-                scores = scores.masked_fill(~visible, -torch.inf)
+                scores = scores.masked_fill(~visible.to(scores.device), -torch.inf)
             rows = scores.softmax(-1)
             for place, row in zip(places, rows, strict=True):
                 self._rows[place] = row
@@ -100,7 +100,8 @@ class AttentionRows:
 
     def last(self, block: Sequence[int], length: int) -> torch.Tensor:
         """Rows of the last committed position, shape (heads, length); ``block`` as committed, empty after prefill."""
-        rows = torch.stack([r[block[-1] if block else -1] for r in self._rows])
+        device = self._rows[0].device  # blocks of a model spread over several devices leave theirs where they are
+        rows = torch.stack([r[block[-1] if block else -1].to(device) for r in self._rows])
         prefix = length - len(block)
         if not block or block[-1] == len(block) - 1:
             # The path's columns already lie behind the prefix in order.

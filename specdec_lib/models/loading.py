@@ -1,6 +1,7 @@
 """Load a target or a draft, from the hub, a local directory, or the shipped pocket pair."""
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import torch
@@ -59,7 +60,8 @@ def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torc
     name_or_path : str
         ``"pocket"``, ``"pocket-draft"`` or ``"pocket-qwen"`` (shipped), a local directory, or a name on the Hugging Face hub.
     device : str
-        ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; or ``"map"``, which spreads the layers over all GPUs of the
+        machine (``device_map="auto"`` of transformers; needs accelerate).
     dtype : str or torch.dtype
         ``"auto"``: float32 on the CPU, the checkpoint's own type on a GPU. Or ``"float32"``, ``"bfloat16"``, ...
     trust_remote_code : bool
@@ -77,8 +79,13 @@ def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torc
         If the pocket pair, or a path with a separator that is no hub name, is not there.
     ValueError
         If device or dtype cannot be used, or the tokenizer does not fit the model.
+    ImportError
+        If ``device`` is ``"map"`` and accelerate is not installed.
     """
-    place = resolve_device(device)
+    spread = device == "map"
+    if spread and importlib.util.find_spec("accelerate") is None:
+        raise ImportError("device is 'map', which needs accelerate: pip install accelerate, or name one device")
+    place = resolve_device("auto" if spread else device)
     kind = resolve_dtype(dtype, place)
     if str(name_or_path) in POCKET_PARTS:
         folder = pocket_folder(str(name_or_path))
@@ -91,7 +98,7 @@ def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torc
             raise FileNotFoundError(f"no model in {folder}: expected a directory with config.json")
         name_or_path = folder
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    options = {"dtype": kind, "trust_remote_code": trust_remote_code}
+    options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
     config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     attention = "eager" if soft_capped(config) else "sdpa"
     try:
@@ -101,4 +108,4 @@ def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torc
             raise
         model = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation="eager", **options)
     check_tokenizer(tokenizer, model)
-    return model.to(place).eval(), tokenizer
+    return (model if spread else model.to(place)).eval(), tokenizer

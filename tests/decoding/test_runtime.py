@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 
 import pytest
 import torch
@@ -218,3 +219,47 @@ def test_a_step_reads_the_device_once(llama, sampling, monkeypatch):
         run = decode(verifier, Watched(ids + plain.tokens, 0), context, Limits(30))
     assert run.tokens == plain.tokens and len(run.steps) >= 5
     assert reads.count - before[0] == len(run.steps)
+
+
+@pytest.fixture(scope="module")
+def on_card():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return build("llama-gqa").to("cuda")
+
+
+@pytest.mark.gpu  # CUDA graphs are recorded and replayed on a device alone
+@pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "sampled"])
+def test_replayed_graphs_change_no_token_and_capture_alike(on_card, sampling):
+    ids = prompt(1, 12)
+    plain = generate(on_card, ids, sampling=sampling, max_new_tokens=30)
+    runtime = Runtime(on_card, capacity=50, widths=WIDTHS)
+    assert runtime.mode == "graph"
+    capture = Capture(layers=(1,), heads=((1, 0),))
+    for seed, kept in ((0, Capture()), (1, capture), (2, Capture()), (3, capture)):
+        chaos = Chaos(ids + plain.tokens, seed, capture=kept)
+        assert generate(on_card, ids, chaos, sampling, max_new_tokens=30, runtime=runtime).tokens == plain.tokens
+    eager, graph = (
+        record(on_card, ids, max_new_tokens=8, capture=capture, runtime=held) for held in (None, runtime)
+    )
+    torch.testing.assert_close(graph.hidden[1], eager.hidden[1], rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(graph.attention, eager.attention, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu  # only a device has a queue to wait for
+def test_a_step_on_a_card_waits_once(on_card):
+    ids = prompt(1, 12)
+    text = ids + generate(on_card, ids, max_new_tokens=30).tokens
+    runtime = Runtime(on_card, capacity=50, widths=WIDTHS)
+    generate(on_card, ids, Chaos(text, 0), max_new_tokens=30, runtime=runtime)  # records the graphs
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            run = generate(on_card, ids, Chaos(text, 0), max_new_tokens=30, runtime=runtime)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = [w for w in told if "synchronizing" in str(w.message)]
+    # The prompt's pass is eager: its tokens, its choice, and the buffers of a new target.
+    assert len(waits) <= len(run.steps) + 4

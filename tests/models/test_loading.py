@@ -6,10 +6,11 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, T5Config
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, T5Config
 
-from specdec_lib import generate, load_model, paths
+from specdec_lib import Capture, Runtime, generate, load_model, paths
 from specdec_lib.models.loading import POCKET_PARTS, resolve_device, resolve_dtype
+from tests.chaos import Chaos
 from tests.families import SERVED, VOCABULARY, build, prompt, save, tokenizer
 
 
@@ -88,3 +89,37 @@ def test_an_encoder_decoder_model_is_refused(tmp_path):
     )
     with pytest.raises(ValueError, match="T5"):
         load_model(save(model, tmp_path / "model"), device="cpu")
+
+
+def test_a_model_spread_over_the_devices_there_are_decodes_as_on_one(tmp_path):
+    folder = save(build("llama-gqa", seed=1), tmp_path / "model")
+    spread, one = (load_model(folder, device=device)[0] for device in ("map", "cpu"))
+    ids = prompt(0, 9)
+    assert generate(spread, ids, max_new_tokens=12).tokens == generate(one, ids, max_new_tokens=12).tokens
+
+
+def test_layers_that_accelerate_moves_about_are_verified_captured_and_committed_alike(tmp_path):
+    # One layer's weights lie on the disk: each pass goes through the hooks that move inputs between devices.
+    one = build("llama-gqa", seed=1)
+    folder = save(one, tmp_path / "model")
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    moved = AutoModelForCausalLM.from_pretrained(
+        folder,
+        device_map=places | {"model.layers.0": "cpu", "model.layers.1": "disk"},
+        offload_folder=tmp_path / "offload",
+        dtype=torch.float32,
+    ).eval()
+    assert {str(parameter.device) for parameter in moved.parameters()} == {"cpu", "meta"}
+    ids = prompt(0, 12)
+    plain = generate(one, ids, max_new_tokens=20)
+    capture = Capture(layers=(1,), heads=((1, 0),))
+    assert generate(moved, ids, Chaos(ids + plain.tokens, 3, capture=capture), max_new_tokens=20).tokens == plain.tokens
+    with pytest.raises(ValueError, match="lies on"):
+        Runtime(moved, 40)
+
+
+def test_spreading_a_model_without_accelerate_is_refused_in_words(tmp_path, monkeypatch):
+    folder = save(build("llama"), tmp_path / "model")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install accelerate"):
+        load_model(folder, device="map")
