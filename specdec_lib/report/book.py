@@ -13,6 +13,7 @@ import nbformat
 import yaml
 
 from specdec_lib import paths
+from specdec_lib.report import rerun
 from specdec_lib.report.failures import strip_ansi
 from specdec_lib.report.params import UsageError
 from specdec_lib.report.runner import METADATA
@@ -79,6 +80,7 @@ def build(root: Path | None = None) -> Path:
             + ", ".join(f"{n} {p}" for n, p in profiles.items())
         )
     start = time.perf_counter()
+    rerun.write_pages(root)
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     log = root / "_build" / "book.log"
