@@ -24,7 +24,7 @@ EXTRAS ?= book,test,cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: help venv book test test-book test-oldest bench losslessness pocket doctor check clean distclean
+.PHONY: help venv book pdf readme test test-book test-oldest bench losslessness pocket doctor check clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -51,6 +51,12 @@ venv:  ## create or repair the virtual environment
 book: venv  ## execute the notebooks and render the book (PROFILE=default)
 	@$(PY) -m specdec_lib run --profile $(PROFILE) $(ARGS)
 	@$(PY) -m specdec_lib book
+
+pdf: venv  ## print the executed notebooks and all pages into _build/book.pdf (needs Chromium)
+	@$(PY) -m specdec_lib pdf
+
+readme: venv  ## make the README's table and figure from the executed notebooks
+	@$(PY) -m specdec_lib readme $(ARGS)
 
 test: venv  ## run the tests
 	@$(PY) -m pytest $(ARGS)

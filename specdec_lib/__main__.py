@@ -13,11 +13,14 @@ from specdec_lib.report.params import UsageError
 _ELSEWHERE = {
     "bench": ("specdec_lib.report.bench", "measure speed against transformers into _build/bench.json"),
     "claims": ("specdec_lib.report.claims", "print every claim of the papers with its verdict here"),
+    "compare": ("specdec_lib.report.compare", "compare two runs of the notebooks; times may differ"),
     "datastore": ("specdec_lib.report.datastore_cli", "build, describe, verify and import datastores"),
     "head": ("specdec_lib.evaluation.train_head", "train an acceptance head for SpecDec++"),
     "heads": ("specdec_lib.report.heads_cli", "identify the induction heads of a model"),
     "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),
+    "pdf": ("specdec_lib.report.pdf", "print the book into _build/book.pdf"),
     "pocket": ("specdec_lib.models.pocket", "train the pocket models again"),
+    "readme": ("specdec_lib.report.readme", "make the README's table and figure from the executed notebooks"),
 }
 
 
