@@ -154,6 +154,13 @@ def _tables(notebook: str, first: Path, second: Path) -> list[Difference]:
     return found
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib compare", description=__doc__)
+    parser.add_argument("first", type=Path, help="folder of executed notebooks, book/notebooks say")
+    parser.add_argument("second", type=Path, help="another one")
+    return parser
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the differences; the exit status is 1 when one of them is no time.
 
@@ -162,10 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : sequence of str, optional
         Words of the command line behind ``compare``.
     """
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib compare", description=__doc__)
-    parser.add_argument("first", type=Path, help="folder of executed notebooks, book/notebooks say")
-    parser.add_argument("second", type=Path, help="another one")
-    options = parser.parse_args(argv)
+    options = _parser().parse_args(argv)
     try:
         found = compare(options.first, options.second)
     except FileNotFoundError as error:

@@ -32,7 +32,7 @@ def _literal(value: Any) -> str:
 
 
 def parameters_text(folder: Path) -> str:
-    """Return one collapsible table a notebook: name, type, default, other profiles, meaning.
+    """Return one collapsible table a notebook: name, default, meaning, other profiles, type.
 
     Parameters
     ----------
@@ -54,16 +54,15 @@ def parameters_text(folder: Path) -> str:
                 if parameter.name in values.get(path.stem, {})
             ]
             meaning = "; ".join([tables.markdown_cell(parameter.help), *others])
-            rows.append(
-                f"| `{parameter.name}` | `{parameter.annotation}` | {_literal(parameter.default)} | {meaning} |"
-            )
+            what = f"{meaning} (`{parameter.annotation}`)"
+            rows.append(f"| `{parameter.name}` | {_literal(parameter.default)} | {what} |")
         number = path.stem.split("_", 1)[0]
         parts += [
             f":::{{dropdown}} {number}: {title(content)}",
             f"[](notebooks/{path.name})",
             "",
-            "| Parameter | Type | Default | What it is |",
-            "|:--|:--|:--|:--|",
+            "| Parameter | Default | What it is |",
+            "|:--|:--|:--|",
             *rows,
             ":::",
             "",
