@@ -154,7 +154,8 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
     version = PROJECT["version"]
     assert specdec_lib.__version__ == version
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
-    sections = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", changes, re.MULTILINE)
     assert sections[0] == ("Unreleased", "") and sections[1][0] == version and sections[1][1]
 
 

@@ -28,7 +28,7 @@ from specdec_lib.models import pocket
 from specdec_lib.report import params, plan, recording, runner
 from tests.families import build, perturbed
 
-pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="the pages are in the repository, not in an installed package")
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
 ROOT = paths.ROOT or Path()
 OWN, AGAIN = (ROOT / "book" / name for name in ("your-own-model.md", "how-to-rerun.md"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -75,7 +75,8 @@ def fill(folder: Path) -> Path:
     for name in ("a", "b"):
         (folder / "my-text" / f"{name}.txt").write_text(f"def {name}(x):\n    return x + x\n\n" * 40, encoding="utf-8")
     (folder / "sets" / "gsm8k").mkdir(parents=True)
-    lines = [json.dumps({"question": QUESTION.format(word), "answer": "#### 1"}) for word in ("total", "number", "left", "rows")]
+    words = ("total", "number", "left", "rows")
+    lines = [json.dumps({"question": QUESTION.format(word), "answer": "#### 1"}) for word in words]
     for name in ("train", "test"):
         (folder / "sets" / "gsm8k" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
@@ -251,9 +252,10 @@ def test_the_chapter_runs_with_a_model_of_ones_own_and_its_results_are_read(stra
     monkeypatch.chdir(strange)
     (words,) = [words for words in every_command(OWN) if words[:4] == ["python", "-m", "specdec_lib", "run"]]
     options = build_parser().parse_args(words[3:])
-    own = [f"{word.split('=')[0]}={strange / word.split('=')[1]}" if "=my-" in word else word for word in options.parameter]
+    own = [re.sub("=(?=my-)", f"={strange}/", word) for word in options.parameter]
     folder = strange / "book" / "notebooks"
-    failures = runner.run("smoke", options.only, [*own, *TINY, "01.device=cpu"], output=folder, kept=strange / "failed")
+    words = [*own, *TINY, "01.device=cpu"]
+    failures = runner.run("smoke", options.only, words, output=folder, kept=strange / "failed")
     assert not failures, failures[0].message
     (block,) = [text for language, text in blocks(OWN) if "report.recorded" in text]
     scope: dict = {}

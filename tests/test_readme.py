@@ -71,7 +71,7 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
         notebook = new_notebook(cells=[new_code_cell("", outputs=outputs)])
         notebook.metadata["specdec"] = {
             "profile": "default", "seconds": 1.0,
-            "provenance": {"parameters": {"profile": "default"}, "date": "", "commit": "", "machine": {}, "versions": {}},
+            "provenance": {"parameters": {"profile": "default"}, "machine": {}, "versions": {}, "date": "", "commit": ""},
         }
         nbformat.write(notebook, tmp_path / f"{name}.ipynb")
     results = readme.collect(tmp_path)

@@ -102,7 +102,10 @@ def print_page(folder: Path, name: str, output: Path) -> None:
         No browser is there, or it wrote no PDF.
     """
     browser = find_browser()
-    with tempfile.TemporaryDirectory(prefix="specdec-pdf-", ignore_cleanup_errors=True) as scratch, _served(folder) as site:
+    with (
+        tempfile.TemporaryDirectory(prefix="specdec-pdf-", ignore_cleanup_errors=True) as scratch,
+        _served(folder) as site,
+    ):
         aside = Path(scratch) / "book.pdf"
         options = [
             "--headless=new",

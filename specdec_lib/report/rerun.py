@@ -127,8 +127,9 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
             *rows,
             ":::",
             "",
-            f"Together {minutes:.0f} minutes, one after another. What can be made again (datastores, answers, states) is "
-            f"kept in `_build/cache`, or where `SPECDEC_CACHE` says: {cache_bytes / 1e9:.1f} GB on that machine.",
+            f"Together {minutes:.0f} minutes, one after another. What can be made again (datastores, answers, "
+            f"states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {cache_bytes / 1e9:.1f} GB on that "
+            "machine.",
             "",
         ]
     )

@@ -41,7 +41,8 @@ def test_two_equal_runs_have_no_difference(tmp_path, capsys):
 
 
 def test_a_time_may_differ_and_nothing_else(tmp_path, capsys):
-    a, b = both(tmp_path, ({"tokens": 3, "t_target_ms": 1.5, "cost_ratio": 0.2},), ({"tokens": 3, "t_target_ms": 1.6, "cost_ratio": 0.3},))
+    first, second = ({"tokens": 3, "t_target_ms": ms, "cost_ratio": ratio} for ms, ratio in ((1.5, 0.2), (1.6, 0.3)))
+    a, b = both(tmp_path, (first,), (second,))
     assert {one.name: one.timed for one in compare.compare(a, b)} == {"t_target_ms": True, "cost_ratio": True}
     assert main(["compare", str(a), str(b)]) == 0
     assert "2 times differ" in capsys.readouterr().out
@@ -72,7 +73,8 @@ def test_the_columns_of_a_table_are_compared_one_by_one(tmp_path):
     )
     found = {(one.place.split("/")[1], one.name): one.timed for one in compare.compare(a, b)}
     # "rate" is a speed in one table and a share in the other.
-    assert found == {("tab-decoding-time", "rate"): True, ("tab-decoding-time", "outputs"): False, ("tab-x", "rate"): False}
+    times = "tab-decoding-time"
+    assert found == {(times, "rate"): True, (times, "outputs"): False, ("tab-x", "rate"): False}
 
 
 def test_a_folder_without_notebooks_is_refused(tmp_path, capsys):
@@ -86,7 +88,8 @@ def test_the_rules_name_notebooks_values_and_tables_that_there_are():
     root = paths.root()
     sources = {path.stem: path.read_text(encoding="utf-8") for path in (root / "notebooks").glob("*.ipynb")}
     assert set(compare.TIMED_VALUES) <= set(sources)
-    everything = "\n".join(sources.values()) + "\n".join(p.read_text(encoding="utf-8") for p in (root / "specdec_lib").rglob("*.py") if p.stem != "compare")
+    library = [path for path in (root / "specdec_lib").rglob("*.py") if path.stem != "compare"]
+    everything = "\n".join([*sources.values(), *(path.read_text(encoding="utf-8") for path in library)])
     for table in compare.TIMED_COLUMNS:
         assert f'"{table}' in everything.replace('\\"', '"'), table
 

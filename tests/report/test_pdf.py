@@ -48,7 +48,8 @@ def test_a_missing_browser_is_told_before_the_book_is_rendered(monkeypatch, caps
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
 def test_a_page_is_printed_whole_without_a_network(tmp_path):
     (tmp_path / "page.html").write_text(
-        "<!doctype html><title>Three</title>" + "<h1 style='break-after: page'>Part</h1>" * 2 + "<p>end</p>", encoding="utf-8"
+        "<!doctype html><title>Three</title>" + "<h1 style='break-after: page'>Part</h1>" * 2 + "<p>end</p>",
+        encoding="utf-8",
     )
     pdf.print_page(tmp_path, "page.html", tmp_path / "out" / "three.pdf")
     assert pages((tmp_path / "out" / "three.pdf").read_bytes()) == 3
