@@ -25,6 +25,7 @@ from specdec_lib.report.runner import METADATA
 
 BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme`: end -->"
 
+# By notebook: the question, and the key result with the recorded values in it.
 CHAPTERS: dict[str, tuple[str, str]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
@@ -56,7 +57,6 @@ CHAPTERS: dict[str, tuple[str, str]] = {
         "in a loop",
     ),
 }
-"""By notebook: the question, and the key result with the recorded values in it."""
 
 FIGURE_NOTEBOOK = "04_pld_plus"
 _TASKS = {
