@@ -16,6 +16,7 @@ _ELSEWHERE = {
     "claims": ("specdec_lib.report.claims", "print every claim of the papers with its verdict here"),
     "compare": ("specdec_lib.report.compare", "compare two runs of the notebooks; times may differ"),
     "datastore": ("specdec_lib.report.datastore_cli", "build, describe, verify and import datastores"),
+    "gpu": ("specdec_lib.report.wide_cli", "measure wide models on a GPU (or here) into data/results"),
     "head": ("specdec_lib.evaluation.train_head", "train an acceptance head for SpecDec++"),
     "heads": ("specdec_lib.report.heads_cli", "identify the induction heads of a model"),
     "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture, Context
-from specdec_lib.decoding.target import decoder_config
+from specdec_lib.decoding.kinds import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import (
     AdaptiveDraftModel,

@@ -4,7 +4,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from .reduction import Reduction
+from .reduction import Moments, Reduction, check_states, fit
+from .states import StateSource
+from .tokens import TokenStore
 
 #: Keys whose scores are held at once, for each query.
 CHUNK = 1 << 25
@@ -105,3 +107,49 @@ class TorchSearch:
             return values[0], rows[0]
         top = torch.cat(values).topk(k)
         return top.values, torch.cat(rows)[top.indices]
+
+
+class ExactIndex:
+    """All keys in memory, searched by torch: a dense index for a machine without FAISS.
+
+    Parameters
+    ----------
+    states : StateSource
+        Hidden states of the store's tokens.
+    store : TokenStore
+    dims : int
+        Values of a key (DReSD, section 5.2).
+    device : torch device
+
+    Attributes
+    ----------
+    path : Path
+        Of the store.
+    width : int
+        Values of a hidden state.
+    backend : str
+        ``"torch"`` and the device's type.
+    """
+
+    def __init__(self, states: StateSource, store: TokenStore, dims: int = 64, device: torch.device | str = "cpu"):
+        moments, parts, places = Moments(), [], []
+        for positions, part in states:
+            part = check_states(part, states.width)
+            moments.add(part)
+            parts.append(part)
+            places.append(positions)
+        reduction = fit(moments, dims)
+        keys = np.concatenate([reduction.apply(part) for part in parts])
+        self.store, self.path, self.width = store, store.path, states.width
+        self.positions = np.concatenate(places)
+        self._search = TorchSearch.of(reduction, keys, device)
+        self.backend = f"torch-{self._search.device.type}"
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        return len(self.positions)
+
+    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`."""
+        scores, rows = self._search.search(states, k)
+        return scores, np.where(rows < 0, -1, self.positions[rows])

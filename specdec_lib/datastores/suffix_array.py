@@ -14,12 +14,12 @@ in the processor's cache: in a large store each entry it looks at costs two read
 """
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pydivsufsort
 from tqdm.auto import tqdm
 
 from . import files
@@ -345,6 +345,47 @@ def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
     return out
 
 
+def sorted_suffixes(text: np.ndarray) -> np.ndarray:
+    """Suffix array of bytes.
+
+    Pydivsufsort sorts. On a machine that lacks it, such as one without a network, NumPy does by doubling prefixes
+    (Manber and Myers, 1993), with a warning: many times slower, and only for small texts.
+
+    Parameters
+    ----------
+    text : uint8 array, shape (n,)
+
+    Returns
+    -------
+    integer array, shape (n,)
+        Starts of the suffixes in their order.
+    """
+    try:
+        import pydivsufsort
+    except ImportError:
+        warnings.warn("pydivsufsort is not installed: sorting suffixes by NumPy, which is slow for large stores; "
+                      "pip install pydivsufsort", stacklevel=2)
+        return _sorted_by_doubling(text)
+    return pydivsufsort.divsufsort(text)
+
+
+def _sorted_by_doubling(text: np.ndarray) -> np.ndarray:
+    count, rank, step = len(text), text.astype(np.int64), 1
+    if not count:
+        return np.empty(0, np.int64)
+    while True:
+        behind = np.full(count, -1, np.int64)
+        behind[: count - step] = rank[step:]
+        key = rank * (int(rank.max()) + 2) + behind + 1
+        order = np.argsort(key, kind="stable")
+        new = np.empty(count, np.int64)
+        new[order] = np.concatenate([[0], np.cumsum(key[order][1:] != key[order][:-1])])
+        rank = new
+        if rank.max() == count - 1:
+            return order
+        step *= 2
+
+
 def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
     """Sort a store's reversed tokens and write the index beside them.
 
@@ -377,7 +418,7 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
     with tqdm(desc="suffix array", total=3, unit=" stages", disable=not progress) as bar:
         text = reversed_bytes(store.tokens, store.vocabulary)
         width = text.shape[1]
-        entries = pydivsufsort.divsufsort(text.reshape(-1))
+        entries = sorted_suffixes(text.reshape(-1))
         del text
         bar.update()
         count = _keep_continued(entries, width, store.tokens, first)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 
 import torch
 
-from .sampling import ACCEPT, RESIDUAL, Sampling, invert_cdf
+from .sampling import ACCEPT, RESIDUAL, Sampling, invert_cdf, invert_cdfs, not_numbers
 from .tree import DraftTree
 
 
@@ -119,3 +119,47 @@ def rejection(tree: DraftTree, probabilities: Callable[[int, list[int]], torch.T
     return path, invert_cdf(p, sampling.uniform(position))
 
 
+def residuals(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """:func:`residual` of several rows, shape (n, vocabulary), without a look at the result."""
+    rest = (p - q).clamp_min_(0.0)
+    total = rest.sum(-1, keepdim=True)
+    return torch.where(total > 0, rest / total, p)
+
+
+def rejection_at_once(tree: DraftTree, p: torch.Tensor, sampling: Sampling, position: int, stop: Container[int],
+                      accept: Callable[[float, float], float] = acceptance_probability) -> tuple[list[int], int | None]:
+    """:func:`rejection` with every node's outcome computed beforehand and read back from the device at once.
+
+    More is computed, since all nodes are looked at and not only those visited; the host waits once.
+
+    Parameters
+    ----------
+    tree, sampling, position, stop, accept
+        As :func:`rejection`.
+    p : float64 tensor, shape (n + 1, vocabulary)
+        The target's distributions after the root and after each node.
+    """
+    count = len(tree)
+    q = tree.probabilities.to(p)
+    drafted = torch.tensor(tree.tokens)
+    if p.is_cuda:
+        drafted = drafted.pin_memory().to(p.device, non_blocking=True)
+    rests = residuals(p[:count], q)
+    # A token refused at one position is drawn anew there; the last row is that of the token after the whole draft.
+    draws = invert_cdfs(torch.cat([rests, p[count:]]), [
+        *(sampling.uniform(position + i, RESIDUAL) for i in range(count)), sampling.uniform(position + count)])
+    both = [rows[:count].gather(1, drafted[:, None])[:, 0] for rows in (p, q)]
+    found = torch.cat([*both, draws.to(p), p[:, 0].isnan().to(p)]).tolist()
+    targets, drafts, tokens, broken = found[:count], found[count: 2 * count], found[2 * count: -count - 1], found[-count - 1:]
+    path: list[int] = []
+    for node, token in enumerate(tree.tokens):
+        if broken[node]:
+            raise not_numbers()
+        if sampling.uniform(position + node, ACCEPT) >= accept(targets[node], drafts[node]):
+            return path, int(tokens[node])
+        path.append(node)
+        if token in stop:
+            return path, None
+    if broken[count]:
+        raise not_numbers()
+    return path, int(tokens[count])

@@ -8,22 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import PreTrainedModel
 
-NAME = "specdec_sdpa"
-
-
-def _attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    request = getattr(module, "_specdec_rows", None)
-    if request is not None:
-        request(query, key, scaling)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-
-
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+from . import attention
 
 
 class AttentionRows:
@@ -45,7 +32,7 @@ class AttentionRows:
     def __init__(self, model: PreTrainedModel, heads: Sequence[tuple[int, int]]):
         self.model, self.heads = model, list(heads)
         self._modules: list[torch.nn.Module] = []
-        if model.config._attn_implementation != "sdpa":
+        if model.config._attn_implementation not in ("sdpa", attention.NAME):
             raise ValueError(f"attention rows are read under SDPA, but the model uses "
                              f"{model.config._attn_implementation!r}; load it with attn_implementation='sdpa'")
         modules = {m.layer_idx: m for m in model.modules()
@@ -62,7 +49,7 @@ class AttentionRows:
         self._mask: torch.Tensor | None = None
         self._last_only = False
         self._waiting: set[int] = set()
-        model.set_attn_implementation(NAME)
+        attention.install(model, self)
         for block, places in by_block.items():
             modules[block]._specdec_rows = self._reader(places)
             self._modules.append(modules[block])
@@ -72,7 +59,7 @@ class AttentionRows:
         for module in self._modules:
             del module._specdec_rows
         if self._modules:
-            self.model.set_attn_implementation("sdpa")
+            attention.uninstall(self.model, self)
         self._modules = []
 
     def begin(self, mask: torch.Tensor | None, last_only: bool) -> None:
@@ -82,6 +69,14 @@ class AttentionRows:
         """
         self._waiting = set(range(len(self.heads)))
         self._mask, self._last_only = mask, last_only
+
+    def held(self) -> list[torch.Tensor]:
+        """The rows of the pass last run, as :meth:`take` wants them."""
+        return list(self._rows)
+
+    def take(self, rows: list[torch.Tensor]) -> None:
+        """Have ``rows`` in place of those read: a replayed pass computes them without reading."""
+        self._rows = list(rows)
 
     def _reader(self, places: list[int]):
         chosen = [self.heads[p][1] for p in places]

@@ -28,6 +28,10 @@ class _Slots(CacheLayerMixin):
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        if self.owner.slots is not None:
+            self.keys.index_copy_(2, self.owner.slots, key_states)
+            self.values.index_copy_(2, self.owner.slots, value_states)
+            return self.keys, self.values
         start = self.owner.length
         end = start + key_states.shape[-2]
         self.keys[:, :, start:end] = key_states
@@ -35,9 +39,12 @@ class _Slots(CacheLayerMixin):
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_seq_length(self, *args) -> int:
-        return self.owner.length
+        # Under slots nothing may depend on the step; positions and mask are given to the model then.
+        return self.owner.length if self.owner.slots is None else 0
 
     def get_mask_sizes(self, query) -> tuple[int, int]:
+        if self.owner.slots is not None:
+            return self.owner.capacity, 0
         # transformers 5.17 hands over the query's positions, later releases its length.
         width = query.shape[0] if isinstance(query, torch.Tensor) else query
         return self.owner.length + width, 0
@@ -58,17 +65,25 @@ class TreeCache(Cache):
         Number of decoder layers.
     capacity : int
         Positions the buffers hold; :meth:`reserve` enlarges them.
+    static : bool
+        The buffers stay where they are: they are never enlarged, and begin as zeros, because a pass over
+        :attr:`slots` reads all of them and what is masked must still be a number.
 
     Attributes
     ----------
     length : int
         Committed positions. A forward pass writes behind them and leaves ``length`` as it is.
+    slots : int64 tensor, shape (width,), optional
+        Where the next pass writes, on the model's device; it then attends over the whole buffers. None, the default,
+        is a pass right behind the committed positions, over those and itself.
     """
 
-    def __init__(self, layers: int, capacity: int):
+    def __init__(self, layers: int, capacity: int, static: bool = False):
         super().__init__(layers=[_Slots(self, i) for i in range(layers)])
         self.length = 0
         self.capacity = capacity
+        self.slots: torch.Tensor | None = None
+        self._static = static
         # Keys and values of all layers of one shape lie in one buffer, so that a commit is one operation.
         self._arenas: dict[tuple, torch.Tensor] = {}
         self._members: dict[tuple, list[int]] = {}
@@ -81,7 +96,8 @@ class TreeCache(Cache):
             members = self._members.setdefault(key, [])
             arena = self._arenas.get(key)
             if arena is None:
-                arena = self._arenas[key] = torch.empty(
+                make = torch.zeros if self._static else torch.empty
+                arena = self._arenas[key] = make(
                     (2 * len(self.layers), 1, states.shape[1], self.capacity, states.shape[3]),
                     dtype=states.dtype, device=states.device)
             views.append(arena[len(members)])
@@ -93,6 +109,9 @@ class TreeCache(Cache):
         need = self.length + width
         if need <= self.capacity:
             return
+        if self._static:
+            raise ValueError(f"{need} positions are needed and the buffers in place hold {self.capacity}; make the runtime "
+                             "with a larger capacity")
         self.capacity = max(need, self.capacity + self.capacity // 2)
         for key, old in self._arenas.items():
             arena = torch.empty((*old.shape[:3], self.capacity, old.shape[4]), dtype=old.dtype, device=old.device)
@@ -121,8 +140,10 @@ class TreeCache(Cache):
         count = len(block)
         if count and block[-1] != count - 1:
             source = torch.as_tensor([self.length + i for i in block])
-            for key, arena in self._arenas.items():
-                rows = arena.index_select(3, source.to(arena.device))
+            for arena in self._arenas.values():
+                # From pinned memory the copy is queued and the host does not wait for the device.
+                at = source.pin_memory().to(arena.device, non_blocking=True) if arena.is_cuda else source
+                rows = arena.index_select(3, at)
                 arena[:, :, :, self.length: self.length + count] = rows
         self.length += count
 

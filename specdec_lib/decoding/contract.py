@@ -70,6 +70,8 @@ class Context:
 class Drafter(Protocol):
     """Proposes continuations.
 
+    One that holds something for the length of a generation may have a method ``finish()``, which is called at its end.
+
     Attributes
     ----------
     capture : Capture

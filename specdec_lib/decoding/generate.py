@@ -7,12 +7,15 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .clock import clock_of
 from .contract import Capture, Context, Drafter
 from .loop import Limits, ModelVerifier, Processors, decode
 from .replay import Trace
+from .runtime import Runtime
 from .sampling import Sampling
 from .steps import Generation
-from .target import DRAFT_ROOM, Target, check_model, context_limit, vocabulary_size
+from .kinds import context_limit, vocabulary_size
+from .target import DRAFT_ROOM, Target, check_model
 
 #: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.
 FIRST_ROOM = 1024
@@ -109,7 +112,8 @@ def stop_on_strings(stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerB
 
 def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, sampling: Sampling | None,
          max_new_tokens: int, eos: frozenset[int], stop, stop_reason: str, on_tokens, processors: Processors | None,
-         capture: Capture, watch: Callable[[Target], None] | None = None) -> tuple[Generation, Context, Limits]:
+         capture: Capture, runtime: Runtime | None = None,
+         watch: Callable[[Target], None] | None = None) -> tuple[Generation, Context, Limits]:
     sampling = Sampling() if sampling is None else sampling
     if not isinstance(sampling, Sampling):
         raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
@@ -130,12 +134,12 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
     context = Context(tokens, len(tokens), vocabulary, sampling)
     wanted = capture if drafter is None else capture | drafter.capture
     capacity = min(end, len(tokens) + FIRST_ROOM) + DRAFT_ROOM
-    with torch.inference_mode(), Target(model, end, wanted, capacity) as target:
+    with torch.inference_mode(), Target(model, end, wanted, capacity, runtime) as target:
         context.hidden, context.attention = target.hidden, target.attention
         if drafter is not None and wanted.heads != drafter.capture.heads:
             chosen = [wanted.heads.index(head) for head in drafter.capture.heads]
             context.attention = lambda: target.attention()[chosen]
-        verifier = ModelVerifier(target, sampling, eos, processors)
+        verifier = ModelVerifier(target, sampling, eos, processors, clock_of(target.device))
         if watch is not None:
             watch(target)
         return decode(verifier, drafter, context, limits, on_tokens), context, limits
@@ -144,7 +148,8 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
 def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None = None,
              sampling: Sampling | None = None, max_new_tokens: int = 128,
              eos_token_id: int | Iterable[int] | None = None, on_tokens: Callable[[list[int]], None] | None = None, *,
-             stop_strings: Sequence[str] = (), tokenizer: PreTrainedTokenizerBase | None = None) -> Generation:
+             stop_strings: Sequence[str] = (), tokenizer: PreTrainedTokenizerBase | None = None,
+             runtime: Runtime | None = None) -> Generation:
     """Decode one prompt, with or without speculation.
 
     The tokens are those of plain decoding with the same ``sampling``, whatever the drafter: token for token for
@@ -168,6 +173,9 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
     stop_strings : sequence of str
         End with the token that completes one of these; needs ``tokenizer``.
     tokenizer : PreTrainedTokenizerBase, optional
+    runtime : Runtime, optional
+        How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs; eagerly
+        without one. The tokens are the same in float32.
 
     Returns
     -------
@@ -176,8 +184,8 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
     Raises
     ------
     ValueError
-        If the prompt is empty, has ids the model does not know or leaves no room in its context; if
-        ``max_new_tokens`` is below 1; if the tokenizer does not fit the model.
+        If the prompt is empty, has ids the model does not know or leaves no room in its context or in the
+        ``runtime``; if ``max_new_tokens`` is below 1; if the tokenizer does not fit the model.
     UnsupportedModel
         If the model cannot be decoded by tree verification (a ValueError too).
 
@@ -193,17 +201,18 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
     """
     stop = stop_on_strings(stop_strings, tokenizer, model)
     return _run(model, input_ids, drafter, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop, "stop_string",
-                on_tokens, None, Capture())[0]
+                on_tokens, None, Capture(), runtime)[0]
 
 
 def record(model: PreTrainedModel, input_ids: TokenIds, sampling: Sampling | None = None, max_new_tokens: int = 128,
            eos_token_id: int | Iterable[int] | None = None, *, capture: Capture = Capture(),
-           stop_strings: Sequence[str] = (), tokenizer: PreTrainedTokenizerBase | None = None) -> Trace:
+           stop_strings: Sequence[str] = (), tokenizer: PreTrainedTokenizerBase | None = None,
+           runtime: Runtime | None = None) -> Trace:
     """Decode plainly and keep what any drafter would need to be replayed.
 
     Parameters
     ----------
-    model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer
+    model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer, runtime
         As for :func:`generate`.
     capture : Capture
         Layers and heads to keep; ``drafter.capture`` of the drafter to be replayed, or several joined by ``|``.
@@ -225,7 +234,7 @@ def record(model: PreTrainedModel, input_ids: TokenIds, sampling: Sampling | Non
 
     stop = stop_on_strings(stop_strings, tokenizer, model)
     run, context, limits = _run(model, input_ids, None, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop,
-                                "stop_string", keep, None, capture, held.append)
+                                "stop_string", keep, None, capture, runtime, held.append)
     count = run.prompt_length
     return Trace(context.tokens[:count], run.tokens, context.sampling, context.vocabulary, limits, run.finish_reason,
                  {layer: s.cpu().clone() for layer, s in states.items()}, capture.heads, rows)

@@ -5,16 +5,16 @@ One loop serves real runs and replays: a verifier tells which part of a draft th
 """
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from .acceptance import exact_match, rejection
+from .acceptance import exact_match, rejection, rejection_at_once
+from .clock import Clock, HostClock
 from .contract import Context, Drafter
-from .sampling import Sampling, choose, distribution, most_likely
+from .sampling import Sampling, choose, choose_each, distribution, most_likely, unchecked_distribution
 from .steps import Generation, Step
 from .target import Target
 from .tree import EMPTY, DraftTree
@@ -47,7 +47,18 @@ class Limits:
 
 
 class Verifier(Protocol):
-    """Knows the target's tokens."""
+    """Knows the target's tokens.
+
+    Attributes
+    ----------
+    clock : Clock
+        Tells its work apart from the host's.
+    passed : mark of the clock, optional
+        When the last verification's pass was done, what is then made of its logits left out.
+    """
+
+    clock: Clock
+    passed: Any
 
     def first(self, context: Context) -> int:
         """Take in the prompt and give the first new token."""
@@ -57,6 +68,11 @@ class Verifier(Protocol):
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes of the tree last verified."""
+
+
+def on_gpu(logits: torch.Tensor) -> bool:
+    """Whether reading a value makes the host wait for a queue of work."""
+    return logits.is_cuda
 
 
 @dataclass
@@ -73,24 +89,31 @@ class ModelVerifier:
     sampling: Sampling
     eos: frozenset[int] = frozenset()
     processors: Processors | None = None
-    _logits: torch.Tensor = field(default=None, repr=False)
+    clock: Clock = field(default_factory=HostClock)
+    passed: Any = None
 
     def first(self, context: Context) -> int:
         logits = self.target.extend(context.tokens)
         return choose(self._processed(logits, context.tokens), self.sampling, len(context.tokens))
 
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
-        tokens = context.tokens
+        tokens, sampling = context.tokens, self.sampling
         logits = self.target.verify(tokens[-1], tree)
+        self.passed = self.clock.mark()
         position = len(tokens)
-        if self.sampling.greedy and self.processors is None:
-            best = most_likely(logits)
-            return exact_match(tree, lambda node, path: best[node + 1], self.eos)
-        if tree.probabilities is not None and not self.sampling.greedy:
+        # On a GPU the outcomes of all nodes are computed and read back at once: the host waits one time a step.
+        at_once = self.processors is None and (sampling.greedy or on_gpu(logits))
+        if tree.probabilities is not None and not sampling.greedy:
+            if at_once:
+                return rejection_at_once(tree, unchecked_distribution(logits, sampling), sampling, position, self.eos)
             return rejection(tree, lambda node, path: distribution(
-                self._processed(logits[node + 1], tokens, path), self.sampling), self.sampling, position, self.eos)
+                self._processed(logits[node + 1], tokens, path), sampling), sampling, position, self.eos)
+        if at_once:
+            chosen = most_likely(logits) if sampling.greedy else choose_each(
+                logits, sampling, [position, *(position + depth for depth in tree.depths)])
+            return exact_match(tree, lambda node, path: chosen[node + 1], self.eos)
         return exact_match(tree, lambda node, path: choose(
-            self._processed(logits[node + 1], tokens, path), self.sampling, position + len(path)), self.eos)
+            self._processed(logits[node + 1], tokens, path), sampling, position + len(path)), self.eos)
 
     def commit(self, path: Sequence[int]) -> None:
         self.target.commit(path)
@@ -117,9 +140,9 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
     on_tokens : callable, optional
         Called with each block of new tokens as soon as it is emitted.
     """
-    clock = time.perf_counter
+    clock = verifier.clock
     new: list[int] = []
-    steps: list[Step] = []
+    timed: list[tuple] = []
     reason: str | None = None
 
     def emit(block: list[int]) -> int:
@@ -140,38 +163,47 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
                 return count
         return len(block)
 
-    began = clock()
+    began = clock.mark()
     token = verifier.first(context)
     emit([token])
-    prefill_seconds = clock() - began
+    filled = clock.mark()
     if on_tokens is not None:
         on_tokens([token])
-    if drafter is not None and reason is None:
-        drafter.start(context)
-    while reason is None:
-        room = limits.max_new_tokens - len(new)
-        if limits.context is not None:
-            room = min(room, limits.context - len(context.tokens))
-        t0 = clock()
-        # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
-        tree = drafter.propose(context, room - 1).truncated(room - 1) if drafter is not None and room > 1 else EMPTY
-        t1 = clock()
-        if tree.tokens and max(tree.tokens) >= context.vocabulary:
-            raise ValueError(f"{drafter!r} drafted token id {max(tree.tokens)}, which is outside the target's vocabulary of "
-                             f"{context.vocabulary}; was its data made with another tokenizer?")
-        path, token = verifier.verify(tree, context)
-        block = [tree.tokens[node] for node in path]
-        if token is not None:
-            block.append(token)
-        if not block:
-            raise RuntimeError(f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
-                               "was cut or changed after it was recorded")
-        kept = emit(block)
-        t2 = clock()
-        path = path[:kept]
-        verifier.commit(path)
-        t3 = clock()
-        steps.append(Step(tree, tuple(path), tuple(block[:kept]), t1 - t0, t2 - t1, t3 - t2))
-        if on_tokens is not None:
-            on_tokens(block[:kept])
-    return Generation(new, steps, reason, context.prompt_length, prefill_seconds)
+    try:
+        if drafter is not None and reason is None:
+            drafter.start(context)
+        while reason is None:
+            room = limits.max_new_tokens - len(new)
+            if limits.context is not None:
+                room = min(room, limits.context - len(context.tokens))
+            t0 = clock.mark()
+            # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
+            tree = drafter.propose(context, room - 1).truncated(room - 1) if drafter is not None and room > 1 else EMPTY
+            t1 = clock.mark()
+            if tree.tokens and max(tree.tokens) >= context.vocabulary:
+                raise ValueError(f"{drafter!r} drafted token id {max(tree.tokens)}, which is outside the target's vocabulary of "
+                                 f"{context.vocabulary}; was its data made with another tokenizer?")
+            path, token = verifier.verify(tree, context)
+            block = [tree.tokens[node] for node in path]
+            if token is not None:
+                block.append(token)
+            if not block:
+                raise RuntimeError(f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
+                                   "was cut or changed after it was recorded")
+            kept = emit(block)
+            t2 = clock.mark()
+            path = path[:kept]
+            verifier.commit(path)
+            timed.append((tree, tuple(path), tuple(block[:kept]), t0, t1, verifier.passed, t2, clock.mark()))
+            if on_tokens is not None:
+                on_tokens(block[:kept])
+    finally:
+        # What a drafter holds for one generation, such as a draft model's cache, it need not hold longer.
+        finish = getattr(drafter, "finish", None)
+        if finish is not None:
+            finish()
+    clock.settle()
+    spent = clock.seconds
+    steps = [Step(tree, path, tokens, spent(t0, t1), spent(t1, passed), spent(t2, t3), spent(passed, t2))
+             for tree, path, tokens, t0, t1, passed, t2, t3 in timed]
+    return Generation(new, steps, reason, context.prompt_length, spent(began, filled))

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from .acceptance import exact_match
+from .clock import HostClock
 from .contract import Capture, Context, Drafter
 from .loop import Limits, decode
 from .sampling import Sampling
@@ -93,11 +94,14 @@ class TraceVerifier:
     """Verifies by looking the recorded tokens up."""
 
     trace: Trace
+    clock: HostClock = field(default_factory=HostClock)
+    passed: float = 0.0
 
     def first(self, context: Context) -> int:
         return self.trace.tokens[0]
 
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
+        self.passed = self.clock.mark()
         done = len(context.tokens) - context.prompt_length
         coming = self.trace.tokens[done: done + tree.depth + 1]
         return exact_match(tree, lambda node, path: coming[len(path)] if len(path) < len(coming) else None,

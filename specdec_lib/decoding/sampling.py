@@ -6,6 +6,7 @@ drafter that proposes tokens without probabilities.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -102,11 +103,12 @@ def most_likely(logits: torch.Tensor) -> list[int]:
     largest, tokens = logits.max(-1)  # NaN counts as largest
     found = torch.where(largest.isnan(), -1, tokens).tolist()
     if min(found) < 0:
-        raise _not_numbers()
+        raise not_numbers()
     return found
 
 
-def _not_numbers() -> FloatingPointError:
+def not_numbers() -> FloatingPointError:
+    """The error for logits from which no token can be chosen."""
     return FloatingPointError("the model's logits hold NaN, infinity or no possible token: weights may be damaged, or too "
                               "large for their type (try dtype='bfloat16' or 'float32'); no token can be chosen")
 
@@ -130,27 +132,36 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     FloatingPointError
         If a row holds NaN or +infinity, or nothing but -infinity.
     """
+    probabilities = unchecked_distribution(logits, sampling)
+    if bool(probabilities[..., 0].isnan().any()):  # one such number makes its whole row NaN
+        raise not_numbers()
+    return probabilities
+
+
+def unchecked_distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """:func:`distribution` without a look at the result: a row that is no distribution holds NaN.
+
+    On a GPU nothing is read back, so that the host need not wait for the device.
+    """
     scores = logits.double() / sampling.temperature
     vocabulary = scores.shape[-1]
     if 0 < sampling.top_k < vocabulary:
         kept, index = scores.topk(sampling.top_k, dim=-1)
         scores = torch.full_like(scores, -torch.inf).scatter_(-1, index, kept)
     probabilities = scores.softmax(-1)
-    if bool(probabilities[..., 0].isnan().any()):  # one such number makes its whole row NaN
-        raise _not_numbers()
     if sampling.top_p < 1.0:
         probabilities = _nucleus(probabilities, sampling.top_p)
     return probabilities
 
 
 def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    # The nucleus rarely has more than a few dozen tokens: look at the most likely ones before sorting all.
+    # The nucleus rarely has more than a few dozen tokens: on a CPU look at the most likely ones before sorting all.
     vocabulary = probabilities.shape[-1]
-    count = min(64, vocabulary)
+    count = vocabulary if probabilities.is_cuda else min(64, vocabulary)
     while True:
         best, index = probabilities.topk(count, dim=-1)
         before = best.cumsum(-1) - best
-        if count == vocabulary or bool((before[..., -1] + best[..., -1] >= top_p).all()):
+        if count == vocabulary or not bool((before[..., -1] + best[..., -1] < top_p).any()):
             break
         count = min(count * 16, vocabulary)
     best = torch.where(before < top_p, best, 0.0)
@@ -166,10 +177,46 @@ def invert_cdf(probabilities: torch.Tensor, uniform: float) -> int:
     uniform : float
         In [0, 1).
     """
+    return int(invert_cdfs(probabilities[None], [uniform])[0])
+
+
+def invert_cdfs(probabilities: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
+    """:func:`invert_cdf` of several rows at once; nothing is read back from the device.
+
+    Parameters
+    ----------
+    probabilities : float64 tensor, shape (n, vocabulary)
+    uniforms : sequence of float, length n
+
+    Returns
+    -------
+    int64 tensor, shape (n,)
+    """
     cumulative = probabilities.cumsum(-1)
+    at = torch.tensor(uniforms, dtype=cumulative.dtype)
+    if cumulative.is_cuda:
+        at = at.pin_memory().to(cumulative.device, non_blocking=True)
     # Rounding can leave the total below 1; scaling by it keeps the last token with any probability reachable.
-    token = int(torch.searchsorted(cumulative, uniform * float(cumulative[-1]), right=True))
-    return min(token, probabilities.shape[-1] - 1)
+    tokens = torch.searchsorted(cumulative, at[:, None] * cumulative[:, -1:], right=True)[:, 0]
+    return tokens.clamp_(max=probabilities.shape[-1] - 1)
+
+
+def choose_each(logits: torch.Tensor, sampling: Sampling, positions: Sequence[int]) -> list[int]:
+    """:func:`choose` for several rows, read back from the device at once.
+
+    Parameters
+    ----------
+    logits : float tensor, shape (n, vocabulary)
+    sampling : Sampling
+        Its temperature must be above 0.
+    positions : sequence of int, length n
+    """
+    rows = unchecked_distribution(logits, sampling)
+    tokens = invert_cdfs(rows, [sampling.uniform(position) for position in positions])
+    found = torch.where(rows[:, 0].isnan(), -1, tokens).tolist()
+    if min(found) < 0:
+        raise not_numbers()
+    return found
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, position: int) -> int:

@@ -7,6 +7,10 @@ from functools import cached_property
 from .tree import DraftTree
 
 
+#: Fields of a step that hold its times.
+PARTS = ("draft_seconds", "verify_seconds", "commit_seconds", "host_seconds")
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One target forward after the prefill.
@@ -19,8 +23,10 @@ class Step:
         Nodes of ``tree`` whose tokens were emitted.
     tokens : tuple of int
         Emitted tokens: those of the path, then at most one of the target's own.
-    draft_seconds, verify_seconds, commit_seconds : float
-        Time to propose; for the target's pass with acceptance; to move the cache. 0 in a replay, ``draft_seconds`` apart.
+    draft_seconds, verify_seconds, commit_seconds, host_seconds : float
+        Time to propose; for the target's pass; to move the cache; for what the host does in between, which is
+        acceptance and emission. The device's own times where it keeps them. Of a replay, ``draft_seconds`` alone means
+        something.
     """
 
     tree: DraftTree
@@ -29,6 +35,7 @@ class Step:
     draft_seconds: float
     verify_seconds: float
     commit_seconds: float
+    host_seconds: float = 0.0
 
     @property
     def drafted(self) -> int:
@@ -98,8 +105,8 @@ def metrics(runs: list[Generation]) -> dict[str, float]:
         ``discard_rate``, ``verification_rate``
             discarded draft tokens / N and S / N (SpecDec++, equation 2.2); for chains drafted + S = N + discarded,
             but for a run's last step, which may end in the middle of a draft.
-        ``seconds``, ``prefill_seconds``, ``draft_seconds``, ``verify_seconds``, ``commit_seconds``
-            wall clock; the prefill's is not in the other parts.
+        ``seconds``, ``prefill_seconds``, ``draft_seconds``, ``verify_seconds``, ``commit_seconds``, ``host_seconds``
+            the sum, and its parts; the prefill's is not in the other parts.
         ``ms_per_token``, ``ms_per_token_with_prefill``, ``tokens_per_second``, ``tokens_per_second_with_prefill``
             over N tokens and the steps' time, or over all tokens and all time.
         ``draft_ms_per_step``, ``draft_ms_per_token``
@@ -110,7 +117,7 @@ def metrics(runs: list[Generation]) -> dict[str, float]:
     total, calls = sum(len(run.tokens) for run in runs), len(steps)
     n = total - len(runs)
     accepted, drafted = sum(s.accepted for s in steps), sum(s.drafted for s in steps)
-    parts = {k: sum(getattr(s, k) for s in steps) for k in ("draft_seconds", "verify_seconds", "commit_seconds")}
+    parts = {k: sum(getattr(s, k) for s in steps) for k in PARTS}
     prefill, spent = sum(run.prefill_seconds for run in runs), sum(parts.values())
     return {
         "new_tokens": total, "calls": calls, "calls_with_prefill": calls + len(runs), "calls_with_draft": len(drafting),

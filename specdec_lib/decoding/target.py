@@ -3,64 +3,24 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import PreTrainedModel
 
+from . import attention
 from .attention_rows import AttentionRows
 from .cache import TreeCache
 from .contract import LAST, Capture
+from .kinds import UnsupportedModel, check_kind, decoder_config, vocabulary_size
+from .runtime import Runtime
 from .tree import EMPTY, DraftTree
 
 #: Positions of one prefill pass; bounds the memory of its mask and activations.
 PREFILL_CHUNK = 4096
 #: Room for a draft behind prompt and output before a buffer has to grow, in positions.
 DRAFT_ROOM = 65
-_SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 _CHECKED: weakref.WeakSet = weakref.WeakSet()
-
-
-class UnsupportedModel(ValueError):
-    """The model cannot be decoded by tree verification; the message says why."""
-
-
-def decoder_config(model: PreTrainedModel):
-    """The text decoder's configuration (that of the language part for a composite model)."""
-    return model.config.get_text_config(decoder=True)
-
-
-def soft_capped(config) -> bool:
-    """Whether attention scores are capped (Gemma 2), which SDPA cannot do and some releases of transformers leave out."""
-    return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
-
-
-def context_limit(model: PreTrainedModel) -> int | None:
-    """Longest sequence the model serves in tokens, None where it states none."""
-    return getattr(decoder_config(model), "max_position_embeddings", None)
-
-
-def exact_length(model: PreTrainedModel) -> int | None:
-    """Longest sequence within which every token attends to all before it, at positions that stay as they are.
-
-    That of a sliding window, or where a long-context rotary embedding changes over; None where there is neither.
-    """
-    config = decoder_config(model)
-    bounds = []
-    window = getattr(config, "sliding_window", None)
-    windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
-    if window and windowed and getattr(config, "use_sliding_window", True):
-        bounds.append(window)
-    rope = getattr(config, "rope_parameters", None) or {}
-    for entry in (rope, *(v for v in rope.values() if isinstance(v, dict))):
-        if entry.get("rope_type") == "longrope" and entry.get("original_max_position_embeddings"):
-            bounds.append(entry["original_max_position_embeddings"])
-    return min(bounds, default=None)
-
-
-def vocabulary_size(model: PreTrainedModel) -> int:
-    """Number of token ids the model embeds."""
-    return model.get_input_embeddings().weight.shape[0]
 
 
 class Target:
@@ -76,6 +36,13 @@ class Target:
         Hidden states and attention rows to keep.
     capacity : int, optional
         Positions the buffers hold at first; they grow by half when exceeded. ``longest`` and a draft by default.
+    runtime : Runtime, optional
+        Runs passes over drafts with buffers in place, whose capacity then holds; None runs them eagerly.
+
+    Attributes
+    ----------
+    rows : AttentionRows, optional
+        The reader of the captured heads.
 
     Raises
     ------
@@ -83,27 +50,36 @@ class Target:
         If tree verification would not compute what the model computes.
     """
 
-    def __init__(self, model: PreTrainedModel, longest: int, capture: Capture = Capture(), capacity: int | None = None):
-        _check_kind(model, longest)
+    def __init__(self, model: PreTrainedModel, longest: int, capture: Capture = Capture(), capacity: int | None = None,
+                 runtime: Runtime | None = None):
+        check_kind(model, longest)
         capacity = longest + DRAFT_ROOM if capacity is None else capacity
         self.model = model
         self.device = model.get_input_embeddings().weight.device
-        self.layers = decoder_config(model).num_hidden_layers
-        self.cache = TreeCache(self.layers, capacity)
+        config = decoder_config(model)
+        self.layers = config.num_hidden_layers
+        self.runtime, self.capture = runtime, capture
+        self._states: dict[int, torch.Tensor] = {} if runtime is None else runtime.take(self, capture, longest)
+        self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
+        capacity = self.cache.capacity
         self._additive = model.config._attn_implementation == "eager"
         self._keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._strip: torch.Tensor | None = None
         self._positions = torch.arange(capacity, device=self.device)
-        self._states: dict[int, torch.Tensor] = {}
         self._hooks: list = []
-        self._rows: AttentionRows | None = None
+        self.rows: AttentionRows | None = None
+        self._installed = False
         self._block: list[int] = []
         self._running = False
         try:
             for layer in dict.fromkeys(map(self._layer, capture.layers)):
                 self._hook_states(layer)
             if capture.heads:
-                self._rows = AttentionRows(model, capture.heads)
+                self.rows = AttentionRows(model, capture.heads)
+            shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+            if not self._additive and shared < config.num_attention_heads:
+                attention.install(model, self)
+                self._installed = True
         except BaseException:
             self.close()
             raise
@@ -115,12 +91,17 @@ class Target:
         self.close()
 
     def close(self) -> None:
-        """Take the hooks off the model."""
+        """Take the hooks off the model, and give the runtime back."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        if self._rows is not None:
-            self._rows.close()
+        if self.rows is not None:
+            self.rows.close()
+        if self._installed:
+            attention.uninstall(self.model, self)
+            self._installed = False
+        if self.runtime is not None:
+            self.runtime.give_back()
 
     @property
     def length(self) -> int:
@@ -139,10 +120,14 @@ class Target:
             chunk = tokens[start: start + PREFILL_CHUNK]
             width, length = len(chunk), self.cache.length
             self._reserve(width)
-            # From an empty cache the model's own causal path is right, and lets SDPA skip the mask.
-            mask = None if length == 0 else self._chain_mask(width)
-            logits = self._forward(chunk, self._positions[length: length + width], mask, last_only=True)
-            self._block = []
+            if length and self._fits(width):
+                logits = self.runtime.run(self, self.capture, chunk, None)
+            else:
+                # From an empty cache the model's own causal path is right, and lets SDPA skip the mask.
+                mask = None if length == 0 else self._chain_mask(width)
+                logits = self._eager(chunk, self._positions[length: length + width], mask, last_only=True)
+            # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.
+            self._block = list(range(width)) if self._fits(width) and length else []
             self._commit(range(width))
         return logits[-1]
 
@@ -162,7 +147,7 @@ class Target:
         """
         self._reserve(len(tokens))
         at = torch.as_tensor(positions, device=self.device)
-        logits = self._forward(tokens, at, self._as_mask(visible.to(self.device)), last_only=False)
+        logits = self._eager(tokens, at, self.as_mask(visible.to(self.device)), last_only=False)
         self._commit(range(len(tokens)))
         return logits
 
@@ -182,14 +167,16 @@ class Target:
         """
         width, length = len(tree) + 1, self.cache.length
         self._reserve(width)
+        if self._fits(width):
+            return self.runtime.run(self, self.capture, [root, *tree.tokens], tree)
         if tree.is_chain:
             mask, positions = self._chain_mask(width), self._positions[length: length + width]
         else:
             visible = torch.ones((width, length + width), dtype=torch.bool)
             visible[:, length:] = torch.from_numpy(tree.mask())
-            mask = self._as_mask(visible.to(self.device))
+            mask = self.as_mask(visible.to(self.device))
             positions = torch.tensor([0, *tree.depths], device=self.device) + length
-        return self._forward([root, *tree.tokens], positions, mask, last_only=False)
+        return self._eager([root, *tree.tokens], positions, mask, last_only=False)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the root and the nodes ``path`` of the tree last verified, and drop the others."""
@@ -210,7 +197,7 @@ class Target:
 
     def attention(self) -> torch.Tensor:
         """Captured heads' attention of the last committed position over all committed ones, shape (heads, length)."""
-        return self._rows.last(self._block, self.cache.length)
+        return self.rows.last(self._block, self.cache.length)
 
     def _commit(self, block: Sequence[int]) -> None:
         length, count = self.cache.length, len(block)
@@ -229,14 +216,21 @@ class Target:
                 larger[: self.cache.length] = states[: self.cache.length]
                 self._states[layer] = larger
 
-    def _as_mask(self, visible: torch.Tensor) -> torch.Tensor:
+    def as_mask(self, visible: torch.Tensor) -> torch.Tensor:
+        """What the model takes to attend to ``visible``, bool of shape (n, length)."""
         if self._additive:
             dtype = self.model.dtype
             visible = torch.zeros(visible.shape, dtype=dtype, device=self.device).masked_fill_(
                 ~visible, torch.finfo(dtype).min)
         return visible[None, None]
 
-    def _chain_mask(self, width: int) -> torch.Tensor:
+    def _fits(self, width: int) -> bool:
+        return self.runtime is not None and self.runtime.width_for(width) is not None
+
+    def _chain_mask(self, width: int) -> torch.Tensor | None:
+        # One token attends to everything; without a mask SDPA reads grouped keys as they are.
+        if width == 1:
+            return None
         # Row i of a chain sees columns 0 .. length + i. Every such mask is a window into one strip, whose row i is
         # true up to column capacity + i: no mask is built per step.
         capacity, length = self.cache.capacity, self.cache.length
@@ -244,16 +238,37 @@ class Target:
             rows = max(width, 32)
             self._strip = torch.ones((rows, capacity + rows), dtype=torch.bool, device=self.device).tril(capacity)
         window = self._strip[:width, capacity - length: capacity + width]
-        return self._as_mask(window) if self._additive else window[None, None]
+        return self.as_mask(window) if self._additive else window[None, None]
 
-    def _forward(self, tokens: Sequence[int], positions: torch.Tensor, mask: torch.Tensor | None, last_only: bool):
+    def _eager(self, tokens: Sequence[int], positions: torch.Tensor, mask: torch.Tensor | None, last_only: bool):
+        if self.runtime is not None:
+            self.runtime.passes["eager"] += 1
+        return self.forward(self.model, torch.tensor([tokens], device=self.device), positions, mask, last_only)
+
+    def forward(self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None,
+                last_only: bool) -> torch.Tensor:
+        """Run ``call``, the model or what stands for it, over the cache.
+
+        Parameters
+        ----------
+        call : callable
+        ids : int64 tensor, shape (1, n)
+        positions : int64 tensor, shape (n,)
+        mask : tensor, optional
+            Of :meth:`as_mask`.
+        last_only : bool
+            Only the last token's logits are needed.
+
+        Returns
+        -------
+        tensor, shape (n or 1, vocabulary)
+        """
         kwargs = {"logits_to_keep": 1} if last_only and self._keep else {}
-        ids = torch.tensor([tokens], device=self.device)
-        if self._rows is not None:
-            self._rows.begin(mask, last_only)
+        if self.rows is not None:
+            self.rows.begin(mask, last_only)
         self._running = True
-        out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
-                         use_cache=True, return_dict=True, **kwargs)
+        out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
+                   use_cache=True, return_dict=True, **kwargs)
         self._running = False
         return out.logits[0]
 
@@ -271,8 +286,11 @@ class Target:
                 return
             if layer not in self._states:
                 self._states[layer] = states.new_empty((self.cache.capacity, states.shape[-1]))
-            start = self.cache.length
-            self._states[layer][start: start + states.shape[1]] = states[0]
+            if self.cache.slots is not None:
+                self._states[layer].index_copy_(0, self.cache.slots, states[0])
+            else:
+                start = self.cache.length
+                self._states[layer][start: start + states.shape[1]] = states[0]
 
         if layer == self.layers:
             base = getattr(self.model, self.model.base_model_prefix)
@@ -300,32 +318,6 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
                            "states and attention rows cannot be captured; use a drafter that needs neither")
 
 
-def _check_kind(model: PreTrainedModel, longest: int) -> None:
-    name, config = type(model).__name__, decoder_config(model)
-    if model.config.is_encoder_decoder:
-        raise UnsupportedModel(f"{name} is an encoder-decoder model; expected a decoder-only causal language model")
-    if model.training:
-        raise UnsupportedModel(f"{name} is in training mode, where dropout changes the output; call model.eval() first")
-    odd = sorted(set(getattr(config, "layer_types", None) or []) - _SERVED_LAYER_TYPES)
-    if odd:
-        raise UnsupportedModel(f"{name} has layers of type {', '.join(odd)}; tree verification needs attention over the "
-                               f"whole context ({' or '.join(sorted(_SERVED_LAYER_TYPES))})")
-    if model.config._attn_implementation not in ("sdpa", "eager"):
-        raise UnsupportedModel(f"{name} uses attn_implementation={model.config._attn_implementation!r}, which takes no tree "
-                               "mask; load it with attn_implementation='sdpa' (or 'eager')")
-    if model.config._attn_implementation == "sdpa" and soft_capped(model.config):
-        raise UnsupportedModel(f"{name} caps its attention scores, which SDPA does not do; load it with "
-                               "attn_implementation='eager', as specdec_lib.load_model does")
-    if model.config.model_type == "bloom" or any(
-            getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))):
-        raise UnsupportedModel(f"{name} has ALiBi position biases, which follow the place in the block and not the path "
-                               "in the tree; choose a model with rotary or learned positions")
-    bound = exact_length(model)
-    if bound is not None and longest > bound:
-        raise UnsupportedModel(f"{name} attends to the last {bound} tokens only, or changes its positions after so many, but "
-                               f"prompt and output may take {longest}; shorten them to fit")
-
-
 @torch.inference_mode()
 def check_model(model: PreTrainedModel) -> None:
     """See once per model that verifying a tree computes what the model computes on each path alone.
@@ -339,7 +331,7 @@ def check_model(model: PreTrainedModel) -> None:
     """
     if model in _CHECKED:
         return
-    _check_kind(model, 12)
+    check_kind(model, 12)
     vocabulary = vocabulary_size(model)
     prompt = [(7 * i + 3) % vocabulary for i in range(5)]
     root, a, b, c, d, e = ((11 * i + 5) % vocabulary for i in range(6))

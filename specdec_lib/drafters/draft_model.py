@@ -8,15 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture, Context
+from ..decoding.runtime import Runtime
 from ..decoding.sampling import DRAFT, distribution, invert_cdf, most_likely
-from ..decoding.target import (
-    Target,
-    check_model,
-    context_limit,
-    decoder_config,
-    exact_length,
-    vocabulary_size,
-)
+from ..decoding.kinds import context_limit, decoder_config, exact_length, vocabulary_size
+from ..decoding.target import Target, check_model
 from ..decoding.tree import EMPTY, DraftTree
 from ..heads.acceptance import AcceptanceHead
 from .stopping import FixedLength, Round, StoppingRule
@@ -40,6 +35,8 @@ class AdaptiveDraftModel:
         Tokens drafted at least and at most, where the limits of the generation allow.
     head : AcceptanceHead, optional
         Of this model; for rules that need the acceptance.
+    runtime : Runtime, optional
+        How this model's passes are run; eagerly without one. Past its capacity nothing is drafted.
 
     Raises
     ------
@@ -60,6 +57,7 @@ class AdaptiveDraftModel:
         min_tokens: int = 1,
         max_tokens: int = 20,
         head: AcceptanceHead | None = None,
+        runtime: Runtime | None = None,
     ):
         for name, value, least in (("min_tokens", min_tokens, 0), ("max_tokens", max_tokens, 1)):
             if not isinstance(value, int) or value < least:
@@ -85,7 +83,7 @@ class AdaptiveDraftModel:
             self._score = head.scorer(model.device)
             self._needs |= {"confidence"} if head.sees_confidence else set()
             own = Capture(layers=(decoder_config(model).num_hidden_layers,))
-        self.model, self.rule, self.head = model, rule, head
+        self.model, self.rule, self.head, self.runtime = model, rule, head, runtime
         self.min_tokens, self.max_tokens = min_tokens, max_tokens
         self._own = own
         self._target: Target | None = None
@@ -107,15 +105,21 @@ class AdaptiveDraftModel:
                 f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one "
                 "tokenizer"
             )
-        if self._target is not None:
-            self._target.close()
-        self._target = Target(self.model, 0, self._own, capacity=len(context.tokens) + 256)
+        self.finish()
+        self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None
         # Past its own context or window the draft model is silent: the target goes on alone.
+        room = self.runtime.capacity if self.runtime is not None else None
         self._longest = min(
-            (n for n in (context_limit(self.model), exact_length(self.model)) if n), default=sys.maxsize
+            (n for n in (context_limit(self.model), exact_length(self.model), room) if n), default=sys.maxsize
         )
         self.rule.start()
+
+    def finish(self) -> None:
+        """Give the draft model and its runtime back."""
+        if self._target is not None:
+            self._target.close()
+            self._target = None
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         self._tell(context.tokens)
@@ -206,6 +210,8 @@ class DraftModel(AdaptiveDraftModel):
         The draft model.
     num_tokens : int
         Tokens drafted (K).
+    runtime : Runtime, optional
+        How this model's passes are run; eagerly without one.
 
     Raises
     ------
@@ -213,8 +219,8 @@ class DraftModel(AdaptiveDraftModel):
         If ``num_tokens`` is below 1; at the start of a generation, if the target's vocabulary differs.
     """
 
-    def __init__(self, model: PreTrainedModel, num_tokens: int = 4):
-        super().__init__(model, FixedLength(num_tokens), max_tokens=num_tokens)
+    def __init__(self, model: PreTrainedModel, num_tokens: int = 4, runtime: Runtime | None = None):
+        super().__init__(model, FixedLength(num_tokens), max_tokens=num_tokens, runtime=runtime)
         self.num_tokens = num_tokens
 
     def __repr__(self) -> str:

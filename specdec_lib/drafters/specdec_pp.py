@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
+from ..decoding.runtime import Runtime
 from ..heads.acceptance import AcceptanceHead
 from .draft_model import AdaptiveDraftModel
 from .stopping import PredictedRejection
@@ -26,6 +27,8 @@ class SpecDecPP(AdaptiveDraftModel):
         False: stop by Algorithm 2 and section 3.1, where the token drawn last is submitted without having
         been judged. True: by the text of section 3.2, which judges it too and takes one more pass of the
         draft model for that.
+    runtime : Runtime, optional
+        How the draft model's passes are run; eagerly without one.
 
     Raises
     ------
@@ -55,8 +58,10 @@ class SpecDecPP(AdaptiveDraftModel):
         min_tokens: int = 2,
         max_tokens: int = 20,
         check_newest: bool = False,
+        runtime: Runtime | None = None,
     ):
-        super().__init__(model, PredictedRejection(threshold, check_newest), min_tokens, max_tokens, head)
+        rule = PredictedRejection(threshold, check_newest)
+        super().__init__(model, rule, min_tokens, max_tokens, head, runtime)
         self.threshold = threshold
 
     def __repr__(self) -> str:

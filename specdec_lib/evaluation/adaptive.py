@@ -18,7 +18,8 @@ from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture
 from ..decoding.replay import Trace
-from ..decoding.target import Target, context_limit, decoder_config, exact_length
+from ..decoding.kinds import context_limit, decoder_config, exact_length
+from ..decoding.target import Target
 from ..drafters.stopping import Round, StoppingRule
 from ..heads.acceptance import AcceptanceHead, Examples
 

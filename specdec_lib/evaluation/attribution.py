@@ -19,7 +19,8 @@ from ..decoding.loop import Limits
 from ..decoding.replay import Trace, replay
 from ..decoding.sampling import Sampling
 from ..decoding.steps import Generation
-from ..decoding.target import Target, context_limit, vocabulary_size
+from ..decoding.kinds import context_limit, vocabulary_size
+from ..decoding.target import Target
 from ..decoding.tree import DraftTree
 from .alignment import Alignment
 

@@ -21,7 +21,8 @@ from .. import paths
 PAPERS = ("rest", "dresd", "pld_plus", "specdec_pp")
 HOLDS, PARTLY, FAILS, UNTESTABLE = "holds", "holds in part", "does not hold here", "not testable here"
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq}
-_FIELDS = {"id", "paper", "where", "claim", "published", "notebook", "ours", "rule", "test", "why", "untestable"}
+_FIELDS = {"id", "paper", "where", "claim", "published", "notebook", "ours", "rule", "test", "why", "untestable",
+           "behaviour", "shape"}
 _COLUMNS = ("id", "where", "setting", "method", "quantity", "value", "spread", "unit", "note")
 
 Operand = float | str | tuple[float, str]
@@ -56,7 +57,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of the ledger; the fields are those of ``data/claims.yml``."""
+    """A row of the ledger; the fields are those of ``data/claims.yml``.
+
+    ``behaviour`` and ``shape`` are given where the text or the times that decide are not those of the models
+    that the notebook runs."""
 
     id: str
     paper: str
@@ -69,6 +73,8 @@ class Claim:
     test: tuple[Condition, ...] = ()
     why: str = ""
     untestable: str = ""
+    behaviour: str = ""
+    shape: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,7 +137,7 @@ def _claim(raw: Any, position: int) -> Claim:
         raise ClaimError(f"{row}: expected a notebook and a rule in words beside its conditions")
     return Claim(raw["id"], raw["paper"], raw["where"], raw["claim"].strip(), (raw.get("rule") or "").strip(),
                  tuple(raw.get("published") or ()), notebook, tuple(raw.get("ours") or ()), test,
-                 (raw.get("why") or "").strip(), untestable.strip())
+                 (raw.get("why") or "").strip(), untestable.strip(), raw.get("behaviour") or "", raw.get("shape") or "")
 
 
 def load_claims(path: str | Path | None = None) -> list[Claim]:

@@ -47,7 +47,7 @@ class ForwardTimes(NamedTuple):
     draft, target : float
         The draft model over one token; the target over one token.
     verify : float
-        The target over a draft and the token before it, acceptance included.
+        The target over a draft and the token before it.
     """
 
     draft: float
@@ -103,7 +103,7 @@ def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def seconds_by_width(runs: Runs) -> dict[int, float]:
-    """Median time of a target forward, acceptance included, by the tokens it runs over.
+    """Median time of a target forward by the tokens it runs over.
 
     These are the draft and the token before it.
     """

@@ -16,7 +16,8 @@ from ..decoding.generate import end_tokens, generate
 from ..decoding.loop import Limits
 from ..decoding.replay import Trace
 from ..decoding.sampling import Sampling
-from ..decoding.target import Target, context_limit, decoder_config, vocabulary_size
+from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
+from ..decoding.target import Target
 from ..drafters import PromptLookup
 from ..heads.acceptance import AcceptanceHead, Examples
 from ..heads.acceptance_data import Response, examples, label

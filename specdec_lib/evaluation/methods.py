@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..datastores import SuffixIndex
 from ..decoding.contract import Drafter
-from ..decoding.target import decoder_config
+from ..decoding.kinds import decoder_config
 from ..drafters import (
     AdaptiveDraftModel,
     DraftModel,

@@ -22,6 +22,7 @@ from transformers.utils import logging
 from ..decoding.contract import Capture, Context, Drafter
 from ..decoding.generate import check_tokenizer, generate, record
 from ..decoding.replay import Trace, replay
+from ..decoding.runtime import Runtime
 from ..decoding.sampling import Sampling
 from ..decoding.steps import Generation
 from ..decoding.tree import DraftTree
@@ -182,18 +183,19 @@ def record_prompts(
     sampling: Sampling | None = None,
     max_new_tokens: int = 128,
     capture: Capture = Capture(),
+    runtime: Runtime | None = None,
 ) -> list[Recording]:
     """Decode every turn of every prompt plainly and keep it.
 
     Parameters
     ----------
     model, tokenizer, prompts
-    sampling, max_new_tokens, capture
+    sampling, max_new_tokens, capture, runtime
         As for :func:`specdec_lib.record`.
     """
 
     def answer(ids: list[int]) -> Trace:
-        return record(model, ids, sampling, max_new_tokens, capture=capture)
+        return record(model, ids, sampling, max_new_tokens, capture=capture, runtime=runtime)
 
     return [
         Recording(prompt, turn, trace)
@@ -203,15 +205,26 @@ def record_prompts(
 
 
 def run_again(
-    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    drafter: Drafter | None,
+    runtime: Runtime | None = None,
 ) -> list[Generation]:
     """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling."""
-    return [_run(model, recording.trace, drafter) for recording in recordings]
+    return [_run(model, recording.trace, drafter, runtime) for recording in recordings]
 
 
-def _run(model: PreTrainedModel, trace: Trace, drafter: Drafter | None) -> Generation:
+def _run(
+    model: PreTrainedModel, trace: Trace, drafter: Drafter | None, runtime: Runtime | None = None
+) -> Generation:
     return generate(
-        model, trace.prompt, drafter, trace.sampling, trace.limits.max_new_tokens, sorted(trace.limits.eos)
+        model,
+        trace.prompt,
+        drafter,
+        trace.sampling,
+        trace.limits.max_new_tokens,
+        sorted(trace.limits.eos),
+        runtime=runtime,
     )
 
 
@@ -279,6 +292,7 @@ def time_methods(
     recordings: Sequence[Recording],
     drafters: Mapping[str, Drafter | None],
     repeats: int,
+    runtime: Runtime | None = None,
 ) -> dict[str, list[list[Generation]]]:
     """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
 
@@ -290,6 +304,8 @@ def time_methods(
     drafters : mapping
         Drafter by method, None for plain decoding.
     repeats : int
+    runtime : Runtime, optional
+        How the model's passes are run.
 
     Returns
     -------
@@ -298,13 +314,13 @@ def time_methods(
     """
     runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
     for drafter in drafters.values():
-        _run(model, recordings[0].trace, drafter)
+        _run(model, recordings[0].trace, drafter, runtime)
     names = list(drafters)
     for repeat in range(repeats):
         for i, recording in enumerate(recordings):
             first = (i + repeat) % len(names)
             for name in names[first:] + names[:first]:
-                runs[name][repeat].append(_run(model, recording.trace, drafters[name]))
+                runs[name][repeat].append(_run(model, recording.trace, drafters[name], runtime))
     return runs
 
 

@@ -23,7 +23,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..datastores.compiled import compiled
-from ..decoding.target import decoder_config
+from ..decoding.kinds import decoder_config
 from ..models.fingerprint import fingerprint
 
 FORMAT = 1

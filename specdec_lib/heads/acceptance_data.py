@@ -24,7 +24,8 @@ from transformers import PreTrainedModel
 from ..decoding.contract import Capture, Drafter
 from ..decoding.generate import generate
 from ..decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from ..decoding.target import Target, decoder_config
+from ..decoding.kinds import decoder_config
+from ..decoding.target import Target
 from ..models.fingerprint import fingerprint
 from .acceptance import Examples
 

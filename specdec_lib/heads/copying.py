@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ..decoding.target import UnsupportedModel, decoder_blocks, decoder_config
+from ..decoding.kinds import UnsupportedModel, decoder_config
+from ..decoding.target import decoder_blocks
 
 
 def _weights(block: torch.nn.Module, name: str) -> tuple[torch.Tensor, torch.Tensor]:

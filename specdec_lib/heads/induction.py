@@ -20,7 +20,8 @@ from transformers import PreTrainedModel
 from ..decoding.contract import Capture
 from ..decoding.generate import as_token_list, end_tokens
 from ..decoding.sampling import Sampling, choose
-from ..decoding.target import Target, check_model, decoder_config, vocabulary_size
+from ..decoding.kinds import decoder_config, vocabulary_size
+from ..decoding.target import Target, check_model
 from ..models.fingerprint import fingerprint
 
 FORMAT = 1

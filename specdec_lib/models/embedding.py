@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..datastores.states import States, write_states
 from ..datastores.tokens import TokenStore
-from ..decoding.target import context_limit, decoder_config, vocabulary_size
+from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
 from .fingerprint import fingerprint
 
 COMPUTES = ("model", "bfloat16")

@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 from specdec_lib import generate, load_model, paths
 from specdec_lib.decoding.contract import Capture, Context
 from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.steps import PARTS
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden
@@ -166,7 +167,7 @@ def loop_overhead(rounds: int) -> list[dict]:
     middle = len(prompt) + new // 2
     for _ in tqdm(range(rounds), desc="loop overhead", leave=False):
         run = generate(model, prompt, _SameDraft(), max_new_tokens=new, eos_token_id=[])
-        spent = [1e3 * (s.draft_seconds + s.verify_seconds + s.commit_seconds) for s in run.steps]
+        spent = [1e3 * sum(getattr(s, part) for part in PARTS) for s in run.steps]
         ours.append(float(np.median(spent)) - _bare_forward(model, middle, 60))
         # transformers has no clock per step: the difference of a long and a short run leaves out what comes once.
         times = []

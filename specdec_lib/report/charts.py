@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
-PARTS = {"draft": "#e69f00", "verify": "#7f7f7f", "commit": "#0072b2"}
+PARTS = {"draft": "#e69f00", "verify": "#7f7f7f", "commit": "#0072b2", "host": "#56b4e9"}
 """Parts of a step's time and their colours."""
 
 _HATCHES = ("", "////", "....", "xxxx")

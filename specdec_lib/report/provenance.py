@@ -97,7 +97,23 @@ def machine() -> dict[str, str]:
     }
     if torch.cuda.is_available():
         facts["CUDA"] = str(torch.version.cuda)
+        facts["driver"] = driver_version()
     return facts
+
+
+def driver_version() -> str:
+    """Return the version of the NVIDIA driver as ``nvidia-smi`` gives it, ``unknown`` without it."""
+    try:
+        told = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return told.stdout.split("\n")[0].strip() or "unknown"
 
 
 def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -13,9 +13,15 @@ import torch
 
 from specdec_lib import DraftTree, Sampling, generate
 from specdec_lib.decoding import acceptance, loop
-from specdec_lib.decoding.acceptance import acceptance_probability, exact_match, rejection, residual
+from specdec_lib.decoding.acceptance import (
+    acceptance_probability,
+    exact_match,
+    rejection,
+    rejection_at_once,
+    residual,
+)
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.sampling import DRAFT, distribution, invert_cdf
+from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
 from tests.chaos import head_of
 from tests.families import build, perturbed
@@ -276,3 +282,31 @@ def test_a_tree_keeps_the_target_distribution_end_to_end(pair, exact):
     counts, accepted = emitted(pair[0], Bush(), 1200)
     assert set(accepted) == {1, 2}
     assert surprise(counts, exact) < RIGHT
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_outcomes_computed_at_once_are_those_of_the_walk(seed):
+    generator = torch.Generator().manual_seed(seed)
+    count = seed % 5
+    logits = 2 * torch.randn((count + 1, 9), generator=generator)
+    sampling = Sampling(0.8, top_p=(1.0, 0.7)[seed % 2], top_k=(0, 5)[seed % 3 == 0], seed=seed)
+    q = distribution(logits[:count] + torch.randn((count, 9), generator=generator), sampling)
+    drafted = [invert_cdf(q[i], sampling.uniform(i, DRAFT)) for i in range(count)]
+    tree = DraftTree.chain(drafted, q)
+    p = distribution(logits, sampling)
+    stop = drafted[-1:] if seed % 4 == 0 else ()
+    walked = rejection(tree, lambda node, before: p[node + 1], sampling, 11, stop)
+    assert rejection_at_once(tree, p, sampling, 11, stop) == walked
+    one_by_one = [choose(row, sampling, 11 + i) for i, row in enumerate(logits)]
+    assert choose_each(logits, sampling, range(11, 12 + count)) == one_by_one
+
+
+def test_broken_logits_are_found_where_the_walk_meets_them_at_once_too():
+    p = torch.full((3, 4), 0.25, dtype=torch.float64)
+    tree, sampling = DraftTree.chain([1, 2], p[:2]), Sampling(1.0)
+    p[2] = torch.nan
+    with pytest.raises(FloatingPointError, match="NaN"):
+        rejection_at_once(tree, p, sampling, 0, ())
+    assert rejection_at_once(tree, p, sampling, 0, (2,)) == ([0, 1], None), "nothing is drawn after an end"
+    with pytest.raises(FloatingPointError, match="NaN"):
+        choose_each(torch.tensor([[1.0, 2.0], [torch.nan, 0.0]]), sampling, [0, 1])

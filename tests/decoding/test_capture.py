@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
 import torch
 
 from specdec_lib import Capture, DraftTree, UnsupportedModel, generate, record
+from specdec_lib.decoding import attention
 from specdec_lib.decoding.contract import LAST
 from specdec_lib.decoding.target import Target
 from tests.chaos import Chaos
@@ -191,3 +193,18 @@ def test_a_target_keeps_its_states_and_rows_while_the_model_serves_another(llama
         llama(torch.tensor([prompt(3, 15)]), use_cache=False)
         assert torch.equal(one.hidden(1), states)
         assert torch.equal(one.attention(), rows)
+
+
+def test_a_model_has_its_own_attention_again_when_the_last_target_is_closed_or_gone():
+    model = build("llama-gqa")
+    first, second = Target(model, 20), Target(model, 20, Capture(heads=((0, 1),)))
+    assert model.config._attn_implementation == attention.NAME
+    first.close()
+    assert model.config._attn_implementation == attention.NAME
+    second.close()
+    assert model.config._attn_implementation == "sdpa"
+    third = Target(model, 20)
+    assert model.config._attn_implementation == attention.NAME
+    del third
+    gc.collect()
+    assert model.config._attn_implementation == "sdpa"

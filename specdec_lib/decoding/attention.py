@@ -1,0 +1,79 @@
+"""The attention function that targets run under SDPA: grouped keys are not copied, chosen heads can be read."""
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "specdec_sdpa"
+_USERS: weakref.WeakKeyDictionary[PreTrainedModel, weakref.WeakSet] = weakref.WeakKeyDictionary()
+
+
+def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor,
+                      scaling: float | None) -> torch.Tensor:
+    """Attention of grouped queries under a mask, the queries of a group as more rows of one head.
+
+    Transformers copies the keys and values once for each query head of a group as soon as a mask is given. A row of
+    queries attends for itself alone, so the heads that share keys can be stacked instead.
+
+    Parameters
+    ----------
+    query : tensor, shape (1, heads, n, d)
+    key, value : tensor, shape (1, key heads, length, d)
+    mask : bool or float tensor, shape (1, 1, n, length)
+    scaling : float, optional
+        Factor of the scores; 1 / sqrt(d) by default.
+
+    Returns
+    -------
+    tensor, shape (1, n, heads, d)
+    """
+    _, heads, width, size = query.shape
+    shared = key.shape[1]
+    groups = heads // shared
+    rows = query.reshape(1, shared, groups * width, size)
+    seen = mask.expand(1, groups, width, mask.shape[-1]).reshape(1, 1, groups * width, mask.shape[-1])
+    out = scaled_dot_product_attention(rows, key, value, attn_mask=seen, scale=scaling)
+    return out.reshape(1, heads, width, value.shape[-1]).transpose(1, 2).contiguous()
+
+
+def _attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
+    request = getattr(module, "_specdec_rows", None)
+    if request is not None:
+        request(query, key, scaling)
+    plain = kwargs.get("position_bias") is None and kwargs.get("softcap") is None and not kwargs.get("dropout")
+    if (plain and attention_mask is not None and attention_mask.shape[1] == 1 and query.shape[0] == 1
+            and query.shape[1] > key.shape[1] and query.shape[2] > 1):
+        return grouped_attention(query, key, value, attention_mask[..., : key.shape[2]], scaling), None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def install(model: PreTrainedModel, user: object) -> None:
+    """Let a model that uses SDPA run this module's function for ``user``, until :func:`uninstall` or its end."""
+    if model.config._attn_implementation != NAME:
+        model.set_attn_implementation(NAME)
+    users = _USERS.setdefault(model, weakref.WeakSet())
+    if user not in users:
+        users.add(user)
+        weakref.finalize(user, _restore, weakref.ref(model)).atexit = False
+
+
+def uninstall(model: PreTrainedModel, user: object) -> None:
+    """Take back :func:`install`; with the last user gone the model has its own attention again."""
+    _USERS[model].discard(user)
+    _restore(weakref.ref(model))
+
+
+def _restore(model: weakref.ref[PreTrainedModel]) -> None:
+    model = model()
+    # A set of weak references may still count one that is just gone; going through it finds those that are there.
+    if model is not None and not list(_USERS.get(model, ())) and model.config._attn_implementation == NAME:
+        model.set_attn_implementation("sdpa")

@@ -1,0 +1,60 @@
+"""Clocks of the decoding loop: the host's, and the device's own events."""
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import torch
+
+
+class Clock(Protocol):
+    """Marks moments, and tells later how far apart they were."""
+
+    def mark(self) -> Any:
+        """This moment."""
+
+    def settle(self) -> None:
+        """Wait until every moment marked has come."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds between two moments; after :meth:`settle`."""
+
+
+class HostClock:
+    """Wall clock: right where a call returns when its work is done."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def settle(self) -> None:
+        pass
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+
+class DeviceClock:
+    """Events in the queue of a GPU, which works on while the host goes ahead; marking one waits for nothing.
+
+    An event's time is when the device has done all that was queued before it, so idle time counts to the part of the
+    loop that kept the device waiting.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        return 1e-3 * start.elapsed_time(end)
+
+
+def clock_of(device: torch.device) -> Clock:
+    """The clock that tells a device's work apart from the host's."""
+    return DeviceClock(device) if device.type == "cuda" else HostClock()

@@ -1,0 +1,245 @@
+"""Passes of a few fixed widths over buffers that stay in place: as they are, compiled, or as CUDA graphs.
+
+A pass over a draft is padded to the next of these widths. Nothing of it then depends on the step but the contents of
+its input buffers, so that a pass can be recorded once for each width and replayed. Plain eager passes, which need
+none of this, are what a target runs without a runtime.
+"""
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from .cache import TreeCache
+from .contract import Capture
+from .tree import DraftTree
+
+if TYPE_CHECKING:
+    from .target import Target
+
+#: Widths of a pass in tokens, the last emitted one included.
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+MODES = ("auto", "static", "compiled", "graph")
+
+
+@dataclass
+class _Inputs:
+    """What differs between two passes of one width: filled on the host, copied in one go.
+
+    ``line`` holds the tokens, their depths below the root and the committed length; ``tree`` which entry of the
+    block attends to which. ``values`` and ``seen`` are the same memory as ``host`` and ``host_tree``.
+    """
+
+    host: torch.Tensor
+    values: np.ndarray
+    line: torch.Tensor
+    host_tree: torch.Tensor
+    seen: np.ndarray
+    tree: torch.Tensor
+    chain: torch.Tensor
+    holds_tree: bool = True
+
+
+@dataclass
+class _Recorded:
+    """A CUDA graph and where it leaves what it computes."""
+
+    graph: torch.cuda.CUDAGraph
+    logits: torch.Tensor
+    rows: list[torch.Tensor]
+
+
+@dataclass
+class _Kept:
+    """Buffers of the hidden states of one capture, and the graphs that write into them."""
+
+    states: dict[int, torch.Tensor] = field(default_factory=dict)
+    recorded: dict[int, _Recorded] = field(default_factory=dict)
+
+
+class Runtime:
+    """How the passes of one model are run; made once and used by many generations, one at a time.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        On one device.
+    capacity : int
+        Longest sequence in tokens, prompt and output together; every pass attends over so many slots.
+    mode : {"auto", "static", "compiled", "graph"}
+        ``"static"`` runs the model as it is; ``"compiled"`` through ``torch.compile``, for drafters that need no
+        hidden states or attention rows; ``"graph"`` replays CUDA graphs. ``"auto"`` is ``"graph"`` on a GPU and
+        ``"static"`` elsewhere.
+    widths : sequence of int
+        Ascending. A draft that is wider than the last of them is verified by an eager pass over the same cache.
+
+    Attributes
+    ----------
+    passes : Counter
+        Passes run by width, and eager ones, the prompts' among them, under ``"eager"``.
+
+    Raises
+    ------
+    ValueError
+        If the mode is unknown or needs a GPU, the widths do not ascend from 1 up, the capacity is below 1, or the
+        model lies on several devices.
+    """
+
+    def __init__(self, model: PreTrainedModel, capacity: int, mode: str = "auto", widths: Sequence[int] = WIDTHS):
+        devices = {parameter.device for parameter in model.parameters()}
+        if len(devices) > 1:
+            raise ValueError(f"the model lies on {sorted(map(str, devices))}; a runtime with buffers in place needs it on one "
+                             "device: leave the runtime out, or load the model without device_map")
+        self.device = model.get_input_embeddings().weight.device
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+        if mode == "auto":
+            mode = "graph" if self.device.type == "cuda" else "static"
+        if mode == "graph" and self.device.type != "cuda":
+            raise ValueError(f"mode is 'graph', but the model is on {self.device}; CUDA graphs need a GPU: use 'static'")
+        widths = tuple(widths)
+        if not widths or widths[0] < 1 or list(widths) != sorted(set(widths)):
+            raise ValueError(f"widths are {widths}; expected whole numbers from 1 up, each once, ascending")
+        if not isinstance(capacity, int) or capacity < 1:
+            raise ValueError(f"capacity is {capacity!r}; expected a whole number of tokens, 1 or more")
+        self.model, self.capacity, self.mode, self.widths = model, capacity, mode, widths
+        config = model.config.get_text_config(decoder=True)
+        # Kernels want rows of masks that begin at multiples of 8.
+        slots = -(-(capacity + widths[-1]) // 8) * 8
+        self.cache = TreeCache(config.num_hidden_layers, slots, static=True)
+        self.passes: Counter[int | str] = Counter()
+        self._last_position = (getattr(config, "max_position_embeddings", None) or slots) - 1
+        self._columns = torch.arange(slots, device=self.device)
+        self._inputs = {width: self._buffers(width) for width in widths}
+        self._kept: dict[Capture, _Kept] = {}
+        self._pool = torch.cuda.graph_pool_handle() if mode == "graph" else None
+        self._call = torch.compile(model, dynamic=False) if mode == "compiled" else model
+        self._holder: weakref.ref | None = None
+
+    def __repr__(self) -> str:
+        return f"Runtime({type(self.model).__name__}, {self.mode}, capacity={self.capacity}, widths={self.widths})"
+
+    def take(self, target: Target, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
+        """Give the buffers to a target until :meth:`give_back`, emptied; the hidden states' buffers are returned.
+
+        Raises
+        ------
+        ValueError
+            If the target's model is another one, its sequence too long, or the mode cannot capture.
+        RuntimeError
+            If another target holds the buffers.
+        """
+        if target.model is not self.model:
+            raise ValueError("the runtime was made for another model; make one for this model")
+        if longest > self.capacity:
+            raise ValueError(f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make it "
+                             "with a larger capacity")
+        if self.mode == "compiled" and capture != Capture():
+            raise ValueError("mode 'compiled' captures no hidden states and attention rows, which the drafter needs; use "
+                             "'static' or 'graph'")
+        if self._holder is not None and self._holder() is not None:
+            raise RuntimeError("the runtime is in use by another generation; a draft model that is the target itself "
+                               "needs a runtime of its own")
+        self._holder = weakref.ref(target)
+        self.cache.length = 0
+        return self._kept.setdefault(capture, _Kept()).states
+
+    def give_back(self) -> None:
+        """Let another target have the buffers."""
+        self._holder = None
+
+    def width_for(self, count: int) -> int | None:
+        """The width a pass over ``count`` tokens is padded to; None where none is wide enough."""
+        return next((width for width in self.widths if width >= count), None)
+
+    def run(self, target: Target, capture: Capture, tokens: Sequence[int], tree: DraftTree | None) -> torch.Tensor:
+        """One pass over a block behind the committed positions.
+
+        Parameters
+        ----------
+        target : Target
+            The holder of the buffers.
+        capture : Capture
+            The one it came with.
+        tokens : sequence of int
+            At most as many as the widest width.
+        tree : DraftTree, optional
+            What the tokens after the first form; None for a chain.
+
+        Returns
+        -------
+        tensor, shape (len(tokens), vocabulary)
+            Overwritten by the next pass.
+        """
+        width = self.width_for(len(tokens))
+        self._fill(width, tokens, tree)
+        self.passes[width] += 1
+        if self.mode != "graph":
+            return self._pass(width, target)[: len(tokens)]
+        recorded = self._kept[capture].recorded
+        if width not in recorded:
+            recorded[width] = self._record(width, target)
+        found = recorded[width]
+        found.graph.replay()
+        if target.rows is not None:
+            target.rows.take(found.rows)
+        return found.logits[: len(tokens)]
+
+    def _buffers(self, width: int) -> _Inputs:
+        pinned = self.device.type == "cuda"
+        host = torch.zeros(2 * width + 1, dtype=torch.long, pin_memory=pinned)
+        tree = torch.ones((width, width), dtype=torch.bool, pin_memory=pinned)
+        chain = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
+        return _Inputs(host, host.numpy(), host.to(self.device, copy=True), tree, tree.numpy(), chain.clone(), chain)
+
+    def _fill(self, width: int, tokens: Sequence[int], tree: DraftTree | None) -> None:
+        inputs, count = self._inputs[width], len(tokens)
+        bushy = tree is not None and not tree.is_chain
+        # Padding continues the chain, or stands alone beside a tree: nothing attends to it.
+        depths = [0, *tree.depths, *[0] * (width - count)] if bushy else range(width)
+        inputs.values[:] = [*tokens, *[0] * (width - count), *depths, self.cache.length]
+        inputs.line.copy_(inputs.host, non_blocking=True)
+        if bushy:
+            seen = inputs.seen
+            seen[:] = False
+            seen[range(width), range(width)] = True
+            seen[:count, :count] = tree.mask()
+            inputs.tree.copy_(inputs.host_tree, non_blocking=True)
+        elif inputs.holds_tree:
+            inputs.tree.copy_(inputs.chain)
+        inputs.holds_tree = bushy
+
+    def _pass(self, width: int, target: Target) -> torch.Tensor:
+        inputs = self._inputs[width]
+        tokens, depths, length = inputs.line[:width], inputs.line[width: 2 * width], inputs.line[2 * width]
+        behind = self._columns - length
+        block = inputs.tree[:, behind.clamp(0, width - 1)] & (behind >= 0) & (behind < width)
+        mask = target.as_mask(block | (behind < 0))
+        positions = (length + depths).clamp(max=self._last_position)
+        self.cache.slots = length + self._columns[:width]
+        try:
+            return target.forward(self._call, tokens[None], positions, mask, last_only=False)
+        finally:
+            self.cache.slots = None
+
+    def _record(self, width: int, target: Target) -> _Recorded:
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                self._pass(width, target)
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                logits = self._pass(width, target)
+        except RuntimeError as error:
+            raise RuntimeError(f"a pass of {type(self.model).__name__} cannot be recorded as a CUDA graph "
+                               f"({str(error).splitlines()[0]}); use Runtime(..., mode='static')") from error
+        return _Recorded(graph, logits, [] if target.rows is None else target.rows.held())

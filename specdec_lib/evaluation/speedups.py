@@ -1,0 +1,310 @@
+"""Wall-clock rates of every method by task, the speed-up under each definition, and transformers' own methods beside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from ..decoding.runtime import Runtime
+from ..decoding.sampling import Sampling
+from ..decoding.steps import PARTS
+from ..decoding.target import Target
+from ..decoding.tree import EMPTY
+from .comparison import first_divergence
+from .metrics import pooled, speedups
+from .prompt import Prompt
+from .suite import Recording, Runs, record_prompts, run_again, select, time_methods
+from .wide import LENGTHS, METHODS, WidePair
+
+#: Definitions of the speed-up in use, by their names in :func:`specdec_lib.evaluation.metrics.speedups`.
+DEFINITIONS = (
+    "speedup_ratio_of_pooled_rates",
+    "speedup_ratio_of_mean_rates",
+    "speedup_mean_of_ratios",
+)
+Timed = Mapping[str, Sequence[Runs]]
+
+
+def measure(
+    pair: WidePair,
+    prompts: Sequence[Prompt],
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 64,
+    repeats: int = 3,
+    methods: Sequence[str] = METHODS,
+    runtime: Runtime | None = None,
+    draft_runtime: Runtime | None = None,
+) -> tuple[list[Recording], dict[str, list[list]]]:
+    """Decode prompts with every method, ``repeats`` times in turns.
+
+    Parameters
+    ----------
+    pair : WidePair
+    prompts : sequence of Prompt
+    sampling : Sampling, optional
+        Greedy by default.
+    max_new_tokens, repeats : int
+    methods : sequence of str
+        Plain decoding among them.
+    runtime, draft_runtime : Runtime, optional
+        Of target and draft.
+
+    Returns
+    -------
+    recordings : list of Recording
+        Plain runs, which tell what lossless outputs are.
+    timed : dict
+        By method: for each repeat one run a recording.
+    """
+    recordings = record_prompts(
+        pair.target, pair.tokenizer, prompts, sampling, max_new_tokens, runtime=runtime
+    )
+    drafters = pair.drafters(methods, runtime=draft_runtime)
+    return recordings, time_methods(pair.target, recordings, drafters, repeats, runtime)
+
+
+def table(recordings: Sequence[Recording], timed: Timed, tasks: Sequence[str]) -> list[dict[str, Any]]:
+    """One row a method and task, and one a method for all tasks together.
+
+    Parameters
+    ----------
+    recordings, timed
+        Of :func:`measure`; ``"plain"`` among the methods.
+    tasks : sequence of str
+
+    Returns
+    -------
+    list of dict
+        ``method``, ``task`` (``"all"`` too), ``prompts``; ``tokens_per_second`` and the speed-ups
+        :data:`DEFINITIONS`, medians over the repeats, with ``speedup_low`` and ``speedup_high`` the least and
+        largest of the first definition; ``tokens_per_forward``; milliseconds of a token by part (``draft_ms``,
+        ``verify_ms``, ``commit_ms``, ``host_ms``); ``draft_ms_per_step`` and ``draft_ms_per_token``; ``equal``, how
+        many outputs of the first repeat are those of plain decoding.
+    """
+    rows = []
+    for task in ["all", *tasks]:
+
+        def keep(recording: Recording, task: str = task) -> bool:
+            return task == "all" or recording.task == task
+
+        known = [r for r in recordings if keep(r)]
+        plain = [select(runs, recordings, keep) for runs in timed["plain"]]
+        for method, repeats in timed.items():
+            kept = [select(runs, recordings, keep) for runs in repeats]
+            rows.append({"method": method, "task": task, **_row(known, kept, plain)})
+    return rows
+
+
+def _row(recordings: Sequence[Recording], repeats: Sequence[Runs], plain: Sequence[Runs]) -> dict[str, Any]:
+    stats = [pooled(runs) for runs in repeats]
+    gains = [speedups(ours, theirs) for ours, theirs in zip(repeats, plain, strict=True)]
+    first = [gain[DEFINITIONS[0]] for gain in gains]
+    row = {
+        "prompts": len(recordings),
+        "tokens_per_second": median(s["tokens_per_second"] for s in stats),
+        **{name: median(gain[name] for gain in gains) for name in DEFINITIONS},
+        "speedup_low": min(first),
+        "speedup_high": max(first),
+        "tokens_per_forward": stats[0]["tokens_per_forward"],
+    }
+    for part in PARTS:
+        # Tokens after the prefill, as for ms_per_token.
+        row[part.replace("_seconds", "_ms")] = 1e3 * median(
+            s[part] / (s["tokens_per_forward"] * s["calls"]) for s in stats
+        )
+    row["draft_ms_per_step"] = median(s["draft_ms_per_step"] for s in stats)
+    row["draft_ms_per_token"] = median(s["draft_ms_per_token"] for s in stats)
+    row["equal"] = sum(run.tokens == r.trace.tokens for run, r in zip(repeats[0], recordings, strict=True))
+    return row
+
+
+@torch.inference_mode()
+def margin(model: PreTrainedModel, recording: Recording, position: int) -> float:
+    """How close the choice of a greedy output was, in units of the rounding of the model's type.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    recording : Recording
+        A greedy plain run.
+    position : int
+        Index of the new token.
+
+    Returns
+    -------
+    float
+        Difference of the two largest logits over the spacing of numbers of their size: a few units and less are
+        within what another order of the same sums gives.
+    """
+    trace = recording.trace
+    tokens = [*trace.prompt, *trace.tokens[:position]]
+    with Target(model, len(tokens) + 1) as target:
+        target.extend(tokens[:-1])
+        best = target.verify(tokens[-1], EMPTY)[0].float().topk(2).values
+    spacing = torch.finfo(model.dtype).eps * 2.0 ** float(best.abs().max().log2().floor())
+    return float(best[0] - best[1]) / spacing
+
+
+def divergences(
+    model: PreTrainedModel, recordings: Sequence[Recording], runs: Mapping[str, Runs]
+) -> list[dict[str, Any]]:
+    """Outputs that leave those of plain decoding, and how close the choice was where each first does.
+
+    In bfloat16 a pass over several tokens adds the same numbers in another order than a pass over one, so that two
+    close logits can change places. Through one width (:class:`specdec_lib.decoding.runtime.Runtime` with that width
+    alone) plain decoding rounds as verification does.
+
+    Returns
+    -------
+    list of dict
+        For each method ``method``, ``outputs``, ``equal`` and, of the outputs that differ, ``margin_largest``: the
+        largest :func:`margin` at a first difference (None where all are equal).
+    """
+    rows = []
+    for method, done in runs.items():
+        margins = []
+        for recording, run in zip(recordings, done, strict=True):
+            at = first_divergence(recording.trace.tokens, run.tokens)
+            if at is not None:
+                margins.append(margin(model, recording, at))
+        rows.append(
+            {
+                "method": method,
+                "outputs": len(done),
+                "equal": len(done) - len(margins),
+                "margin_largest": max(margins, default=None),
+            }
+        )
+    return rows
+
+
+def step_seconds(times: Mapping[int, float], width: int) -> float:
+    """Time of a pass of any width from the measured ones, by straight lines between them; the last one's slope goes on.
+
+    Parameters
+    ----------
+    times : mapping
+        Seconds by width, two widths at least, 1 among them.
+    width : int
+    """
+    known = sorted(times)
+    if width >= known[-1]:
+        low, high = known[-2:]
+        return times[high] + (width - high) * max(times[high] - times[low], 0.0) / (high - low)
+    return float(np.interp(width, known, [times[w] for w in known]))
+
+
+def composed(runs: Runs, times: Mapping[int, float], draft_step: float = 0.0, draft_token: float = 0.0) -> float:
+    """Seconds that the steps of replayed runs would take at measured costs, prefill left out.
+
+    Parameters
+    ----------
+    runs : sequence of Generation
+        Steps of any target with the same outputs, such as the small model's.
+    times : mapping
+        Seconds of a pass by width (:func:`step_seconds`).
+    draft_step, draft_token : float
+        Seconds to propose: for each step, and for each drafted token.
+    """
+    return sum(
+        step_seconds(times, step.drafted + 1) + draft_step + draft_token * step.drafted
+        for run in runs
+        for step in run.steps
+    )
+
+
+#: Transformers' methods, each beside ours that does the same.
+PEERS = {"generate": "plain", "prompt lookup": "PLD", "assisted generation": "SpecDec"}
+
+
+def peers(
+    pair: WidePair,
+    recordings: Sequence[Recording],
+    repeats: int = 3,
+    lengths: Mapping[str, int] = LENGTHS,
+    runtime: Runtime | None = None,
+    draft_runtime: Runtime | None = None,
+) -> list[dict[str, Any]]:
+    """Transformers' own methods beside ours on the same model and prompts, greedy, in turns.
+
+    Parameters
+    ----------
+    pair : WidePair
+    recordings : sequence of Recording
+        Greedy plain runs: which prompts, and how many tokens.
+    repeats : int
+    lengths : mapping
+        Draft lengths of ours, which transformers' get too; its assisted generation keeps it constant.
+    runtime, draft_runtime : Runtime, optional
+        Of our target and draft.
+
+    Returns
+    -------
+    list of dict
+        For each of :data:`PEERS` ``method``, ``ours``; ``tokens_per_second`` and ``ours_tokens_per_second``, prefill
+        included, of all prompts together, medians over the repeats; ``ratio`` of ours to theirs with ``ratio_low`` and
+        ``ratio_high``; ``equal``, how many of their ``outputs`` are those of our plain decoding.
+    """
+    drafters = pair.drafters(list(PEERS.values()), lengths, draft_runtime)
+    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in PEERS}
+    for repeat in range(-1, repeats):
+        chosen = recordings[:1] if repeat < 0 else recordings
+        for name, ours in PEERS.items():
+            mine, theirs, tokens, equal = 0.0, 0.0, [0, 0], 0
+            for recording in chosen:
+                seconds, out = _transformers(pair, recording, name, lengths)
+                theirs, tokens[0], equal = theirs + seconds, tokens[0] + len(out), equal + (out == recording.trace.tokens)
+                run = run_again(pair.target, [recording], drafters[ours], runtime)[0]
+                mine, tokens[1] = mine + run.stats["seconds"], tokens[1] + len(run.tokens)
+            if repeat >= 0:
+                found[name].append((tokens[0] / theirs, tokens[1] / mine, equal))
+    rows = []
+    for name, repeated in found.items():
+        ratios = [ours / theirs for theirs, ours, _ in repeated]
+        rows.append(
+            {
+                "method": name,
+                "ours": PEERS[name],
+                "tokens_per_second": median(r[0] for r in repeated),
+                "ours_tokens_per_second": median(r[1] for r in repeated),
+                "ratio": median(ratios),
+                "ratio_low": min(ratios),
+                "ratio_high": max(ratios),
+                "equal": repeated[0][2],
+                "outputs": len(recordings),
+            }
+        )
+    return rows
+
+
+def _transformers(
+    pair: WidePair, recording: Recording, name: str, lengths: Mapping[str, int]
+) -> tuple[float, list[int]]:
+    """Seconds and new tokens of one prompt by a method of ``generate``."""
+    trace, draft = recording.trace, pair.draft
+    ids = torch.tensor([trace.prompt], device=pair.target.device)
+    extra: dict[str, Any] = {}
+    if name == "prompt lookup":
+        extra = {"prompt_lookup_num_tokens": lengths["PLD"], "max_matching_ngram_size": 3}
+    elif name == "assisted generation":
+        draft.generation_config.num_assistant_tokens = lengths["SpecDec"]
+        draft.generation_config.num_assistant_tokens_schedule = "constant"
+        draft.generation_config.assistant_confidence_threshold = 0.0
+        extra = {"assistant_model": draft}
+    began = time.perf_counter()
+    out = pair.target.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=trace.limits.max_new_tokens,
+        pad_token_id=0,
+        **extra,
+    )
+    tokens = out[0, len(trace.prompt) :].tolist()  # waits for the device
+    return time.perf_counter() - began, tokens

@@ -1,0 +1,277 @@
+"""Every method at the cost of a large shape: a small pair, widened, with the stores and heads made for the small one.
+
+A widened model computes the small one's function, so what was made for the small model serves the wide one: states
+are the small ones followed by zeros, and heads stand where :func:`specdec_lib.models.widen.place_heads` says. Shape of
+one, behaviour of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .. import paths
+from ..datastores import SuffixIndex
+from ..datastores.exact_search import ExactIndex
+from ..decoding.contract import Capture, Drafter
+from ..decoding.kinds import decoder_config
+from ..decoding.runtime import Runtime
+from ..drafters import (
+    DraftModel,
+    Dresd,
+    PromptLookup,
+    PromptLookupAttention,
+    PromptLookupHidden,
+    Rest,
+    SpecDecPP,
+)
+from ..heads import induction
+from ..heads.acceptance import AcceptanceHead
+from ..models.fingerprint import fingerprint
+from ..models.loading import load_model, resolve_device, resolve_dtype
+from ..models.shapes import draft_shape
+from ..models.widen import place_heads, widen_to
+from . import input_guided, stores
+from .prompt import Prompt
+from .suite import load_pair, record_prompts, render
+
+#: Draft lengths (K): PLD's default, PLD+'s K of section 5.5, a fixed draft model's, and REST's and DReSD's tree.
+LENGTHS = {"PLD": 10, "PLD+": 70, "SpecDec": 4, "REST": 10, "DReSD": 10}
+#: Methods of the comparison, plain decoding first.
+METHODS = ("plain", "PLD", "PLD+ (h)", "PLD+ (a)", "REST", "DReSD", "SpecDec", "SpecDec++")
+
+
+class Narrowed:
+    """A dense index of a small model's states, searched by those of its widened form.
+
+    Parameters
+    ----------
+    index : DenseIndex or ExactIndex
+    width : int
+        Of the wide states, whose first entries are the small model's.
+    """
+
+    def __init__(self, index: Any, width: int):
+        self.index, self.store, self.path, self.width = index, index.store, index.path, width
+
+    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As the index's own, on the first entries of each state."""
+        return self.index.search(states[..., : self.index.width].float(), k)
+
+
+def widen_head(head: AcceptanceHead, draft: PreTrainedModel) -> AcceptanceHead:
+    """An acceptance head for the widened form of the draft model that it was trained for.
+
+    Parameters
+    ----------
+    head : AcceptanceHead
+    draft : PreTrainedModel
+        The wide draft model.
+
+    Returns
+    -------
+    AcceptanceHead
+        Of the wide model's width, with zeros where a state is zero: it predicts what the small head predicts and costs
+        what one of its own would.
+
+    Raises
+    ------
+    ValueError
+        If the draft model is narrower than the head.
+    """
+    width, small = decoder_config(draft).hidden_size, head.width
+    if width < small:
+        raise ValueError(
+            f"the draft model's states have width {width}, the head's {small}; expected at least that"
+        )
+    wide = AcceptanceHead(
+        width, head.depth, head.tied, True, fingerprint(draft), head.story, head.sees_confidence
+    )
+    # The confidence, where it is read, is the last input.
+    at = torch.tensor([*range(small), *([width] if head.sees_confidence else [])])
+    with torch.no_grad():
+        wide.out.weight.zero_()
+        wide.out.weight[:, at] = head.out.weight
+        wide.out.bias.copy_(head.out.bias)
+        for ours, theirs in zip(wide.blocks, head.blocks, strict=True):
+            ours.linear.weight[at[:, None], at] = theirs.linear.weight
+            ours.linear.bias[at] = theirs.linear.bias
+    return wide
+
+
+@dataclass(frozen=True)
+class WidePair:
+    """A target and a draft model at the cost of a shape, and what the methods need beside them.
+
+    Attributes
+    ----------
+    target, draft : PreTrainedModel
+        What is decoded and timed.
+    small_target, small_draft : PreTrainedModel
+        What they were widened from; themselves where nothing was widened.
+    tokenizer : PreTrainedTokenizerBase
+    shape : str
+        Name of the target's shape, or ``"its own"``.
+    store_tokens, dense_tokens : int
+        Sizes of the datastores, which hold text of the standard library that the prompts are not from.
+    """
+
+    target: PreTrainedModel
+    draft: PreTrainedModel
+    small_target: PreTrainedModel
+    small_draft: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    shape: str
+    store_tokens: int = 200_000
+    dense_tokens: int = 40_000
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def sparse(self) -> SuffixIndex:
+        """The suffix index that REST searches."""
+        return stores.text_store("stdlib", self.tokenizer, self.store_tokens)
+
+    @cached_property
+    def dense(self) -> Narrowed:
+        """The dense index that DReSD searches, by FAISS where it is there and by torch elsewhere."""
+        part = stores.first_part(self.sparse, self.dense_tokens)
+        states = stores.dense_states(self.small_target, part)
+        try:
+            import faiss  # noqa: F401
+
+            index = stores.dense_index(states, part)
+        except ImportError:
+            index = ExactIndex(states, part.store, device=self.target.device)
+        self.notes["dense search"] = index.backend
+        self.notes["dense states"] = len(index)
+        return Narrowed(index, decoder_config(self.target).hidden_size)
+
+    @cached_property
+    def head(self) -> AcceptanceHead | None:
+        """The shipped acceptance head of the pocket draft, widened; None for another draft model."""
+        path = paths.POCKET / "head" / "acceptance-confidence.safetensors"
+        head = AcceptanceHead.load(path)
+        if head.draft != fingerprint(self.small_draft):
+            return None
+        return head if self.draft is self.small_draft else widen_head(head, self.draft)
+
+    def choose_heads(
+        self, without: Sequence[Prompt] = (), count: int = 8, per_task: int = 2, max_new_tokens: int = 64
+    ) -> None:
+        """Choose PLD+'s layer and heads on calibration prompts, by the small target, and note them.
+
+        Parameters
+        ----------
+        without : sequence of Prompt
+            Prompts whose text is not used.
+        count : int
+            Attention heads of PLD+ (a).
+        per_task : int
+            Calibration prompts of each task.
+        max_new_tokens : int
+        """
+        prompts = input_guided.calibration_prompts(input_guided.CALIBRATION, per_task, without=without)
+        found = induction.identify(
+            self.small_target, [render(p, self.tokenizer) for p in prompts], max_new_tokens, progress=False
+        )
+        ranked = found.top(min(count, len(found.ranked())))
+        config = decoder_config(self.small_target)
+        layers = range(config.num_hidden_layers + 1)
+        tuned = record_prompts(
+            self.small_target, self.tokenizer, prompts, None, max_new_tokens, Capture(tuple(layers))
+        )
+        layer = input_guided.best_layer(tuned, lambda i: PromptLookupHidden(i, LENGTHS["PLD"]), layers)
+        # The last counts behind the final norm, which the wide model has behind all of its layers.
+        last = layer == config.num_hidden_layers
+        self.notes["layer"] = decoder_config(self.target).num_hidden_layers if last else layer
+        where = range(config.num_attention_heads)
+        if self.target is not self.small_target:
+            where = place_heads(self.small_target.config, self.target.config)[0]
+        self.notes["heads"] = [(block, where[head]) for block, head in ranked]
+
+    def drafters(
+        self, methods: Sequence[str] = METHODS, lengths: Mapping[str, int] = LENGTHS, runtime: Runtime | None = None
+    ) -> dict[str, Drafter | None]:
+        """The methods by name, those left out that these models have nothing for.
+
+        Parameters
+        ----------
+        methods : sequence of str
+            Of :data:`METHODS`.
+        lengths : mapping
+            Draft lengths by name, as :data:`LENGTHS`.
+        runtime : Runtime, optional
+            Of the draft model.
+
+        Raises
+        ------
+        ValueError
+            If a method is unknown.
+        """
+        unknown = [name for name in methods if name not in METHODS]
+        if unknown:
+            raise ValueError(f"methods hold {unknown[0]!r}; expected some of {', '.join(METHODS)}")
+        if "layer" not in self.notes and {"PLD+ (h)", "PLD+ (a)"} & set(methods):
+            self.choose_heads()
+        makers = {
+            "plain": lambda: None,
+            "PLD": lambda: PromptLookup(3, lengths["PLD"]),
+            "PLD+ (h)": lambda: PromptLookupHidden(self.notes["layer"], lengths["PLD+"]),
+            "PLD+ (a)": lambda: PromptLookupAttention(self.notes["heads"], lengths["PLD+"]),
+            "REST": lambda: Rest(self.sparse, length=lengths["REST"]),
+            "DReSD": lambda: Dresd(self.dense, length=lengths["DReSD"]),
+            "SpecDec": lambda: DraftModel(self.draft, lengths["SpecDec"], runtime=runtime),
+            "SpecDec++": lambda: SpecDecPP(self.draft, self.head, runtime=runtime),
+        }
+        wanted = [name for name in methods if name != "SpecDec++" or self.head is not None]
+        return {name: makers[name]() for name in wanted}
+
+
+def build_pair(
+    target: str = "pocket",
+    draft: str = "pocket-draft",
+    shape: str = "",
+    ratio: float = 0.1,
+    device: str = "auto",
+    dtype: str = "auto",
+    draft_named: str = "",
+    **sizes: int,
+) -> WidePair:
+    """Load a pair and widen it.
+
+    Parameters
+    ----------
+    target, draft : str
+        As for :func:`specdec_lib.load_model`.
+    shape : str
+        Of :data:`specdec_lib.models.shapes.PRESETS`; empty leaves both models as they are.
+    ratio : float
+        Wanted t_draft / t_target, which sets the draft model's shape.
+    device, dtype : str
+        As for :func:`specdec_lib.load_model`.
+    draft_named : str
+        A preset for the draft model, in place of ``ratio``.
+    **sizes : int
+        ``store_tokens``, ``dense_tokens`` of :class:`WidePair`.
+    """
+    if not shape:
+        model, small, tokenizer = load_pair(target, draft, device, dtype)
+        return WidePair(model, small, model, small, tokenizer, "its own", **sizes)
+    threads = torch.get_num_threads()
+    place = resolve_device(device)
+    # What is prepared with the small models, and what they choose, is the same in every type of the wide ones.
+    small_target, small_draft, tokenizer = load_pair(target, draft, device, "float32")
+    torch.set_num_threads(threads)
+    kind = resolve_dtype(dtype, place)
+    kind = torch.bfloat16 if kind == "auto" else kind
+    wide = widen_to(small_target, shape, dtype=kind, device=place)
+    size = draft_named or draft_shape(small_draft.config, wide.config, ratio)
+    narrow = widen_to(small_draft, size, dtype=kind, device=place)
+    return WidePair(wide, narrow, small_target, small_draft, tokenizer, shape, **sizes)

@@ -1,0 +1,220 @@
+"""Passes over buffers in place give the tokens, states and rows of eager passes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from specdec_lib import Capture, Runtime, Sampling, generate, record
+from specdec_lib.decoding.attention import grouped_attention
+from specdec_lib.decoding.contract import Context
+from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters import DraftModel
+from tests.chaos import Chaos
+from tests.families import SERVED, build, prompt
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+SEEDED = Sampling(temperature=1.0, top_p=0.9, seed=3)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("family", sorted(SERVED))
+def test_trees_verified_in_place_change_no_token_in_any_family(library, family, sampling):
+    model, ids = library[family], prompt(1, 12)
+    plain = generate(model, ids, sampling=sampling, max_new_tokens=30)
+    runtime = Runtime(model, capacity=50, widths=WIDTHS)
+    for seed in range(3):
+        chaos = Chaos(ids + plain.tokens, seed)
+        fast = generate(model, ids, chaos, sampling, max_new_tokens=30, runtime=runtime)
+        assert fast.tokens == plain.tokens
+        eager = generate(model, ids, chaos, sampling, max_new_tokens=30)
+        assert [s.path for s in fast.steps] == [s.path for s in eager.steps]
+    assert sum(n for width, n in runtime.passes.items() if width != "eager") > 10
+    assert runtime.passes["eager"] == 3, "the prompts"
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-gqa", "qwen3", "gpt-neox", "gpt2"])
+def test_states_and_rows_captured_in_place_equal_those_of_eager_passes(library, family):
+    model, ids = library[family], prompt(2, 9)
+    capture = Capture(layers=(0, 1, 2), heads=tuple((b, h) for b in range(2) for h in range(4)))
+    tree = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
+
+    def shown(runtime):
+        """States, rows and logits of a prompt, six drafts committed in part, and a few tokens more."""
+        seen, rng = [], random.Random(1)
+        with torch.inference_mode(), Target(model, 60, capture, runtime=runtime) as target:
+            target.extend(ids)
+            for i in range(7):
+                draft = tree if i % 2 else DraftTree.chain([3, 4])
+                logits = target.verify(rng.randrange(2, 90), draft) if i < 6 else target.extend(prompt(3, 3))
+                seen.append(logits.clone())
+                if i < 6:
+                    target.commit(tree.path(i) if i % 2 else [0])
+                seen += [target.attention(), *(target.hidden(layer).clone() for layer in capture.layers)]
+        return seen
+
+    runtime = Runtime(model, capacity=60, widths=WIDTHS)
+    for static, eager in zip(shown(runtime), shown(None), strict=True):
+        torch.testing.assert_close(static, eager, rtol=1e-3, atol=1e-4)
+    assert runtime.passes == {"eager": 1, 4: 4, 8: 3}
+
+
+def test_a_draft_model_in_place_proposes_what_it_proposes_eagerly(library):
+    target, ids = library["llama"], prompt(1, 12)
+    draft = build("llama")  # the same weights: its drafts are accepted to the end
+    runtimes = Runtime(target, 60, widths=WIDTHS), Runtime(draft, 60, widths=(1, 2))
+    for sampling in (Sampling(), SEEDED):
+        eager = generate(target, ids, DraftModel(draft, 3), sampling, max_new_tokens=30)
+        fast = generate(
+            target,
+            ids,
+            DraftModel(draft, 3, runtime=runtimes[1]),
+            sampling,
+            max_new_tokens=30,
+            runtime=runtimes[0],
+        )
+        assert fast.tokens == eager.tokens
+        assert [s.tree.tokens for s in fast.steps] == [s.tree.tokens for s in eager.steps]
+    assert runtimes[1].passes[1] > 0 and runtimes[1].passes[2] > 0
+
+
+def test_a_draft_is_padded_to_the_next_width_and_a_wider_one_is_verified_eagerly(llama):
+    ids = prompt(1, 12)
+    plain = generate(llama, ids, max_new_tokens=12)
+    for count, width in ((0, 1), (1, 2), (2, 4), (3, 4), (4, 8), (9, "eager")):
+        runtime = Runtime(llama, capacity=30, widths=(1, 2, 4, 8))
+        text = (ids + plain.tokens)[:]
+
+        class Once:
+            capture = Capture()
+
+            def start(self, context):
+                self.done = False
+
+            def propose(self, context, limit, count=count, text=text):
+                if self.done:
+                    return DraftTree.chain([])
+                self.done = True
+                return DraftTree.chain(text[len(context.tokens) :][:count])
+
+        fast = generate(llama, ids, Once(), max_new_tokens=12, runtime=runtime)
+        assert fast.tokens == plain.tokens
+        assert runtime.passes[width] == (1 if isinstance(width, int) and width > 1 else 11 if count == 0 else 2)
+
+
+def test_a_runtime_serves_one_generation_after_another_and_one_at_a_time(llama):
+    runtime = Runtime(llama, capacity=60)
+    runs = [generate(llama, prompt(i, 9), max_new_tokens=20, runtime=runtime).tokens for i in (1, 2, 1)]
+    assert runs[0] == runs[2] != runs[1]
+    assert runs[1] == generate(llama, prompt(2, 9), max_new_tokens=20).tokens
+    with Target(llama, 10, runtime=runtime), pytest.raises(RuntimeError, match="in use"):
+        generate(llama, prompt(1, 9), max_new_tokens=4, runtime=runtime)
+    with pytest.raises(RuntimeError, match="own"):
+        generate(llama, prompt(1, 9), DraftModel(llama, 2, runtime=runtime), max_new_tokens=9, runtime=runtime)
+    assert generate(llama, prompt(1, 9), max_new_tokens=20, runtime=runtime).tokens == runs[0]
+
+
+def test_a_recorded_run_in_place_is_the_eager_one(llama):
+    capture = Capture(layers=(1,), heads=((0, 1),))
+    eager, static = (
+        record(llama, prompt(2, 9), max_new_tokens=8, capture=capture, runtime=runtime)
+        for runtime in (None, Runtime(llama, 20, widths=(4,)))
+    )
+    assert static.tokens == eager.tokens
+    torch.testing.assert_close(static.hidden[1], eager.hidden[1], rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(static.attention, eager.attention, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"capacity": 0}, "capacity is 0"),
+        ({"capacity": 20, "mode": "fast"}, "mode is 'fast'"),
+        ({"capacity": 20, "mode": "graph"}, "CUDA graphs need a GPU"),
+        ({"capacity": 20, "widths": (4, 2)}, "ascending"),
+        ({"capacity": 20, "widths": ()}, "ascending"),
+    ],
+)
+def test_a_runtime_that_cannot_be_is_refused(llama, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Runtime(llama, **arguments)
+
+
+def test_a_sequence_that_does_not_fit_is_refused_before_any_work(llama, library):
+    runtime = Runtime(llama, capacity=20)
+    with pytest.raises(ValueError, match="may take 29 tokens and the runtime holds 20"):
+        generate(llama, prompt(1, 9), max_new_tokens=20, runtime=runtime)
+    with pytest.raises(ValueError, match="another model"):
+        generate(library["qwen3"], prompt(1, 9), max_new_tokens=2, runtime=runtime)
+    assert not runtime.passes
+    assert generate(llama, prompt(1, 9), max_new_tokens=11, runtime=runtime).tokens
+
+
+def test_a_compiled_runtime_refuses_what_it_cannot_capture(llama):
+    runtime = Runtime(llama, capacity=20, mode="compiled")
+    with pytest.raises(ValueError, match="'compiled' captures no"):
+        record(llama, prompt(1, 9), max_new_tokens=2, capture=Capture(layers=(1,)), runtime=runtime)
+
+
+@pytest.mark.slow  # compiles a model for each width: half a minute
+def test_compiled_passes_change_no_token(llama):
+    ids = prompt(1, 12)
+    plain = generate(llama, ids, max_new_tokens=30)
+    runtime = Runtime(llama, capacity=50, mode="compiled", widths=(1, 16))
+    fast = generate(llama, ids, Chaos(ids + plain.tokens, 0), max_new_tokens=30, runtime=runtime)
+    assert fast.tokens == plain.tokens and runtime.passes[16] > 0
+
+
+def test_grouped_attention_equals_attention_over_copied_keys():
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 12, 5, 8, generator=generator)
+    key, value = torch.randn(1, 3, 20, 8, generator=generator), torch.randn(1, 3, 20, 6, generator=generator)
+    mask = torch.rand(1, 1, 5, 20, generator=generator) > 0.3
+    scores = torch.einsum("hqd,hkd->hqk", query[0], key[0].repeat_interleave(4, 0)) * 0.2
+    weights = scores.masked_fill(~mask[0], -torch.inf).softmax(-1)
+    expected = torch.einsum("hqk,hkd->qhd", weights, value[0].repeat_interleave(4, 0))
+    got = grouped_attention(query, key, value, mask, 0.2)
+    torch.testing.assert_close(got[0], expected, rtol=1e-5, atol=1e-6)
+
+
+READS = ("tolist", "item", "__bool__", "__float__", "__int__", "cpu", "numpy", "nonzero")
+
+
+class Reads(TorchFunctionMode):
+    """Counts what would make the host wait for a device: values read out of tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += getattr(function, "__name__", "") in READS
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)], ids=["greedy", "sampled"])
+def test_a_step_reads_the_device_once(llama, sampling, monkeypatch):
+    ids = prompt(1, 12)
+    plain = generate(llama, ids, sampling=sampling, max_new_tokens=30)
+    # What a GPU takes: all outcomes at once.
+    monkeypatch.setattr("specdec_lib.decoding.loop.on_gpu", lambda logits: True)
+    before: list[int] = []
+
+    class Watched(Chaos):
+        def propose(self, context, limit):
+            before.append(reads.count)
+            return super().propose(context, limit)
+
+    runtime = Runtime(llama, capacity=50, widths=WIDTHS)
+    with torch.inference_mode(), Target(llama, 42, runtime=runtime) as target, Reads() as reads:
+        verifier = ModelVerifier(target, sampling)
+        context = Context(list(ids), len(ids), 96, sampling)
+        run = decode(verifier, Watched(ids + plain.tokens, 0), context, Limits(30))
+    assert run.tokens == plain.tokens and len(run.steps) >= 5
+    assert reads.count - before[0] == len(run.steps)

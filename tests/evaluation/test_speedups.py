@@ -1,0 +1,181 @@
+"""Costs by width, composed times, divergences and the widened methods, each against an oracle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec_lib import Runtime, generate, load_model, paths
+from specdec_lib.drafters import SpecDecPP
+from specdec_lib.evaluation import speedups, step_costs, suite, wide, wide_study
+from specdec_lib.evaluation.machine import Machine, Rate, step_work
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.models.shapes import Shape
+from specdec_lib.models.widen import widen_to
+
+SMALL = Shape(384, 9, 896, 384, 384)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return wide.build_pair(device="cpu", dtype="float32", store_tokens=20_000, dense_tokens=3_000)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return wide_study.comparison_prompts(1)
+
+
+@pytest.fixture(scope="module")
+def measured(pair, prompts):
+    return speedups.measure(pair, prompts[:2], None, 12, 2)
+
+
+def test_a_pass_between_two_measured_widths_costs_what_lies_between():
+    times = {1: 2.0, 4: 2.6, 8: 4.6}
+    assert [speedups.step_seconds(times, w) for w in (1, 2, 4, 6, 8, 10)] == pytest.approx(
+        [2.0, 2.2, 2.6, 3.6, 4.6, 5.6]
+    )
+
+
+def test_the_composed_time_is_the_sum_over_steps(measured):
+    _, timed = measured
+    runs = timed["PLD"][0]
+    widths = [len(step.tree) + 1 for run in runs for step in run.steps]
+    line = {1: 1.5, 128: 1.5 + 127 * 0.01}
+    expected = sum(1.5 + 0.01 * (w - 1) + 0.2 + 0.003 * (w - 1) for w in widths)
+    assert speedups.composed(runs, line, 0.2, 0.003) == pytest.approx(expected)
+
+
+def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
+    recordings, timed = measured
+    assert set(timed) == set(wide.METHODS) and all(len(runs) == 2 for runs in timed.values())
+    rows = speedups.table(recordings, timed, [recordings[0].task])
+    assert {row["equal"] for row in rows if row["task"] == "all"} == {2}
+    for row in rows:
+        if row["method"] == "plain":
+            assert [row[name] for name in speedups.DEFINITIONS] == [1.0] * 3 and row["tokens_per_forward"] == 1
+        parts = sum(row[part] for part in ("draft_ms", "verify_ms", "commit_ms", "host_ms"))
+        assert parts == pytest.approx(1e3 / row["tokens_per_second"], rel=0.5)
+        assert row["speedup_low"] <= row[speedups.DEFINITIONS[0]] <= row["speedup_high"]
+    of_task = [row for row in rows if row["task"] != "all"]
+    assert {row["prompts"] for row in of_task} == {sum(r.task == recordings[0].task for r in recordings)}
+
+
+def test_a_divergence_is_found_with_the_margin_of_the_choice(pair, measured):
+    recordings, timed = measured
+    altered = suite.run_again(pair.target, recordings, None)
+    altered[1].tokens[3] += 1
+    (row,) = speedups.divergences(pair.target, recordings, {"altered": altered})
+    trace = recordings[1].trace
+    with torch.inference_mode():
+        logits = pair.target(torch.tensor([trace.prompt + trace.tokens[:3]])).logits[0, -1].topk(2).values
+    unit = torch.finfo(torch.float32).eps * 2.0 ** int(logits[0].abs().log2().floor())
+    assert (row["outputs"], row["equal"]) == (2, 1)
+    assert row["margin_largest"] == pytest.approx(float(logits[0] - logits[1]) / unit, rel=1e-3)
+    assert speedups.divergences(pair.target, recordings, {"plain": timed["plain"][0]})[0]["margin_largest"] is None
+
+
+def test_transformers_own_methods_write_the_same_and_are_timed_beside_ours(pair, measured):
+    rows = speedups.peers(pair, measured[0], repeats=1)
+    assert [row["method"] for row in rows] == list(speedups.PEERS)
+    assert all(row["equal"] == row["outputs"] == 2 and row["ratio"] > 0 for row in rows)
+
+
+def test_step_times_cover_each_width_and_lie_above_the_bound_of_a_slow_machine(pair):
+    rate = Rate(1e15, 1e15, 1, 1)
+    machine = Machine("cpu", 1, "float32", rate, rate)
+    rows = [
+        row
+        for runtime in ("eager", "static")
+        for row in step_costs.step_times(pair.draft, 40, runtime, (1, 4), repeats=2)
+    ]
+    rows += step_costs.transformers_step_times(pair.draft, 40, (1, 4), repeats=2)
+    found = step_costs.beside_roofline(rows, pair.draft, 40, machine)
+    assert [(row["runtime"], row["width"]) for row in found] == [
+        (runtime, width) for runtime in ("eager", "static", "transformers") for width in (1, 4)
+    ]
+    for row in found:
+        assert row["ms_low"] <= row["ms"] <= row["ms_high"] and row["ms"] > row["bound_ms"] > 0
+        work = step_work(pair.draft.config, row["width"], 40, torch.float32)
+        assert row["bandwidth_fraction"] == pytest.approx(work.bytes / (row["ms"] / 1e3) / 1e15)
+    assert [row["ratio"] for row in found if row["width"] == 1] == [1.0] * 3
+    with pytest.raises(ValueError, match="runtime is 'quick'"):
+        step_costs.step_times(pair.draft, 40, "quick")
+
+
+def test_the_widened_pair_writes_and_drafts_what_the_small_pair_does(pair, prompts):
+    target, draft = (
+        widen_to(small, SMALL, dtype="float32", device="cpu") for small in (pair.target, pair.draft)
+    )
+    large = wide.WidePair(
+        target, draft, pair.target, pair.draft, pair.tokenizer, "test", store_tokens=20_000, dense_tokens=3_000
+    )
+    for each in (pair, large):
+        each.choose_heads(prompts, count=3, per_task=1, max_new_tokens=8)
+    assert large.notes["layer"] == pair.notes["layer"] or large.notes["layer"] == 9
+    ours, theirs = (
+        suite.record_prompts(each.target, each.tokenizer, prompts[:2], None, 16) for each in (large, pair)
+    )
+    assert [r.trace.tokens for r in ours] == [r.trace.tokens for r in theirs]
+    for method in wide.METHODS:
+        runs = [
+            suite.run_again(each.target, rec, each.drafters([method])[method])
+            for each, rec in ((large, ours), (pair, theirs))
+        ]
+        steps = [[[s.tree.tokens for s in run.steps] for run in found] for found in runs]
+        assert steps[0] == steps[1], method
+
+
+def test_a_widened_head_predicts_what_the_small_one_does():
+    draft, _ = load_model("pocket-draft")
+    torch.manual_seed(0)
+    for confident in (False, True):
+        head = AcceptanceHead(128, 2, False, draft=fingerprint(draft), sees_confidence=confident)
+        large = widen_to(draft, SMALL, dtype="float32", device="cpu")
+        widened = wide.widen_head(head, large)
+        widened.check(large)
+        states, sure = torch.randn(5, 128), torch.rand(5) if confident else None
+        padded = torch.nn.functional.pad(states, (0, 384 - 128))
+        torch.testing.assert_close(widened.probability(padded, sure), head.probability(states, sure))
+    with pytest.raises(ValueError, match="width 128, the head's 384"):
+        wide.widen_head(widened, draft)
+
+
+def test_a_head_of_another_draft_leaves_specdec_pp_out_and_an_unknown_method_is_refused(pair):
+    torch.manual_seed(1)
+    config = LlamaConfig(**{**pair.draft.config.to_dict(), "hidden_size": 128})
+    other = LlamaForCausalLM(config).eval()
+    strange = wide.WidePair(pair.target, other, pair.target, other, pair.tokenizer, "its own")
+    assert list(strange.drafters(["plain", "SpecDec", "SpecDec++"])) == ["plain", "SpecDec"]
+    assert isinstance(pair.drafters(["SpecDec++"])["SpecDec++"], SpecDecPP)
+    with pytest.raises(ValueError, match="'Medusa'"):
+        pair.drafters(["Medusa"])
+
+
+def test_through_one_width_plain_decoding_and_drafts_write_the_same(pair, prompts):
+    rows = wide_study.through_one_width(
+        pair, prompts[:1], wide_study.Plan(max_new_tokens=10, capacity=900, one_width=4)
+    )
+    assert [(row["reference"], row["method"], row["equal"]) for row in rows] == [
+        ("width 1", "plain", 1),
+        ("width 1", "PLD", 1),
+        ("same width", "PLD", 1),
+    ]
+
+
+def test_a_runtime_carries_every_method(pair, prompts):
+    recordings, timed = speedups.measure(
+        pair,
+        prompts[:1],
+        None,
+        10,
+        1,
+        runtime=Runtime(pair.target, 900, "static"),
+        draft_runtime=Runtime(pair.draft, 900, "static", (1, 2, 4)),
+    )
+    plain = generate(pair.target, recordings[0].trace.prompt, max_new_tokens=10)
+    assert {tuple(run.tokens) for runs in timed.values() for run in runs[0]} == {tuple(plain.tokens)}
+    assert paths.POCKET.is_dir()

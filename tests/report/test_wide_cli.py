@@ -1,0 +1,78 @@
+"""The command that measures wide models: tiny shapes, and a machine that has little installed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+from specdec_lib.report import wide_cli
+
+BLOCKED = """
+import sys
+
+# An entry that is None is a module that cannot be found, neither to import nor to look whether it is there.
+sys.modules.update(dict.fromkeys({missing!r}))
+from specdec_lib.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+NOT_THERE = [
+    "faiss", "pydivsufsort", "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "IPython", "ipykernel",
+    "jupyter_book", "sphinx", "scipy", "sklearn", "accelerate",
+]  # fmt: skip
+
+
+def run(arguments: list[str], environment: dict | None = None, missing: list[str] | None = None):
+    code = BLOCKED.format(missing=missing or [])
+    return subprocess.run(
+        [sys.executable, "-W", "default", "-c", code, "gpu", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
+
+
+def test_torch_transformers_numpy_and_numba_are_enough(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    told = run(
+        ["--shapes", "own", "--pairs", "--device", "cpu", "--dtype", "float32", "--per-task", "1",
+         "--max-new-tokens", "6", "--repeats", "1", "--context", "16", "--runtime", "static",
+         "--out", str(tmp_path / "out")],
+        missing=NOT_THERE,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "pydivsufsort is not installed" in told.stderr
+    found = json.loads((tmp_path / "out" / "wide.json").read_text())
+    (study,) = found["runs"]
+    assert found["machine"]["bandwidth"]["best"] > 0 and found["provenance"]["versions"]["torch"]
+    assert study["notes"]["dense search"] == "torch-cpu"
+    assert {row["runtime"] for row in study["steps"]} == {"eager", "static", "transformers"}
+    assert {row["sampling"] for row in study["speedups"]} == {"greedy", "sampled"}
+    assert all(row["equal"] == row["outputs"] for row in study["divergences"] + study["one_width"])
+    assert sum(count for width, count in study["passes"].items() if width != "eager") > 10
+    with (tmp_path / "out" / "wide_speedups.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(study["speedups"])
+    assert wide_cli.results(tmp_path) == {}, "a CPU's results are not shown as a GPU's"
+    found["machine"]["device"] = "NVIDIA H200"
+    (tmp_path / "out" / "wide.json").write_text(json.dumps(found))
+    assert list(wide_cli.results(tmp_path)) == ["out"]
+
+
+def test_an_unknown_shape_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="shape is '9t'; expected one of"):
+        wide_cli.main(["--shapes", "9t", "--device", "cpu", "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_names_its_folder():
+    assert wide_cli.folder_of("NVIDIA A100-SXM4-80GB") == "nvidia-a100-sxm4-80gb"
+    assert wide_cli.folder_of("cpu") == "cpu"
+
+
+def test_rows_with_different_fields_make_one_table():
+    assert wide_cli.as_csv([{"a": 1}, {"a": 2, "b": "x, y"}]) == 'a,b\n1,\n2,"x, y"\n'
