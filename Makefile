@@ -24,7 +24,7 @@ EXTRAS ?= book,test,cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: help venv book test test-book test-oldest bench losslessness pocket doctor check clean distclean
+.PHONY: gpu help venv book pdf readme test test-book test-oldest bench losslessness pocket doctor check clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -52,6 +52,12 @@ book: venv  ## execute the notebooks and render the book (PROFILE=default)
 	@$(PY) -m specdec_lib run --profile $(PROFILE) $(ARGS)
 	@$(PY) -m specdec_lib book
 
+pdf: venv  ## print the executed notebooks and all pages into _build/book.pdf (needs Chromium)
+	@$(PY) -m specdec_lib pdf
+
+readme: venv  ## make the README's table and figure from the executed notebooks
+	@$(PY) -m specdec_lib readme $(ARGS)
+
 test: venv  ## run the tests
 	@$(PY) -m pytest $(ARGS)
 
@@ -61,6 +67,11 @@ test-book: venv  ## open every page of the built book in a headless browser
 test-oldest:  ## run the tests on the oldest transformers that is supported
 	@$(MAKE) venv VENV=.venv-oldest EXTRAS=test,cpu,book PIN='transformers==5.17.*' CI=
 	@.venv-oldest/bin/python -m pytest -m 'not browser and not notebooks' $(ARGS)
+
+# Where a Python has torch already, such as on a GPU machine without a network, nothing is installed.
+gpu:  ## measure wide models on the GPU into data/results/<device> (20 minutes on one card; ARGS='--shapes 7b')
+	@if "$(PYTHON)" -c 'import torch, transformers, numba; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null; then \
+	  "$(PYTHON)" -m specdec_lib gpu $(ARGS); else $(MAKE) venv && $(PY) -m specdec_lib gpu $(ARGS); fi
 
 bench: venv  ## measure speed against transformers into _build/bench.json
 	@$(PY) -m specdec_lib bench $(ARGS)

@@ -10,6 +10,6 @@ from .decoding.transformers_generate import custom_generate
 from .decoding.tree import DraftTree
 from .models.loading import load_model
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 __all__ = ["Capture", "DraftTree", "Generation", "Runtime", "Sampling", "Trace", "UnsupportedModel", "custom_generate", "generate",
            "load_model", "record", "replay"]

@@ -7,19 +7,26 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from specdec_lib import paths
 from specdec_lib.report.params import UsageError
 
 # Commands with options of their own; loaded on call, because each brings heavy imports.
 _ELSEWHERE = {
     "bench": ("specdec_lib.report.bench", "measure speed against transformers into _build/bench.json"),
     "claims": ("specdec_lib.report.claims", "print every claim of the papers with its verdict here"),
+    "compare": ("specdec_lib.report.compare", "compare two runs of the notebooks; times may differ"),
     "datastore": ("specdec_lib.report.datastore_cli", "build, describe, verify and import datastores"),
     "gpu": ("specdec_lib.report.wide_cli", "measure wide models on a GPU (or here) into data/results"),
     "head": ("specdec_lib.evaluation.train_head", "train an acceptance head for SpecDec++"),
     "heads": ("specdec_lib.report.heads_cli", "identify the induction heads of a model"),
     "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),
+    "pdf": ("specdec_lib.report.pdf", "print the book into _build/book.pdf"),
     "pocket": ("specdec_lib.models.pocket", "train the pocket models again"),
+    "readme": ("specdec_lib.report.readme", "make the README's table and figure from the executed notebooks"),
 }
+
+# Commands about notebooks and pages, which an installed wheel does not have.
+_IN_REPOSITORY = {"run", "book", "check", "claims", "pdf", "readme"}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -59,11 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         Words of the command line.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in _ELSEWHERE:
-        return int(import_module(_ELSEWHERE[words[0]][0]).main(words[1:]) or 0)
-    options = build_parser().parse_args(words)
     try:
-        return _dispatch(options)
+        if words and words[0] in _IN_REPOSITORY:
+            paths.root()
+        if words and words[0] in _ELSEWHERE:
+            return int(import_module(_ELSEWHERE[words[0]][0]).main(words[1:]) or 0)
+        return _dispatch(build_parser().parse_args(words))
     except KeyboardInterrupt:
         print("interrupted; what was finished before is kept", file=sys.stderr)
         return 130
@@ -71,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        print(f"error: {error}. Install the extras: pip install -e '.[book,test,cpu]'", file=sys.stderr)
+        where = "-e '.[book,test,cpu]'" if paths.ROOT else "'specdec-lib[book,cpu]'"
+        print(f"error: {error}. Install the extras: pip install {where}", file=sys.stderr)
         return 2
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -143,3 +146,64 @@ def test_a_wheel_carries_every_file_of_the_pocket_models():
     folders = (paths.POCKET, paths.POCKET_QWEN)
     files = {file for folder in folders for file in folder.rglob("*") if file.is_file()}
     assert files and files <= carried
+
+
+def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
+    import specdec_lib
+
+    version = PROJECT["version"]
+    assert specdec_lib.__version__ == version
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", changes, re.MULTILINE)
+    assert sections[0] == ("Unreleased", "") and sections[1][0] == version and sections[1][1]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """What the wheel puts beside other packages, as the settings of the build say: no network, no second torch."""
+    site = tmp_path_factory.mktemp("site")
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "specdec_lib", site / "specdec_lib", ignore=skipped)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    for pattern in settings["package-data"]["specdec_lib._data"]:
+        for file in paths.DATA.glob(pattern):
+            if file.is_file():
+                target = site / "specdec_lib" / "_data" / file.relative_to(paths.DATA)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+    return site
+
+
+def call(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line of the installed copy, far from the checkout and without it on the path."""
+    program = (
+        "import sys; site, root = sys.argv[1:3]\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)]\n"
+        "sys.path[:] = [site, *(p for p in sys.path if p not in ('', root))]\n"
+        "import specdec_lib, specdec_lib.__main__ as command\n"
+        "assert specdec_lib.__file__.startswith(site), specdec_lib.__file__\n"
+        "sys.exit(command.main(sys.argv[3:]))"
+    )
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPECDEC_CACHE", "SPECDEC_DATASETS")}
+    return subprocess.run(
+        [sys.executable, "-c", program, str(site), str(ROOT), *words],
+        cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False,
+    )
+
+
+def test_an_installed_copy_works_outside_of_the_checkout(installed, tmp_path):
+    (tmp_path / "a.txt").write_text("def f(x):\n    return x\n", encoding="utf-8")
+    done = call(installed, tmp_path, "doctor")
+    assert done.returncode == 0 and str(installed) in done.stdout, done.stdout + done.stderr
+    done = call(installed, tmp_path, "datastore", "build", "store", "--text", "a.txt", "--dense", "--dims", "4")
+    assert done.returncode == 0 and "dense index         8 states" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "book", "check", "claims", "pdf", "readme"])
+def test_a_command_that_needs_the_repository_says_so_in_an_installed_copy(command, monkeypatch, capsys):
+    from specdec_lib.__main__ import main
+
+    monkeypatch.setattr(paths, "ROOT", None)
+    assert main([command]) == 2
+    assert "work in a checkout of the repository" in capsys.readouterr().err

@@ -345,7 +345,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else target.device.type
     place = (
         options.output
-        or paths.DATA / "results" / re.sub(r"[^a-z0-9]+", "-", device.lower()) / "losslessness.json"
+        or (paths.DATA if paths.ROOT else Path("_build"))
+        / "results"
+        / re.sub(r"[^a-z0-9]+", "-", device.lower())
+        / "losslessness.json"
     )
     parameters = {name: value for name, value in vars(options).items() if name != "output"}
     result = {"unexplained": bad, **found, "slack": SLACK, "provenance": collect(parameters)}

@@ -76,7 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", default="pocket", help="pocket, a directory or a name on the hub")
     parser.add_argument("--draft", default="pocket-draft", help="the same; the head is for this model")
     parser.add_argument(
-        "--out", type=Path, default=paths.POCKET / "head" / "acceptance.safetensors", help="the head"
+        "--out",
+        type=Path,
+        default=paths.POCKET / "head" / "acceptance.safetensors" if paths.ROOT else Path("acceptance.safetensors"),
+        help="the head",
     )
     parser.add_argument("--data", type=Path, default=Path("_build/head"), help="folder of the recorded data")
     parser.add_argument("--device", default="auto")

@@ -252,8 +252,10 @@ def main(argv: list[str] | None = None) -> int:
     """Train the pair or the second target, or go on with a run that was stopped."""
     defaults = Recipe()
     parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=paths.POCKET, help="folder of target/ and draft/")
-    parser.add_argument("--qwen-out", type=Path, default=paths.POCKET_QWEN, help="folder that receives the second target")
+    parser.add_argument("--out", type=Path, default=paths.POCKET if paths.ROOT else Path("pocket"),
+                        help="folder of target/ and draft/ (default: %(default)s)")
+    parser.add_argument("--qwen-out", type=Path, default=paths.POCKET_QWEN if paths.ROOT else Path("pocket_qwen"),
+                        help="folder that receives the second target (default: %(default)s)")
     parser.add_argument("--work", type=Path, default=Path("_build/pocket"), help="checkpoints of a run under way")
     parser.add_argument("--part", choices=["target", "draft", "both", "qwen"], default="both")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -13,7 +13,7 @@ import nbformat
 import yaml
 
 from specdec_lib import paths
-from specdec_lib.report import files
+from specdec_lib.report import files, rerun
 from specdec_lib.report.failures import strip_ansi
 from specdec_lib.report.params import UsageError
 from specdec_lib.report.runner import METADATA
@@ -83,6 +83,43 @@ def draw_pictures(folder: Path) -> bool:
     return True
 
 
+def render(root: Path, builder: str = "html") -> Path:
+    """Render the pages with a builder of Sphinx; returns the first page.
+
+    Parameters
+    ----------
+    root : Path
+        The repository.
+    builder : {"html", "singlehtml"}
+        Many pages, or one that holds them all.
+
+    Raises
+    ------
+    BookError
+        A notebook is not executed, or jupyter-book warned or failed.
+    """
+    executed_profiles(root / "book")
+    rerun.write_pages(root)
+    draw_pictures(root / "book" / "pictures")
+    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    log = root / "_build" / "book.log"
+    with log.open("w", encoding="utf-8") as output:
+        done = subprocess.run(
+            [*command, "--builder", builder, "--all", "-W", "--keep-going", "-n"],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode:
+        raise BookError(
+            f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
+        )
+    return root / "_build" / builder / "intro.html"
+
+
 def build(root: Path | None = None) -> Path:
     """Render the book of a repository; returns its first page.
 
@@ -94,7 +131,7 @@ def build(root: Path | None = None) -> Path:
     Raises
     ------
     BookError
-        A notebook is not executed, or jupyter-book warned or failed.
+        As :func:`render`.
     """
     root = root or paths.root()
     profiles = executed_profiles(root / "book")
@@ -104,25 +141,7 @@ def build(root: Path | None = None) -> Path:
             + ", ".join(f"{n} {p}" for n, p in profiles.items())
         )
     start = time.perf_counter()
-    draw_pictures(root / "book" / "pictures")
-    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
-    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-    log = root / "_build" / "book.log"
-    log.parent.mkdir(exist_ok=True)
-    with log.open("w", encoding="utf-8") as output:
-        done = subprocess.run(
-            [*command, "--all", "-W", "--keep-going", "-n"],
-            cwd=root,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode:
-        raise BookError(
-            f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
-        )
-    page = root / "_build" / "html" / "intro.html"
+    page = render(root)
     print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
     return page
 
