@@ -31,7 +31,7 @@ from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention
 from specdec_lib.evaluation import costs, mechanical
 from specdec_lib.evaluation.head_study import head_cost
 from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.report import bench_dense, bench_retrieval, provenance
+from specdec_lib.report import bench_dense, bench_retrieval, bench_wide, provenance
 from specdec_lib.report.files import write_atomic
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
@@ -266,6 +266,7 @@ def main(argv: list[str] | None = None) -> int:
     rows = loop_overhead(2 if args.quick else 20) + prompt_lookup(50 if args.quick else 500)
     rows += prompt_lookup_plus(args.quick) + bench_retrieval.rows(args.quick) + bench_dense.rows(args.quick)
     rows += acceptance_head(20, 3) if args.quick else acceptance_head(100, 20)
+    rows += bench_wide.rows(args.quick)
     rows = (end_to_end(1, 1, 32) if args.quick else end_to_end(4, 3, 96)) + rows
     write_atomic(args.out, json.dumps({"rows": rows, "provenance": provenance.collect()}, indent=1) + "\n")
     width = max(len(r["name"]) for r in rows)

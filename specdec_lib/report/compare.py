@@ -22,6 +22,21 @@ TIME_WORDS = {"ms", "us", "seconds", "microseconds", "tps", "speedup", "time"}
 COMPUTED = ("mdp_",)
 """Beginnings of names whose times are computed from published ones, not measured."""
 
+TIMED_BEGINNINGS: dict[str, tuple[str, ...]] = {
+    "06_gpu_benchmarks": (
+        "bandwidth_",
+        "composed_error",
+        *(f"composed_{m}_" for m in ("pld", "h", "a", "rest", "dresd", "specdec")),
+        "draft_share",
+        "matrix_",
+        "peer_ratio",
+        "step_ratio",
+        "tokens_per_s_",
+        "winner_",
+    ),
+}
+"""By notebook: beginnings of the names of values that come from a clock, or follow from some that do."""
+
 TIMED_VALUES: dict[str, set[str]] = {
     "01_speculative_decoding": {"cost_ratio", "wide_ratio", "found_oracle"},
     "02_datastore_construction": {"sort_rate", "search_small", "search_large", "draft_large"},
@@ -52,6 +67,19 @@ TIMED_COLUMNS: dict[str, set[str]] = {
     "tab-store-time": {"search", "search99", "draft", "draft99"},
     "tab-retrieval-time": {"rate", "step", "share"},
     "tab-plus-time": {"gain", "draft", "verify"},
+    "tab-wide-steps": {"ms_low", "ms_high", "bound_ms", "bandwidth_fraction", "ratio"},
+    "tab-wide-speedups": {
+        "tokens_per_second",
+        "speedup_ratio_of_pooled_rates",
+        "speedup_low",
+        "speedup_high",
+        "speedup_ratio_of_mean_rates",
+        "speedup_mean_of_ratios",
+    },
+    "tab-wide-tasks": {"PLD", "PLD+ (h)", "PLD+ (a)", "REST", "DReSD", "SpecDec", "SpecDec++"},
+    "tab-wide-retrieval": {"draft_ms_per_step", "draft_ms_per_token", "verify_ms", "host_ms"},
+    "tab-wide-peers": {"tokens_per_second", "ours_tokens_per_second", "ratio", "ratio_low", "ratio_high"},
+    "tab-wide-published": {"ours"},
     "tab-cost-forward-times": {"t_draft", "t_target", "r_squared"},
 }
 """By table: the columns of the same kind."""
@@ -92,6 +120,8 @@ def is_timed(name: str, notebook: str = "", table: str = "") -> bool:
         Name without suffix, for a column.
     """
     if not name.startswith(COMPUTED) and TIME_WORDS.intersection(name.split("_")):
+        return True
+    if name.startswith(TIMED_BEGINNINGS.get(notebook, ())):
         return True
     return name in TIMED_VALUES.get(notebook, ()) or name in TIMED_COLUMNS.get(table, ())
 

@@ -51,6 +51,12 @@ CHAPTERS: dict[str, tuple[str, str]] = {
         "The paper's acceptance head against the best fixed draft length: {head_verdict_pp_fixed}. One that also reads "
         "the draft's probability: {head_verdict_seeing_fixed}",
     ),
+    "06_gpu_benchmarks": (
+        "What is it worth by the clock, at the cost of a large model?",
+        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {composed_h_all:.1f}, PLD "
+        "{composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as plain "
+        "decoding",
+    ),
     "A1_pocket_models": (
         "Which models is this measured on, and what can they do?",
         "The draft agrees with the target at {agreement:.0%} of the positions; {looped_share:.0%} of the outputs end "
