@@ -49,6 +49,7 @@ class AttentionRows:
         self._mask: torch.Tensor | None = None
         self._last_only = False
         self._waiting: set[int] = set()
+        self._indices: dict[tuple, list[torch.Tensor]] = {}
         attention.install(model, self)
         for block, places in by_block.items():
             modules[block]._specdec_rows = self._reader(places)
@@ -80,14 +81,20 @@ class AttentionRows:
 
     def _reader(self, places: list[int]):
         chosen = [self.heads[p][1] for p in places]
-
         def read(query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
             if not self._waiting.issuperset(places):
                 return
             self._waiting.difference_update(places)
             groups = query.shape[1] // key.shape[1]
-            q = query[0, chosen][:, -1:] if self._last_only else query[0, chosen]
-            k = key[0, [h // groups for h in chosen]]
+            # On the device once: a recorded pass may copy nothing from the host.
+            key_of = (tuple(chosen), groups, query.device)
+            if key_of not in self._indices:
+                self._indices[key_of] = [
+                    torch.tensor(index, device=query.device) for index in (chosen, [h // groups for h in chosen])]
+            heads, shared = self._indices[key_of]
+            q = query[0].index_select(0, heads)
+            q = q[:, -1:] if self._last_only else q
+            k = key[0].index_select(0, shared)
             scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
             if self._mask is not None:
                 visible = self._mask[0, 0, -1:] if self._last_only else self._mask[0, 0]

@@ -21,6 +21,7 @@ from .contract import Capture
 from .tree import DraftTree
 
 if TYPE_CHECKING:
+    from .attention_rows import AttentionRows
     from .target import Target
 
 #: Widths of a pass in tokens, the last emitted one included.
@@ -48,11 +49,12 @@ class _Inputs:
 
 @dataclass
 class _Recorded:
-    """A CUDA graph and where it leaves what it computes."""
+    """A CUDA graph, where it leaves what it computes, and what it reads that nothing else would keep."""
 
     graph: torch.cuda.CUDAGraph
     logits: torch.Tensor
     rows: list[torch.Tensor]
+    reader: AttentionRows | None
 
 
 @dataclass
@@ -242,4 +244,4 @@ class Runtime:
         except RuntimeError as error:
             raise RuntimeError(f"a pass of {type(self.model).__name__} cannot be recorded as a CUDA graph "
                                f"({str(error).splitlines()[0]}); use Runtime(..., mode='static')") from error
-        return _Recorded(graph, logits, [] if target.rows is None else target.rows.held())
+        return _Recorded(graph, logits, [] if target.rows is None else target.rows.held(), target.rows)

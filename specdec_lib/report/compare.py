@@ -26,6 +26,7 @@ TIMED_BEGINNINGS: dict[str, tuple[str, ...]] = {
     "06_gpu_benchmarks": (
         "bandwidth_",
         "composed_error",
+        "composed_tree_",
         *(f"composed_{m}_" for m in ("pld", "h", "a", "rest", "dresd", "specdec")),
         "draft_share",
         "matrix_",
@@ -80,6 +81,8 @@ TIMED_COLUMNS: dict[str, set[str]] = {
     "tab-wide-retrieval": {"draft_ms_per_step", "draft_ms_per_token", "verify_ms", "host_ms"},
     "tab-wide-peers": {"tokens_per_second", "ours_tokens_per_second", "ratio", "ratio_low", "ratio_high"},
     "tab-wide-published": {"ours"},
+    "tab-which-method": {"speedup"},
+    "tab-wide-trees": {"speedup"},
     "tab-cost-forward-times": {"t_draft", "t_target", "r_squared"},
 }
 """By table: the columns of the same kind."""
