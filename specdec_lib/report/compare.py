@@ -81,7 +81,7 @@ TIMED_COLUMNS: dict[str, set[str]] = {
     "tab-wide-retrieval": {"draft_ms_per_step", "draft_ms_per_token", "verify_ms", "host_ms"},
     "tab-wide-peers": {"tokens_per_second", "ours_tokens_per_second", "ratio", "ratio_low", "ratio_high"},
     "tab-wide-published": {"ours"},
-    "tab-which-method": {"speedup"},
+    "tab-wide-methods": {"speedup"},
     "tab-wide-trees": {"speedup"},
     "tab-cost-forward-times": {"t_draft", "t_target", "r_squared"},
 }
