@@ -27,6 +27,7 @@ TIMED_BEGINNINGS: dict[str, tuple[str, ...]] = {
         "bandwidth_",
         "composed_error",
         "composed_tree_",
+        "composed_unlooped_",
         *(f"composed_{m}_" for m in ("pld", "h", "a", "rest", "dresd", "specdec")),
         "draft_share",
         "matrix_",
@@ -81,7 +82,7 @@ TIMED_COLUMNS: dict[str, set[str]] = {
     "tab-wide-retrieval": {"draft_ms_per_step", "draft_ms_per_token", "verify_ms", "host_ms"},
     "tab-wide-peers": {"tokens_per_second", "ours_tokens_per_second", "ratio", "ratio_low", "ratio_high"},
     "tab-wide-published": {"ours"},
-    "tab-wide-methods": {"speedup"},
+    "tab-wide-methods": {"speedup", "unlooped"},
     "tab-wide-trees": {"speedup"},
     "tab-cost-forward-times": {"t_draft", "t_target", "r_squared"},
 }
