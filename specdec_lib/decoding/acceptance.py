@@ -10,6 +10,7 @@ from collections.abc import Callable, Container
 
 import torch
 
+from .cache import on_device
 from .sampling import ACCEPT, RESIDUAL, Sampling, invert_cdf, invert_cdfs, not_numbers
 from .tree import DraftTree
 
@@ -141,9 +142,7 @@ def rejection_at_once(tree: DraftTree, p: torch.Tensor, sampling: Sampling, posi
     """
     count = len(tree)
     q = tree.probabilities.to(p)
-    drafted = torch.tensor(tree.tokens)
-    if p.is_cuda:
-        drafted = drafted.pin_memory().to(p.device, non_blocking=True)
+    drafted = on_device(tree.tokens, p.device, torch.long)
     rests = residuals(p[:count], q)
     # A token refused at one position is drawn anew there; the last row is that of the token after the whole draft.
     draws = invert_cdfs(torch.cat([rests, p[count:]]), [

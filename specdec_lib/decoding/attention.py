@@ -47,7 +47,7 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **kwargs
         request(query, key, scaling)
     plain = kwargs.get("position_bias") is None and kwargs.get("softcap") is None and not kwargs.get("dropout")
     if (plain and attention_mask is not None and attention_mask.shape[1] == 1 and query.shape[0] == 1
-            and query.shape[1] > key.shape[1] and query.shape[2] > 1):
+            and query.shape[1] > key.shape[1]):
         return grouped_attention(query, key, value, attention_mask[..., : key.shape[2]], scaling), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 

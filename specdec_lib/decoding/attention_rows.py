@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from . import attention
+from .cache import on_device
 
 
 class AttentionRows:
@@ -113,5 +114,5 @@ class AttentionRows:
         if not block or block[-1] == len(block) - 1:
             # The path's columns already lie behind the prefix in order.
             return rows[:, :length]
-        columns = torch.as_tensor([prefix + i for i in block], device=rows.device)
+        columns = on_device([prefix + i for i in block], rows.device)
         return torch.cat([rows[:, :prefix], rows[:, columns]], dim=1)

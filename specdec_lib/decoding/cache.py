@@ -11,6 +11,12 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
+def on_device(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of numbers of the host, queued for a GPU from pinned memory so that the host does not wait for it."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 class _Slots(CacheLayerMixin):
     """Keys and values of one layer: views into buffers owned by the cache."""
 
@@ -139,13 +145,17 @@ class TreeCache(Cache):
         """
         count = len(block)
         if count and block[-1] != count - 1:
-            source = torch.as_tensor([self.length + i for i in block])
+            source = [self.length + i for i in block]
             for arena in self._arenas.values():
-                # From pinned memory the copy is queued and the host does not wait for the device.
-                at = source.pin_memory().to(arena.device, non_blocking=True) if arena.is_cuda else source
-                rows = arena.index_select(3, at)
+                rows = arena.index_select(3, on_device(source, arena.device))
                 arena[:, :, :, self.length: self.length + count] = rows
         self.length += count
+
+    def clear(self) -> None:
+        """Forget everything, and put zeros where a failed pass may have left what is no number."""
+        self.length = 0
+        for arena in self._arenas.values():
+            arena.zero_()
 
     def truncate(self, length: int) -> None:
         """Forget the committed positions from ``length`` on."""

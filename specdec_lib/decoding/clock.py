@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import torch
@@ -55,6 +56,18 @@ class DeviceClock:
         return 1e-3 * start.elapsed_time(end)
 
 
-def clock_of(device: torch.device) -> Clock:
-    """The clock that tells a device's work apart from the host's."""
-    return DeviceClock(device) if device.type == "cuda" else HostClock()
+class WaitingClock(HostClock):
+    """Wall clock that waits for all GPUs at each mark: events of one device tell nothing of another's work."""
+
+    def mark(self) -> float:
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+        return super().mark()
+
+
+def clock_of(devices: Collection[torch.device]) -> Clock:
+    """The clock that tells the work of a model's devices apart from the host's."""
+    cards = {device for device in devices if device.type == "cuda"}
+    if len(cards) > 1:
+        return WaitingClock()
+    return DeviceClock(*cards) if cards else HostClock()

@@ -139,7 +139,7 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
         if drafter is not None and wanted.heads != drafter.capture.heads:
             chosen = [wanted.heads.index(head) for head in drafter.capture.heads]
             context.attention = lambda: target.attention()[chosen]
-        verifier = ModelVerifier(target, sampling, eos, processors, clock_of(target.device))
+        verifier = ModelVerifier(target, sampling, eos, processors, clock_of(target.devices))
         if watch is not None:
             watch(target)
         return decode(verifier, drafter, context, limits, on_tokens), context, limits

@@ -166,12 +166,12 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
     began = clock.mark()
     token = verifier.first(context)
     emit([token])
-    filled = clock.mark()
     if on_tokens is not None:
         on_tokens([token])
     try:
         if drafter is not None and reason is None:
             drafter.start(context)
+        filled = clock.mark()
         while reason is None:
             room = limits.max_new_tokens - len(new)
             if limits.context is not None:

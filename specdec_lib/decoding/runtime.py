@@ -45,6 +45,7 @@ class _Inputs:
     tree: torch.Tensor
     chain: torch.Tensor
     holds_tree: bool = True
+    copied: torch.cuda.Event | None = None
 
 
 @dataclass
@@ -79,7 +80,8 @@ class Runtime:
         hidden states or attention rows; ``"graph"`` replays CUDA graphs. ``"auto"`` is ``"graph"`` on a GPU and
         ``"static"`` elsewhere.
     widths : sequence of int
-        Ascending. A draft that is wider than the last of them is verified by an eager pass over the same cache.
+        Ascending. A draft that is wider than the last of them is verified by an eager pass over the same cache, for which
+        there is room up to a width of 128 at any length.
 
     Attributes
     ----------
@@ -113,15 +115,20 @@ class Runtime:
         self.model, self.capacity, self.mode, self.widths = model, capacity, mode, widths
         config = model.config.get_text_config(decoder=True)
         # Kernels want rows of masks that begin at multiples of 8.
-        slots = -(-(capacity + widths[-1]) // 8) * 8
+        slots = -(-(capacity + max(widths[-1], WIDTHS[-1])) // 8) * 8
         self.cache = TreeCache(config.num_hidden_layers, slots, static=True)
         self.passes: Counter[int | str] = Counter()
         self._last_position = (getattr(config, "max_position_embeddings", None) or slots) - 1
         self._columns = torch.arange(slots, device=self.device)
+        self._stream = torch.cuda.Stream(self.device) if mode == "graph" else None
         self._inputs = {width: self._buffers(width) for width in widths}
         self._kept: dict[Capture, _Kept] = {}
         self._pool = torch.cuda.graph_pool_handle() if mode == "graph" else None
-        self._call = torch.compile(model, dynamic=False) if mode == "compiled" else model
+        self._call = model
+        if mode == "compiled":
+            # Each width is a version of its own of code that all models of a class share.
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+            self._call = torch.compile(model, dynamic=False)
         self._holder: weakref.ref | None = None
 
     def __repr__(self) -> str:
@@ -152,9 +159,11 @@ class Runtime:
         self.cache.length = 0
         return self._kept.setdefault(capture, _Kept()).states
 
-    def give_back(self) -> None:
-        """Let another target have the buffers."""
+    def give_back(self, failed: bool = False) -> None:
+        """Let another target have the buffers; after a failure, as zeros."""
         self._holder = None
+        if failed:
+            self.cache.clear()
 
     def width_for(self, count: int) -> int | None:
         """The width a pass over ``count`` tokens is padded to; None where none is wide enough."""
@@ -185,8 +194,12 @@ class Runtime:
         if self.mode != "graph":
             return self._pass(width, target)[: len(tokens)]
         recorded = self._kept[capture].recorded
-        if width not in recorded:
-            recorded[width] = self._record(width, target)
+        if not recorded:
+            # All of them now, so that no later pass takes longer than its like.
+            for each in self.widths:
+                self._fill(each, [0], None)
+                recorded[each] = self._record(each, target)
+            self._fill(width, tokens, tree)
         found = recorded[width]
         found.graph.replay()
         if target.rows is not None:
@@ -202,6 +215,8 @@ class Runtime:
 
     def _fill(self, width: int, tokens: Sequence[int], tree: DraftTree | None) -> None:
         inputs, count = self._inputs[width], len(tokens)
+        if inputs.copied is not None:
+            inputs.copied.synchronize()  # the last copy out of this memory; long done where its pass was waited for
         bushy = tree is not None and not tree.is_chain
         # Padding continues the chain, or stands alone beside a tree: nothing attends to it.
         depths = [0, *tree.depths, *[0] * (width - count)] if bushy else range(width)
@@ -216,6 +231,9 @@ class Runtime:
         elif inputs.holds_tree:
             inputs.tree.copy_(inputs.chain)
         inputs.holds_tree = bushy
+        if self.device.type == "cuda":
+            inputs.copied = torch.cuda.Event()
+            inputs.copied.record(torch.cuda.current_stream(self.device))
 
     def _pass(self, width: int, target: Target) -> torch.Tensor:
         inputs = self._inputs[width]
@@ -231,15 +249,19 @@ class Runtime:
             self.cache.slots = None
 
     def _record(self, width: int, target: Target) -> _Recorded:
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._pass(width, target)
-        torch.cuda.current_stream(self.device).wait_stream(stream)
+        # The capture's default stream is one of the current device, which need not be the model's.
+        with torch.cuda.device(self.device):
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                for _ in range(2):
+                    self._pass(width, target)
+            torch.cuda.current_stream().wait_stream(self._stream)
+            return self._captured(width, target)
+
+    def _captured(self, width: int, target: Target) -> _Recorded:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 logits = self._pass(width, target)
         except RuntimeError as error:
             raise RuntimeError(f"a pass of {type(self.model).__name__} cannot be recorded as a CUDA graph "

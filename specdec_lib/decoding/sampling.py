@@ -12,6 +12,8 @@ from numbers import Integral
 
 import torch
 
+from .cache import on_device
+
 _MASK = (1 << 64) - 1
 #: Independent sequences of uniforms under one seed.
 TARGET, DRAFT, ACCEPT, RESIDUAL = range(4)
@@ -150,7 +152,9 @@ def unchecked_distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Te
         scores = torch.full_like(scores, -torch.inf).scatter_(-1, index, kept)
     probabilities = scores.softmax(-1)
     if sampling.top_p < 1.0:
-        probabilities = _nucleus(probabilities, sampling.top_p)
+        # The nucleus is written entry by entry: what is no number must stay so in the whole row.
+        broken = probabilities[..., :1].isnan()
+        probabilities = torch.where(broken, torch.nan, _nucleus(probabilities, sampling.top_p))
     return probabilities
 
 
@@ -193,9 +197,7 @@ def invert_cdfs(probabilities: torch.Tensor, uniforms: Sequence[float]) -> torch
     int64 tensor, shape (n,)
     """
     cumulative = probabilities.cumsum(-1)
-    at = torch.tensor(uniforms, dtype=cumulative.dtype)
-    if cumulative.is_cuda:
-        at = at.pin_memory().to(cumulative.device, non_blocking=True)
+    at = on_device(uniforms, cumulative.device, cumulative.dtype)
     # Rounding can leave the total below 1; scaling by it keeps the last token with any probability reachable.
     tokens = torch.searchsorted(cumulative, at[:, None] * cumulative[:, -1:], right=True)[:, 0]
     return tokens.clamp_(max=probabilities.shape[-1] - 1)

@@ -60,7 +60,7 @@ class Generation:
     finish_reason : {"eos", "stop_string", "length", "context", "criteria"}
     prompt_length : int
     prefill_seconds : float
-        The prompt's forward and the first token.
+        The prompt's forward and the first token, and what the drafter does with the prompt.
     """
 
     tokens: list[int]

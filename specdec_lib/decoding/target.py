@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from . import attention
 from .attention_rows import AttentionRows
-from .cache import TreeCache
+from .cache import TreeCache, on_device
 from .contract import LAST, Capture
 from .kinds import UnsupportedModel, check_kind, decoder_config, vocabulary_size
 from .runtime import Runtime
@@ -56,6 +56,7 @@ class Target:
         capacity = longest + DRAFT_ROOM if capacity is None else capacity
         self.model = model
         self.device = model.get_input_embeddings().weight.device
+        self.devices = {parameter.device for parameter in model.parameters()}
         config = decoder_config(model)
         self.layers = config.num_hidden_layers
         self.runtime, self.capture = runtime, capture
@@ -87,11 +88,17 @@ class Target:
     def __enter__(self) -> Target:
         return self
 
-    def __exit__(self, *exc) -> None:
-        self.close()
+    def __exit__(self, kind, *exc) -> None:
+        self.close(failed=kind is not None)
 
-    def close(self) -> None:
-        """Take the hooks off the model, and give the runtime back."""
+    def close(self, failed: bool = False) -> None:
+        """Take the hooks off the model, and give the runtime back.
+
+        Parameters
+        ----------
+        failed : bool
+            A pass may have left in the buffers what is no number.
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -101,7 +108,7 @@ class Target:
             attention.uninstall(self.model, self)
             self._installed = False
         if self.runtime is not None:
-            self.runtime.give_back()
+            self.runtime.give_back(failed)
 
     @property
     def length(self) -> int:
@@ -203,7 +210,8 @@ class Target:
         length, count = self.cache.length, len(block)
         if block[-1] != count - 1:
             for states in self._states.values():
-                states[length: length + count] = states[[length + i for i in block]]
+                at = on_device([length + i for i in block], states.device)
+                states[length: length + count] = states.index_select(0, at)
         self.cache.commit(block)
 
     def _reserve(self, width: int) -> None:

@@ -113,6 +113,12 @@ class AdaptiveDraftModel:
         self._longest = min(
             (n for n in (context_limit(self.model), exact_length(self.model), room) if n), default=sys.maxsize
         )
+        # What is cached of the prompt belongs to the prefill, as the target's does.
+        known = context.tokens[:-1]
+        if len(known) < self._longest:
+            with torch.inference_mode():
+                self._target.extend(known)
+            self._cached = known
         self.rule.start()
 
     def finish(self) -> None:

@@ -76,7 +76,7 @@ def step_times(
     held = None if runtime == "eager" else Runtime(model, context, runtime, widths)
     rows = []
     with Target(model, context, capture, context + max(widths), held) as target:
-        clock = clock_of(target.device)
+        clock = clock_of(target.devices)
         target.extend(_tokens(model, context))
         for width in widths:
             tree, marks = DraftTree.chain(_tokens(model, width - 1)), []
@@ -102,7 +102,7 @@ def transformers_step_times(
         As :func:`step_times`, the runtime being ``"transformers"``.
     """
     device = model.get_input_embeddings().weight.device
-    clock, rows = clock_of(device), []
+    clock, rows = clock_of({device}), []
     cache = DynamicCache(config=model.config)
     model(torch.tensor([_tokens(model, context)], device=device), past_key_values=cache, use_cache=True)
     for width in widths:
