@@ -19,7 +19,7 @@ from .suite import Recording, Runs, record_prompts, replay_all, select
 from .wide import METHODS, WidePair
 
 
-def step_seconds(times: Mapping[int, float], width: int) -> float:
+def step_seconds(times: Mapping[int, float], width: int, padded: bool = False) -> float:
     """Time of a pass of any width from the measured ones, by straight lines between them; the last one's slope goes on.
 
     Parameters
@@ -27,15 +27,25 @@ def step_seconds(times: Mapping[int, float], width: int) -> float:
     times : mapping
         Seconds by width, two widths at least, 1 among them.
     width : int
+    padded : bool
+        A pass costs what the next measured width costs, as under a runtime with buffers in place.
     """
     known = sorted(times)
+    if padded and width <= known[-1]:
+        return times[next(each for each in known if each >= width)]
     if width >= known[-1]:
         low, high = known[-2:]
         return times[high] + (width - high) * max(times[high] - times[low], 0.0) / (high - low)
     return float(np.interp(width, known, [times[w] for w in known]))
 
 
-def composed(runs: Runs, times: Mapping[int, float], draft_step: float = 0.0, draft_token: float = 0.0) -> float:
+def composed(
+    runs: Runs,
+    times: Mapping[int, float],
+    draft_step: float = 0.0,
+    draft_token: float = 0.0,
+    padded: bool = False,
+) -> float:
     """Seconds that the steps of replayed runs would take at measured costs, prefill left out.
 
     Parameters
@@ -46,9 +56,11 @@ def composed(runs: Runs, times: Mapping[int, float], draft_step: float = 0.0, dr
         Seconds of a pass by width (:func:`step_seconds`).
     draft_step, draft_token : float
         Seconds to propose: for each step, and for each drafted token.
+    padded : bool
+        As for :func:`step_seconds`.
     """
     return sum(
-        step_seconds(times, step.drafted + 1) + draft_step + draft_token * step.drafted
+        step_seconds(times, step.drafted + 1, padded) + draft_step + draft_token * step.drafted
         for run in runs
         for step in run.steps
     )
@@ -119,6 +131,7 @@ def composed_table(
     times: Mapping[int, float],
     costs: Mapping[str, Mapping[str, float]],
     tasks: Sequence[str],
+    padded: bool = False,
 ) -> list[dict[str, Any]]:
     """Speed-up of every method over plain decoding at measured costs, by task and over all.
 
@@ -134,7 +147,7 @@ def composed_table(
         def keep(recording: Recording, task: str = task) -> bool:
             return task == "all" or recording.task == task
 
-        plain = composed(select(runs["plain"], recordings, keep), times)
+        plain = composed(select(runs["plain"], recordings, keep), times, padded=padded)
         for method, done in runs.items():
             kept = select(done, recordings, keep)
             stats = pooled(kept)
@@ -143,7 +156,7 @@ def composed_table(
                 {
                     "method": method,
                     "task": task,
-                    "speedup": plain / composed(kept, times, **costs.get(method, {})),
+                    "speedup": plain / composed(kept, times, padded=padded, **costs.get(method, {})),
                     "tokens_per_forward": stats["tokens_per_forward"],
                     "width": 1 + drafted / stats["calls"],
                 }

@@ -24,8 +24,6 @@ class Beside(NamedTuple):
     Attributes
     ----------
     paper : str
-    where : str
-        Table or section.
     pattern : str
         Regular expression of the rows' identifiers, all of it; group 1, where there is one, is a key of the five
         input-guided tasks.
@@ -34,7 +32,6 @@ class Beside(NamedTuple):
     """
 
     paper: str
-    where: str
     pattern: str
     sampling: str
     task: str = ""
@@ -43,16 +40,16 @@ class Beside(NamedTuple):
 #: REST generates code and answers chats, DReSD code, SpecDec++ follows instructions: continuing a module and two turns
 #: are the nearest here.
 BESIDE = (
-    Beside("rest", "Table 1", r"rest-t1-he-greedy-(?:7|13)b(?:-specdec)?", "greedy", "completion"),
-    Beside("rest", "Table 1", r"rest-t1-he-nucleus-(?:7|13)b(?:-specdec)?", "sampled", "completion"),
-    Beside("rest", "Table 1", r"rest-t1-mt-greedy-(?:7|13)b(?:-specdec)?", "greedy", "multi-turn"),
-    Beside("rest", "Table 1", r"rest-t1-mt-nucleus-(?:7|13)b(?:-specdec)?", "sampled", "multi-turn"),
-    Beside("dresd", "section 5.5", r"dresd-best-speedup|dresd-rest-ig-speedup", "greedy", "completion"),
-    Beside("dresd", "section 5.5", r"dresd-mt-speedup|dresd-mt-rest-speedup", "greedy", "multi-turn"),
-    Beside("pld_plus", "Table 1", r"pld-plus-t1-(?:7|13|33)b-\w+-(summ|code|short|long|turn)", "greedy"),
-    Beside("pld_plus", "Table 2", r"pld-plus-t2-(?:7|13|33)b-\w+-(summ|code|short|long|turn)", "sampled"),
-    Beside("pld_plus", "Table 3", r"pld-plus-t3-[\w-]+-(?:rest|pld|h|a)", "greedy", "summarisation"),
-    Beside("specdec_pp", "Table 1", r"specdec-pp-(?:alpaca|humaneval|gsm8k)-(?:specdec-)?speedup", "greedy", "all"),
+    Beside("rest", r"rest-t1-he-greedy-(?:7|13)b(?:-specdec)?", "greedy", "completion"),
+    Beside("rest", r"rest-t1-he-nucleus-(?:7|13)b(?:-specdec)?", "sampled", "completion"),
+    Beside("rest", r"rest-t1-mt-greedy-(?:7|13)b(?:-specdec)?", "greedy", "multi-turn"),
+    Beside("rest", r"rest-t1-mt-nucleus-(?:7|13)b(?:-specdec)?", "sampled", "multi-turn"),
+    Beside("dresd", r"dresd-best-speedup|dresd-rest-ig-speedup", "greedy", "completion"),
+    Beside("dresd", r"dresd-mt-speedup|dresd-mt-rest-speedup", "greedy", "multi-turn"),
+    Beside("pld_plus", r"pld-plus-t1-(?:7|13|33)b-\w+-(summ|code|short|long|turn)", "greedy"),
+    Beside("pld_plus", r"pld-plus-t2-(?:7|13|33)b-\w+-(summ|code|short|long|turn)", "sampled"),
+    Beside("pld_plus", r"pld-plus-t3-[\w-]+-(?:rest|pld|h|a)", "greedy", "summarisation"),
+    Beside("specdec_pp", r"specdec-pp-(?:alpaca|humaneval|gsm8k)-(?:specdec-)?speedup", "greedy", "all"),
 )
 #: Names of methods in the papers' tables that stand for one here.
 _METHODS = {
@@ -95,7 +92,7 @@ def beside(rows: Sequence[Mapping[str, Any]], column: str = "speedup_ratio_of_po
             found.append(
                 {
                     "paper": place.paper,
-                    "where": place.where,
+                    "where": row["where"],
                     "id": key,
                     "setting": row["setting"],
                     "method": method,

@@ -124,7 +124,9 @@ def _row(recordings: Sequence[Recording], repeats: Sequence[Runs], plain: Sequen
 
 
 @torch.inference_mode()
-def margin(model: PreTrainedModel, recording: Recording, position: int) -> float:
+def margin(
+    model: PreTrainedModel, recording: Recording, position: int, runtime: Runtime | None = None
+) -> float:
     """How close the choice of a greedy output was, in units of the rounding of the model's type.
 
     Parameters
@@ -134,6 +136,8 @@ def margin(model: PreTrainedModel, recording: Recording, position: int) -> float
         A greedy plain run.
     position : int
         Index of the new token.
+    runtime : Runtime, optional
+        Runs the pass that the choice was made in; eagerly without one.
 
     Returns
     -------
@@ -143,7 +147,7 @@ def margin(model: PreTrainedModel, recording: Recording, position: int) -> float
     """
     trace = recording.trace
     tokens = [*trace.prompt, *trace.tokens[:position]]
-    with Target(model, len(tokens) + 1) as target:
+    with Target(model, len(tokens) + 1, runtime=runtime) as target:
         target.extend(tokens[:-1])
         best = target.verify(tokens[-1], EMPTY)[0].float().topk(2).values
     spacing = torch.finfo(model.dtype).eps * 2.0 ** float(best.abs().max().log2().floor())
@@ -151,7 +155,10 @@ def margin(model: PreTrainedModel, recording: Recording, position: int) -> float
 
 
 def divergences(
-    model: PreTrainedModel, recordings: Sequence[Recording], runs: Mapping[str, Runs]
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    runs: Mapping[str, Runs],
+    runtime: Runtime | None = None,
 ) -> list[dict[str, Any]]:
     """Outputs that leave those of plain decoding, and how close the choice was where each first does.
 
@@ -171,7 +178,7 @@ def divergences(
         for recording, run in zip(recordings, done, strict=True):
             at = first_divergence(recording.trace.tokens, run.tokens)
             if at is not None:
-                margins.append(margin(model, recording, at))
+                margins.append(margin(model, recording, at, runtime))
         rows.append(
             {
                 "method": method,
@@ -197,6 +204,8 @@ def peers(
 ) -> list[dict[str, Any]]:
     """Transformers' own methods beside ours on the same model and prompts, greedy, in turns.
 
+    The whole call is timed on both sides. Transformers runs eager passes over its growing cache.
+
     Parameters
     ----------
     pair : WidePair
@@ -211,7 +220,7 @@ def peers(
     Returns
     -------
     list of dict
-        For each of :data:`PEERS` ``method``, ``ours``; ``tokens_per_second`` and ``ours_tokens_per_second``, prefill
+        For each of :data:`PEERS` ``method``, ``ours``, ``runtime`` of ours; ``tokens_per_second`` and ``ours_tokens_per_second``, prefill
         included, of all prompts together, medians over the repeats; ``ratio`` of ours to theirs with ``ratio_low`` and
         ``ratio_high``; ``equal``, how many of their ``outputs`` are those of our plain decoding.
     """
@@ -221,11 +230,16 @@ def peers(
         chosen = recordings[:1] if repeat < 0 else recordings
         for name, ours in PEERS.items():
             mine, theirs, tokens, equal = 0.0, 0.0, [0, 0], 0
-            for recording in chosen:
-                seconds, out = _transformers(pair, recording, name, lengths)
-                theirs, tokens[0], equal = theirs + seconds, tokens[0] + len(out), equal + (out == recording.trace.tokens)
-                run = run_again(pair.target, [recording], drafters[ours], runtime)[0]
-                mine, tokens[1] = mine + run.stats["seconds"], tokens[1] + len(run.tokens)
+            for place, recording in enumerate(chosen):
+                for turn in (0, 1) if (place + repeat) % 2 else (1, 0):
+                    if turn:
+                        seconds, out = _transformers(pair, recording, name, lengths)
+                        theirs, tokens[0] = theirs + seconds, tokens[0] + len(out)
+                        equal += out == recording.trace.tokens
+                    else:
+                        began = time.perf_counter()
+                        run = run_again(pair.target, [recording], drafters[ours], runtime)[0]
+                        mine, tokens[1] = mine + time.perf_counter() - began, tokens[1] + len(run.tokens)
             if repeat >= 0:
                 found[name].append((tokens[0] / theirs, tokens[1] / mine, equal))
     rows = []
@@ -235,6 +249,7 @@ def peers(
             {
                 "method": name,
                 "ours": PEERS[name],
+                "runtime": "eager" if runtime is None else runtime.mode,
                 "tokens_per_second": median(r[0] for r in repeated),
                 "ours_tokens_per_second": median(r[1] for r in repeated),
                 "ratio": median(ratios),

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
 from ..decoding.clock import clock_of
-from ..decoding.contract import LAST, Capture
+from ..decoding.contract import Capture
 from ..decoding.kinds import vocabulary_size
 from ..decoding.runtime import WIDTHS, Runtime
 from ..decoding.target import Target
 from ..decoding.tree import DraftTree
-from .machine import Machine, roofline, step_work
+from .machine import Machine, Work, roofline, step_work
 
 #: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
 RUNTIMES = ("eager", "static", "compiled", "graph")
@@ -32,6 +32,7 @@ def _summary(spent: Sequence[float]) -> dict[str, float]:
         "ms": float(np.median(spent)),
         "ms_low": float(np.percentile(spent, 10)),
         "ms_high": float(np.percentile(spent, 90)),
+        "ms_p99": float(np.percentile(spent, 99)),
     }
 
 
@@ -43,6 +44,7 @@ def step_times(
     widths: Sequence[int] = WIDTHS,
     repeats: int = 20,
     capture: Capture = Capture(),
+    capacity: int | None = None,
 ) -> list[dict[str, Any]]:
     """Time the target's pass over chains of draft tokens behind a context.
 
@@ -59,12 +61,14 @@ def step_times(
         Passes timed at each width, after three that are not.
     capture : Capture
         What is kept on the way.
+    capacity : int, optional
+        Of a runtime with buffers in place, whose passes attend over all of it; the context by default.
 
     Returns
     -------
     list of dict
         For each width ``runtime``, ``width``, ``ms`` (median), ``ms_low`` and ``ms_high`` (the 10th and 90th
-        percentile); the device's own time on a GPU.
+        percentile) and ``ms_p99``; the device's own time on a GPU.
 
     Raises
     ------
@@ -73,7 +77,7 @@ def step_times(
     """
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")
-    held = None if runtime == "eager" else Runtime(model, context, runtime, widths)
+    held = None if runtime == "eager" else Runtime(model, capacity or context, runtime, widths)
     rows = []
     with Target(model, context, capture, context + max(widths), held) as target:
         clock = clock_of(target.devices)
@@ -118,6 +122,15 @@ def transformers_step_times(
     return rows
 
 
+def _work(model: PreTrainedModel, width: int, context: int) -> Work:
+    if isinstance(model.config, LlamaConfig):
+        return step_work(model.config, width, context, model.dtype)
+    embedding = model.get_input_embeddings().weight
+    tied = embedding is getattr(model.get_output_embeddings(), "weight", None)
+    read = sum(p.numel() for p in model.parameters()) - (0 if tied else embedding.numel())
+    return Work(read * model.dtype.itemsize, 2 * width * read)
+
+
 def beside_roofline(
     rows: Sequence[dict[str, Any]], model: PreTrainedModel, context: int, machine: Machine
 ) -> list[dict[str, Any]]:
@@ -128,7 +141,7 @@ def beside_roofline(
     rows : sequence of dict
         Of :func:`step_times`.
     model : PreTrainedModel
-        A Llama model.
+        Of a family other than Llama the keys and values and the products of attention are left out of the bound.
     context : int
     machine : Machine
         Measured in the same run, in the model's type.
@@ -143,7 +156,7 @@ def beside_roofline(
     first: dict[str, float] = {}
     found = []
     for row in rows:
-        work = step_work(model.config, row["width"], context, model.dtype)
+        work = _work(model, row["width"], context)
         bound = roofline(work.bytes, work.flops, machine.bandwidth.best, machine.matrix_rate.best)
         first.setdefault(row["runtime"], row["ms"])
         found.append(
@@ -156,6 +169,3 @@ def beside_roofline(
         )
     return found
 
-
-#: What PLD+ (h) and DReSD have captured, to see what keeping it costs.
-ONE_LAYER = Capture(layers=(LAST,))

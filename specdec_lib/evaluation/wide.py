@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import paths
 from ..datastores import SuffixIndex
@@ -36,8 +36,9 @@ from ..heads import induction
 from ..heads.acceptance import AcceptanceHead
 from ..models.fingerprint import fingerprint
 from ..models.loading import resolve_device, resolve_dtype
-from ..models.shapes import draft_shape
-from ..models.widen import place_heads, widen_to
+from ..models.memory import available_bytes
+from ..models.shapes import PRESETS, draft_shape, parameter_bytes
+from ..models.widen import place_heads, shape_config, widen_to
 from . import input_guided, stores
 from .prompt import Prompt
 from .suite import load_pair, record_prompts, render
@@ -63,7 +64,7 @@ class Narrowed:
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As the index's own, on the first entries of each state."""
-        return self.index.search(states[..., : self.index.width].float(), k)
+        return self.index.search(torch.as_tensor(states)[..., : self.index.width].float(), k)
 
 
 def widen_head(head: AcceptanceHead, draft: PreTrainedModel) -> AcceptanceHead:
@@ -244,6 +245,17 @@ class WidePair:
         return {name: makers[name]() for name in wanted}
 
 
+def model_bytes(model: PreTrainedModel) -> int:
+    """Memory of a model's parameters, bytes; tied ones once."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def plain_runtime(model: PreTrainedModel) -> str:
+    """``"graph"`` where passes can be recorded: on one GPU; ``"eager"`` elsewhere."""
+    devices = {parameter.device for parameter in model.parameters()}
+    return "graph" if len(devices) == 1 and next(iter(devices)).type == "cuda" else "eager"
+
+
 def fast_dtype(device: torch.device) -> str:
     """``"bfloat16"`` on a GPU and on a processor that multiplies in it, else ``"float32"``."""
     if device.type == "cuda":
@@ -253,6 +265,20 @@ def fast_dtype(device: torch.device) -> str:
     except OSError:
         flags = []
     return "bfloat16" if {"avx512_bf16", "amx_bf16"} & set(flags) else "float32"
+
+
+def largest_shape(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> str:
+    """Name of the largest of the published shapes whose parameters fit with a fifth to spare; empty if none does."""
+    free = available_bytes(device)
+    room, best = (float("inf") if free is None else 0.8 * free), ("", 0)
+    for name in PRESETS:
+        try:
+            needed = parameter_bytes(shape_config(config, name), dtype)
+        except ValueError:
+            continue  # too small for this model
+        if best[1] < needed <= room:
+            best = (name, needed)
+    return best[0]
 
 
 def build_pair(
@@ -281,6 +307,13 @@ def build_pair(
         A preset for the draft model, in place of ``ratio``.
     **sizes : int
         ``store_tokens``, ``dense_tokens`` of :class:`WidePair`.
+
+    Raises
+    ------
+    MemoryError
+        If the wide pair does not fit into the device's memory; the message names the largest shape that would.
+    ValueError
+        If the shape is unknown, or models or tokenizers do not fit together.
     """
     if not shape:
         model, small, tokenizer = load_pair(target, draft, device, dtype)
@@ -292,7 +325,11 @@ def build_pair(
     small_target, small_draft, tokenizer = load_pair(target, draft, device, "float32")
     torch.set_num_threads(threads)
     kind = resolve_dtype(dtype, place)
-    wide = widen_to(small_target, shape, dtype=kind, device=place)
+    try:
+        wide = widen_to(small_target, shape, dtype=kind, device=place)
+    except MemoryError as error:
+        smaller = largest_shape(small_target.config, kind, place)
+        raise MemoryError(f"{error}; the largest shape that fits is {smaller or 'its own'!r}") from None
     size = draft_named or draft_shape(small_draft.config, wide.config, ratio)
     narrow = widen_to(small_draft, size, dtype=kind, device=place)
     return WidePair(wide, narrow, small_target, small_draft, tokenizer, shape, **sizes)

@@ -11,13 +11,12 @@ import torch
 from ..decoding.contract import Capture
 from ..decoding.runtime import WIDTHS, Runtime
 from ..decoding.sampling import Sampling
-from ..models.shapes import parameter_bytes
 from . import input_guided, speedups, step_costs
 from .machine import Machine
 from .prompt import Prompt
 from .suite import record_prompts, run_again
 from .tasks import load_task
-from .wide import METHODS, WidePair
+from .wide import METHODS, WidePair, model_bytes
 
 #: Tasks of the comparison: the five input-guided ones, and continuing a module, where there is little to copy.
 TASKS = (*input_guided.TASKS, "completion")
@@ -70,11 +69,13 @@ class Plan:
 
 
 def steps(pair: WidePair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
-    """Step times of the target for each runtime, of transformers' own pass, and of the draft at width 1."""
+    """Step times of the target for each runtime, and of transformers' own pass."""
     rows = [
         row
         for runtime in plan.runtimes
-        for row in step_costs.step_times(pair.target, plan.context, runtime, WIDTHS, plan.step_repeats)
+        for row in step_costs.step_times(
+            pair.target, plan.context, runtime, WIDTHS, plan.step_repeats, capacity=plan.capacity
+        )
     ]
     rows += step_costs.transformers_step_times(pair.target, plan.context, WIDTHS, plan.step_repeats)
     return step_costs.beside_roofline(rows, pair.target, plan.context, machine)
@@ -82,7 +83,18 @@ def steps(pair: WidePair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
 
 def draft_ms(pair: WidePair, plan: Plan) -> float:
     """Milliseconds of the draft model's pass over one token, under the plan's runtime."""
-    return step_costs.step_times(pair.draft, plan.context, plan.runtime, (1,), plan.step_repeats)[0]["ms"]
+    return step_costs.step_times(
+        pair.draft, plan.context, plan.runtime, (1,), plan.step_repeats, capacity=plan.capacity
+    )[0]["ms"]
+
+
+def fitted(plan: Plan, pair: WidePair, prompts: Sequence[Prompt]) -> Plan:
+    """The plan with the capacity that its prompts and context need: a pass in place attends over all of it."""
+    longest = max(
+        sum(len(pair.tokenizer(turn)["input_ids"]) + 32 + plan.max_new_tokens for turn in prompt.turns)
+        for prompt in prompts
+    )
+    return replace(plan, capacity=-(-max(longest, plan.context) // 64) * 64)
 
 
 def through_one_width(pair: WidePair, prompts: Sequence[Prompt], plan: Plan) -> list[dict[str, Any]]:
@@ -107,10 +119,10 @@ def through_one_width(pair: WidePair, prompts: Sequence[Prompt], plan: Plan) -> 
     drafter = pair.drafters(["PLD"], {"PLD": plan.one_width - 1})["PLD"]
     fast = run_again(pair.target, same, drafter, wide)
     plain = [recording.trace for recording in same]
-    rows = speedups.divergences(pair.target, ones, {"plain": plain, "PLD": fast})
+    rows = speedups.divergences(pair.target, ones, {"plain": plain, "PLD": fast}, narrow)
     rows = [{**row, "reference": "width 1"} for row in rows]
     return rows + [
-        {**row, "reference": "same width"} for row in speedups.divergences(pair.target, same, {"PLD": fast})
+        {**row, "reference": "same width"} for row in speedups.divergences(pair.target, same, {"PLD": fast}, wide)
     ]
 
 
@@ -131,23 +143,27 @@ def study(
     Returns
     -------
     dict
-        JSON: ``shape``, ``parameters``, ``bytes`` and ``draft_parameters``; ``steps`` (:func:`steps`),
+        JSON: ``shape``, ``dtype``, ``parameters``, ``bytes`` and ``draft_parameters``; ``plan``; ``steps`` (:func:`steps`),
         ``draft_ms``; ``speedups``, rows of :func:`specdec_lib.evaluation.speedups.table` with ``sampling``;
-        ``divergences`` and ``one_width``; ``peers``; ``passes`` of the target by width; ``notes``.
+        ``divergences`` and ``one_width``; ``peers``; ``passes`` of the target by width; ``notes``; on a GPU
+        ``peak_bytes``.
     """
     target = pair.target
+    prompts = comparison_prompts(plan.per_task, plan.seed)
+    plan = fitted(plan, pair, prompts)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     say("step costs")
     found: dict[str, Any] = {
         "shape": pair.shape,
         "dtype": str(target.dtype).removeprefix("torch."),
         "parameters": target.num_parameters(),
-        "bytes": parameter_bytes(target.config, target.dtype),
+        "bytes": model_bytes(target),
         "draft_parameters": pair.draft.num_parameters(),
         "plan": {k: list(v) if isinstance(v, tuple) else v for k, v in vars(plan).items()},
         "steps": steps(pair, plan, machine),
         "draft_ms": draft_ms(pair, plan),
     }
-    prompts = comparison_prompts(plan.per_task, plan.seed)
     say("heads and stores")
     pair.choose_heads(prompts)
     runtime = draft_runtime = None

@@ -22,7 +22,11 @@ def available_bytes(device: torch.device) -> int | None:
     free = int(rows["MemAvailable"].split()[0]) * 1024
     limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
     if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
+        counted = int(used.read_text())
+        told = Path("/sys/fs/cgroup/memory.stat")
+        # Files that were read are counted as used and given back as soon as memory is asked for.
+        kept = dict(line.split() for line in told.read_text().splitlines()) if told.exists() else {}
+        free = min(free, int(limit.read_text()) - counted + int(kept.get("inactive_file", 0)))
     return free
 
 

@@ -273,6 +273,7 @@ def main(argv: list[str] | None = None) -> int:
     for r in rows:
         peer = "no peer" if r["peer"] is None else (f"peer {r['peer_value']:10.3f}   ratio {r['ratio']:.3f} "
                                                     f"({r['ratio_spread'][0]:.3f}-{r['ratio_spread'][1]:.3f})")
-        print(f"{r['name']:{width}}  {r['value']:10.3f} {r['unit']:9} p99 {r['p99']:10.3f}   {peer}   {r['device']}")
+        tail = "         –" if r["p99"] is None else f"{r['p99']:10.3f}"
+        print(f"{r['name']:{width}}  {r['value']:10.3f} {r['unit']:9} p99 {tail}   {peer}   {r['device']}")
     print(f"written to {args.out}")
     return 0

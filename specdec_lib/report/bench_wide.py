@@ -11,7 +11,7 @@ from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.evaluation import speedups
 from specdec_lib.evaluation.machine import measure_machine
 from specdec_lib.evaluation.wide import build_pair
-from specdec_lib.evaluation.wide_study import TASKS, Plan, comparison_prompts, steps
+from specdec_lib.evaluation.wide_study import TASKS, Plan, comparison_prompts, fitted, steps
 from specdec_lib.report import provenance
 
 #: Shape of the rows on a CPU and on a GPU.
@@ -27,7 +27,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower().replace("++", "_pp").replace("+", "_plus")).strip("_")
 
 
-def _row(name: str, unit: str, value: float, p99: float, **more: object) -> dict:
+def _row(name: str, unit: str, value: float, p99: float | None, **more: object) -> dict:
     return {"name": name, "unit": unit, "value": value, "p99": p99, "peer": None, "peer_value": None, "ratio": None,
             "device": provenance.device_class(), **more}  # fmt: skip
 
@@ -40,13 +40,13 @@ def step_rows(found: list[dict], shape: str) -> list[dict]:
         for width in (1, 32):
             ours, theirs = by[runtime, width], by["transformers", width]
             ratio = theirs["ms"] / ours["ms"]
-            rows.append(_row(f"step_ms_w{width}_{runtime}", "ms", ours["ms"], ours["ms_high"], shape=shape) | {
+            rows.append(_row(f"step_ms_w{width}_{runtime}", "ms", ours["ms"], ours["ms_p99"], shape=shape) | {
                 "peer": "transformers forward, dynamic cache", "peer_value": theirs["ms"], "ratio": ratio,
                 "ratio_spread": [theirs["ms_low"] / ours["ms_high"], theirs["ms_high"] / ours["ms_low"]]})  # fmt: skip
         share = by[runtime, 1]["bandwidth_fraction"]
-        rows.append(_row(f"bandwidth_fraction_w1_{runtime}", "share", share, share, shape=shape))
+        rows.append(_row(f"bandwidth_fraction_w1_{runtime}", "share", share, None, shape=shape))
         ratio = by[runtime, 32]["ratio"]
-        rows.append(_row(f"step_ratio_w32_w1_{runtime}", "ratio", ratio, ratio, shape=shape))
+        rows.append(_row(f"step_ratio_w32_w1_{runtime}", "ratio", ratio, None, shape=shape))
     return rows
 
 
@@ -69,8 +69,9 @@ def rows(quick: bool) -> list[dict]:
             runtimes=("eager", "graph" if device == "cuda" else "static"),
             runtime=mode,
         )
-        found = step_rows(steps(pair, plan, machine), pair.shape)
         prompts = comparison_prompts(plan.per_task)
+        plan = fitted(plan, pair, prompts)
+        found = step_rows(steps(pair, plan, machine), pair.shape)
         pair.choose_heads(prompts)
         held = {}
         if mode != "eager":
@@ -79,12 +80,16 @@ def rows(quick: bool) -> list[dict]:
         recordings, timed = speedups.measure(
             pair, prompts, None, plan.max_new_tokens, plan.repeats, plan.methods, **held
         )
-        for row in speedups.table(recordings, timed, TASKS):
+        table = speedups.table(recordings, timed, TASKS)
+        plain = {row["task"]: row["tokens_per_second"] for row in table if row["method"] == "plain"}
+        for row in table:
             if row["method"] == "plain":
                 continue
             name = f"speedup_{_slug(row['method'])}_{_slug(row['task'])}"
-            found.append(_row(name, "× plain", row[speedups.DEFINITIONS[0]], row["speedup_low"], shape=pair.shape,
-                              runtime=mode))  # fmt: skip
+            found.append(_row(
+                name, "× plain", row[speedups.DEFINITIONS[0]], None, shape=pair.shape, runtime=mode,
+                low=row["speedup_low"], high=row["speedup_high"], tokens_per_s=row["tokens_per_second"],
+                baseline_tokens_per_s=plain[row["task"]], new_tokens=plan.max_new_tokens))  # fmt: skip
         return found
     finally:
         torch.set_num_threads(threads)

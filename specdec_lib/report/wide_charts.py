@@ -75,7 +75,7 @@ def part_bars(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], tasks: Sequence[str]) -> Figure:
-    """Draw the speed-up of every method on every task as a map, the best of each task framed.
+    """Draw the speed-up of every method on every task as a map, the best of each task starred where it is above 1.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], task
     middle = np.sqrt(min(0.5, grid.min()) * max(2.0, grid.max()))
     for i, task in enumerate(tasks):
         for j, method in enumerate(methods):
-            best = grid[i, j] == grid[i].max()
+            best = grid[i, j] == grid[i].max() and grid[i, j] > 1
             text = f"{grid[i, j]:.2f}" + (" ★" if best else "")
             ax.text(
                 j, i, text, ha="center", va="center", color="white" if grid[i, j] < middle else "black",

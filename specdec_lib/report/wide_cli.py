@@ -30,8 +30,9 @@ from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report import provenance
 from specdec_lib.report.files import write_atomic
 
-#: What one card of 140 GB does in 20 minutes. A pair names the draft's shape too, and compares SpecDec++ alone.
-SHAPES, PAIRS = ("7b", "13b"), ("34b/7b",)
+#: Shapes by kind of device. A pair names the draft's shape too, and compares draft models alone.
+SHAPES = {"cuda": ("7b", "13b"), "cpu": ("0.35b",)}
+PAIRS = {"cuda": ("34b/7b",), "cpu": ()}
 RESULTS = "wide.json"
 
 
@@ -80,27 +81,35 @@ def results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
 def main(argv: list[str] | None = None) -> int:
     """Measure the asked pairs; what is done is written after each."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib gpu", description=main.__doc__)
-    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="7b", help="targets, all methods each")
     parser.add_argument(
-        "--pairs", nargs="*", default=list(PAIRS), metavar="34b/7b", help="target/draft shapes, draft models alone"
+        "--shapes", nargs="*", metavar="7b", help="targets, all methods each (default: 7b 13b on a GPU, else 0.35b)"
+    )
+    parser.add_argument(
+        "--pairs", nargs="*", metavar="34b/7b", help="target/draft shapes, draft models alone (default: on a GPU 34b/7b)"
     )
     parser.add_argument("--target", default="pocket", help="small model that is widened; with --shapes own: as it is")
     parser.add_argument("--draft", default="pocket-draft")
     parser.add_argument("--ratio", type=float, default=0.1, help="wanted t_draft / t_target where no shape is named")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--runtime", default="auto", help="eager, static, compiled or graph (auto: graph on a GPU)")
-    parser.add_argument("--per-task", type=int, default=4)
-    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--runtime", default="auto", choices=("auto", "eager", "static", "graph"),
+                        help="auto: graph on one GPU, else eager")
+    parser.add_argument("--per-task", type=int, default=2)
+    parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--out", type=Path, help="folder (default: data/results/<device>)")
     args = parser.parse_args(argv)
-    wanted = [(shape, "") for shape in args.shapes] + [tuple(pair.split("/", 1)) for pair in args.pairs]
+    device = resolve_device(args.device)
+    shapes = SHAPES[device.type] if args.shapes is None else args.shapes
+    pairs = PAIRS[device.type] if args.pairs is None else args.pairs
+    odd = [pair for pair in pairs if pair.count("/") != 1]
+    if odd:
+        parser.error(f"--pairs has {odd[0]!r}; expected target/draft, such as 34b/7b")
+    wanted = [(shape, "") for shape in shapes] + [tuple(pair.split("/")) for pair in pairs]
     for name in {name for pair in wanted for name in pair} - {"", "own"}:
         preset(name)
     transformers.logging.set_verbosity_error()
-    device = resolve_device(args.device)
     on_gpu = device.type == "cuda"
     runtime = ("graph" if on_gpu else "eager") if args.runtime == "auto" else args.runtime
     plan = Plan(
@@ -120,31 +129,39 @@ def main(argv: list[str] | None = None) -> int:
         flush=True,
     )
     out = args.out or (paths.ROOT or Path.cwd()) / "data" / "results" / folder_of(machine.device)
-    found: dict[str, Any] = {"machine": machine.as_dict(), "runs": [], "provenance": provenance.collect()}
+    found: dict[str, Any] = {
+        "machine": machine.as_dict(), "runs": [], "left_out": [], "provenance": provenance.collect()
+    }  # fmt: skip
     for shape, draft_shape in wanted:
 
         def say(text: str, shape: str = shape) -> None:
             print(f"[{time.perf_counter() - began:6.0f} s] {shape}: {text}", flush=True)
 
         say("building")
-        pair = build_pair(
-            args.target,
-            args.draft,
-            "" if shape == "own" else shape,
-            args.ratio,
-            str(device),
-            args.dtype,
-            draft_named=draft_shape,
-        )
-        methods = ("plain", "SpecDec", "SpecDec++") if draft_shape else METHODS
-        found["runs"].append(study(pair, Plan(**{**vars(plan), "methods": methods}), machine, say))
+        pair = None
+        try:
+            pair = build_pair(
+                args.target,
+                args.draft,
+                "" if shape == "own" else shape,
+                args.ratio,
+                str(device),
+                args.dtype,
+                draft_named=draft_shape,
+            )
+            methods = ("plain", "SpecDec", "SpecDec++") if draft_shape else METHODS
+            found["runs"].append(study(pair, Plan(**{**vars(plan), "methods": methods}), machine, say))
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            # The smaller shapes are worth having; which one was too large is written down.
+            found["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": str(error).splitlines()[0]})
+            say(f"left out: {found['left_out'][-1]['why']}")
         write(out, found)
         del pair
         gc.collect()
         if on_gpu:
             torch.cuda.empty_cache()
     print(f"written to {out} after {time.perf_counter() - began:.0f} s")
-    return 0
+    return 0 if found["runs"] else 1
 
 
 if __name__ == "__main__":
