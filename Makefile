@@ -69,9 +69,11 @@ test-oldest:  ## run the tests on the oldest transformers that is supported
 	@.venv-oldest/bin/python -m pytest -m 'not browser and not notebooks' $(ARGS)
 
 # Where a Python has torch already, such as on a GPU machine without a network, nothing is installed.
+HAS_TORCH := import torch, transformers, numba
 gpu:  ## measure wide models on the GPU (or this processor) into data/results/<device> (ARGS='--shapes 7b')
-	@if "$(PYTHON)" -c 'import torch, transformers, numba' 2>/dev/null; then \
-	  "$(PYTHON)" -m specdec_lib gpu $(ARGS); else $(MAKE) venv && $(PY) -m specdec_lib gpu $(ARGS); fi
+	@"$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null || $(MAKE) venv
+	@if "$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null; then python="$(PYTHON)"; else python=$(PY); fi; \
+	  "$$python" -m specdec_lib gpu $(ARGS)
 
 bench: venv  ## measure speed against transformers into _build/bench.json
 	@$(PY) -m specdec_lib bench $(ARGS)

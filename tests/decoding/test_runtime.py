@@ -263,3 +263,31 @@ def test_a_step_on_a_card_waits_once(on_card):
     waits = [w for w in told if "synchronizing" in str(w.message)]
     # The prompt's pass is eager: its tokens, its choice, and the buffers of a new target.
     assert len(waits) <= len(run.steps) + 4
+
+
+def test_a_tree_wider_than_every_width_has_room_up_to_the_last_token(llama):
+    ids = prompt(1, 12)
+    plain = generate(llama, ids, max_new_tokens=20)
+    for widths in ((1,), (1, 4)):
+        runtime = Runtime(llama, capacity=32, widths=widths)
+        chaos = Chaos(ids + plain.tokens, 5, branches=9, depth=7)
+        assert generate(llama, ids, chaos, max_new_tokens=20, runtime=runtime).tokens == plain.tokens
+        assert runtime.passes["eager"] > 1
+
+
+def test_what_a_failed_generation_left_reaches_no_later_one(llama):
+    runtime = Runtime(llama, capacity=60)
+    plain = generate(llama, prompt(1, 9), max_new_tokens=10, runtime=runtime)
+
+    def broken(module, args, output):
+        output.logits[:] = torch.nan
+        return output
+
+    with torch.inference_mode():
+        for slots in runtime.cache.layers:
+            slots.values.fill_(torch.nan)  # as an overflow leaves them
+    hook = llama.register_forward_hook(broken)
+    with pytest.raises(FloatingPointError):
+        generate(llama, prompt(1, 9), max_new_tokens=10, runtime=runtime)
+    hook.remove()
+    assert generate(llama, prompt(1, 9), max_new_tokens=10, runtime=runtime).tokens == plain.tokens

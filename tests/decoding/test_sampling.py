@@ -18,6 +18,7 @@ from specdec_lib.decoding.sampling import (
     RESIDUAL,
     TARGET,
     choose,
+    choose_each,
     distribution,
     invert_cdf,
     most_likely,
@@ -214,3 +215,13 @@ def test_values_out_of_range_are_refused_by_name(arguments, says):
 def test_numpy_integers_are_seeds_too():
     assert Sampling(seed=np.int64(7), top_k=np.int32(5)) == Sampling(seed=7, top_k=5)
     assert Sampling(seed=np.int64(7)).uniform(3) == Sampling(seed=7).uniform(3)
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_logits_that_are_no_numbers_are_refused_with_a_nucleus_of_a_large_vocabulary_too(broken):
+    logits = torch.randn(3, 3000, generator=torch.Generator().manual_seed(0))
+    logits[1, 2999] = broken
+    for sampling in (Sampling(1.0, top_p=0.9), Sampling(1.0, top_p=0.9, top_k=50), Sampling(1.0)):
+        for row in (distribution, lambda x, s: choose(x[1], s, 4), lambda x, s: choose_each(x, s, [4, 5, 6])):
+            with pytest.raises(FloatingPointError, match="NaN"):
+                row(logits, sampling)

@@ -76,3 +76,21 @@ def test_a_device_names_its_folder():
 
 def test_rows_with_different_fields_make_one_table():
     assert wide_cli.as_csv([{"a": 1}, {"a": 2, "b": "x, y"}]) == 'a,b\n1,\n2,"x, y"\n'
+
+
+def test_a_pair_without_two_shapes_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        wide_cli.main(["--shapes", "--pairs", "34b", "--device", "cpu"])
+    assert "expected target/draft" in capsys.readouterr().err
+
+
+def test_a_shape_that_does_not_fit_is_left_out_and_told(tmp_path, monkeypatch, capsys):
+    def too_large(*args, **kwargs):
+        raise MemoryError("the model takes 99 bytes")
+
+    monkeypatch.setattr(wide_cli, "build_pair", too_large)
+    out = ["--device", "cpu", "--dtype", "float32", "--out", str(tmp_path / "out")]
+    assert wide_cli.main(["--shapes", "7b", "--pairs", *out]) == 1
+    found = json.loads((tmp_path / "out" / "wide.json").read_text())
+    assert found["runs"] == [] and found["left_out"][0]["shape"] == "7b"
+    assert "left out: the model takes 99 bytes" in capsys.readouterr().out
