@@ -139,7 +139,7 @@ def composed_table(
     -------
     list of dict
         ``method``, ``task``, ``speedup`` (ratio of pooled rates, prefill left out), ``tokens_per_forward`` and
-        ``width``, the mean tokens of a pass.
+        ``width``, the mean tokens of a pass. A task without a step after the prefill has no row.
     """
     rows = []
     for task in ["all", *tasks]:
@@ -151,6 +151,8 @@ def composed_table(
         for method, done in runs.items():
             kept = select(done, recordings, keep)
             stats = pooled(kept)
+            if not stats["calls"]:
+                continue  # every output ends with its first token, which the prefill gives
             drafted = sum(step.drafted for run in kept for step in run.steps)
             rows.append(
                 {

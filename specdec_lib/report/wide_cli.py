@@ -78,8 +78,7 @@ def results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
     return {name: about for name, about in found.items() if about["machine"]["device"] != "cpu"}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure the asked pairs; what is done is written after each."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specdec_lib gpu", description=main.__doc__)
     parser.add_argument(
         "--shapes", nargs="*", metavar="7b", help="targets, all methods each (default: 7b 13b on a GPU, else 0.35b)"
@@ -99,6 +98,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--out", type=Path, help="folder (default: data/results/<device>)")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure the asked pairs; what is done is written after each."""
+    parser = _parser()
     args = parser.parse_args(argv)
     device = resolve_device(args.device)
     shapes = SHAPES[device.type] if args.shapes is None else args.shapes
