@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,16 @@ def render(root: Path, builder: str = "html") -> Path:
     return root / "_build" / builder / "intro.html"
 
 
+def pages_key(root: Path) -> str:
+    """A checksum over what the pages are made from: prose, executed notebooks, library, data and the programs' versions."""
+    parts = [files.tree_digest(root / "book", skip=("pictures",)), files.tree_digest(root / "specdec_lib", "**/*.py")]
+    parts += [files.tree_digest(root / "data"), files.tree_digest(root / "notebooks")]
+    parts += [files.sha256(root / name) for name in ("_config.yml", "pyproject.toml") if (root / name).is_file()]
+    return " ".join([*parts, *(f"{name} {metadata.version(name)}" for name in ("jupyter-book", "sphinx", "myst-nb"))])
+
+
 def build(root: Path | None = None) -> Path:
-    """Render the book of a repository; returns its first page.
+    """Render the book of a repository, unless it was rendered from the same before; returns its first page.
 
     Parameters
     ----------
@@ -141,7 +150,13 @@ def build(root: Path | None = None) -> Path:
             + ", ".join(f"{n} {p}" for n, p in profiles.items())
         )
     start = time.perf_counter()
+    page, stamp, key = root / "_build" / "html" / "intro.html", root / "_build" / "html-made-from", pages_key(root)
+    if page.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
+        print(f"The book is as it was built before. Open {page.as_uri()}")
+        return page
+    stamp.unlink(missing_ok=True)
     page = render(root)
+    files.write_atomic(stamp, key)
     print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
     return page
 
