@@ -32,6 +32,35 @@ def share(*names: str) -> Identity:
     return identity
 
 
+def plain_decoding_is_its_own_measure(values: dict[str, Any]) -> bool:
+    """Plain decoding is once as fast as itself, by the clock and composed."""
+    return all(
+        abs(value - 1) < 1e-3
+        for name, value in values.items()
+        if name.startswith(("speedup_plain_", "composed_plain_", "composed_unlooped_plain_"))
+    )
+
+
+def passes_take_time(values: dict[str, Any]) -> bool:
+    """Every pass takes some time, and a ratio is that of its two passes."""
+    return all(
+        values[f"step_ms_{name}_w1"] > 0
+        and abs(values[f"step_ratio_{name}_w32_w1"] * values[f"step_ms_{name}_w1"] / values[f"step_ms_{name}_w32"] - 1)
+        < 1e-6
+        for name in ("eager", "transformers")
+    )
+
+
+def outputs_are_counted(values: dict[str, Any]) -> bool:
+    """No more outputs are equal than were compared, and loops are among what was replayed."""
+    return (
+        0 <= values["bf16_equal"] <= values["bf16_outputs"]
+        and 0 <= values["one_width_equal"] <= values["one_width_outputs"]
+        and values["composed_looped_completion"] <= values["composed_looped"] <= values["composed_prompts"]
+        and values["composed_completion"] < values["composed_prompts"]
+    )
+
+
 def held_out_are_part_of_all(values: dict[str, Any]) -> bool:
     """Some modules are held out and most are not."""
     return 0 < values["heldout_modules"] < values["modules"]
@@ -88,6 +117,12 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("head_real_apart", "head_real_runs"),
         share("head_accepted", "head_single_share", "head_paper_setting_share", "head_auc_mixture"),
         intervals_hold_their_value,
+    ],
+    "06_gpu_benchmarks": [
+        plain_decoding_is_its_own_measure,
+        passes_take_time,
+        outputs_are_counted,
+        share("draft_share_rest", "draft_share_dresd", "draft_share_specdec"),
     ],
     "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from ..decoding.runtime import Runtime
 from ..decoding.sampling import Sampling
@@ -225,6 +226,22 @@ def peers(
         ``ratio_high``; ``equal``, how many of their ``outputs`` are those of our plain decoding.
     """
     drafters = pair.drafters(list(PEERS.values()), lengths, draft_runtime)
+    told = logging.get_verbosity()
+    logging.set_verbosity_error()  # its assisted generation warns of its own way of calling itself
+    try:
+        return _peers(pair, recordings, repeats, lengths, runtime, drafters)
+    finally:
+        logging.set_verbosity(told)
+
+
+def _peers(
+    pair: WidePair,
+    recordings: Sequence[Recording],
+    repeats: int,
+    lengths: Mapping[str, int],
+    runtime: Runtime | None,
+    drafters: Mapping[str, Any],
+) -> list[dict[str, Any]]:
     found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in PEERS}
     for repeat in range(-1, repeats):
         chosen = recordings[:1] if repeat < 0 else recordings

@@ -73,6 +73,7 @@ BY_HAND = {
     "draft_seconds": 0.06,
     "verify_seconds": 0.6,
     "commit_seconds": 0.004,
+    "host_seconds": 0.0,
     "seconds": 1.664,
     "ms_per_token": 664 / 6,
     "ms_per_token_with_prefill": 1664 / 7,
@@ -189,8 +190,15 @@ def test_drafted_and_calls_equal_emitted_and_discarded_for_chains(model, drafter
 def test_times_of_a_real_run_add_up(model):
     plain = generate(model, prompt(1, 30), max_new_tokens=20).tokens
     stats = generate(model, prompt(1, 30), Chaos(prompt(1, 30) + plain), max_new_tokens=20).stats
-    parts = [stats[f"{name}_seconds"] for name in ("prefill", "draft", "verify", "commit")]
+    parts = [stats[f"{name}_seconds"] for name in ("prefill", "draft", "verify", "commit", "host")]
     assert all(part > 0 for part in parts) and stats["seconds"] == pytest.approx(sum(parts))
+
+
+def test_the_hosts_share_counts_as_time_of_the_steps():
+    tree = DraftTree.chain([1, 2])
+    run = generation(9, [Step(tree, (0,), (1, 7), 0.1, 0.2, 0.05, host_seconds=0.15)], prefill=1.0)
+    assert run.stats["host_seconds"] == 0.15 and run.stats["seconds"] == pytest.approx(1.5)
+    assert run.stats["tokens_per_second"] == pytest.approx(2 / 0.5)
 
 
 def test_greedy_agreement_marks_where_the_draft_would_say_the_same(model):
