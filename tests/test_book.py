@@ -7,7 +7,6 @@ strangers to each other; one test opens the first page as a file, as a reader do
 from __future__ import annotations
 
 import functools
-import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
-from browser import find_browser, open_browser, serve
+from browser import find_browser, lacking, open_browser, serve
 
 from specdec_lib import paths
 from specdec_lib.report import book
@@ -23,19 +22,12 @@ from specdec_lib.report import book
 pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()
 HTML = ROOT / "_build" / "html"
-REQUIRED = bool(os.environ.get("SPECDEC_REQUIRE_BROWSER"))
 
 # What a role, a directive or a value looks like when it was not replaced.
 LEFTOVERS = re.compile(
     r"\{(?:glue|numref|cite|eq|ref|term|doc|download)[:}a-z]*|glue:|<Figure size|np\.\w+\(|\\\(|\\\[|\$\$|:::"
 )
 PHONE = 500
-
-
-def lacking(reason: str) -> None:
-    if REQUIRED:
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")

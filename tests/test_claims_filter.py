@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import find_browser, open_browser
+from browser import find_browser, lacking, open_browser
 
 from specdec_lib import paths
 from specdec_lib.report import claims as command
@@ -28,7 +28,7 @@ VISIBLE = ("[...document.querySelectorAll('tr.claim')].filter(row => row.checkVi
 def told():
     """What the command says, with the built page beside it."""
     if not PAGE.is_file():
-        pytest.skip("the book is not built: make book")
+        lacking("the book is not built: make book")
     entries = ledger.whole_ledger()
     return {entry.claim.id: entry for entry in entries}
 
@@ -37,7 +37,7 @@ def told():
 def page(told):
     program = find_browser()
     if program is None:
-        pytest.skip("no Chromium on this machine")
+        lacking("no Chromium on this machine")
     with open_browser(program) as browser:
         facts = browser.visit(PAGE.as_uri())
         assert facts["errors"] == []
