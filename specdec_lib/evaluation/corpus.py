@@ -7,12 +7,15 @@ name alone, so it is the same on every machine and for every Python version; a p
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import re
 import sysconfig
 import textwrap
 import warnings
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -88,14 +91,48 @@ def stdlib_modules(split: str) -> tuple[Module, ...]:
     return tuple(modules)
 
 
-def _parsed(module: Module) -> ast.Module | None:
-    """The syntax tree of a module, None where this Python cannot read it."""
+@dataclass(frozen=True)
+class _Block:
+    """A module, a class or a function: its first and last line, None of a module, and its docstring."""
+
+    lines: tuple[int, int] | None
+    docstring: str
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Syntax trees hold no cycles, and a collection that their many nodes set off goes over all that is loaded."""
+    on = gc.isenabled()
+    gc.disable()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(module.text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
+@lru_cache(maxsize=None)
+def _blocks(module: Module) -> tuple[_Block, ...]:
+    """The blocks of a module, outer ones first; none where this Python cannot parse it."""
+    found, defined = [], (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    with _without_collection():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                waiting = deque([ast.parse(module.text)])
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return ()
+        while waiting:
+            node = waiting.popleft()
+            if isinstance(node, (ast.Module, *defined)):
+                lines = (node.lineno, node.end_lineno) if isinstance(node, defined) else None
+                found.append(_Block(lines, ast.get_docstring(node) or ""))
+            # Only statements hold definitions, and these are the fields of statements.
+            for name in node._fields:
+                inner = getattr(node, name) if name in ("body", "handlers", "orelse", "finalbody", "cases") else None
+                if isinstance(inner, list):
+                    waiting.extend(inner)
+    return tuple(found)
 
 
 def definitions(module: Module, min_chars: int, max_chars: int) -> Iterator[Snippet]:
@@ -103,13 +140,11 @@ def definitions(module: Module, min_chars: int, max_chars: int) -> Iterator[Snip
 
     Nested definitions are given too; a file that this Python cannot parse gives none.
     """
-    tree = _parsed(module)
-    if tree is None:
-        return
     lines = module.text.splitlines()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            text = textwrap.dedent("\n".join(lines[node.lineno - 1: node.end_lineno])).rstrip()
+    for block in _blocks(module):
+        if block.lines is not None:
+            first, last = block.lines
+            text = textwrap.dedent("\n".join(lines[first - 1: last])).rstrip()
             if min_chars <= len(text) <= max_chars and text.isascii() and "\t" not in text:
                 yield Snippet(module.name, text)
 
@@ -119,13 +154,8 @@ _PARAGRAPH = re.compile(r"[A-Z][^\n]*(?:\n[^\n]+)*")
 
 def paragraphs(module: Module, min_chars: int, max_chars: int) -> Iterator[Snippet]:
     """Paragraphs of prose in a module's docstrings, line breaks undone, of ``min_chars`` to ``max_chars``."""
-    tree = _parsed(module)
-    if tree is None:
-        return
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            continue
-        for block in (ast.get_docstring(node) or "").split("\n\n"):
+    for holder in _blocks(module):
+        for block in holder.docstring.split("\n\n"):
             text = " ".join(block.split())
             letters = sum(c.isalpha() or c == " " for c in text)
             if (min_chars <= len(text) <= max_chars and text.isascii() and _PARAGRAPH.match(text)
