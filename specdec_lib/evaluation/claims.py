@@ -22,7 +22,7 @@ PAPERS = ("rest", "dresd", "pld_plus", "specdec_pp")
 HOLDS, PARTLY, FAILS, UNTESTABLE = "holds", "holds in part", "does not hold here", "not testable here"
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq}
 _FIELDS = {"id", "paper", "where", "claim", "published", "notebook", "ours", "rule", "test", "why", "untestable",
-           "behaviour", "shape"}
+           "behaviour", "shape", "note"}
 _COLUMNS = ("id", "where", "setting", "method", "quantity", "value", "spread", "unit", "note")
 
 Operand = float | str | tuple[float, str]
@@ -60,7 +60,8 @@ class Claim:
     """A row of the ledger; the fields are those of ``data/claims.yml``.
 
     ``behaviour`` and ``shape`` are given where the text or the times that decide are not those of the models
-    that the notebook runs."""
+    that the notebook runs. ``why`` is the reason where the claim does not wholly hold; ``note`` is what a reader
+    should know whatever the verdict."""
 
     id: str
     paper: str
@@ -75,6 +76,7 @@ class Claim:
     untestable: str = ""
     behaviour: str = ""
     shape: str = ""
+    note: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -137,7 +139,8 @@ def _claim(raw: Any, position: int) -> Claim:
         raise ClaimError(f"{row}: expected a notebook and a rule in words beside its conditions")
     return Claim(raw["id"], raw["paper"], raw["where"], raw["claim"].strip(), (raw.get("rule") or "").strip(),
                  tuple(raw.get("published") or ()), notebook, tuple(raw.get("ours") or ()), test,
-                 (raw.get("why") or "").strip(), untestable.strip(), raw.get("behaviour") or "", raw.get("shape") or "")
+                 (raw.get("why") or "").strip(), untestable.strip(), raw.get("behaviour") or "", raw.get("shape") or "",
+                 (raw.get("note") or "").strip())
 
 
 def load_claims(path: str | Path | None = None) -> list[Claim]:

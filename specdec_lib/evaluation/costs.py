@@ -26,17 +26,21 @@ from .metrics import greedy_agreement, pooled
 from .suite import Recording, Runs, select
 
 
+def ends_inside(run: Generation) -> bool:
+    """Whether the last round of a run ended the text inside its draft, so that it has no token of the target's own."""
+    return bool(run.steps) and len(run.steps[-1].tokens) == run.steps[-1].accepted
+
+
 def unbalanced(run: Generation) -> int:
     """By how much N_draft + N_target differs from N + N_discarded (section 2).
 
-    Each round emits its accepted tokens and one of the target's own, so the two sums are equal; but a run's
-    last round has no token of the target's own when the accepted part ends with the end token. That round is
-    allowed for, so anything but 0 is a fault of the counting.
+    Each round emits its accepted tokens and one of the target's own, so the two sums are equal, but for a last
+    round of the kind of :func:`ends_inside`. That round is allowed for, so anything but 0 is a fault of the
+    counting.
     """
     drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
     emitted = len(run.tokens) - 1
-    ended_inside = bool(run.steps) and len(run.steps[-1].tokens) == run.steps[-1].accepted
-    return drafted + len(run.steps) - (emitted + drafted - accepted) - ended_inside
+    return drafted + len(run.steps) - (emitted + drafted - accepted) - ends_inside(run)
 
 
 class ForwardTimes(NamedTuple):

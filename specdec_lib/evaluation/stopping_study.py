@@ -108,6 +108,18 @@ def below(points: np.ndarray, curve: np.ndarray) -> float:
     return float((inside[:, 1] < np.interp(inside[:, 0], *line.T)).mean())
 
 
+def matched(points: np.ndarray, curve: np.ndarray) -> float:
+    """Share of the points of a curve that some point has no higher rate than in either of two rates.
+
+    Parameters
+    ----------
+    points, curve : float array, shape (n, 2)
+        Verification and discard rate.
+    """
+    below_or_at = (points[:, None] <= curve[None]).all(axis=-1)
+    return float(below_or_at.any(axis=0).mean())
+
+
 class Study:
     """Policies played on recorded prompts, each policy once.
 

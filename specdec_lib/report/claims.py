@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{'':20} {claim.rule}")
         if entry.why:
             print(f"{'':20} Why: {entry.why}")
+        if entry.note:
+            print(f"{'':20} Note: {entry.note}")
     count = Counter(entry.verdict.verdict for entry in entries)
     print("\n" + "; ".join(f"{number} {text}" for text, number in count.most_common()))
     if waiting:

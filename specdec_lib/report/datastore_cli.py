@@ -157,6 +157,8 @@ def _add_dense_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cover", choices=COVERS, default="truncate",
                        help="what of a longer document is embedded: its first window, or overlapping windows "
                             "over all of it (default: %(default)s)")
+    group.add_argument("--overlap", type=int, help="tokens that such windows share, seen and not stored again "
+                                                   "(default: a quarter of the window)")
     group.add_argument("--max-states", type=int, help="stop after so many states")
     group.add_argument("--keep-states", action="store_true", help="keep the hidden states beside the store")
 
@@ -172,15 +174,16 @@ def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namesp
         Folder of the store.
     model : PreTrainedModel
     options : argparse.Namespace
-        ``dims``, ``factory``, ``nprobe``, ``ef_search``, ``window``, ``cover``, ``max_states``,
-        ``keep_states``.
+        ``dims``, ``factory``, ``nprobe``, ``ef_search``, ``window``, ``cover``, ``overlap``,
+        ``max_states``, ``keep_states``.
     """
     from specdec_lib.models.embedding import embed_store
 
     store, place = TokenStore.open(path), files.beside(path, ".states")
     # A wrong word is told before the long run.
     datastores.faiss_index.search_index(options.dims, options.factory)
-    states = embed_store(model, store, place, window=options.window, cover=options.cover,
+    overlap = options.window // 4 if options.overlap is None else options.overlap
+    states = embed_store(model, store, place, window=options.window, cover=options.cover, overlap=overlap,
                          max_states=options.max_states)
     index = datastores.build_dense_index(store.path / FOLDER, states, store, dims=options.dims,
                                          factory=options.factory, nprobe=options.nprobe,

@@ -30,7 +30,7 @@ VERDICTS = (claims.HOLDS, claims.PARTLY, claims.FAILS, claims.UNTESTABLE)
 _SHAPES = ("shape", "shapes")
 _RUN = ("notebook", "profile", "behaviour", "shape", "device")
 CSV_COLUMNS = ("id", "paper", "where", "claim", "published", "ours", "notebook", "profile", "behaviour",
-               "shape", "device", "rule", "conditions", "verdict", "why")
+               "shape", "device", "rule", "conditions", "verdict", "why", "note")
 """Columns of the file that the page offers."""
 
 
@@ -91,6 +91,11 @@ class Entry:
         if self.verdict.verdict == claims.HOLDS:
             return ""
         return self.claim.why or self.claim.untestable
+
+    @property
+    def note(self) -> str:
+        """What is to be known of the rule and of our numbers whatever the verdict; often empty."""
+        return self.claim.note
 
     @property
     def untrue(self) -> tuple[Condition, ...]:
@@ -258,6 +263,7 @@ def plain(entry: Entry) -> dict[str, Any]:
         "rule": claim.rule,
         "test": [{"condition": str(condition), "true": held} for condition, held in verdict.conditions],
         "verdict": verdict.verdict, "why": claim.why, "untestable": claim.untestable,
+        "note": claim.note,
     }
 
 
@@ -274,6 +280,6 @@ def to_csv(entries: Sequence[Entry]) -> str:
             "ours": "; ".join(f"{name} = {value}" for name, value in row["ours"].items()),
             **{name: getattr(run, name) if run else "" for name in _RUN},
             "conditions": "; ".join(f"{c['condition']} is {c['true']}" for c in row["test"]),
-            "why": entry.why,
+            "why": entry.why, "note": entry.note,
         })
     return out.getvalue()

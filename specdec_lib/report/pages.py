@@ -97,6 +97,8 @@ def _decision(entry: Entry) -> list[nodes.Node]:
         parts.append(_labelled("Found", _conditions(entry)))
     if entry.why:
         parts.append(_labelled("Why", entry.why))
+    if entry.note:
+        parts.append(_labelled("Note", entry.note))
     return parts
 
 

@@ -8,7 +8,7 @@ import pytest
 from specdec_lib import record
 from specdec_lib.drafters import stopping
 from specdec_lib.evaluation.adaptive import Judged, draft_along, play
-from specdec_lib.evaluation.stopping_study import ORACLE, Policy, Study, baselines, below, with_head
+from specdec_lib.evaluation.stopping_study import ORACLE, Policy, Study, baselines, below, matched, with_head
 from tests.chaos import head_of
 from tests.families import perturbed, prompt
 
@@ -72,6 +72,13 @@ def test_points_below_a_curve_are_counted_where_it_reaches():
     points = np.array([[0.3, 0.59], [0.3, 0.61], [0.25, 0.1], [0.1, 0.0], [0.5, 0.0]])
     assert below(points, curve) == pytest.approx(2 / 3)
     assert np.isnan(below(points[3:], curve))
+
+
+def test_points_of_a_curve_are_matched_by_one_that_is_no_higher_in_either_rate():
+    curve = np.array([[0.4, 0.2], [0.3, 0.5], [0.2, 1.0]])
+    assert matched(np.array([[0.3, 0.2]]), curve) == pytest.approx(2 / 3)
+    assert matched(curve, curve) == 1
+    assert matched(np.array([[0.1, 1.1], [0.5, 0.0]]), curve) == 0
 
 
 def test_unequal_groups_are_refused(study):

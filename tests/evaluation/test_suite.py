@@ -191,6 +191,7 @@ def test_a_run_that_ends_inside_its_draft_balances(recordings):
     run = replay(trace, PromptLookup(num_tokens=2))
     assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
     assert costs.unbalanced(run) == 0
+    assert costs.ends_inside(run) and not costs.ends_inside(replace(run, steps=run.steps[:-1]))
 
 
 def test_every_method_is_timed_on_every_prompt(model, recordings):

@@ -8,6 +8,7 @@ import pytest
 
 from specdec_lib.__main__ import main
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
+from specdec_lib.datastores.states import States
 from specdec_lib.report.datastore_cli import Texts, load_tokenizer
 from tests.datastores.test_rest_import import CHUNKS, write_idx
 
@@ -105,8 +106,20 @@ def test_build_info_and_verify_of_a_store_with_a_dense_index(inputs, capsys):
     assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.states"]
 
 
+@pytest.mark.parametrize("asked, overlap", [([], 8), (["--overlap", "0"], 0)])
+def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_asked(inputs, asked, overlap):
+    path = inputs / "store"
+    (inputs / "long.txt").write_text("\n".join(f"value_{i} = {i}" for i in range(60)))
+    assert main(["datastore", "build", str(path), "--text", str(inputs / "long.txt"), "--dense", "--window", "32",
+                 "--cover", "windows", *asked, "--dims", "8", "--device", "cpu", "--keep-states"]) == 0
+    states, store = States.open(inputs / "store.states"), TokenStore.open(path)
+    assert states.manifest["overlap"] == overlap
+    assert len(states) == store.count - 1 > 200
+
+
 @pytest.mark.parametrize("words, message", [
     (["dense", "{}/none"], "no datastore at"),
+    (["dense", "{}/store", "--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
     (["dense", "{}/store", "--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
     (["dense", "{}/store", "--model", "{}/none"], "no model in"),
     (["dense", "{}/store", "--window", "4096"], "window is 4096 with a prefix of 0, the model's context"),
