@@ -164,15 +164,32 @@ def _split_materials(split: str) -> tuple[dict[str, list[Snippet]], list[str]]:
 def _completions(n: int, rng: random.Random, split: str, task: str) -> list[Prompt]:
     # Only modules that are not tests: a reader completes library code, and tests repeat themselves.
     modules = [m for m in stdlib_modules(split) if not m.name.startswith("test.") and len(m.text) > 4000]
+    # Each piece starts with a function of the module's top level and leaves room for its continuation.
+    places = [(module, match.start() + 1) for module in modules for match in re.finditer(r"\n(?=def )", module.text)
+              if match.start() + 1600 <= len(module.text)]
+    rng.shuffle(places)
     out: list[Prompt] = []
-    while len(out) < n:
-        module = rng.choice(modules)
-        start = module.text.find("\ndef ", rng.randrange(len(module.text) - 3000))
-        if start < 0 or start + 1600 > len(module.text):
-            continue
+    for module, start in places[:n]:
         end = module.text.index("\n", start + rng.randrange(300, 900)) + 1
-        out.append(Prompt(id=f"{task}-{len(out)}", task=task, turns=(module.text[start + 1: end],), chat=False,
+        out.append(Prompt(id=f"{task}-{len(out)}", task=task, turns=(module.text[start: end],), chat=False,
                           reference=module.text[end: end + 600], meta={"module": module.name}))
+    return out
+
+
+def _exchanges(n: int, rng: random.Random, split: str, task: str) -> list[Prompt]:
+    maker, kind = MAKERS[task]
+    found, pool = _split_materials(split)
+    pieces = list(found[kind])
+    rng.shuffle(pieces)
+    out: list[Prompt] = []
+    for piece in pieces:
+        if len(out) == n:
+            break
+        made = maker(piece.text, rng, pool)
+        if made is not None:
+            turns, answers = made
+            out.append(Prompt(id=f"{task}-{len(out)}", task=task, turns=turns, reference=answers[-1],
+                              meta={"module": piece.module, "answers": answers}))
     return out
 
 
@@ -205,21 +222,7 @@ def prompts(task: str, n: int, seed: int = 0, split: str = "heldout") -> list[Pr
     if n < 0:
         raise ValueError(f"n is {n}; expected 0 or more prompts")
     rng = random.Random(f"{task}/{seed}")
-    if task == "code-completion":
-        return _completions(n, rng, split, task)
-    maker, kind = MAKERS[task]
-    found, pool = _split_materials(split)
-    pieces = list(found[kind])
-    rng.shuffle(pieces)
-    out: list[Prompt] = []
-    for piece in pieces:
-        if len(out) == n:
-            break
-        made = maker(piece.text, rng, pool)
-        if made is not None:
-            turns, answers = made
-            out.append(Prompt(id=f"{task}-{len(out)}", task=task, turns=turns, reference=answers[-1],
-                              meta={"module": piece.module, "answers": answers}))
+    out = _completions(n, rng, split, task) if task == "code-completion" else _exchanges(n, rng, split, task)
     if len(out) < n:
         raise ValueError(f"n is {n}, but the {split} modules give only {len(out)} prompts of {task!r}; ask for fewer")
     return out

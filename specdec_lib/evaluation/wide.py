@@ -140,9 +140,14 @@ class WidePair:
         return stores.text_store("stdlib", self.tokenizer, self.store_tokens)
 
     @cached_property
+    def dense_text(self) -> SuffixIndex:
+        """The first documents of the same text, which the dense index holds the states of."""
+        return stores.first_part(self.sparse, self.dense_tokens)
+
+    @cached_property
     def dense(self) -> Narrowed:
         """The dense index that DReSD searches, by FAISS where it is there and by torch elsewhere."""
-        part = stores.first_part(self.sparse, self.dense_tokens)
+        part = self.dense_text
         states = stores.dense_states(self.small_target, part)
         try:
             import faiss  # noqa: F401

@@ -103,6 +103,12 @@ def test_second_turn_builds_on_the_first_answer():
         assert [new if t == old else t for t in re.split(r"(\W)", first)] == re.split(r"(\W)", second)
 
 
+@pytest.mark.parametrize("task", list(mechanical.TASKS))
+def test_no_two_prompts_are_made_from_one_piece_of_text(task):
+    pieces = [p.text[:160] if not p.chat else body(p) for p in mechanical.prompts(task, 120)]
+    assert len(set(pieces)) == len(pieces)
+
+
 def test_completion_prompts_are_followed_by_their_reference_in_the_module():
     texts = {m.name: m.text for m in corpus.stdlib_modules("heldout")}
     for prompt in mechanical.prompts("code-completion", 8):
@@ -117,7 +123,7 @@ def test_pieces_of_code_are_python():
 
 @pytest.mark.parametrize("task, n, split, message", [
     ("renam", 3, "heldout", "renam"), ("rename", -1, "heldout", "-1"), ("rename", 3, "test", "test"),
-    ("rename", 10**6, "heldout", "only")])
+    ("rename", 10**6, "heldout", "only"), ("code-completion", 10**6, "heldout", "only")])
 def test_bad_requests_are_named(task, n, split, message):
     with pytest.raises(ValueError, match=message):
         mechanical.prompts(task, n, split=split)
