@@ -31,7 +31,7 @@ ROW = {"paper": "rest", "where": "Table 1", "claim": "It is faster.", "notebook"
        "ours": ["fast", "passes"], "rule": "Holds if faster than both.", "published": ["rest-speed"],
        "why": "The machine is slow."}
 ROWS = [
-    ROW | {"id": "whole", "test": [["fast", ">", "slow"], ["fast", ">", 1]]},
+    ROW | {"id": "whole", "test": [["fast", ">", "slow"], ["fast", ">", 1]], "note": "Only one machine."},
     ROW | {"id": "part", "paper": "dresd", "published": ["dresd-table"],
            "test": [["fast", ">", "slow"], ["slow", ">", [2, "fast"]]]},
     ROW | {"id": "none", "paper": "pld_plus", "published": [], "test": [["slow", ">", "fast"]]},
@@ -154,7 +154,8 @@ def test_a_row_shows_claim_numbers_rule_and_verdict_in_words(project):
     assert published == "2.36 x REST, speed-up, 7B, greedy"
     assert ours.startswith("fast 1.235 passes 12,345 How fast behaviour of pocket, other; shape its own (8")
     assert ours.endswith("cpu, float32")
-    assert decision == "holds Rule: Holds if faster than both. Found: 2 of 2 conditions true."
+    assert decision == (  # no reason, which is one for what does not hold; the note stands with any verdict
+        "holds Rule: Holds if faster than both. Found: 2 of 2 conditions true. Note: Only one machine.")
 
 
 def test_what_was_not_true_is_named_with_its_values_and_the_reason(project):
