@@ -105,7 +105,7 @@ def matched_lengths_are_within_reach(values: dict[str, Any]) -> bool:
     """On every set the fixed lengths that SpecDec++ matches are among those within its reach."""
     lengths = values["head_front_lengths"]
     return all(
-        0 <= values[f"head_front_{name}"] * lengths <= values[f"head_front_within_{name}"] + 1e-6 <= lengths + 1e-6
+        0 <= round(values[f"head_front_{name}"] * lengths) <= values[f"head_front_within_{name}"] <= lengths
         for name in values["head_sets"].split(", ")
     )
 

@@ -106,7 +106,8 @@ def test_training_prompts_come_from_modules_that_are_not_held_out(pocket, monkey
 def test_each_of_six_tasks_in_turn_is_trained_on_and_held_out():
     responses = [(i, i % 6) for i in range(360)]
     fit, held_out = train_head.parted(responses)
-    assert len(held_out) == 36 and {task for _, task in fit} == {task for _, task in held_out} == set(range(6))
+    assert len(held_out) == 36
+    assert {task for _, task in fit} == {task for _, task in held_out} == set(range(6))
 
 
 @pytest.mark.parametrize("count", [2, 7, 20, 360])
@@ -118,12 +119,12 @@ def test_each_response_is_in_one_part_and_both_keep_the_order(count):
 
 
 def test_the_shipped_heads_were_chosen_by_the_held_out_part(pocket):
-    fit, held_out = train_head.parted(load_data(SHIPPED / "data", pocket[1]))
+    draft = pocket[1]
+    parts = train_head.parted(load_data(SHIPPED / "data", draft))
     for name in ("acceptance", "acceptance-confidence"):
-        story = AcceptanceHead.load(SHIPPED / f"{name}.safetensors", pocket[1]).story
-        counted = (story["examples"], story["held_out_examples"])
-        drawn = [examples(pocket[1], part, story["mixing"], story["training"]["seed"]) for part in (fit, held_out)]
-        assert counted == tuple(map(len, drawn))
+        story = AcceptanceHead.load(SHIPPED / f"{name}.safetensors", draft).story
+        drawn = [examples(draft, part, story["mixing"], story["training"]["seed"]) for part in parts]
+        assert [story["examples"], story["held_out_examples"]] == [len(part) for part in drawn]
 
 
 @pytest.mark.parametrize("name", ["acceptance", "acceptance-confidence"])
