@@ -88,6 +88,28 @@ def intervals_hold_their_value(values: dict[str, Any]) -> bool:
     )
 
 
+def the_gain_here_lies_in_its_interval(values: dict[str, Any]) -> bool:
+    """At this machine's times too the gain of SpecDec++ lies within its interval."""
+    return values["head_here_low"] <= values["head_here_gain"] <= values["head_here_high"]
+
+
+def sets_are_counted(values: dict[str, Any]) -> bool:
+    """Every set has outputs, no more end in a loop than there are, and each set has one best setting."""
+    sets = values["head_sets"].split(", ")
+    return 1 <= values["head_best_settings"] <= len(sets) and all(
+        0 <= values[f"head_{name}_looped"] <= values[f"head_{name}_outputs"] != 0 for name in sets
+    )
+
+
+def matched_lengths_are_within_reach(values: dict[str, Any]) -> bool:
+    """On every set the fixed lengths that SpecDec++ matches are among those within its reach."""
+    lengths = values["head_front_lengths"]
+    return all(
+        0 <= round(values[f"head_front_{name}"] * lengths) <= values[f"head_front_within_{name}"] <= lengths
+        for name in values["head_sets"].split(", ")
+    )
+
+
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),
@@ -117,6 +139,9 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("head_real_apart", "head_real_runs"),
         share("head_accepted", "head_single_share", "head_paper_setting_share", "head_auc_mixture"),
         intervals_hold_their_value,
+        the_gain_here_lies_in_its_interval,
+        sets_are_counted,
+        matched_lengths_are_within_reach,
     ],
     "06_gpu_benchmarks": [
         plain_decoding_is_its_own_measure,

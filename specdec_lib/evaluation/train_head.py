@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedTokenizerBase
@@ -24,7 +25,7 @@ from ..models.fingerprint import fingerprint
 from .suite import load_pair, render
 from .tasks import load_task
 
-#: Tasks that the shipped head is trained on.
+#: Tasks that the shipped head is trained on; of two-turn the first turn alone, which is a rename.
 TASKS = ("rename", "remove-docstring", "quote-lines", "outline", "complete", "two-turn")
 
 
@@ -55,11 +56,25 @@ def training_prompts(
 
 
 def parted(responses: Sequence[Response], share: float = 0.1) -> tuple[list[Response], list[Response]]:
-    """Responses to train on, and every ``1 / share``-th one to choose the epoch by."""
-    every = max(2, round(1 / share))
+    """Responses to train on, and those held out to choose the epoch by.
+
+    Parameters
+    ----------
+    responses : sequence of Response
+    share : float
+        Part of the responses that is held out, at least one: drawn by a fixed permutation, because every n-th
+        one misses some of the tasks that :func:`training_prompts` takes in turn.
+
+    Returns
+    -------
+    tuple of two lists of Response
+        Every response is in one of them; both keep the order.
+    """
+    drawn = np.random.default_rng(0).permutation(len(responses))
+    held_out = set(drawn[: max(1, round(share * len(responses)))].tolist())
     return (
-        [r for i, r in enumerate(responses) if i % every],
-        [r for i, r in enumerate(responses) if not i % every],
+        [r for i, r in enumerate(responses) if i not in held_out],
+        [r for i, r in enumerate(responses) if i in held_out],
     )
 
 

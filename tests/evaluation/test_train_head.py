@@ -21,7 +21,7 @@ from specdec_lib.evaluation.head_study import (
 )
 from specdec_lib.evaluation.tasks import load_task
 from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.heads.acceptance_data import load_data
+from specdec_lib.heads.acceptance_data import examples, load_data
 
 SHIPPED = paths.POCKET / "head"
 
@@ -101,6 +101,30 @@ def test_training_prompts_come_from_modules_that_are_not_held_out(pocket, monkey
     expected = [suite.render(p, pocket[2]) for p in load_task("outline", limit=3, seed=2)]
     assert prompts == [ids for ids in expected for _ in range(2)], "the tasks come in turn"
     assert not train_head.training_prompts(pocket[2], ["rename"], 3, 7, longest=5)
+
+
+def test_each_of_six_tasks_in_turn_is_trained_on_and_held_out():
+    responses = [(i, i % 6) for i in range(360)]
+    fit, held_out = train_head.parted(responses)
+    assert len(held_out) == 36
+    assert {task for _, task in fit} == {task for _, task in held_out} == set(range(6))
+
+
+@pytest.mark.parametrize("count", [2, 7, 20, 360])
+def test_each_response_is_in_one_part_and_both_keep_the_order(count):
+    fit, held_out = train_head.parted(range(count))
+    assert sorted(fit + held_out) == list(range(count))
+    assert fit and held_out and fit == sorted(fit) and held_out == sorted(held_out)
+    assert (fit, held_out) == train_head.parted(range(count)), "the same parts each time"
+
+
+def test_the_shipped_heads_were_chosen_by_the_held_out_part(pocket):
+    draft = pocket[1]
+    parts = train_head.parted(load_data(SHIPPED / "data", draft))
+    for name in ("acceptance", "acceptance-confidence"):
+        story = AcceptanceHead.load(SHIPPED / f"{name}.safetensors", draft).story
+        drawn = [examples(draft, part, story["mixing"], story["training"]["seed"]) for part in parts]
+        assert [story["examples"], story["held_out_examples"]] == [len(part) for part in drawn]
 
 
 @pytest.mark.parametrize("name", ["acceptance", "acceptance-confidence"])
