@@ -162,8 +162,8 @@ def _held(checkpoint: Path, key: dict, steps: int) -> dict | None:
     if differ:
         raise ValueError(f"{checkpoint} is of a run with another {', '.join(differ)}; {advice}")
     if state["step"] > steps:
-        raise ValueError(f"{checkpoint} is of a run of {state['step']} steps already, {steps} were asked for; ask for as "
-                         f"many or more, {advice}")
+        raise ValueError(f"{checkpoint} is of a run of {state['step']} steps already, {steps} were asked for; ask "
+                         f"for as many or more, {advice}")
     return state
 
 
@@ -309,9 +309,9 @@ def _check_work(work: Path, part: str, recipe: Recipe) -> None:
     if part == "both" and held["draft"] is not None:
         target = held["target"]
         if target is None or target["step"] < recipe.target_steps:
-            raise ValueError(f"{work / 'draft.pt'} is of a run with another teacher: the target is yet to be trained to "
-                             f"{recipe.target_steps} steps; delete it to train the draft anew behind the target, or name "
-                             "another folder with --work")
+            raise ValueError(f"{work / 'draft.pt'} is of a run with another teacher: the target is yet to be trained "
+                             f"to {recipe.target_steps} steps; delete it to train the draft anew behind the target, "
+                             "or name another folder with --work")
 
 
 def main(argv: list[str] | None = None) -> int:
