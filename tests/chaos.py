@@ -211,3 +211,21 @@ FACTORIES: dict[str, Factory] = {
 SAMPLING = {name for name in FACTORIES if name.startswith("SpecDec")}
 #: Those that need a model under SDPA; on another they are refused.
 READS_ATTENTION = {"PLD+ (a)"}
+
+
+class CountingClock:
+    """A device's clock whose moments are known only once it was waited for; each mark comes ``step`` seconds later."""
+
+    def __init__(self, step: float = 1.0):
+        self.step, self.marks, self.settled = step, 0, 0
+
+    def mark(self) -> int:
+        self.marks += 1
+        return self.marks
+
+    def settle(self) -> None:
+        self.settled = self.marks
+
+    def seconds(self, start: int, end: int) -> float:
+        assert end <= self.settled, "the clock is read before the device was waited for"
+        return self.step * (end - start)

@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from .acceptance import exact_match
 from .clock import HostClock
 from .contract import Capture, Context, Drafter
+from .files import replacing
 from .loop import Limits, decode
 from .sampling import Sampling
 from .steps import Generation
@@ -56,16 +57,14 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""
-        path = Path(path)
         tensors = {f"hidden.{layer}": states.contiguous() for layer, states in self.hidden.items()}
         tensors |= {f"attention.{i}": rows.contiguous() for i, rows in enumerate(self.attention)}
         tensors["tokens"] = torch.tensor(self.prompt + self.tokens, dtype=torch.int64)
         about = {"prompt_length": len(self.prompt), "sampling": asdict(self.sampling), "vocabulary": self.vocabulary,
                  "finish_reason": self.finish_reason, "heads": self.heads, "rows": len(self.attention),
                  "max_new_tokens": self.limits.max_new_tokens, "eos": sorted(self.limits.eos), "context": self.limits.context}
-        aside = path.with_name(path.name + ".new")
-        save_file(tensors, aside, metadata={"trace": json.dumps(about)})
-        aside.replace(path)
+        with replacing(path) as aside:
+            save_file(tensors, aside, metadata={"trace": json.dumps(about)})
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
@@ -73,20 +72,25 @@ class Trace:
 
         Raises
         ------
+        FileNotFoundError
+            If there is no such file.
         ValueError
-            If the file is not a trace.
+            If the file is not a trace, or a damaged one.
         """
-        with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {}).get("trace", "null"))
-            if about is None:
-                raise ValueError(f"{path} is no trace: expected a file written by Trace.save")
-            tokens = file.get_tensor("tokens").tolist()
-            hidden = {int(k.removeprefix("hidden.")): file.get_tensor(k) for k in file.keys() if k.startswith("hidden.")}
-            rows = [file.get_tensor(f"attention.{i}") for i in range(about["rows"])]
-        cut = about["prompt_length"]
-        return cls(tokens[:cut], tokens[cut:], Sampling(**about["sampling"]), about["vocabulary"],
-                   Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]), about["finish_reason"],
-                   hidden, tuple((b, h) for b, h in about["heads"]), rows)
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {})["trace"])
+                tokens = file.get_tensor("tokens").tolist()
+                hidden = {int(k.removeprefix("hidden.")): file.get_tensor(k) for k in file.keys()
+                          if k.startswith("hidden.")}
+                rows = [file.get_tensor(f"attention.{i}") for i in range(about["rows"])]
+            cut = about["prompt_length"]
+            return cls(tokens[:cut], tokens[cut:], Sampling(**about["sampling"]), about["vocabulary"],
+                       Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]),
+                       about["finish_reason"], hidden, tuple((b, h) for b, h in about["heads"]), rows)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no trace: expected a file written by Trace.save "
+                             f"({type(error).__name__}: {error})") from None
 
 
 @dataclass

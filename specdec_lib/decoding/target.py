@@ -200,7 +200,7 @@ class Target:
 
     def last_hidden(self, layer: int) -> torch.Tensor:
         """The last of :meth:`hidden`, shape (d,)."""
-        return self._states[layer][self.cache.length - 1]
+        return self._states[self._layer(layer)][self.cache.length - 1]
 
     def attention(self) -> torch.Tensor:
         """Captured heads' attention of the last committed position over all committed ones, shape (heads, length)."""

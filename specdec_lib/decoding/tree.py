@@ -1,7 +1,7 @@
 """Drafts as trees: what a drafter proposes and the target verifies in one pass."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -117,22 +117,6 @@ class DraftTree:
         tree = cls.unchecked(tokens, parents)
         tree._children = children
         return tree
-
-    @classmethod
-    def from_trie(cls, trie: Mapping[int, Mapping]) -> DraftTree:
-        """A trie of nested mappings token -> subtrie, breadth first."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        level: list[tuple[int, Mapping]] = [(-1, trie)]
-        while level:
-            below = []
-            for parent, branches in level:
-                for token, branch in branches.items():
-                    below.append((len(tokens), branch))
-                    tokens.append(token)
-                    parents.append(parent)
-            level = below
-        return cls(tokens, parents)
 
     def __len__(self) -> int:
         """Number of draft tokens, root excluded."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from ..decoding.clock import clock_of
 from ..decoding.contract import Capture, Context, Drafter
 from ..decoding.sampling import Sampling
 from ..decoding.steps import Generation
@@ -99,7 +100,7 @@ def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
     forwards : int array, shape (runs, 2)
         N_draft, a forward for each drafted token, and N_target.
     seconds : float array, shape (runs,)
-        Drafting, verification and commit.
+        Drafting, verification, commit and what the host does in between.
     """
     counts = [(sum(step.drafted for step in run.steps), len(run.steps)) for run in runs]
     seconds = [run.stats["seconds"] - run.stats["prefill_seconds"] for run in runs]
@@ -295,29 +296,32 @@ def capturing(
     -------
     list of dict
         For each capture and length ``tokens``, ``capture``, ``median_ms`` and ``p99_ms``: the pass, and the
-        reading of what was kept.
+        reading of what was kept; the device's own time on a GPU.
     """
     rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
     vocabulary = model.get_input_embeddings().weight.shape[0]
     for name, capture in captures.items():
         with Target(model, max(lengths) + draft + 1, capture) as target:
+            clock = clock_of(target.devices)
             for length in lengths:
                 target.extend([(7 * i + 3) % vocabulary for i in range(target.length, length)])
-                spent = []
+                marks = []
                 for _ in range(repeats + 2):
-                    began = time.perf_counter()
+                    began = clock.mark()
                     target.verify(5, tree)
                     for layer in capture.layers:
                         target.hidden(layer)
                     if capture.heads:
                         target.attention()
-                    spent.append(1e3 * (time.perf_counter() - began))
+                    marks.append((began, clock.mark()))
+                clock.settle()
+                spent = [1e3 * clock.seconds(*pair) for pair in marks[2:]]
                 rows.append(
                     {
                         "tokens": length,
                         "capture": name,
-                        "median_ms": float(np.median(spent[2:])),
-                        "p99_ms": float(np.percentile(spent[2:], 99)),
+                        "median_ms": float(np.median(spent)),
+                        "p99_ms": float(np.percentile(spent, 99)),
                     }
                 )
     return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..decoding.clock import clock_of
 from ..decoding.contract import Capture
 from ..decoding.generate import end_tokens, generate
 from ..decoding.loop import Limits
@@ -205,29 +205,34 @@ def head_cost(
     Returns
     -------
     dict
-        ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call.
+        ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call. The device's
+        own time on a GPU.
     """
-    last, clock = decoder_config(draft).num_hidden_layers, time.perf_counter
+    last = decoder_config(draft).num_hidden_layers
     score = head.scorer(draft.device)
-    spent: dict[str, list[float]] = {"bare": [], "kept": [], "head": []}
+    marks: dict[str, list[tuple]] = {"bare": [], "kept": [], "head": []}
     token = prompt[-1]
     with (
         Target(draft, 0, capacity=len(prompt) + repeats * steps + 64) as bare,
         Target(draft, 0, Capture((last,)), len(prompt) + repeats * steps + 64) as kept,
     ):
+        clock = clock_of(bare.devices)
         for model in (bare, kept):
             model.extend(list(prompt))
         for _ in range(repeats * steps):
             for name, model in (("bare", bare), ("kept", kept)):
-                began = clock()
+                began = clock.mark()
                 model.extend([token])
-                spent[name].append(clock() - began)
-            began = clock()
+                marks[name].append((began, clock.mark()))
+            began = clock.mark()
             score(kept.last_hidden(last), 0.5)
-            spent["head"].append(clock() - began)
+            marks["head"].append((began, clock.mark()))
             for model in (bare, kept):
                 model.truncate(len(prompt))
-    middle: Mapping[str, float] = {name: median(values) for name, values in spent.items()}
+    clock.settle()
+    middle: Mapping[str, float] = {
+        name: median(clock.seconds(*pair) for pair in pairs) for name, pairs in marks.items()
+    }
     return {
         "draft": middle["bare"],
         "capture": max(0.0, middle["kept"] - middle["bare"]),

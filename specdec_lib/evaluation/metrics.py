@@ -69,7 +69,8 @@ def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[s
     -------
     dict of float arrays, shape (positions,)
         ``reached``: steps whose draft has that depth; ``accepted``: kept of those; ``conditional``: kept among steps in
-        which every earlier draft token was kept (NaN where there is none).
+        which every earlier draft token was kept and this one was judged, which it was not where the text ended inside
+        the draft (NaN where there is none).
     """
     reached, accepted, alive = (np.zeros(positions) for _ in range(3))
     for run in runs:
@@ -78,7 +79,9 @@ def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[s
             kept = min(step.accepted, positions)
             reached[:depth] += 1
             accepted[:kept] += 1
-            alive[: min(kept + 1, depth)] += 1
+            # Only a token of the target's own says that the next draft token was looked at and refused.
+            judged = step.accepted + (len(step.tokens) > step.accepted)
+            alive[: min(judged, depth)] += 1
     with np.errstate(invalid="ignore", divide="ignore"):
         return {"reached": reached, "accepted": accepted, "conditional": accepted / alive}
 

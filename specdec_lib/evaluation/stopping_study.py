@@ -139,7 +139,7 @@ class Study:
             )
         self.passes, self.longest, self.groups = list(passes), longest, np.array(groups)
         self._played: dict[tuple, list[Tally]] = {}
-        self._judged: dict[int, list[Judged]] = {}
+        self._judged: dict[AcceptanceHead, list[Judged]] = {}
 
     @property
     def tuning(self) -> np.ndarray:
@@ -152,13 +152,13 @@ class Study:
 
     def judged(self, head: AcceptanceHead) -> list[Judged]:
         """The passes with what ``head`` says about them."""
-        if id(head) not in self._judged:
-            self._judged[id(head)] = [Judged.of(passed, head) for passed in self.passes]
-        return self._judged[id(head)]
+        if head not in self._judged:
+            self._judged[head] = [Judged.of(passed, head) for passed in self.passes]
+        return self._judged[head]
 
     def play(self, policy: Policy) -> list[Tally]:
         """Counts of each prompt under a policy."""
-        key = (policy.family, policy.setting, id(policy.head), policy.least)
+        key = (policy.family, policy.setting, policy.head, policy.least)
         if key not in self._played:
             shown = self.passes if policy.head is None else self.judged(policy.head)
             self._played[key] = [

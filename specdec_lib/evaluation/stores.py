@@ -198,7 +198,8 @@ def _contents(store: TokenStore) -> str:
 
 
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
-    """A store of the first whole documents of another, as many as have no more than ``tokens`` tokens together."""
+    """A store of the first whole documents of another: as many as have no more than ``tokens`` tokens together, but the
+    first one whatever its length."""
     store = index.store
     lengths = np.diff(store.starts) - 1
     count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))

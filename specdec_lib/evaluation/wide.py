@@ -205,7 +205,7 @@ class WidePair:
 
     def small(self) -> WidePair:
         """The pair as it was before widening, with the same stores, layer and heads."""
-        notes = {"layer": self.notes["small layer"], "heads": self.notes["small heads"]} if self.notes else {}
+        notes = {name: self.notes[f"small {name}"] for name in ("layer", "heads") if f"small {name}" in self.notes}
         notes |= {f"small {name}": value for name, value in notes.items()}
         return WidePair(
             self.small_target, self.small_draft, self.small_target, self.small_draft, self.tokenizer, "its own",

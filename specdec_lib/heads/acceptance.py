@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..datastores.compiled import compiled
+from ..decoding.files import replacing
 from ..decoding.kinds import decoder_config
 from ..models.fingerprint import fingerprint
 
@@ -197,7 +197,6 @@ class AcceptanceHead(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""
-        path = Path(path)
         about = {
             "format": FORMAT,
             "width": self.width,
@@ -207,14 +206,12 @@ class AcceptanceHead(nn.Module):
             "sees_confidence": self.sees_confidence,
             "story": self.story,
         }
-        aside = path.with_name(path.name + ".new")
-        save_file(
-            {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()},
-            aside,
-            metadata={"acceptance_head": json.dumps(about)},
-        )
-        os.replace(aside, path)
-        path.chmod(0o644)
+        with replacing(path) as aside:
+            save_file(
+                {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()},
+                aside,
+                metadata={"acceptance_head": json.dumps(about)},
+            )
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> AcceptanceHead:

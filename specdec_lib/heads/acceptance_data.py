@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,11 +20,13 @@ from safetensors.numpy import save_file
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from ..datastores.files import BuildLock
 from ..decoding.contract import Capture, Drafter
-from ..decoding.generate import generate
+from ..decoding.files import replacing
+from ..decoding.generate import as_token_list, generate
 from ..decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from ..decoding.kinds import decoder_config
-from ..decoding.target import Target
+from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
+from ..decoding.target import Target, check_model
 from ..models.fingerprint import fingerprint
 from .acceptance import Examples
 
@@ -153,15 +154,14 @@ def _shard(folder: Path, index: int) -> Path:
 
 
 def _save(path: Path, responses: Sequence[Response]) -> None:
-    aside = path.with_suffix(".new")
     tensors = {name: np.concatenate([getattr(r, name) for r in responses]) for name in ("prompt", *_ALONG)}
     for name in ("prompt", "tokens", "drawn"):
         if tensors[name].max() < 1 << 16:
             tensors[name] = tensors[name].astype(np.uint16)
     for name in ("prompt", "tokens"):
         tensors[f"{name}_lengths"] = np.array([len(getattr(r, name)) for r in responses], np.int32)
-    save_file(tensors, aside)
-    os.replace(aside, path)
+    with replacing(path) as aside:
+        save_file(tensors, aside)
 
 
 def _load(path: Path) -> Iterator[Response]:
@@ -212,10 +212,26 @@ def generate_data(
     Raises
     ------
     ValueError
-        If there are no prompts, or the folder holds data of other models, prompts or settings.
+        If there are no prompts or a prompt fills the target's context, a number is below 1, ``labels`` is unknown, or
+        the folder holds data of other models, prompts or settings.
+    StoreBusy
+        If another process is making them.
     """
+    _check_labels(labels)
+    for name, value in (("max_new_tokens", max_new_tokens), ("shard_size", shard_size)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
     if not len(prompts):
         raise ValueError("no prompts; expected at least one")
+    prompts = [as_token_list(prompt, vocabulary_size(target)) for prompt in prompts]
+    limit = context_limit(target)
+    for i, prompt in enumerate(prompts):
+        if limit is not None and len(prompt) >= limit:
+            raise ValueError(
+                f"prompt {i} has {len(prompt)} tokens and the target's context is {limit}: no room for a new "
+                "token; shorten it or leave it out"
+            )
+    check_model(target)
     folder = Path(folder)
     about = {
         "format": FORMAT,
@@ -226,10 +242,29 @@ def generate_data(
         "max_new_tokens": max_new_tokens,
         "shard_size": shard_size,
         "prompts": len(prompts),
-        "prompts_sha256": hashlib.sha256(
-            json.dumps([list(map(int, p)) for p in prompts]).encode()
-        ).hexdigest(),
+        "prompts_sha256": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     }
+    folder.mkdir(parents=True, exist_ok=True)
+    # Resolved: the lock lies beside the folder, and "." has no name to lie beside.
+    with BuildLock(folder.resolve()):
+        _begin(folder, about)
+        with tqdm(total=len(prompts), desc="acceptance data", unit="prompt", disable=not progress) as bar:
+            for index, first in enumerate(range(0, len(prompts), shard_size)):
+                part = prompts[first : first + shard_size]
+                if _shard(folder, index).exists():
+                    bar.update(len(part))
+                    continue
+                made = []
+                for i, prompt in enumerate(part, start=first):
+                    own = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed + i)
+                    made.append(respond(target, draft, prompt, own, labels, max_new_tokens, drafter))
+                    bar.update()
+                _save(_shard(folder, index), made)
+    return load_data(folder, draft)
+
+
+def _begin(folder: Path, about: dict) -> None:
+    """Say in an empty folder what it will hold; refuse one that holds something else."""
     manifest = folder / "about.json"
     if manifest.exists():
         held = json.loads(manifest.read_text())
@@ -238,21 +273,9 @@ def generate_data(
             raise ValueError(
                 f"{folder} holds acceptance data made with another {', '.join(differ)}; name an empty folder"
             )
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest.write_text(json.dumps(about, indent=1) + "\n")
-    with tqdm(total=len(prompts), desc="acceptance data", unit="prompt", disable=not progress) as bar:
-        for index, first in enumerate(range(0, len(prompts), shard_size)):
-            part = prompts[first : first + shard_size]
-            if _shard(folder, index).exists():
-                bar.update(len(part))
-                continue
-            made = []
-            for i, prompt in enumerate(part, start=first):
-                own = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed + i)
-                made.append(respond(target, draft, prompt, own, labels, max_new_tokens, drafter))
-                bar.update()
-            _save(_shard(folder, index), made)
-    return load_data(folder, draft)
+        return
+    with replacing(manifest) as aside:
+        aside.write_text(json.dumps(about, indent=1) + "\n")
 
 
 def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:

@@ -7,7 +7,6 @@ peaks at that origin.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,10 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture
+from ..decoding.files import replacing
 from ..decoding.generate import as_token_list, end_tokens
 from ..decoding.sampling import Sampling, choose
-from ..decoding.kinds import decoder_config, vocabulary_size
+from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
 from ..decoding.target import Target, check_model
 from ..models.fingerprint import fingerprint
 
@@ -98,12 +98,11 @@ class InductionHeads:
 
     def save(self, path: str | Path) -> None:
         """Write JSON, aside and renamed."""
-        path = Path(path)
-        aside = path.with_name(path.name + ".new")
-        aside.write_text(json.dumps({
+        text = json.dumps({
             "format": FORMAT, "fingerprint": self.fingerprint, "copied": self.copied,
-            "peaks": self.peaks.tolist(), "attention": self.attention.tolist()}, indent=1) + "\n")
-        os.replace(aside, path)
+            "peaks": self.peaks.tolist(), "attention": self.attention.tolist()}, indent=1) + "\n"
+        with replacing(path) as aside:
+            aside.write_text(text)
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel) -> InductionHeads:
@@ -151,6 +150,7 @@ def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_t
     prompts : sequence of sequences of int
         Token ids; input-guided tasks, whose answers copy.
     max_new_tokens : int
+        Fewer where the model's context ends before.
     sampling : Sampling, optional
         Greedy by default.
     progress : bool
@@ -159,10 +159,17 @@ def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_t
     Raises
     ------
     ValueError
-        If there are no prompts, nothing was copied, or the model's attention cannot be read.
+        If there are no prompts, a prompt fills the model's context, nothing was copied, or the model's attention cannot
+        be read.
     """
     if not len(prompts):
         raise ValueError("no prompts; expected at least one calibration prompt")
+    texts = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts]
+    limit = context_limit(model)
+    for i, text in enumerate(texts):
+        if limit is not None and len(text) >= limit:
+            raise ValueError(f"prompt {i} has {len(text)} tokens and the model's context is {limit}: no room for a new "
+                             "token; shorten it or leave it out")
     check_model(model)
     sampling = Sampling() if sampling is None else sampling
     config = decoder_config(model)
@@ -170,12 +177,12 @@ def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_t
     every = Capture(heads=tuple((b, h) for b in range(blocks) for h in range(heads)))
     peaks, weight, copied = np.zeros(blocks * heads), np.zeros(blocks * heads), 0
     ends = end_tokens(model, None)
-    for prompt in tqdm(prompts, desc="induction heads", unit="prompt", disable=not progress):
-        text = as_token_list(prompt, vocabulary_size(model))
+    for text in tqdm(texts, desc="induction heads", unit="prompt", disable=not progress):
         length = len(text)
-        with torch.inference_mode(), Target(model, length + max_new_tokens, every) as target:
+        new = max_new_tokens if limit is None else min(max_new_tokens, limit - length)
+        with torch.inference_mode(), Target(model, length + new, every) as target:
             logits = target.extend(text)
-            for _ in range(max_new_tokens):
+            for _ in range(new):
                 token = choose(logits, sampling, len(text))
                 text.append(token)
                 if token in ends:

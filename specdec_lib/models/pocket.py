@@ -13,6 +13,7 @@ import json
 import math
 import platform
 import shutil
+import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,10 +34,16 @@ from transformers import (
 )
 
 from .. import paths
+from ..commands import exit_status
+from ..decoding.files import replacing
 from ..evaluation import corpus, mechanical
 from . import pocket_data
+from .fingerprint import fingerprint
 
 CONTEXT = 2048
+#: Fields of a recipe that a run's checkpoint is not bound to: what may grow, and the shapes of all parts (its own is
+#: seen in its parameters).
+_FREE = ("target_steps", "draft_steps", "qwen_steps", "target", "draft", "qwen")
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,40 @@ def _loss(model: torch.nn.Module, teacher: torch.nn.Module | None, tokens: torch
     return (each * w).sum() / w.sum()
 
 
+def _recipe_key(recipe: Recipe) -> dict:
+    return {name: value for name, value in asdict(recipe).items() if name not in _FREE}
+
+
+def _key(model: PreTrainedModel, recipe: Recipe, teacher: PreTrainedModel | None) -> dict:
+    """What a run's weights follow from, but for its length."""
+    return {**_recipe_key(recipe), "shape": {name: list(p.shape) for name, p in model.named_parameters()},
+            "teacher": None if teacher is None else fingerprint(teacher)}
+
+
+def _held(checkpoint: Path, key: dict, steps: int) -> dict | None:
+    """The state in a checkpoint; None where there is none.
+
+    Raises
+    ------
+    ValueError
+        If it is of a run with another ``key``, or longer than ``steps``.
+    """
+    if not checkpoint.exists():
+        return None
+    state = torch.load(checkpoint, weights_only=True, map_location="cpu")
+    advice = "delete it to train anew, or name another folder with --work"
+    if "key" not in state:
+        raise ValueError(f"{checkpoint} does not say which seed, recipe and teacher it was trained with; {advice}")
+    held = json.loads(state["key"])
+    differ = [name for name in key if held.get(name) != key[name]]
+    if differ:
+        raise ValueError(f"{checkpoint} is of a run with another {', '.join(differ)}; {advice}")
+    if state["step"] > steps:
+        raise ValueError(f"{checkpoint} is of a run of {state['step']} steps already, {steps} were asked for; ask "
+                         f"for as many or more, {advice}")
+    return state
+
+
 def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recipe: Recipe, work: Path, name: str,
           probes: list, teacher: PreTrainedModel | None = None, distill_from: int = 0, every: int = 200,
           compiled: bool = True) -> list[dict]:
@@ -138,7 +179,7 @@ def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recip
     steps : int
         Steps of ``recipe.batch`` rows.
     work : Path
-        Folder of the checkpoint ``{name}.pt`` (plain tensors), from which a stopped run goes on.
+        Folder of the checkpoint ``{name}.pt`` (plain tensors), from which a stopped run goes on, or a longer one.
     probes : list
         Held-out tasks for :func:`task_accuracy`, looked at each ``every`` steps.
     teacher : PreTrainedModel, optional
@@ -153,13 +194,19 @@ def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recip
     list of dict
         ``step``, ``tokens``, ``loss`` (mean since the last row), ``distilling``, ``seconds``, ``accuracy``
         (per task).
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint is of another seed, recipe, shape or teacher, or of more than ``steps``.
     """
     device = next(model.parameters()).device
+    key = _key(model, recipe, teacher)
     optimizers = _optimizers(model, recipe)
     checkpoint = work / f"{name}.pt"
     first, curve = 0, []
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
+    state = _held(checkpoint, key, steps)
+    if state is not None:
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -189,11 +236,11 @@ def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recip
                           "seconds": spent + time.perf_counter() - began, "accuracy": task_accuracy(model, probes)})
             bar.set_postfix(loss=curve[-1]["loss"], **{k[:6]: v for k, v in curve[-1]["accuracy"].items()})
             losses = []
-            aside = checkpoint.with_suffix(".tmp")
-            torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
-                        "step": step + 1, "curve": json.dumps(curve)}, aside)
-            aside.replace(checkpoint)
-            (work / f"{name}.curve.json").write_text(json.dumps(curve, indent=1))
+            with replacing(checkpoint) as aside:
+                torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
+                            "step": step + 1, "curve": json.dumps(curve), "key": json.dumps(key)}, aside)
+            with replacing(work / f"{name}.curve.json") as aside:
+                aside.write_text(json.dumps(curve, indent=1))
     return curve
 
 
@@ -248,6 +295,25 @@ def _story(part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: 
     }
 
 
+def _check_work(work: Path, part: str, recipe: Recipe) -> None:
+    """Refuse, before hours of training, checkpoints that a run could not go on from.
+
+    Raises
+    ------
+    ValueError
+        As :func:`train`; and if the draft's was distilled from a target that is yet to be trained on.
+    """
+    steps = {"target": recipe.target_steps, "draft": recipe.draft_steps, "qwen": recipe.qwen_steps}
+    held = {name: _held(work / f"{name}.pt", _recipe_key(recipe), steps[name])
+            for name in (("target", "draft") if part == "both" else (part,))}
+    if part == "both" and held["draft"] is not None:
+        target = held["target"]
+        if target is None or target["step"] < recipe.target_steps:
+            raise ValueError(f"{work / 'draft.pt'} is of a run with another teacher: the target is yet to be trained "
+                             f"to {recipe.target_steps} steps; delete it to train the draft anew behind the target, "
+                             "or name another folder with --work")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Train the pair or the second target, or go on with a run that was stopped."""
     defaults = Recipe()
@@ -266,6 +332,11 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     recipe = replace(defaults, target_steps=args.target_steps, draft_steps=args.draft_steps,
                      qwen_steps=args.qwen_steps, seed=args.seed)
+    return exit_status(lambda: _run(args, recipe), "interrupted; the same command goes on from the last checkpoint")
+
+
+def _run(args: argparse.Namespace, recipe: Recipe) -> None:
+    _check_work(args.work, args.part, recipe)
     args.work.mkdir(parents=True, exist_ok=True)
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
@@ -275,13 +346,16 @@ def main(argv: list[str] | None = None) -> int:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(ready)
     else:
         tokenizer = pocket_data.train_tokenizer([m.text for m in corpus.stdlib_modules("train")], recipe.vocab_size, CONTEXT)
-        tokenizer.save_pretrained(ready)
+        with tempfile.TemporaryDirectory(dir=args.work, prefix=".tokenizer.") as aside:
+            tokenizer.save_pretrained(Path(aside) / "tokenizer")
+            (Path(aside) / "tokenizer").rename(ready)
     packed = args.work / f"sequences-{recipe.seed}.safetensors"
     if packed.exists():
         data = pocket_data.Sequences(**{k: v.numpy() for k, v in load_file(packed).items()})
     else:
         data = pocket_data.pack(tokenizer, recipe.tasks, recipe.length, recipe.task_rows, recipe.seed)
-        save_file({"tokens": torch.from_numpy(data.tokens), "weights": torch.from_numpy(data.weights)}, packed)
+        with replacing(packed) as aside:
+            save_file({"tokens": torch.from_numpy(data.tokens), "weights": torch.from_numpy(data.weights)}, aside)
     print(f"{len(data.tokens):,} rows of {recipe.length} tokens, {(data.weights > 1).mean():.0%} of them in answers")
     probes = make_probes(tokenizer, recipe.length)
 
@@ -301,4 +375,3 @@ def main(argv: list[str] | None = None) -> int:
         # From the first step: the target's distribution teaches more a token than the text does.
         curve = train(qwen, data, recipe.qwen_steps, recipe, args.work, "qwen", probes, teacher=target, every=100)
         export(qwen, tokenizer, args.qwen_out, _story("qwen", recipe.qwen, qwen, recipe, curve))
-    return 0

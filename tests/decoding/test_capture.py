@@ -208,3 +208,10 @@ def test_a_model_has_its_own_attention_again_when_the_last_target_is_closed_or_g
     del third
     gc.collect()
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_the_last_layer_has_one_name_for_all_of_its_states_and_for_the_last_of_them(llama):
+    with torch.inference_mode(), Target(llama, 20, Capture(layers=(LAST,))) as target:
+        target.extend(prompt(2, 9))
+        for layer in (LAST, target.layers):
+            assert torch.equal(target.last_hidden(layer), target.hidden(layer)[-1])

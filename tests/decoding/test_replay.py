@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from specdec_lib import Capture, Sampling, Trace, generate, record, replay
+from specdec_lib.decoding import replay as replaying
 from specdec_lib.decoding.contract import LAST
 from specdec_lib.drafters import DraftModel, PromptLookup
 from tests.chaos import FACTORIES, SAMPLING, Chaos
@@ -56,7 +59,6 @@ def test_replay_equals_the_real_run_step_by_step(library, llama, drafter, how):
         assert steps(run) == steps(replayed)
         assert run.finish_reason == replayed.finish_reason == trace.finish_reason
         assert run.prompt_length == replayed.prompt_length == 20
-        assert replayed.prefill_seconds >= 0
 
 
 @pytest.mark.parametrize("drafter", FACTORIES)
@@ -129,6 +131,75 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path):
     save_file({"tokens": torch.zeros(3)}, tmp_path / "other.safetensors", metadata={"about": json.dumps({})})
     with pytest.raises(ValueError, match="is no trace"):
         Trace.load(tmp_path / "other.safetensors")
+    (tmp_path / "text.safetensors").write_text("nothing of the kind")
+    with pytest.raises(ValueError, match=r"text\.safetensors is no trace"):
+        Trace.load(tmp_path / "text.safetensors")
+    with pytest.raises(FileNotFoundError):
+        Trace.load(tmp_path / "none.safetensors")
+
+
+DAMAGE = {
+    "no tokens": lambda tensors, about: (tensors.pop("tokens"), about)[1],
+    "an attention row too few": lambda tensors, about: (tensors.pop("attention.0"), about)[1],
+    "a layer without a number": lambda tensors, about: (tensors.update({"hidden.x": torch.zeros(1)}), about)[1],
+    **{
+        f"no {name}": lambda tensors, about, name=name: {k: v for k, v in about.items() if k != name}
+        for name in ("prompt_length", "sampling", "vocabulary", "finish_reason", "heads", "rows", "eos")
+    },
+    "a sampling with more to it": lambda tensors, about: about | {"sampling": {"beams": 4}},
+    "a list": lambda tensors, about: [1],
+    "null": lambda tensors, about: None,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_trace_is_named(llama, tmp_path, how):
+    path = tmp_path / "trace.safetensors"
+    record(llama, prompt(3, 8), max_new_tokens=4, capture=EVERYTHING).save(path)
+    with safe_open(path, "pt") as file:
+        tensors, about = {k: file.get_tensor(k) for k in file.keys()}, json.loads(file.metadata()["trace"])
+    about = DAMAGE[how](tensors, about)
+    save_file(tensors, path, metadata={"trace": json.dumps(about)})
+    with pytest.raises(ValueError, match=r"trace\.safetensors is no trace"):
+        Trace.load(path)
+
+
+def test_a_trace_that_cannot_be_written_leaves_the_old_one(llama, tmp_path, monkeypatch):
+    path = tmp_path / "trace.safetensors"
+    trace = record(llama, prompt(3, 8), max_new_tokens=4)
+    trace.save(path)
+    before = path.read_bytes()
+
+    def full(tensors, aside, **kwargs):
+        aside.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(replaying, "save_file", full)
+    with pytest.raises(OSError, match="disk full"):
+        trace.save(path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["trace.safetensors"]
+
+
+class Slow(Chaos):
+    """Takes its time over the prompt and over each draft."""
+
+    def start(self, context):
+        time.sleep(0.03)
+        super().start(context)
+
+    def propose(self, context, limit):
+        time.sleep(0.005)
+        return super().propose(context, limit)
+
+
+def test_a_replay_measures_the_drafters_time(llama):
+    trace = record(llama, prompt(3, 20), max_new_tokens=8, eos_token_id=[])
+    began = time.perf_counter()
+    run = replay(trace, Slow(trace.prompt + trace.tokens, 2))
+    whole = time.perf_counter() - began
+    assert 0.03 <= run.prefill_seconds <= whole
+    drafted = [step.draft_seconds for step in run.steps if step.drafted]
+    assert drafted and min(drafted) >= 0.005 and run.prefill_seconds + sum(drafted) <= whole
 
 
 def test_states_that_were_not_recorded_are_named(llama):

@@ -48,18 +48,6 @@ def test_from_drafts_holds_every_prefix_once(lists):
     assert set(found) == prefixes(lists)
 
 
-@given(drafts)
-def test_from_trie_holds_every_prefix_once_shallow_ones_first(lists):
-    trie: dict = {}
-    for draft in lists:
-        node = trie
-        for token in draft:
-            node = node.setdefault(token, {})
-    tree = DraftTree.from_trie(trie)
-    assert set(texts(tree)) == prefixes(lists) and len(tree) == len(prefixes(lists))
-    assert tree.depths == sorted(tree.depths)
-
-
 @given(trees())
 def test_depths_paths_and_children_follow_parents(tree):
     found = texts(tree)

@@ -20,6 +20,7 @@ from specdec_lib.evaluation.prompt import Prompt
 from specdec_lib.evaluation.suite import Recording
 from specdec_lib.heads.sets import every
 from tests import families
+from tests.chaos import CountingClock
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +200,13 @@ def test_the_pass_is_timed_with_and_without_capture(library):
         (60, "both"),
     ]
     assert all(row["median_ms"] > 0 for row in rows)
+
+
+def test_the_pass_is_timed_by_the_clock_of_the_models_devices(library, monkeypatch):
+    asked = []
+    monkeypatch.setattr(costs, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
+    (row,) = costs.capturing(library["llama"], {"one": Capture((1,))}, [20], draft=4, repeats=3)
+    assert (row["median_ms"], row["p99_ms"]) == (500, 500) and asked == [{library["llama"].device}]
 
 
 def test_recordings_of_one_task_keep_their_order(library):

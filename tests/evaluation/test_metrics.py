@@ -156,10 +156,32 @@ def test_pooling_nothing_is_refused():
 
 def test_acceptance_by_position_by_hand():
     found = acceptance_by_position([ONE, TWO], 4)
-    # Drafts of depth 4, 2 and 3, of which 2, 1 and 2 were kept.
+    # Drafts of depth 4, 2 and 3, of which 2, 1 and 2 were kept; what follows the last two was not judged.
     assert found["reached"].tolist() == [3, 3, 2, 1]
     assert found["accepted"].tolist() == [3, 2, 0, 0]
-    np.testing.assert_allclose(found["conditional"], [3 / 3, 2 / 3, 0 / 2, np.nan])
+    np.testing.assert_allclose(found["conditional"], [3 / 3, 2 / 3, 0 / 1, np.nan])
+    alone = acceptance_by_position([TWO], 2)
+    assert alone["conditional"].tolist() == [1, 1] and alone["reached"].tolist() == [1, 1]
+
+
+class Knows(Chaos):
+    """Drafts what the output goes on with."""
+
+    def propose(self, context, limit):
+        done = len(context.tokens)
+        return DraftTree.chain(self.text[done : done + min(limit, self.depth)])
+
+
+@pytest.mark.parametrize("end", range(1, 13))
+def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refused(model, end):
+    """A drafter that knows the output is right at every depth, wherever in its draft the output ends."""
+    text = prompt(1, 30) + generate(model, prompt(1, 30), max_new_tokens=40, eos_token_id=[]).tokens
+    new = text[30:]
+    if new.index(new[end]) < end:
+        pytest.skip("the token ends the output sooner")
+    run = generate(model, prompt(1, 30), Knows(text), max_new_tokens=30, eos_token_id=new[end])
+    found = acceptance_by_position([run], 6)["conditional"]
+    assert set(found[~np.isnan(found)]) == {1.0}
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -109,6 +111,15 @@ def test_step_times_cover_each_width_and_stand_beside_what_the_machine_allows(pa
     assert [row["ratio"] for row in found if row["width"] == 1] == [1.0] * 3
     with pytest.raises(ValueError, match="runtime is 'quick'"):
         step_costs.step_times(pair.draft, 40, "quick")
+
+
+def test_the_small_pair_keeps_layer_and_heads_where_they_were_chosen_and_not_what_else_was_noted(pair):
+    noted = {"dense search": "torch", "dense states": 7}
+    chosen = {"layer": 9, "heads": [(1, 4)], "small layer": 5, "small heads": [(1, 2)]}
+    assert dataclasses.replace(pair, notes=dict(noted)).small().notes == {}
+    small = {"layer": 5, "heads": [(1, 2)]}
+    expected = small | {f"small {name}": value for name, value in small.items()}
+    assert dataclasses.replace(pair, notes=noted | chosen).small().notes == expected
 
 
 def test_the_widened_pair_writes_and_drafts_what_the_small_pair_does(pair, prompts):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
+import torch
 
 from specdec_lib import record
 from specdec_lib.drafters import stopping
@@ -84,3 +88,27 @@ def test_points_of_a_curve_are_matched_by_one_that_is_no_higher_in_either_rate()
 def test_unequal_groups_are_refused(study):
     with pytest.raises(ValueError, match="expected one group for each pass"):
         Study(study[0].passes, ["a"])
+
+
+@pytest.mark.parametrize("ask", ["judged", "play"])
+def test_a_head_lives_as_long_as_what_is_kept_of_it(study, llama, ask):
+    """Were it gone, another one built later in its place in memory would be taken for it."""
+    found, head = Study(study[0].passes, study[0].groups, 12), head_of(perturbed(llama))
+    (policy,) = with_head("SpecDec++", head, [0.5])
+    found.judged(head) if ask == "judged" else found.play(policy)
+    held = weakref.ref(head)
+    del head, policy
+    gc.collect()
+    assert held() is not None
+
+
+def test_two_heads_are_asked_each_for_itself(study, llama):
+    found, first = Study(study[0].passes, study[0].groups, 12), study[1]
+    second = head_of(perturbed(llama))
+    with torch.no_grad():
+        second.out.bias -= 4
+    for head in (first, second):
+        for ours, passed in zip(found.judged(head), found.passes, strict=True):
+            assert np.array_equal(ours.chain, Judged.of(passed, head).chain)
+    low, high = (with_head("SpecDec++", head, [0.5])[0] for head in (second, first))
+    assert low == high and found.play(low) != found.play(high)

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate
+from specdec_lib.datastores.files import BuildLock, StoreBusy
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.heads import acceptance_data
 from specdec_lib.heads.acceptance_data import examples, generate_data, load_data, respond
 from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
-from tests.families import build, perturbed, prompt
+from tests.families import CONTEXT, build, perturbed, prompt
 
 NEW = 12
 HOT = Sampling(0.8, top_k=20, seed=5)
@@ -182,3 +183,54 @@ def test_the_manifest_names_models_and_settings(pair, tmp_path):
 def test_other_labels_are_refused(pair):
     with pytest.raises(ValueError, match="labels is 'soft'"):
         respond(*pair, [3], Sampling(), "soft")
+
+
+TOO_LONG = [2 + i % 80 for i in range(CONTEXT)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"labels": "soft"}, "labels is 'soft'"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; expected a whole number, 1 or more"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
+        ({"shard_size": 0}, "shard_size is 0; expected a whole number, 1 or more"),
+        ({"prompts": [[3, 4], [96]]}, "token id 96 is outside"),
+        ({"prompts": [[3, 4], TOO_LONG]}, "prompt 1 has 128 tokens and the target's context is 128"),
+    ],
+)
+def test_a_bad_call_leaves_nothing_behind(pair, tmp_path, wrong, message):
+    """What it left would refuse the call put right, as data made with other settings."""
+    folder = tmp_path / "data"
+    with pytest.raises(ValueError, match=message):
+        generate_data(*pair, **{"prompts": PROMPTS[:1], "folder": folder, "progress": False, **wrong})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_manifest_is_written_once_and_whole(pair, tmp_path, monkeypatch):
+    folder, write = tmp_path / "data", type(tmp_path).write_text
+
+    def full(self, text, *args):
+        write(self, text[:5])
+        raise OSError("disk full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(type(tmp_path), "write_text", full)
+        with pytest.raises(OSError, match="disk full"):
+            generate_data(*pair, PROMPTS[:1], folder, max_new_tokens=2, progress=False)
+        assert list(folder.iterdir()) == []
+    for _ in range(2):
+        generate_data(*pair, PROMPTS[:1], folder, max_new_tokens=2, progress=False)
+        monkeypatch.setattr(type(tmp_path), "write_text", full)
+    assert sorted(path.name for path in folder.iterdir()) == ["about.json", "shard-00000.safetensors"]
+
+
+def test_two_processes_do_not_fill_one_folder(pair, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path / "data", "data"):
+        with BuildLock(tmp_path / "data"), pytest.raises(StoreBusy, match="is being built by another process"):
+            generate_data(*pair, PROMPTS[:1], folder, max_new_tokens=2, progress=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert len(generate_data(*pair, PROMPTS[:1], ".", max_new_tokens=2, progress=False)) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "here"]

@@ -108,6 +108,21 @@ def test_bad_shapes_are_refused(arguments):
         AcceptanceHead(**{"width": WIDTH, **arguments})
 
 
+def test_a_head_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "head.safetensors"
+    AcceptanceHead(WIDTH, 1).save(path)
+    before = path.read_bytes()
+
+    def full(tensors, aside, **kwargs):
+        aside.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("specdec_lib.heads.acceptance.save_file", full)
+    with pytest.raises(OSError, match="disk full"):
+        AcceptanceHead(WIDTH, 1).save(path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["head.safetensors"]
+
+
 @pytest.fixture(scope="module")
 def draft():
     return build("llama", hidden_size=WIDTH, num_attention_heads=2, num_key_value_heads=2)

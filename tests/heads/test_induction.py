@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import generate
+from specdec_lib.decoding.target import Target
 from specdec_lib.heads.induction import InductionHeads, identify, origin
 from specdec_lib.models.fingerprint import fingerprint
 from tests import families
@@ -125,3 +126,43 @@ def test_fingerprint_sees_weights_and_not_the_type_they_are_loaded_in():
 def test_nothing_to_look_at_is_an_error(library):
     with pytest.raises(ValueError, match="no prompts"):
         identify(library["llama"], [])
+
+
+def test_a_prompt_that_fills_the_context_is_refused_before_any_is_run(library, monkeypatch):
+    model = library["llama-gqa"]
+    monkeypatch.setattr("specdec_lib.heads.induction.Target", None)
+    long = [2 + i % 80 for i in range(families.CONTEXT)]
+    with pytest.raises(ValueError, match=r"prompt 1 has 128 tokens and the model's context is 128"):
+        identify(model, [long[:9], long], progress=False)
+
+
+def test_a_run_ends_where_the_context_does(library, monkeypatch):
+    model, lengths = library["llama-gqa"], []
+    prompt = [2 + i % 80 for i in range(families.CONTEXT - 6)]
+
+    class Watched(Target):
+        def extend(self, tokens):
+            lengths.append(self.length + len(tokens))
+            return super().extend(tokens)
+
+    monkeypatch.setattr("specdec_lib.heads.induction.Target", Watched)
+    found = identify(model, [prompt], max_new_tokens=40, progress=False)
+    assert lengths == list(range(families.CONTEXT - 6, families.CONTEXT + 1))
+    monkeypatch.undo()
+    same = identify(model, [prompt], max_new_tokens=6, progress=False)
+    assert found.copied == same.copied and np.array_equal(found.peaks, same.peaks)
+
+
+def test_heads_that_cannot_be_written_leave_the_old_ones(tmp_path, monkeypatch):
+    path, heads = tmp_path / "heads.json", InductionHeads(np.ones((1, 1)), np.ones((1, 1)), 1, "x")
+    heads.save(path)
+    before, write = path.read_bytes(), type(path).write_text
+
+    def full(self, text, *args):
+        write(self, text[:5])
+        raise OSError("disk full")
+
+    monkeypatch.setattr(type(path), "write_text", full)
+    with pytest.raises(OSError, match="disk full"):
+        heads.save(path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["heads.json"]

@@ -135,3 +135,118 @@ def test_accuracy_counts_answer_tokens_only(tokenizer):
 
     probes = [("same", [5, 7, 7, 7], [0, 0, 1, 1]), ("other", [5, 7, 8, 8], [0, 0, 1, 1])]
     assert pocket.task_accuracy(Repeats(), probes) == {"same": 1.0, "other": 0.5}
+
+
+def run_for(folder, sequences, recipe, teacher=None, name="m"):
+    torch.manual_seed(recipe.seed)
+    model = recipe.target.build(300)
+    return pocket.train(model, sequences, recipe.target_steps, recipe, folder, name, [], teacher=teacher, every=3,
+                        compiled=False)
+
+
+def test_a_checkpoint_of_another_seed_is_refused_and_named(tmp_path, sequences):
+    run_for(tmp_path, sequences, tiny(3))
+    with pytest.raises(ValueError, match=r"m\.pt is of a run with another seed; delete it .* --work"):
+        run_for(tmp_path, sequences, dataclasses.replace(tiny(3), seed=1))
+
+
+def test_a_checkpoint_of_another_recipe_or_shape_is_refused(tmp_path, sequences):
+    run_for(tmp_path, sequences, tiny(3))
+    with pytest.raises(ValueError, match="another muon_rate;"):
+        run_for(tmp_path, sequences, dataclasses.replace(tiny(3), muon_rate=1e-3))
+    with pytest.raises(ValueError, match="another shape;"):
+        run_for(tmp_path, sequences, dataclasses.replace(tiny(3), target=pocket.Shape(32, 1, 1, 48)))
+
+
+def test_a_checkpoint_distilled_from_another_teacher_is_refused(tmp_path, sequences):
+    old, new = (tiny(1).draft.build(300).eval() for _ in range(2))
+    run_for(tmp_path, sequences, tiny(3), old)
+    assert len(run_for(tmp_path, sequences, tiny(3), old)) == 1  # read back, not trained again
+    for teacher in (new, None):
+        with pytest.raises(ValueError, match=r"m\.pt is of a run with another teacher;"):
+            run_for(tmp_path, sequences, tiny(3), teacher)
+
+
+def test_a_run_may_be_lengthened_and_not_shortened(tmp_path, sequences):
+    run_for(tmp_path, sequences, tiny(3))
+    recipe = dataclasses.replace(tiny(6), draft_steps=7, qwen_steps=8)
+    assert [row["step"] for row in run_for(tmp_path, sequences, recipe)] == [3, 6]
+    with pytest.raises(ValueError, match=r"m\.pt is of a run of 6 steps already, 3 were asked for"):
+        run_for(tmp_path, sequences, tiny(3))
+
+
+def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path, sequences):
+    run_for(tmp_path, sequences, tiny(3))
+    state = torch.load(tmp_path / "m.pt", weights_only=True)
+    del state["key"]
+    torch.save(state, tmp_path / "m.pt")
+    with pytest.raises(ValueError, match=r"m\.pt does not say which seed, recipe and teacher"):
+        run_for(tmp_path, sequences, tiny(3))
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, tokenizer, sequences):
+    """``main`` with a tiny recipe, a tokenizer and data that are there at once; gives a function of its arguments."""
+    recipe = tiny(3)
+    monkeypatch.setattr(pocket, "Recipe", lambda: recipe)
+    monkeypatch.setattr(pocket.corpus, "stdlib_modules", lambda part: [])
+    monkeypatch.setattr(pocket.pocket_data, "train_tokenizer", lambda *args: tokenizer)
+    monkeypatch.setattr(pocket.pocket_data, "pack", lambda *args: sequences)
+    monkeypatch.setattr(pocket, "make_probes", lambda *args: [])
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    places = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work"), "--device", "cpu"]
+    return lambda *words: pocket.main([*places, "--draft-steps", "3", *words])
+
+
+def test_the_command_refuses_another_seed_before_it_trains(command, tmp_path, capsys):
+    assert command() == 0
+    before = (tmp_path / "out" / "target" / "training.json").read_text()
+    assert command("--seed", "1") == 2
+    assert "target.pt is of a run with another seed" in capsys.readouterr().err
+    assert (tmp_path / "out" / "target" / "training.json").read_text() == before
+    assert json.loads(before)["recipe"]["seed"] == 0
+    assert not (tmp_path / "work" / "sequences-1.safetensors").exists()
+
+
+def test_the_command_refuses_a_draft_of_a_target_yet_to_be_trained_on(command, tmp_path, capsys):
+    assert command() == 0 and command() == 0
+    assert command("--target-steps", "6") == 2
+    assert "draft.pt is of a run with another teacher" in capsys.readouterr().err
+    assert command("--target-steps", "6", "--part", "target") == 0
+    assert command("--target-steps", "6", "--part", "draft") == 2
+    assert "draft.pt is of a run with another teacher" in capsys.readouterr().err
+    (tmp_path / "work" / "draft.pt").unlink()
+    assert command("--target-steps", "6") == 0
+
+
+def half_written(original):
+    """A function that writes a file, or a folder with one, and dies half-way."""
+
+    def write(first, *args, **kwargs):
+        original(first, *args, **kwargs)
+        raise OSError("disk full")
+
+    return write
+
+
+def test_data_and_tokenizer_are_there_whole_or_not_at_all(command, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as failing:
+        failing.setattr(pocket.PreTrainedTokenizerFast, "save_pretrained",
+                        half_written(pocket.PreTrainedTokenizerFast.save_pretrained))
+        assert command() == 2 and "disk full" in capsys.readouterr().err
+    assert list((tmp_path / "work").iterdir()) == []
+    with monkeypatch.context() as failing:
+        failing.setattr(pocket, "save_file", half_written(pocket.save_file))
+        assert command() == 2
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["tokenizer"]
+    assert command() == 0
+
+
+def test_the_curve_is_written_whole_or_not_at_all(tmp_path, sequences, monkeypatch):
+    run_for(tmp_path, sequences, tiny(3))
+    before = (tmp_path / "m.curve.json").read_text()
+    monkeypatch.setattr(pocket.Path, "write_text", half_written(pocket.Path.write_text))
+    with pytest.raises(OSError, match="disk full"):
+        run_for(tmp_path, sequences, tiny(6))
+    assert (tmp_path / "m.curve.json").read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.curve.json", "m.pt"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
@@ -92,6 +94,61 @@ def test_the_rules_name_notebooks_values_and_tables_that_there_are():
     everything = "\n".join([*sources.values(), *(path.read_text(encoding="utf-8") for path in library)])
     for table in compare.TIMED_COLUMNS:
         assert f'"{table}' in everything.replace('\\"', '"'), table
+    assert set(compare.TIMED_BEGINNINGS) <= set(sources)
+
+
+def names_in(notebook) -> tuple[set[str], set[str]]:
+    """Strings in the code of a notebook: whole ones, and what those with something put in begin with."""
+    whole, beginnings = set(), set()
+    for cell in nbformat.read(str(notebook), as_version=4).cells:
+        if cell.cell_type != "code":
+            continue
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                whole.add(node.value)
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+                node = node.left
+                while isinstance(node, ast.BinOp):
+                    node = node.left
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    beginnings.add(node.value)
+            elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+                beginnings.add(node.values[0].value)
+    return whole, {text for text in beginnings if text.isidentifier()}
+
+
+def made(name: str, whole: set[str], beginnings: set[str]) -> bool:
+    return name in whole or any(name.startswith(text) for text in beginnings)
+
+
+def begun(beginning: str, whole: set[str], beginnings: set[str]) -> bool:
+    return any(text.startswith(beginning) for text in whole) or any(
+        text.startswith(beginning) or beginning.startswith(text) for text in beginnings
+    )
+
+
+@pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
+def test_every_name_in_the_rules_can_be_made_by_its_notebook():
+    folder = paths.root() / "notebooks"
+    for notebook, names in compare.TIMED_VALUES.items():
+        found = names_in(folder / f"{notebook}.ipynb")
+        assert [name for name in sorted(names) if not made(name, *found)] == [], notebook
+    for notebook, names in compare.TIMED_BEGINNINGS.items():
+        found = names_in(folder / f"{notebook}.ipynb")
+        assert [name for name in names if not begun(name, *found)] == [], notebook
+
+
+@pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
+def test_every_name_in_the_rules_was_recorded_where_its_notebook_was_executed():
+    """The sources tell only what a name with something put in begins with: an executed copy tells all of it."""
+    folder = paths.root() / "book" / "notebooks"
+    executed_copies = {path.stem: recording.recorded(path) for path in folder.glob("*.ipynb")}
+    if not executed_copies:
+        pytest.skip("no executed notebooks in book/notebooks; python -m specdec_lib run makes them")
+    for notebook, values in executed_copies.items():
+        unknown = sorted(compare.TIMED_VALUES.get(notebook, set()) - set(values))
+        unknown += [b for b in compare.TIMED_BEGINNINGS.get(notebook, ()) if not any(v.startswith(b) for v in values)]
+        assert unknown == [], notebook
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .chat import ALPACA, GSM8K, MT_BENCH
-from .files import DataFile, Root, choice, read_json_list, read_jsonl
+from .files import DataFile, Record, Root, choice, read_json_list, read_jsonl
 
 REST_REPOSITORY = ("FasterDecoding/REST", "llm_judge/data/mt_bench/model_answer/{name}")
 MT_BENCH_RUNS = {
@@ -123,29 +123,54 @@ def mt_bench_replies(root: str | os.PathLike[str] | None = None, run: str = "RES
     """
     choice("run", run, tuple(MT_BENCH_RUNS))
     where = Root("mt-bench replies", root)
-    questions = {r["question_id"]: r.texts("turns") for r in read_jsonl(where.find(MT_BENCH))}
+    questions = {_question(r): r.texts("turns") for r in read_jsonl(where.find(MT_BENCH))}
     replies: list[Reply] = []
     for record in read_jsonl(where.find(MT_BENCH_RUNS[run])):
-        asked = questions.get(record["question_id"])
+        number = _question(record)
+        asked = questions.get(number)
         if asked is None:
             continue
-        answer = record["choices"][0]
+        answer, category = _first_choice(record), record.text("category")
+        texts = answer.texts("turns", len(asked))
+        tokens, last_steps = (_counts(answer, name, len(asked)) for name in ("new_tokens", "idxs"))
         before: list[tuple[str, str]] = []
-        for turn, text in enumerate(answer["turns"]):
+        for turn, (question, text) in enumerate(zip(asked, texts, strict=True)):
             replies.append(
                 Reply(
-                    f"{record['question_id']}-{turn}",
+                    f"{number}-{turn}",
                     "vicuna-7b-v1.5",
-                    _vicuna(before, asked[turn]),
+                    _vicuna(before, question),
                     text,
-                    record["category"],
-                    tuple(asked),
-                    answer["new_tokens"][turn],
-                    answer["idxs"][turn] + 1,  # the index of the last step
+                    category,
+                    asked,
+                    tokens[turn],
+                    last_steps[turn] + 1,  # the index of the last step
                 )
             )
-            before.append((asked[turn], text))
+            before.append((question, text))
     return replies
+
+
+def _question(record: Record) -> int:
+    number: int = record.typed("question_id", int, "a whole number")
+    return number
+
+
+def _first_choice(record: Record) -> Record:
+    found = record.typed("choices", list, "a list of answers")
+    if not found or not isinstance(found[0], dict):
+        raise record.bad(f"field 'choices' is {found!r:.80}; expected a list of answers")
+    return Record(found[0], f"{record.where}, first of the choices")
+
+
+def _counts(answer: Record, name: str, length: int) -> list[int]:
+    """The whole numbers in a field, one for each turn."""
+    found: list[int] = answer.typed(name, list, "a list of whole numbers")
+    if not all(type(count) is int for count in found):
+        raise answer.bad(f"field {name!r} is {found!r:.80}; expected a list of whole numbers")
+    if len(found) != length:
+        raise answer.bad(f"field {name!r} has {len(found)} numbers; expected {length}, one for each turn")
+    return found
 
 
 def alpaca_eval_replies(model: str, root: str | os.PathLike[str] | None = None) -> list[Reply]:
@@ -171,8 +196,8 @@ def alpaca_eval_replies(model: str, root: str | os.PathLike[str] | None = None) 
     records = read_json_list(Root("alpaca_eval replies", root).find(file))
     return [
         Reply(
-            r.text("instruction"), model, _vicuna([], r.text("instruction")), r.text("output", True), r["dataset"],
-            (r.text("instruction"),),
+            r.text("instruction"), model, _vicuna([], r.text("instruction")), r.text("output", True),
+            r.text("dataset", True), (r.text("instruction"),),
         )
         for r in records
     ]
