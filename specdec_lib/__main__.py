@@ -82,6 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "-e '.[book,test,cpu]'" if paths.ROOT else "'specdec-lib[book,cpu]'"
         print(f"error: {error}. Install the extras: pip install {where}", file=sys.stderr)
         return 2
+    except ImportError as error:  # its message says what cannot be loaded and why
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 def _dispatch(options: argparse.Namespace) -> int:

@@ -6,26 +6,27 @@ import sys
 from collections.abc import Callable
 
 
-def exit_status(work: Callable[[], None], interrupted: str) -> int:
+def exit_status(work: Callable[[], int | None], interrupted: str) -> int:
     """Do the work of a command and give its exit status.
 
     Parameters
     ----------
     work : callable
+        May return an exit status of its own.
     interrupted : str
         Said when the user stops it.
 
     Returns
     -------
     int
-        0; 130 if interrupted; 2 after a ValueError or OSError, whose message is printed.
+        That of ``work``, 0 where it gives none; 130 if interrupted; 2 after a ValueError or OSError, whose
+        message is printed.
     """
     try:
-        work()
+        return work() or 0
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return 130
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
+from matplotlib.figure import Figure
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from specdec_lib import paths
@@ -47,6 +49,22 @@ def test_the_committed_results_hold_what_the_table_and_the_figure_need_and_nothi
     found = {name: set(chapter["values"]) for name, chapter in results["chapters"].items()}
     assert found == {name: set(values) for name, values in readme.wanted().items()}
     assert set(readme.CHAPTERS) == {path.stem for path in (paths.root() / "notebooks").glob("*.ipynb")}
+
+
+def test_a_drawing_that_fails_leaves_the_old_figure(tmp_path, monkeypatch):
+    results = json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
+
+    def cut(self, out, **options):
+        if isinstance(out, Path):
+            out.write_text("<svg")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Figure, "savefig", cut)
+    (tmp_path / "one.svg").write_text("the old one")
+    with pytest.raises(KeyboardInterrupt):
+        readme.draw(results, tmp_path / "one.svg")
+    assert (tmp_path / "one.svg").read_text() == "the old one"
+    assert [p.name for p in tmp_path.iterdir()] == ["one.svg"]
 
 
 def test_the_figure_is_drawn_from_the_committed_results(tmp_path):

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 from tqdm.auto import tqdm
 
-from . import files
+from . import dense, files
 from .tokens import FORMAT, MANIFEST, VERSION, TokenStore, token_dtype
 
 CHUNK_TOKENS = 1 << 20
@@ -39,7 +39,7 @@ def build_tokens(path: str | Path,
     The work is done in ``<path>.partial`` and renamed at the end. A build that was interrupted continues
     after its last whole chunk if it is called with the same arguments and its documents begin with the same
     ones; otherwise it starts anew. A store that is already at ``path`` stays until the new one takes its
-    place.
+    place. A dense index inside it is kept if the tokens are the same, and is not thrown away if they are not.
 
     Parameters
     ----------
@@ -71,6 +71,9 @@ def build_tokens(path: str | Path,
     ------
     StoreBusy
         If another process is building it.
+    StoreError
+        If the store at ``path`` has a dense index of other tokens than these. That store stays as it is, and
+        so does the unfinished folder, to continue from.
     ValueError
         If the corpus is empty, a document has fewer than two tokens or an id beyond the vocabulary, or a
         parameter is out of range. The unfinished folder is removed.
@@ -106,10 +109,24 @@ def build_tokens(path: str | Path,
         except (ValueError, TypeError):
             shutil.rmtree(partial, ignore_errors=True)
             raise
+        _keep_dense(path, partial)
         files.flush_folder(partial)
         files.swap_in(partial, path)
         (path / _Writer.PROGRESS).unlink()
     return TokenStore.open(path)
+
+
+def _keep_dense(path: Path, partial: Path) -> None:
+    """Have the dense index of the store at ``path`` in its successor, or refuse the successor."""
+    index = files.present(path / dense.FOLDER)
+    if not index.is_dir():
+        return
+    about, new = files.read_json(index / dense.MANIFEST), files.read_json(partial / MANIFEST)
+    if about is None or about["tokens_sha256"] != new["files"]["tokens.npy"]["sha256"]:
+        raise files.StoreError(f"{path} stays as it is, because its dense index is not of the tokens that "
+                               f"were built now: remove {index} and run this again, it continues from "
+                               f"{partial.name}; or build into another folder")
+    files.take_over(index, partial / dense.FOLDER)
 
 
 def _update(digest: hashlib._Hash, document: Document) -> None:
@@ -180,7 +197,9 @@ class _Writer:
             with name.open("r+b") as file:
                 file.truncate(size)
         for path in self.folder.iterdir():  # an index or a manifest of an interrupted ending
-            if path not in (*names, self.folder / self.PROGRESS):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path not in (*names, self.folder / self.PROGRESS):
                 path.unlink()
         self._tokens, self._starts = (name.open("r+b") for name in names)
         for file in (self._tokens, self._starts):

@@ -98,13 +98,9 @@ def build_dense_index(path: str | Path, source: StateSource, store: TokenStore |
     store = _store_of(path, store)
     if not isinstance(sample, int) or sample < 1:
         raise ValueError(f"sample is {sample!r}; expected a whole number, 1 or more")
-    if not isinstance(dims, int) or not 1 <= dims <= source.width:
-        raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, "
-                         f"{source.width}")
     if not len(source):
         raise ValueError("there are no states to index; expected at least one")
-    inner = faiss_index.search_index(dims, factory)
-    faiss_index.set_effort(inner, nprobe, ef_search)
+    inner = faiss_index.empty_index(source.width, dims, factory, nprobe, ef_search)
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists and is no dense index; give the name of a new folder, or of an "
                          "index to replace")

@@ -1,6 +1,8 @@
 """What of FAISS the dense index needs: making, chaining, tuning and reading an index."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,18 @@ def load_faiss() -> Any:
     return faiss
 
 
+@contextmanager
+def one_thread() -> Iterator[Any]:
+    """Let FAISS search on one thread; gives the faiss module."""
+    faiss = load_faiss()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield faiss
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
 def search_index(dims: int, factory: str) -> faiss.Index:
     """An empty inner-product index of FAISS.
 
@@ -52,6 +66,30 @@ def search_index(dims: int, factory: str) -> faiss.Index:
         reason = str(error).rstrip().splitlines()[-1].rpartition(": ")[2]
         raise ValueError(f"factory is {factory!r}; expected a factory string of FAISS for {dims} dimensions, "
                          f"'Flat', 'IVF1024,Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})") from None
+
+
+def empty_index(width: int, dims: int = 64, factory: str = "Flat", nprobe: int | None = None,
+                ef_search: int | None = None) -> faiss.Index:
+    """The search behind the reduction, still empty: what can be refused before there are states.
+
+    Parameters
+    ----------
+    width : int
+        Values of a state.
+    dims, factory, nprobe, ef_search
+        As for :func:`~specdec_lib.datastores.dense.build_dense_index`.
+
+    Raises
+    ------
+    ValueError
+        If there are more dimensions than values, FAISS cannot read the string, or an effort is given that is
+        below 1 or of another kind of index.
+    """
+    if not isinstance(dims, int) or not 1 <= dims <= width:
+        raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
+    index = search_index(dims, factory)
+    set_effort(index, nprobe, ef_search)
+    return index
 
 
 def chain(reduction: Reduction, inner: faiss.Index) -> faiss.IndexPreTransform:

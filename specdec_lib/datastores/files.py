@@ -164,6 +164,18 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
     return np.asarray(array)
 
 
+def take_over(folder: Path, target: Path) -> None:
+    """Have the files of ``folder`` in a new folder ``target`` too: linked, for files of a datastore are
+    replaced and never changed; copied where the file system has no links."""
+    def link(source: str, name: str) -> None:
+        try:
+            os.link(source, name)
+        except OSError:
+            shutil.copy2(source, name)
+
+    shutil.copytree(folder, target, copy_function=link)
+
+
 def swap_in(new: Path, target: Path) -> None:
     """Put the folder ``new`` in the place of ``target``; :func:`present` finds one of the two at any
     moment."""
@@ -195,25 +207,18 @@ def recover(target: Path) -> None:
         os.rename(old, target)
 
 
-def start_time(pid: int) -> str | None:
-    """When a process was started, in a form that only compares; None where it is not there or cannot be
-    asked."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
-
-
 class BuildLock:
     """Only one process at a time builds ``target``.
 
     The lock is the kernel's (``flock``), so it ends with its process however that ends; the file's text,
-    process id and start time, is there to name the holder.
+    process id and when it took the lock, is there to name the holder.
 
     Raises
     ------
     StoreBusy
         On entering, if another builder holds it.
+    OSError
+        On entering, if the file system cannot lock.
     """
 
     def __init__(self, target: Path):
@@ -225,10 +230,14 @@ class BuildLock:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 os.close(handle)
                 raise StoreBusy(f"{self.target} is being built by another process ({self._holder()}): wait "
                                 "until it has ended, or stop it; what it has done so far is kept") from None
+            except OSError as error:
+                os.close(handle)
+                raise OSError(error.errno, f"{error.strerror} (a build needs a file system that locks files, "
+                                           "a local disk say)", str(self.path)) from None
             try:
                 current = os.fstat(handle).st_ino == os.stat(self.path).st_ino
             except FileNotFoundError:
@@ -237,8 +246,7 @@ class BuildLock:
                 break
             os.close(handle)  # the last holder removed the file between our two calls
         self._handle = handle
-        text = json.dumps({"pid": os.getpid(), "started": start_time(os.getpid()),
-                           "since": time.strftime("%Y-%m-%d %H:%M:%S")})
+        text = json.dumps({"pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")})
         os.ftruncate(handle, 0)
         os.pwrite(handle, text.encode(), 0)
         return self

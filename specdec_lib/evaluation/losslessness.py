@@ -21,7 +21,6 @@ import argparse
 import copy
 import json
 import math
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -37,6 +36,7 @@ from .. import paths
 from ..decoding.generate import generate
 from ..decoding.sampling import Sampling, distribution
 from .comparison import first_divergence
+from .machine import folder_of
 from .mechanical import TASKS
 from .methods import METHODS, Bench
 from .prompt import Prompt
@@ -347,7 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.output
         or (paths.DATA if paths.ROOT else Path("_build"))
         / "results"
-        / re.sub(r"[^a-z0-9]+", "-", device.lower())
+        / folder_of(device)
         / "losslessness.json"
     )
     parameters = {name: value for name, value in vars(options).items() if name != "output"}

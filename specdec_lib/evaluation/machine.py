@@ -7,6 +7,7 @@ time from below.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +29,17 @@ CACHE_MULTIPLE = 8
 #: Rows and columns of the square matrices.
 CPU_SIDE, CUDA_SIDE = 2048, 8192
 WARM_UP = 2
+
+
+def folder_of(device: str) -> str:
+    """Name of the folder of a device's results: letters, digits and hyphens.
+
+    Examples
+    --------
+    >>> folder_of("NVIDIA H200")
+    'nvidia-h200'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..datastores import SuffixIndex, build_from_texts, build_suffix_array
 from ..datastores.dense import DenseIndex
-from ..datastores.faiss_index import load_faiss
+from ..datastores.faiss_index import load_faiss, one_thread
 from ..datastores.tokens import tokenizer_vocabulary
 from ..decoding import compat
 from ..decoding.contract import LAST, Context
@@ -270,7 +269,7 @@ def draft_microseconds(drafter: Any, contexts: Sequence[Sequence[int]], vocabula
 
 def state_microseconds(index: DenseIndex, states: np.ndarray, k: int = 10) -> np.ndarray:
     """Time of one search for ``k`` neighbours, for each hidden state, as :func:`search_microseconds`; on one thread."""
-    with _one_thread():
+    with one_thread():
         return _timed(lambda state: index.search(state[None], k), states)
 
 
@@ -285,19 +284,8 @@ def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> 
     """
     index = load_faiss().IndexFlatIP(keys.shape[1])
     index.add(np.ascontiguousarray(keys))
-    with _one_thread():
+    with one_thread():
         return _timed(lambda key: index.search(key[None], k), queries)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    faiss = load_faiss()
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
 
 
 def _timed(work, items: Sequence[Any]) -> np.ndarray:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_tokens
-from specdec_lib.datastores.faiss_index import load_faiss, whole_keys
+from specdec_lib.datastores.faiss_index import one_thread, whole_keys
 from specdec_lib.datastores.ranks import recall
 from specdec_lib.report.bench_retrieval import measured_row, microseconds
 
@@ -43,17 +42,6 @@ def drawn_states(count: int, seed: int) -> np.ndarray:
     return out
 
 
-@contextmanager
-def _one_thread():
-    faiss = load_faiss()
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
-        yield faiss
-    finally:
-        faiss.omp_set_num_threads(before)
-
-
 def _times(index: DenseIndex, queries: np.ndarray) -> list[float]:
     return [microseconds(lambda: index.search(query[None], NEIGHBOURS)) for query in queries]
 
@@ -67,7 +55,7 @@ def rows(quick: bool = False) -> list[dict]:
     """
     label, count, factory, samples = (("100k", 100_000, "IVF256,Flat", 100) if quick else
                                       ("1m", 1_000_000, "IVF4096,Flat", 2000))
-    with tempfile.TemporaryDirectory() as folder, _one_thread() as faiss:
+    with tempfile.TemporaryDirectory() as folder, one_thread() as faiss:
         store = build_tokens(Path(folder) / "store", [np.zeros(count + 1, np.int64)], 2, progress=False)
         states = ArrayStates(np.arange(2, count + 2), drawn_states(count, 1))
         began = time.perf_counter()

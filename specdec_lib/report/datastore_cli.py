@@ -3,29 +3,26 @@ retrieved from."""
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
-import json
+import io
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from specdec_lib import datastores, paths
 from specdec_lib.commands import exit_status
 from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore, files
 from specdec_lib.datastores.dense import FOLDER
 from specdec_lib.datastores.states import COVERS
+from specdec_lib.decoding.kinds import decoder_config
 from specdec_lib.evaluation import corpus
+from specdec_lib.evaluation.datasets.files import opened, read_jsonl
 from specdec_lib.report import respond_cli
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-def _open_text(path: Path) -> TextIO:
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
 
 
 class Texts:
@@ -36,9 +33,9 @@ class Texts:
     library : {"train", "heldout"}, optional
         Modules of the Python standard library, one document each.
     texts : sequence of path
-        Text files, one document each.
+        Text files, one document each; these and the next plain, ``.gz`` or ``.zip``.
     lines : sequence of path
-        JSON lines files (``.gz`` too), one document a line.
+        JSON lines files, one document a line.
     field : str
         Name of the text in each of these lines.
 
@@ -75,24 +72,17 @@ class Texts:
         if self.library:
             yield from (module.text for module in corpus.stdlib_modules(self.library))
         for path in self.texts:
-            with _open_text(path) as file:
+            with opened(path) as stream:
                 try:
-                    yield file.read()
+                    text = io.TextIOWrapper(stream, encoding="utf-8").read()
                 except UnicodeDecodeError as error:
                     raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+            yield text
         for path in self.lines:
-            with _open_text(path) as file:
-                for number, line in enumerate(file, start=1):
-                    if not line.strip():
-                        continue
-                    try:
-                        record = json.loads(line)
-                    except ValueError as error:
-                        raise ValueError(f"{path}, line {number} is no JSON: {error}") from None
-                    if not isinstance(record, dict) or not isinstance(record.get(self.field), str):
-                        raise ValueError(f"{path}, line {number} has no text in a field {self.field!r}: name "
-                                         "it with --field")
-                    yield record[self.field]
+            for record in read_jsonl(path):
+                if not isinstance(record.get(self.field), str):
+                    raise record.bad(f"has no text in a field {self.field!r}: name it with --field")
+                yield record[self.field]
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -163,6 +153,17 @@ def _add_dense_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--keep-states", action="store_true", help="keep the hidden states beside the store")
 
 
+def check_dense(model: PreTrainedModel, options: argparse.Namespace) -> None:
+    """Refuse options of the index that do not fit each other or the model.
+
+    Raises
+    ------
+    ValueError
+    """
+    width = decoder_config(model).hidden_size
+    datastores.faiss_index.empty_index(width, options.dims, options.factory, options.nprobe, options.ef_search)
+
+
 def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namespace) -> DenseIndex:
     """Embed a store and index its states; interrupted, the same call continues after the last whole shard.
 
@@ -180,8 +181,6 @@ def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namesp
     from specdec_lib.models.embedding import embed_store
 
     store, place = TokenStore.open(path), files.beside(path, ".states")
-    # A wrong word is told before the long run.
-    datastores.faiss_index.search_index(options.dims, options.factory)
     overlap = options.window // 4 if options.overlap is None else options.overlap
     states = embed_store(model, store, place, window=options.window, cover=options.cover, overlap=overlap,
                          max_states=options.max_states)
@@ -250,6 +249,8 @@ def _run(options: argparse.Namespace) -> None:
 
         model, own = load_model(options.model, options.device, options.dtype)
         tokenizer = own if tokenizer is None else tokenizer
+        # A wrong word is told before the long runs.
+        check_dense(model, options)
     if options.command == "build":
         tokenizer = load_tokenizer("pocket") if tokenizer is None else tokenizer
         datastores.build_from_texts(options.path,

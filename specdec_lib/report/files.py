@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from specdec_lib.datastores.files import recover, swap_in
+
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file aside and rename it; an interruption leaves the old file or none."""
@@ -25,11 +27,21 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Put the folder ``new`` in the place of ``target``; without ``new``, remove ``target``."""
-    shutil.rmtree(target, ignore_errors=True)
-    if new.is_dir():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(new, target)
+    """Put the folder ``new`` in the place of ``target``; without ``new``, remove ``target``.
+
+    An interruption leaves the old folder or the new one whole; if it falls between the two renames at the end,
+    :func:`specdec_lib.datastores.files.recover` brings the old one back.
+    """
+    if not new.is_dir():
+        shutil.rmtree(target, ignore_errors=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    recover(target)
+    aside = target.with_name(target.name + ".new")
+    shutil.rmtree(aside, ignore_errors=True)
+    # A copy where ``new`` lies on another file system, as temporary folders often do.
+    shutil.move(new, aside)
+    swap_in(aside, target)
 
 
 def sha256(path: Path) -> str:

@@ -7,6 +7,7 @@ holds them with where they come from, and the README's marked block and the figu
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -176,8 +177,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     series = {label: [values[f"equal0_{m}_{t}"] for t in _TASKS] for m, label in _METHODS.items()}
     figure = figures.bars(list(_TASKS.values()), series, "tokens per forward pass", reference=1.0, ax=ax)
     ax.legend(ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, 1.16))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    files.write_atomic(path, drawn.getvalue())
 
 
 def stale(committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -125,6 +125,7 @@ def execute(
 def _unchanged(job: Job, key: str, output: Path, force: bool) -> str:
     """A word when the stored copy still holds (its prose is renewed if that changed), else an empty text."""
     path = output / job.path.name
+    files.recover(output / "files" / job.name)
     if force or not path.is_file():
         return ""
     try:

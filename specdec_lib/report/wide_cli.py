@@ -11,7 +11,6 @@ import csv
 import gc
 import io
 import json
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,8 @@ import torch
 import transformers
 
 from specdec_lib import paths
-from specdec_lib.evaluation.machine import measure_machine
+from specdec_lib.commands import exit_status
+from specdec_lib.evaluation.machine import folder_of, measure_machine
 from specdec_lib.evaluation.wide import METHODS, build_pair
 from specdec_lib.evaluation.wide_study import Plan, study
 from specdec_lib.models.shapes import preset
@@ -34,17 +34,6 @@ from specdec_lib.report.files import write_atomic
 SHAPES = {"cuda": ("7b", "13b"), "cpu": ("0.35b",)}
 PAIRS = {"cuda": ("34b/7b",), "cpu": ()}
 RESULTS = "wide.json"
-
-
-def folder_of(device: str) -> str:
-    """Name of the folder of a device's results: letters, digits and hyphens.
-
-    Examples
-    --------
-    >>> folder_of("NVIDIA H200")
-    'nvidia-h200'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -103,14 +92,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure the asked pairs; what is done is written after each."""
-    parser = _parser()
-    args = parser.parse_args(argv)
+    args = _parser().parse_args(argv)
+    return exit_status(lambda: _run(args), "interrupted; what was finished before is written")
+
+
+def _run(args: argparse.Namespace) -> int:
     device = resolve_device(args.device)
+    if device.type not in SHAPES:
+        raise ValueError(f"device is {args.device!r}; expected 'auto', 'cpu', 'cuda' or one such as 'cuda:1'")
     shapes = SHAPES[device.type] if args.shapes is None else args.shapes
     pairs = PAIRS[device.type] if args.pairs is None else args.pairs
     odd = [pair for pair in pairs if pair.count("/") != 1]
     if odd:
-        parser.error(f"--pairs has {odd[0]!r}; expected target/draft, such as 34b/7b")
+        raise ValueError(f"--pairs has {odd[0]!r}; expected target/draft, such as 34b/7b")
     wanted = [(shape, "") for shape in shapes] + [tuple(pair.split("/")) for pair in pairs]
     for name in {name for pair in wanted for name in pair} - {"", "own"}:
         preset(name)

@@ -207,6 +207,67 @@ def test_a_second_builder_is_told_who_builds(store):
     assert sorted(p.name for p in store.path.glob("dense*")) == ["dense"]
 
 
+@pytest.mark.parametrize("links", [True, False], ids=["linked", "copied"])
+def test_a_rebuild_of_the_same_tokens_keeps_the_dense_index(store, monkeypatch, links):
+    index = build(store)
+    documents = [store.document(i).tolist() for i in range(len(store))]
+    if not links:
+        def refuses(source, name):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+        monkeypatch.setattr(os, "link", refuses)
+    again = datastores.build_tokens(store.path, documents, 40, sources=[{"name": "again"}], progress=False)
+    assert again.manifest["sources"] == [{"name": "again"}]
+    kept = DenseIndex.open(store.path)
+    kept.verify()
+    assert kept.manifest == index.manifest
+    assert [p.name for p in store.path.parent.iterdir()] == ["store"]
+
+
+def test_a_rebuild_of_other_tokens_is_refused_while_there_is_a_dense_index(store):
+    index, old = build(store), store.manifest
+    calls = 0
+
+    def encode(batch):
+        nonlocal calls
+        calls += 1
+        return [[int(word) for word in text.split()] for text in batch]
+
+    def rebuild():
+        return datastores.build_tokens(store.path, ["1 2 3", "4 5"], 40, encode=encode, progress=False)
+
+    with pytest.raises(StoreError, match="dense index is not of the tokens that were built now: remove .*dense"):
+        rebuild()
+    assert datastores.TokenStore.open(store.path).manifest == old
+    kept = DenseIndex.open(store.path)
+    kept.verify()
+    assert kept.manifest == index.manifest
+    shutil.rmtree(store.path / "dense")
+    assert rebuild().count == 5 and calls == 1, "the second run does not tokenize again"
+    assert [p.name for p in store.path.parent.iterdir()] == ["store"]
+
+
+def test_a_kill_before_the_rebuilt_store_takes_its_place_leaves_the_dense_index(store, monkeypatch):
+    index = build(store)
+    documents = [store.document(i).tolist() for i in range(len(store))]
+
+    class Killed(BaseException):
+        pass
+
+    def killed(new, target):
+        raise Killed
+
+    monkeypatch.setattr(files, "swap_in", killed)
+    with pytest.raises(Killed):
+        datastores.build_tokens(store.path, documents, 40, progress=False)
+    DenseIndex.open(store.path).verify()
+    monkeypatch.undo()
+    datastores.build_tokens(store.path, documents, 40, progress=False)
+    kept = DenseIndex.open(store.path)
+    kept.verify()
+    assert kept.manifest == index.manifest
+
+
 def test_a_missing_faiss_is_named_with_the_extra_that_brings_it(store, monkeypatch):
     build(store)
     monkeypatch.setitem(__import__("sys").modules, "faiss", None)

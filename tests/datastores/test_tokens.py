@@ -3,6 +3,7 @@ behind."""
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -383,6 +384,16 @@ def test_a_second_builder_is_told_who_builds_and_takes_over_when_that_one_is_dea
     assert (tmp_path / "store.lock").exists()
     assert contents(build(path, [[1, 2]])) == [[1, 2]]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_builder(tmp_path, monkeypatch):
+    def refuses(handle, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(OSError, match="No locks available .*store.lock") as told:
+        build(tmp_path / "store", [[1, 2]])
+    assert not isinstance(told.value, StoreBusy) and told.value.errno == errno.ENOLCK
 
 
 def test_a_store_stays_readable_while_and_after_it_is_replaced(tmp_path):

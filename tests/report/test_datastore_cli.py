@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 
 import pytest
 
 from specdec_lib.__main__ import main
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
 from specdec_lib.datastores.states import States
+from specdec_lib.models import embedding
 from specdec_lib.report.datastore_cli import Texts, load_tokenizer
 from tests.datastores.test_rest_import import CHUNKS, write_idx
 
@@ -59,8 +61,11 @@ def test_import_of_an_index_of_rest(tmp_path, capsys):
 @pytest.mark.parametrize("words, message", [
     (["build", "{}/s"], "no documents are named"),
     (["build", "{}/s", "--text", "{}/none.txt"], "no file"),
-    (["build", "{}/s", "--jsonl", "{}/b.jsonl.gz"], "line 1 has no text in a field 'text'"),
-    (["build", "{}/s", "--text", "{}/b.jsonl.gz", "{}/bytes"], "is no text in UTF-8"),
+    (["build", "{}/s", "--jsonl", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
+    (["build", "{}/s", "--jsonl", "{}/bytes"], "bytes, line 1: is not UTF-8 text"),
+    (["build", "{}/s", "--jsonl", "{}/cut.gz", "--field", "output"], "cut.gz: cannot be unpacked"),
+    (["build", "{}/s", "--text", "{}/b.jsonl.gz", "{}/bytes"], "bytes is no text in UTF-8"),
+    (["build", "{}/s", "--text", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
     (["build", "{}/s", "--text", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
     (["build", "{}/s", "--text", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
     (["info", "{}/s"], "no datastore at"),
@@ -68,6 +73,7 @@ def test_import_of_an_index_of_rest(tmp_path, capsys):
 ])
 def test_errors_are_one_sentence_and_leave_nothing(inputs, capsys, words, message):
     (inputs / "bytes").write_bytes(b"\xff\xfe\xfd")
+    (inputs / "cut.gz").write_bytes((inputs / "b.jsonl.gz").read_bytes()[:-12])
     assert main(["datastore", *(word.format(inputs) for word in words)]) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
@@ -132,6 +138,44 @@ def test_errors_of_the_dense_index_are_one_sentence_and_leave_the_store(inputs, 
     assert message in error and "Traceback" not in error
     assert [p.name for p in inputs.glob("store*")] == ["store"]
     TokenStore.open(inputs / "store").verify()
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--nprobe", "8"], "nprobe is given for an index that has none"),
+    (["--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
+    (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
+    (["--factory", "Nope"], "factory is 'Nope'"),
+])
+def test_a_wrong_word_about_the_index_is_told_before_any_text_is_read_or_run(inputs, capsys, monkeypatch, words, message):
+    def too_late(*args, **kwargs):
+        pytest.fail("told too late")
+
+    monkeypatch.setattr(embedding, "embed_store", too_late)
+    monkeypatch.setattr(Texts, "__iter__", too_late)
+    assert main(["datastore", "build", str(inputs / "store"), "--text", str(inputs / "a.txt"), "--dense", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(inputs.glob("store*"))
+
+
+def test_the_same_build_with_or_without_its_dense_index_is_done_again_and_keeps_it(inputs, capsys):
+    path, words = inputs / "store", ["datastore", "build", str(inputs / "store"), "--text", str(inputs / "a.txt")]
+    assert main([*words, "--dense", *SMALL]) == main([*words, "--dense", *SMALL, "--dims", "6"]) == 0
+    assert main(words) == 0
+    assert DenseIndex.open(path, device="cpu").dims == 6
+    capsys.readouterr()
+    (inputs / "a.txt").write_text("something else\n")
+    assert main(words) == 2
+    assert "dense index is not of the tokens that were built now" in capsys.readouterr().err
+    assert main(["datastore", "verify", str(path)]) == 0
+
+
+def test_a_missing_faiss_is_told_without_a_traceback(inputs, capsys, monkeypatch):
+    path = inputs / "store"
+    assert main(["datastore", "build", str(path), "--text", str(inputs / "a.txt"), "--dense", *SMALL]) == 0
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    for words in (["verify", str(path)], ["dense", str(path), *SMALL]):
+        assert main(["datastore", *words]) == 2
+        assert "install the extra 'cpu' or 'gpu', never both" in capsys.readouterr().err
 
 
 def test_a_models_own_responses_become_a_store_and_are_not_asked_for_twice(tmp_path, capsys):

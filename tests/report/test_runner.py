@@ -4,6 +4,7 @@ words."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,42 @@ def test_an_interrupted_run_leaves_the_old_copy_and_ends_with_130(folders, monke
     monkeypatch.setattr(paths, "root", lambda: folders["notebooks"].parent)
     assert command.main(["run", "--profile", "smoke"]) == 130
     assert old.read_text() == "old" and sorted(p.name for p in old.parent.iterdir()) == [old.name]
+
+
+def test_an_interrupted_replacement_of_a_folder_leaves_the_old_one_and_is_made_good_by_the_next(tmp_path, monkeypatch):
+    new, target = tmp_path / "scratch" / "files", tmp_path / "executed" / "files" / "01"
+    for folder, text in ((new, "new"), (target, "old")):
+        folder.mkdir(parents=True)
+        (folder / "tab-a.csv").write_text(text)
+
+    def cut(source, aside, **options):
+        # A move to another file system copies file by file.
+        Path(aside).mkdir()
+        (Path(aside) / "tab-a.csv").write_text("ne")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "move", cut)
+    with pytest.raises(KeyboardInterrupt):
+        files.replace_folder(new, target)
+    assert (target / "tab-a.csv").read_text() == "old"
+    monkeypatch.undo()
+    files.replace_folder(new, target)
+    assert (target / "tab-a.csv").read_text() == "new"
+    assert [p.name for p in target.parent.iterdir()] == ["01"]
+    files.replace_folder(tmp_path / "none", target)
+    assert not target.exists()
+
+
+def test_tables_that_an_interruption_had_set_aside_are_back_when_the_notebook_is_unchanged(folders, capsys):
+    source = write_notebook(folders["notebooks"])
+    runner.run("smoke", **folders)
+    tables = folders["output"] / "files" / source.stem
+    aside = tables.with_name(tables.name + ".old")
+    aside.mkdir(parents=True)
+    (aside / "tab-a.csv").write_text("1")
+    runner.run("smoke", **folders)
+    assert "unchanged" in capsys.readouterr().out
+    assert (tables / "tab-a.csv").read_text() == "1" and not aside.exists()
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

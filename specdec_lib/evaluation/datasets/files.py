@@ -211,8 +211,9 @@ class Record(dict[str, Any]):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file NAME inside."""
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file NAME inside. Raises
+    BadRecord where it cannot be unpacked."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as stream:
@@ -233,7 +234,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of ``path`` (UTF-8, packed or not) with their numbers, without their ends."""
-    with _opened(path) as stream:
+    with opened(path) as stream:
         for number, line in enumerate(stream, start=1):
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
