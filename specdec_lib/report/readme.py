@@ -145,8 +145,8 @@ def block(results: Mapping[str, Any]) -> str:
             "|:--|:--|:--|",
             *rows,
             "",
-            f"Profile `default` with the models of this repository, {machine['processor']}, {machine['torch threads']} "
-            f"thread: {minutes:.0f} minutes for all notebooks. Times and speed-ups hold for that machine.",
+            f"Profile `default` with the models of this repository, {machine['processor']}, {machine['cores']} cores: "
+            f"{minutes:.0f} minutes for all notebooks. Times and speed-ups hold for that machine.",
             END,
         ]
     )
