@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..decoding.runtime import Runtime
-from ..decoding.sampling import Sampling
+from ..decoding.sampling import Sampling, distribution
 from ..decoding.steps import PARTS
 from ..decoding.target import Target
-from ..decoding.tree import EMPTY
+from ..decoding.tree import EMPTY, DraftTree
 from .comparison import first_divergence
 from .metrics import pooled, speedups
 from .prompt import Prompt
@@ -189,6 +189,67 @@ def divergences(
             }
         )
     return rows
+
+
+def same_draws(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Share of uniform draws that give the same token by two laws, where a draw inverts the cumulative distribution.
+
+    What moves at one token moves the boundaries of all tokens behind it, so that the share is at most, and can be far
+    below, 1 minus the total variation distance.
+
+    Parameters
+    ----------
+    first, second : float64 tensor, shape (..., vocabulary)
+        Probabilities.
+
+    Returns
+    -------
+    float64 tensor, shape (...)
+    """
+    ends = first.cumsum(-1), second.cumsum(-1)
+    starts = tuple(torch.nn.functional.pad(end[..., :-1], (1, 0)) for end in ends)
+    return (torch.minimum(*ends) - torch.maximum(*starts)).clamp(min=0).sum(-1)
+
+
+@torch.inference_mode()
+def draw_agreement(
+    model: PreTrainedModel, recordings: Sequence[Recording], runtime: Runtime | None = None
+) -> dict[str, float]:
+    """How far the rounding of a wide pass moves sampled outputs from those of passes over one token.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    recordings : sequence of Recording
+        Sampled plain runs.
+    runtime : Runtime, optional
+        Runs the passes; eagerly without one.
+
+    Returns
+    -------
+    dict
+        ``total_variation``: mean distance of the next token's law by one pass over all new tokens from that by passes
+        over one; ``outputs``; ``equal_expected``: how many outputs are expected to be drawn alike by both.
+    """
+    distances, equal = [], 0.0
+    for recording in recordings:
+        trace = recording.trace
+        new = list(trace.tokens[:-1])
+        if not new:  # the prefill, which all methods share, gave the only token
+            equal += 1.0
+            continue
+        with Target(model, len(trace.prompt) + len(new) + 1, runtime=runtime) as target:
+            target.extend(trace.prompt)
+            wide = distribution(target.verify(new[0], DraftTree.chain(new[1:])), trace.sampling)
+            narrow = []
+            for token in new:
+                narrow.append(distribution(target.verify(token, EMPTY)[:1], trace.sampling))
+                target.commit([])
+        single = torch.cat(narrow)
+        distances.append((wide - single).abs().sum(-1) / 2)
+        equal += float(same_draws(wide, single).prod())
+    mean = float(torch.cat(distances).mean()) if distances else 0.0
+    return {"total_variation": mean, "outputs": len(recordings), "equal_expected": equal}
 
 
 #: Transformers' methods, each beside ours that does the same.

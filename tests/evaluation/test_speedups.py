@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_lib import Runtime, generate, load_model
+from specdec_lib import Runtime, Sampling, generate, load_model
+from specdec_lib.decoding.sampling import invert_cdfs
 from specdec_lib.drafters import SpecDecPP
 from specdec_lib.evaluation import composed as composing
 from specdec_lib.evaluation import speedups, step_costs, suite, wide, wide_study
@@ -54,6 +55,27 @@ def test_the_composed_time_is_the_sum_over_steps(measured):
     line = {1: 1.5, 128: 1.5 + 127 * 0.01}
     expected = sum(1.5 + 0.01 * (w - 1) + 0.2 + 0.003 * (w - 1) for w in widths)
     assert composing.composed(runs, line, 0.2, 0.003) == pytest.approx(expected)
+
+
+def test_the_share_of_draws_alike_is_that_of_many_draws():
+    laws = torch.tensor([[[0.1, 0.3, 0.3, 0.3], [0.0, 0.3, 0.3, 0.4]], [[0.5, 0.0, 0.5, 0.0], [0.4, 0.2, 0.0, 0.4]]]).double()
+    uniforms = ((torch.arange(20_000) + 0.5) / 20_000).tolist()
+    for first, second in laws:
+        drawn = [torch.stack([invert_cdfs(law[None], [u])[0] for u in uniforms[::10]]) for law in (first, second)]
+        assert float(speedups.same_draws(first, second)) == pytest.approx(float((drawn[0] == drawn[1]).double().mean()), abs=2e-3)
+    assert float(speedups.same_draws(*laws[0])) < 0.9 - 0.1  # total variation 0.1, and each boundary moved by it
+
+
+def test_in_float32_a_wide_pass_draws_what_passes_over_one_token_draw_and_in_bfloat16_less(pair, prompts):
+    sampling = Sampling(1.0, seed=3)
+    recordings = suite.record_prompts(pair.target, pair.tokenizer, prompts[:2], sampling, 12)
+    found = speedups.draw_agreement(pair.target, recordings)
+    assert found["outputs"] == 2 and found["equal_expected"] == pytest.approx(2, abs=1e-3)
+    assert 0 <= found["total_variation"] < 1e-5
+    coarse, _ = load_model("pocket", "cpu", "bfloat16")
+    rounded = speedups.draw_agreement(coarse, recordings)
+    assert rounded["total_variation"] > 100 * found["total_variation"]
+    assert 0 < rounded["equal_expected"] < found["equal_expected"]
 
 
 def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
