@@ -28,11 +28,12 @@ TIMED_BEGINNINGS: dict[str, tuple[str, ...]] = {
         "composed_error",
         "composed_tree_",
         "composed_unlooped_",
-        *(f"composed_{m}_" for m in ("pld", "h", "a", "rest", "dresd", "specdec")),
+        *(f"composed_{m}_" for m in ("plain", "pld", "h", "a", "rest", "dresd", "specdec")),
         "draft_share",
         "matrix_",
         "peer_ratio",
         "step_ratio",
+        "store_growth_speed",
         "tokens_per_s_",
         "winner_",
     ),
@@ -60,12 +61,17 @@ TIMED_VALUES: dict[str, set[str]] = {
         "head_here_cumulative_confidence",
         "head_here_specdecpp",
         "head_here_specdecpp_with_confidence",
+        "head_here_gain",
+        "head_here_low",
+        "head_here_high",
     },
 }
 """By notebook: recorded values that come from a clock although no word of their name says so."""
 
 TIMED_COLUMNS: dict[str, set[str]] = {
     "tab-decoding-time": {"rate"},
+    # Which fixed length is best, and what follows from it, is decided by measured times.
+    "tab-decoding-oracle": {"best", "tokens_per_forward", "expected"},
     "tab-store-time": {"search", "search99", "draft", "draft99"},
     "tab-retrieval-time": {"rate", "step", "share"},
     "tab-plus-time": {"gain", "draft", "verify"},
