@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from specdec_lib.datastores.files import recover, swap_in
+from specdec_lib.decoding.files import replacing
 
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file aside and rename it; an interruption leaves the old file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def replace_folder(new: Path, target: Path) -> None:
