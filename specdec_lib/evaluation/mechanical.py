@@ -15,7 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from . import edit_tasks
 from .corpus import Module, Snippet, definitions, paragraphs, stdlib_modules
+from .edit_tasks import Exchange
 from .prompt import Prompt
 
 #: Name of each task and what it asks.
@@ -28,8 +30,8 @@ TASKS: dict[str, str] = {
     "outline": "list the definitions of a piece of code",
     "complete": "continue a quotation from a piece of code",
     "two-turn": "rename in a first turn, rename again in a second",
+    **edit_tasks.TASKS,
 }
-Exchange = tuple[tuple[str, ...], tuple[str, ...]]
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"self", "cls"}
 _COMMON = frozenset("the a an of to in is and or for be by on it as at are with that this from not if".split())
@@ -130,11 +132,11 @@ def two_turn(text: str, rng: random.Random, pool: list[str]) -> Exchange | None:
 
 
 Maker = Callable[[str, random.Random, list[str]], Exchange | None]
-#: Maker of each chat task, and whether it works on ``"code"`` or on ``"prose"``.
+#: Maker of each chat task, and the kind of :func:`materials` that it works on.
 MAKERS: dict[str, tuple[Maker, str]] = {
     "rename": (rename, "code"), "remove-docstring": (remove_docstring, "code"), "quote-lines": (quote_lines, "code"),
     "replace-word": (replace_word, "prose"), "outline": (outline, "code"), "complete": (complete, "code"),
-    "two-turn": (two_turn, "code"),
+    "two-turn": (two_turn, "code"), **edit_tasks.MAKERS,
 }
 #: Length in characters of the pieces of text that tasks are made from.
 CODE_CHARS = (160, 800)
@@ -142,11 +144,14 @@ PROSE_CHARS = (120, 600)
 
 
 def materials(modules: Iterable[Module]) -> dict[str, list[Snippet]]:
-    """Distinct pieces of code and of prose in ``modules``, in order."""
+    """Distinct pieces of code, prose, import lines and runs of functions in ``modules``, in order."""
     modules = list(modules)
     code = {s.text: s for m in modules for s in definitions(m, *CODE_CHARS)}
     prose = {s.text: s for m in modules for s in paragraphs(m, *PROSE_CHARS)}
-    return {"code": list(code.values()), "prose": list(prose.values())}
+    imports = {s.text: s for m in modules for s in edit_tasks.import_blocks(m)}
+    functions = {s.text: s for m in modules for s in edit_tasks.function_runs(m)}
+    return {"code": list(code.values()), "prose": list(prose.values()), "imports": list(imports.values()),
+            "functions": list(functions.values())}
 
 
 def name_pool(snippets: Iterable[Snippet]) -> list[str]:
