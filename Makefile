@@ -24,7 +24,7 @@ EXTRAS ?= book,test,cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-book test-oldest bench losslessness pocket doctor check clean distclean
+.PHONY: gpu help venv book pdf readme test test-book test-oldest bench losslessness pocket pocket-data doctor check clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -80,6 +80,9 @@ bench: venv  ## measure speed against transformers into _build/bench.json
 
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
 	@$(PY) -m specdec_lib losslessness $(ARGS)
+
+pocket-data: venv  ## fetch and prepare the text that the pocket models are trained on
+	@$(PY) -m specdec_lib pocket-data $(ARGS)
 
 pocket: venv  ## train the pocket models again (hours on a CPU)
 	@$(PY) -m specdec_lib pocket $(ARGS)

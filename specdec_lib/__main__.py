@@ -22,6 +22,7 @@ _ELSEWHERE = {
     "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),
     "pdf": ("specdec_lib.report.pdf", "print the book into _build/book.pdf"),
     "pocket": ("specdec_lib.models.pocket", "train the pocket models again"),
+    "pocket-data": ("specdec_lib.models.pocket_text", "fetch and prepare the text that the pocket models are trained on"),
     "readme": ("specdec_lib.report.readme", "make the README's table and figure from the executed notebooks"),
 }
 

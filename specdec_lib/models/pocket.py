@@ -1,10 +1,10 @@
-"""Recipe of the pocket models: the target and draft that the book runs on by default, and a second target.
+"""Recipe of the pocket models: the target and drafts that the book runs on by default, and a second target.
 
-``python -m specdec_lib pocket`` makes the pair from nothing but the standard library of the Python it runs
-under: the tokenizer, the target by next-token loss, the draft by next-token loss and then by distillation
-from the target. ``--part qwen`` distills a target of another family from the finished one. Hidden matrices
-are trained with Muon (as shipped with torch), embeddings and norms with AdamW; the rate is constant and falls
-linearly over the last 30 % of the steps, so a run can be lengthened from a checkpoint of its constant part.
+``make pocket-data`` prepares the text (:mod:`specdec_lib.models.pocket_text`); ``python -m specdec_lib pocket`` trains on it.
+The targets learn by next-token loss alone, each on its own; the drafts by next-token loss and then by distillation from the
+target. Hidden matrices are trained with Muon (as shipped with torch), embeddings and norms with AdamW. The rate is constant
+and the windows are short at first; over the last part the windows are long and the rate falls to zero. A run can be
+lengthened from any checkpoint of its first part.
 """
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import json
 import math
 import platform
 import shutil
-import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
-from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 from transformers import (
     LlamaConfig,
@@ -36,14 +34,18 @@ from transformers import (
 from .. import paths
 from ..commands import exit_status
 from ..decoding.files import replacing
-from ..evaluation import corpus, mechanical
-from . import pocket_data
+from ..evaluation import mechanical
+from . import pocket_data, pocket_text
 from .fingerprint import fingerprint
 
 CONTEXT = 2048
 #: Fields of a recipe that a run's checkpoint is not bound to: what may grow, and the shapes of all parts (its own is
 #: seen in its parameters).
-_FREE = ("target_steps", "draft_steps", "qwen_steps", "target", "draft", "qwen")
+_FREE = ("target_steps", "draft_steps", "qwen_steps", "target", "draft", "draft_small", "draft_large", "qwen")
+#: Steps whose rows are made at once.
+_BLOCK = 32
+#: Parts that are distilled from the target.
+DRAFTS = ("draft", "draft_small", "draft_large")
 
 
 @dataclass(frozen=True)
@@ -90,26 +92,54 @@ class Recipe:
     vocab_size: int = 4096
     target: Shape = Shape(320, 8, 5, 864)
     draft: Shape = Shape(128, 3, 4, 352)
+    draft_small: Shape = Shape(64, 2, 2, 176)
+    draft_large: Shape = Shape(224, 4, 7, 608)
     qwen: QwenShape = QwenShape(192, 6, 6, 3, 512)
     length: int = 512
-    batch: int = 12
-    tasks: int = 40_000
-    task_rows: float = 0.75
-    target_steps: int = 2000
-    draft_steps: int = 600
-    qwen_steps: int = 700
-    distill_share: float = 1 / 3
+    long_length: int = 2048
+    tokens_per_step: int = 12_288
+    task_share: float = 0.6
+    copying_steps: int = 1000
+    target_steps: int = 12_500
+    draft_steps: int = 2500
+    qwen_steps: int = 5000
+    distill_share: float = 1 / 2
     muon_rate: float = 6e-3
     adamw_rate: float = 2e-3
-    decay_share: float = 0.3
+    last_share: float = 0.2
     warmup_steps: int = 100
     seed: int = 0
 
+    def last_part(self, steps: int) -> int:
+        """First step of the last part of a run, with long windows and a falling rate."""
+        return steps - round(steps * self.last_share)
+
 
 def rate_factor(step: int, steps: int, recipe: Recipe) -> float:
-    """Share of the peak rate at ``step``: linear warm-up, constant, linear decay to zero."""
-    decay = max(1, round(steps * recipe.decay_share))
-    return min((step + 1) / recipe.warmup_steps, 1.0, (steps - step) / decay)
+    """Share of the peak rate at ``step``: linear warm-up, constant, linear decay to zero over the last part."""
+    return min((step + 1) / recipe.warmup_steps, 1.0, (steps - step) / max(1, steps - recipe.last_part(steps)))
+
+
+class Batches:
+    """Rows of each step of a run (:class:`specdec_lib.models.pocket_data.Rows`), a block of steps made at a time."""
+
+    def __init__(self, rows: pocket_data.Rows, recipe: Recipe, steps: int):
+        self.rows, self.recipe, self.steps = rows, recipe, steps
+        self._held: tuple[tuple, tuple[np.ndarray, np.ndarray]] | None = None
+
+    def __call__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and loss weights of one step; a function of the step, so that a resumed run sees the same rows."""
+        recipe, last = self.recipe, self.recipe.last_part(self.steps)
+        length, first = (recipe.length, 0) if step < last else (recipe.long_length, last)
+        names = pocket_data.COPYING_TASKS if step < recipe.copying_steps else tuple(pocket_data.TASK_SHARES)
+        tasks = {name: pocket_data.TASK_SHARES[name] for name in names}
+        batch = recipe.tokens_per_step // length
+        number, place = divmod(step - first, _BLOCK)
+        key = (number, length, names)
+        if self._held is None or self._held[0] != key:
+            self._held = key, self.rows.block(number, _BLOCK * batch, length, tasks)
+        tokens, weights = self._held[1]
+        return tokens[place * batch: (place + 1) * batch], weights[place * batch: (place + 1) * batch]
 
 
 def _optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
@@ -143,45 +173,49 @@ def _key(model: PreTrainedModel, recipe: Recipe, teacher: PreTrainedModel | None
             "teacher": None if teacher is None else fingerprint(teacher)}
 
 
-def _held(checkpoint: Path, key: dict, steps: int) -> dict | None:
+def _held(checkpoint: Path, key: dict, steps: int, recipe: Recipe) -> dict | None:
     """The state in a checkpoint; None where there is none.
 
     Raises
     ------
     ValueError
-        If it is of a run with another ``key``, or longer than ``steps``.
+        If it is of a run with another ``key``, or of the last part of a run whose length was not ``steps``.
     """
     if not checkpoint.exists():
         return None
     state = torch.load(checkpoint, weights_only=True, map_location="cpu")
-    advice = "delete it to train anew, or name another folder with --work"
+    advice = "delete it to start again, or name another folder with --work"
     if "key" not in state:
         raise ValueError(f"{checkpoint} does not say which seed, recipe and teacher it was trained with; {advice}")
     held = json.loads(state["key"])
     differ = [name for name in key if held.get(name) != key[name]]
     if differ:
         raise ValueError(f"{checkpoint} is of a run with another {', '.join(differ)}; {advice}")
-    if state["step"] > steps:
-        raise ValueError(f"{checkpoint} is of a run of {state['step']} steps already, {steps} were asked for; ask "
-                         f"for as many or more, {advice}")
+    if state["steps"] != steps and state["step"] > min(map(recipe.last_part, (steps, state["steps"]))):
+        raise ValueError(f"{checkpoint} is of step {state['step']} of a run of {state['steps']} steps, whose last part had "
+                         f"begun or would have begun in one of {steps}; ask for {state['steps']} steps, {advice}")
     return state
 
 
-def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recipe: Recipe, work: Path, name: str,
-          probes: list, teacher: PreTrainedModel | None = None, distill_from: int = 0, every: int = 200,
-          compiled: bool = True) -> list[dict]:
+def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, name: str, probes: list,
+          heldout: dict[str, np.ndarray], corpus: str, teacher: PreTrainedModel | None = None, distill_from: int = 0,
+          every: int = 100, compiled: bool = True) -> list[dict]:
     """Train ``model`` in place; return its learning curve.
 
     Parameters
     ----------
     model : PreTrainedModel
         float32 parameters; the forward runs in bfloat16.
-    steps : int
-        Steps of ``recipe.batch`` rows.
+    batches : Batches
+        Rows of each step, and how many steps there are.
     work : Path
         Folder of the checkpoint ``{name}.pt`` (plain tensors), from which a stopped run goes on, or a longer one.
     probes : list
         Held-out tasks for :func:`task_accuracy`, looked at each ``every`` steps.
+    heldout : dict of str to uint16 array
+        Held-out text for :func:`text_loss`, looked at as often.
+    corpus : str
+        Fingerprint of the text; a checkpoint names it.
     teacher : PreTrainedModel, optional
         Distilled from (Kullback-Leibler divergence over the whole vocabulary) from step ``distill_from`` on.
     every : int
@@ -193,32 +227,31 @@ def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recip
     -------
     list of dict
         ``step``, ``tokens``, ``loss`` (mean since the last row), ``distilling``, ``seconds``, ``accuracy``
-        (per task).
+        (per task), ``heldout`` (nats a token, per text).
 
     Raises
     ------
     ValueError
-        If the checkpoint is of another seed, recipe, shape or teacher, or of more than ``steps``.
+        If the checkpoint is of another seed, recipe, corpus, shape or teacher, or cannot become a run of so many steps.
     """
-    device = next(model.parameters()).device
-    key = _key(model, recipe, teacher)
+    device, steps = next(model.parameters()).device, batches.steps
+    key = {**_key(model, recipe, teacher), "corpus": corpus}
     optimizers = _optimizers(model, recipe)
     checkpoint = work / f"{name}.pt"
     first, curve = 0, []
-    state = _held(checkpoint, key, steps)
+    state = _held(checkpoint, key, steps, recipe)
     if state is not None:
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         first, curve = state["step"], json.loads(state["curve"])
     peaks = [recipe.muon_rate, recipe.adamw_rate]
-    loss_of = torch.compile(_loss) if compiled else _loss
+    loss_of = torch.compile(_loss, dynamic=False) if compiled else _loss
     losses, began, spent = [], time.perf_counter(), curve[-1]["seconds"] if curve else 0.0
     for step in (bar := tqdm(range(first, steps), initial=first, total=steps, desc=name, mininterval=10)):
-        tokens, weights = data.batch(step, recipe.batch, recipe.seed)
+        tokens, weights = (torch.from_numpy(rows).to(device) for rows in batches(step))
         distilling = teacher is not None and step >= distill_from
-        loss = loss_of(model, teacher if distilling else None, torch.from_numpy(tokens).to(device),
-                       torch.from_numpy(weights).to(device))
+        loss = loss_of(model, teacher if distilling else None, tokens, weights)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         factor = rate_factor(step, steps, recipe)
@@ -227,21 +260,38 @@ def train(model: PreTrainedModel, data: pocket_data.Sequences, steps: int, recip
                 group["lr"] = peak * factor
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        if not math.isfinite(losses[-1]):
-            raise FloatingPointError(f"{name}: the loss is {losses[-1]} at step {step}; lower muon_rate and resume")
+        losses.append(loss.detach())
         if (step + 1) % every == 0 or step + 1 == steps:
-            curve.append({"step": step + 1, "tokens": (step + 1) * recipe.batch * recipe.length,
-                          "loss": float(np.mean(losses)), "distilling": distilling,
-                          "seconds": spent + time.perf_counter() - began, "accuracy": task_accuracy(model, probes)})
-            bar.set_postfix(loss=curve[-1]["loss"], **{k[:6]: v for k, v in curve[-1]["accuracy"].items()})
+            mean = float(torch.stack(losses).mean())
+            if not math.isfinite(mean):
+                raise FloatingPointError(f"{name}: the loss is {mean} at step {step}; lower muon_rate and start again from "
+                                         "the last checkpoint")
             losses = []
+            curve.append({"step": step + 1, "tokens": (step + 1) * recipe.tokens_per_step, "loss": mean,
+                          "distilling": distilling, "seconds": spent + time.perf_counter() - began,
+                          "accuracy": task_accuracy(model, probes), "heldout": text_loss(model, heldout)})
+            bar.set_postfix(loss=mean, **{k[:6]: v for k, v in curve[-1]["heldout"].items()})
             with replacing(checkpoint) as aside:
-                torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
-                            "step": step + 1, "curve": json.dumps(curve), "key": json.dumps(key)}, aside)
+                torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step + 1,
+                            "steps": steps, "curve": json.dumps(curve), "key": json.dumps(key)}, aside)
             with replacing(work / f"{name}.curve.json") as aside:
                 aside.write_text(json.dumps(curve, indent=1))
     return curve
+
+
+@torch.no_grad()
+def text_loss(model: PreTrainedModel, texts: dict[str, np.ndarray], length: int = 512, windows: int = 12) -> dict[str, float]:
+    """Mean loss in nats a token over ``windows`` evenly spaced windows of each text, every token given all before it."""
+    device = next(model.parameters()).device
+    losses = {}
+    for name, tokens in texts.items():
+        count = min(windows, len(tokens) // (length + 1))
+        starts = np.linspace(0, len(tokens) - length - 1, count).astype(int)
+        rows = torch.from_numpy(np.stack([tokens[start: start + length + 1] for start in starts]).astype(np.int64)).to(device)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            logits = model(rows[:, :-1], use_cache=False).logits
+        losses[name] = float(F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten()))
+    return losses
 
 
 def make_probes(tokenizer: PreTrainedTokenizerFast, length: int, per_task: int = 24, seed: int = 0) -> list:
@@ -284,94 +334,54 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: P
     model.float()
 
 
-def _story(part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: Recipe, curve: list[dict]) -> dict:
+def _story(part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: Recipe, curve: list[dict],
+           data: Path) -> dict:
     return {
         "part": part, "parameters": sum(p.numel() for p in model.parameters()), "recipe": asdict(recipe),
         "shape": asdict(shape), "curve": curve, "python": platform.python_version(), "torch": torch.__version__,
         "transformers": transformers.__version__, "device": next(model.parameters()).device.type,
-        "trained_on": "standard library of the Python named here, modules held out by hash excepted, and mechanical "
-                      "tasks made from it", "licence_of_text": "PSF-2.0",
-        "modules": len(corpus.stdlib_modules("train")), "heldout_modules": len(corpus.stdlib_modules("heldout")),
+        "corpus": json.loads((data / "corpus.json").read_text()),
     }
-
-
-def _check_work(work: Path, part: str, recipe: Recipe) -> None:
-    """Refuse, before hours of training, checkpoints that a run could not go on from.
-
-    Raises
-    ------
-    ValueError
-        As :func:`train`; and if the draft's was distilled from a target that is yet to be trained on.
-    """
-    steps = {"target": recipe.target_steps, "draft": recipe.draft_steps, "qwen": recipe.qwen_steps}
-    held = {name: _held(work / f"{name}.pt", _recipe_key(recipe), steps[name])
-            for name in (("target", "draft") if part == "both" else (part,))}
-    if part == "both" and held["draft"] is not None:
-        target = held["target"]
-        if target is None or target["step"] < recipe.target_steps:
-            raise ValueError(f"{work / 'draft.pt'} is of a run with another teacher: the target is yet to be trained "
-                             f"to {recipe.target_steps} steps; delete it to train the draft anew behind the target, "
-                             "or name another folder with --work")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Train the pair or the second target, or go on with a run that was stopped."""
     defaults = Recipe()
     parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
+    parser.add_argument("--data", type=Path, default=paths.cache() / "pocket",
+                        help="what make pocket-data prepared (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=paths.POCKET if paths.ROOT else Path("pocket"),
-                        help="folder of target/ and draft/ (default: %(default)s)")
+                        help="folder that receives target/ and the drafts (default: %(default)s)")
     parser.add_argument("--qwen-out", type=Path, default=paths.POCKET_QWEN if paths.ROOT else Path("pocket_qwen"),
                         help="folder that receives the second target (default: %(default)s)")
     parser.add_argument("--work", type=Path, default=Path("_build/pocket"), help="checkpoints of a run under way")
-    parser.add_argument("--part", choices=["target", "draft", "both", "qwen"], default="both")
+    parser.add_argument("--part", choices=["target", *DRAFTS, "qwen"], default="target")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--target-steps", type=int, default=defaults.target_steps)
-    parser.add_argument("--draft-steps", type=int, default=defaults.draft_steps)
-    parser.add_argument("--qwen-steps", type=int, default=defaults.qwen_steps)
+    parser.add_argument("--steps", type=int, help="of the part; more than a run under way has lengthen it")
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=defaults.seed)
     args = parser.parse_args(argv)
-    recipe = replace(defaults, target_steps=args.target_steps, draft_steps=args.draft_steps,
-                     qwen_steps=args.qwen_steps, seed=args.seed)
+    recipe = replace(defaults, seed=args.seed)
     return exit_status(lambda: _run(args, recipe), "interrupted; the same command goes on from the last checkpoint")
 
 
 def _run(args: argparse.Namespace, recipe: Recipe) -> None:
-    _check_work(args.work, args.part, recipe)
+    part = args.part
+    steps = args.steps or {"target": recipe.target_steps, "qwen": recipe.qwen_steps}.get(part, recipe.draft_steps)
+    text = pocket_text.load(args.data)
     args.work.mkdir(parents=True, exist_ok=True)
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
-
-    ready = args.work / "tokenizer"
-    if ready.exists():
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(ready)
-    else:
-        tokenizer = pocket_data.train_tokenizer([m.text for m in corpus.stdlib_modules("train")], recipe.vocab_size, CONTEXT)
-        with tempfile.TemporaryDirectory(dir=args.work, prefix=".tokenizer.") as aside:
-            tokenizer.save_pretrained(Path(aside) / "tokenizer")
-            (Path(aside) / "tokenizer").rename(ready)
-    packed = args.work / f"sequences-{recipe.seed}.safetensors"
-    if packed.exists():
-        data = pocket_data.Sequences(**{k: v.numpy() for k, v in load_file(packed).items()})
-    else:
-        data = pocket_data.pack(tokenizer, recipe.tasks, recipe.length, recipe.task_rows, recipe.seed)
-        with replacing(packed) as aside:
-            save_file({"tokens": torch.from_numpy(data.tokens), "weights": torch.from_numpy(data.weights)}, aside)
-    print(f"{len(data.tokens):,} rows of {recipe.length} tokens, {(data.weights > 1).mean():.0%} of them in answers")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
+    rows = pocket_data.Rows(tokenizer, text.stream, text.materials, recipe.task_share, recipe.seed)
+    batches = Batches(rows, recipe, steps)
     probes = make_probes(tokenizer, recipe.length)
-
-    target = recipe.target.build(recipe.vocab_size).to(args.device)
-    if args.part in ("target", "both"):
-        curve = train(target, data, recipe.target_steps, recipe, args.work, "target", probes)
-        export(target, tokenizer, args.out / "target", _story("target", recipe.target, target, recipe, curve))
-    if args.part != "target":
-        target = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
-    if args.part in ("draft", "both"):
-        draft = recipe.draft.build(recipe.vocab_size).to(args.device)
-        curve = train(draft, data, recipe.draft_steps, recipe, args.work, "draft", probes, teacher=target,
-                      distill_from=round(recipe.draft_steps * (1 - recipe.distill_share)))
-        export(draft, tokenizer, args.out / "draft", _story("draft", recipe.draft, draft, recipe, curve))
-    if args.part == "qwen":
-        qwen = recipe.qwen.build(recipe.vocab_size).to(args.device)
-        # From the first step: the target's distribution teaches more a token than the text does.
-        curve = train(qwen, data, recipe.qwen_steps, recipe, args.work, "qwen", probes, teacher=target, every=100)
-        export(qwen, tokenizer, args.qwen_out, _story("qwen", recipe.qwen, qwen, recipe, curve))
+    model = getattr(recipe, part).build(recipe.vocab_size).to(args.device)
+    teacher, distill_from = None, 0
+    if part in DRAFTS:
+        teacher = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
+        distill_from = round(steps * (1 - recipe.distill_share))
+    curve = train(model, batches, recipe, args.work, part, probes, text.heldout, text.fingerprint, teacher, distill_from,
+                  args.every)
+    folder = args.qwen_out if part == "qwen" else args.out / part
+    export(model, tokenizer, folder, _story(part, getattr(recipe, part), model, recipe, curve, args.data))

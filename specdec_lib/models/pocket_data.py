@@ -1,19 +1,19 @@
 """Tokenizer and training sequences of the pocket pair.
 
-All text is the Python standard library (:mod:`specdec_lib.evaluation.corpus`, side ``"train"``) and the mechanical
-tasks made from it; nothing else is read.
+Text comes from the corpus (:mod:`specdec_lib.models.pocket_text`), tasks are made from pieces of it
+(:mod:`specdec_lib.evaluation.mechanical`).
 """
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from ..evaluation import corpus, mechanical
+from ..evaluation import mechanical
 
 END, USER, ASSISTANT, PAD = "<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"
 #: Words, numbers by digit, punctuation runs, line breaks with the indentation that follows, other blanks.
@@ -26,6 +26,8 @@ CHAT_TEMPLATE = (
 #: Share of each task among the training tasks; rename and two-turn are the slowest to learn.
 TASK_SHARES = {"rename": 0.26, "replace-word": 0.2, "quote-lines": 0.15, "two-turn": 0.12, "remove-docstring": 0.11,
                "complete": 0.1, "outline": 0.06}
+#: Tasks of the first part of the training, which teach copying before editing.
+COPYING_TASKS = ("rename", "replace-word", "quote-lines", "two-turn", "remove-docstring", "complete", "outline")
 #: Loss weight of an answer's tokens; all other tokens weigh 1.
 ANSWER_WEIGHT = 2
 
@@ -66,94 +68,83 @@ def conversation(tokenizer: PreTrainedTokenizerFast, turns: tuple[str, ...], ans
 
 
 @dataclass(frozen=True)
-class Sequences:
-    """Packed training sequences.
+class Rows:
+    """Training rows as a function of the seed and their place, made a block at a time.
+
+    A resumed run sees what an unbroken one would have seen, and no task is seen twice.
 
     Attributes
     ----------
-    tokens : int16 array, shape (n, length + 1)
-    weights : uint8 array, shape (n, length + 1)
-        Loss weight of each token as a target.
-    """
-
-    tokens: np.ndarray
-    weights: np.ndarray
-
-    def batch(self, step: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of step ``step``: a function of (step, seed), so that a resumed run sees what an unbroken one would."""
-        per_epoch = len(self.tokens) // size
-        epoch, place = divmod(step, per_epoch)
-        order = np.random.default_rng([seed, epoch]).permutation(len(self.tokens))
-        rows = order[place * size: (place + 1) * size]
-        return self.tokens[rows].astype(np.int64), self.weights[rows].astype(np.float32)
-
-
-def make_tasks(n: int, seed: int) -> list[mechanical.Exchange]:
-    """``n`` training tasks in the shares of :data:`TASK_SHARES`; code takes part in word replacement as well."""
-    rng = random.Random(seed)
-    found = mechanical.materials(corpus.stdlib_modules("train"))
-    pool = mechanical.name_pool(found["code"])
-    out: list[mechanical.Exchange] = []
-    names, shares = list(TASK_SHARES), list(TASK_SHARES.values())
-    with tqdm(total=n, desc="tasks", mininterval=5) as bar:
-        while len(out) < n:
-            maker, kind = mechanical.MAKERS[rng.choices(names, shares)[0]]
-            if kind == "prose" and rng.random() < 0.5:
-                kind = "code"
-            made = maker(rng.choice(found[kind]).text, rng, pool)
-            if made is not None:
-                out.append(made)
-                bar.update()
-    return out
-
-
-def pack(tokenizer: PreTrainedTokenizerFast, n_tasks: int, length: int, task_rows: float, seed: int) -> Sequences:
-    """Rows of ``length + 1`` tokens: whole tasks first, running text in what is left.
-
-    Parameters
-    ----------
-    n_tasks : int
-        Tasks to make; those longer than a row are dropped.
-    length : int
-        Tokens a model sees at once.
-    task_rows : float
-        Share of the rows that hold tasks; the others are running text alone.
+    tokenizer : PreTrainedTokenizerFast
+    stream : uint16 array
+        Text, documents one after another.
+    materials : dict
+        Pieces that tasks are made from, of :func:`specdec_lib.evaluation.mechanical.materials`.
+    task_share : float
+        Share of the rows that begin with tasks; running text fills them up and makes the others.
     seed : int
     """
-    modules = list(corpus.stdlib_modules("train"))
-    random.Random(seed).shuffle(modules)
-    encoded = tokenizer([m.text for m in modules], add_special_tokens=False)["input_ids"]
-    end = tokenizer.eos_token_id
-    stream = np.concatenate([np.asarray(ids + [end], np.int16) for ids in encoded])
-    position = 0
 
-    def text(count: int) -> np.ndarray:
-        nonlocal position
-        piece = np.take(stream, np.arange(position, position + count), mode="wrap")
-        position = (position + count) % len(stream)
-        return piece
+    tokenizer: PreTrainedTokenizerFast
+    stream: np.ndarray
+    materials: dict
+    task_share: float
+    seed: int
 
-    rows, weights = [], []
-    row: list[int] = []
-    weight: list[int] = []
-    rng = random.Random(seed + 1)
+    def block(self, number: int, count: int, length: int, tasks: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and loss weights of ``count`` rows.
 
-    def close() -> None:
-        rest = length + 1 - len(row)
-        rows.append(np.concatenate([np.asarray(row, np.int16), text(rest)]))
-        weights.append(np.concatenate([np.asarray(weight, np.uint8), np.ones(rest, np.uint8)]))
-        row.clear()
-        weight.clear()
+        Parameters
+        ----------
+        number : int
+            Which block; text rows of block after block walk through the stream.
+        count, length : int
+            Rows, and tokens that the model is given of each.
+        tasks : dict of str to float
+            Weight of each task.
 
-    for turns, answers in make_tasks(n_tasks, seed):
-        ids, is_answer = conversation(tokenizer, turns, answers)
-        if len(ids) > length + 1:
-            continue
-        if len(row) + len(ids) > length + 1:
-            close()
-        row += ids
-        weight += [ANSWER_WEIGHT if a else 1 for a in is_answer]
-        while rng.random() > task_rows:
-            rows.append(text(length + 1))
-            weights.append(np.ones(length + 1, np.uint8))
-    return Sequences(np.stack(rows), np.stack(weights))
+        Returns
+        -------
+        tokens : int64 array, shape (count, length + 1)
+        weights : float32 array, shape (count, length + 1)
+        """
+        rng = random.Random(f"{self.seed}/{length}/{number}")
+        with_tasks = round(self.task_share * count)
+        width = length + 1
+        tokens = np.empty((count, width), np.int64)
+        weights = np.ones((count, width), np.float32)
+        first = number * (count - with_tasks) * length % len(self.stream)
+        for i in range(count - with_tasks):
+            tokens[i] = self._text(first + i * length, width)
+        exchanges = self._exchanges(rng, tasks)
+        waiting: tuple[list[int], list[int]] | None = None
+        for i in range(count - with_tasks, count):
+            filled = 0
+            while True:
+                ids, is_answer = waiting or next(exchanges)
+                waiting = None
+                if len(ids) > width:
+                    continue
+                if filled + len(ids) > width:
+                    waiting = ids, is_answer
+                    break
+                tokens[i, filled: filled + len(ids)] = ids
+                weights[i, filled: filled + len(ids)] = np.where(is_answer, ANSWER_WEIGHT, 1)
+                filled += len(ids)
+            tokens[i, filled:] = self._text(rng.randrange(len(self.stream)), width - filled)
+        order = np.random.default_rng([self.seed, length, number]).permutation(count)
+        return tokens[order], weights[order]
+
+    def _text(self, start: int, count: int) -> np.ndarray:
+        return np.take(self.stream, np.arange(start, start + count), mode="wrap")
+
+    def _exchanges(self, rng: random.Random, tasks: dict[str, float]) -> Iterator[tuple[list[int], list[int]]]:
+        pool = mechanical.name_pool(self.materials["code"])
+        while True:
+            maker, kind = mechanical.MAKERS[rng.choices(list(tasks), list(tasks.values()))[0]]
+            # Words are replaced in code as well.
+            if kind == "prose" and rng.random() < 0.5:
+                kind = "code"
+            made = maker(rng.choice(self.materials[kind]).text, rng, pool)
+            if made is not None:
+                yield conversation(self.tokenizer, *made)
