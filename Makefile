@@ -62,7 +62,7 @@ test: venv  ## run the tests
 	@$(PY) -m pytest $(ARGS)
 
 test-book: venv  ## open every page of the built book in a headless browser
-	@$(PY) -m pytest -m browser tests/test_book.py tests/test_claims_filter.py $(ARGS)
+	@$(PY) -m pytest -m browser tests/report/test_rendered_book.py tests/report/test_claims_filter.py $(ARGS)
 
 test-oldest:  ## run the tests on the oldest transformers that is supported
 	@$(MAKE) venv VENV=.venv-oldest EXTRAS=test,cpu,book PIN='transformers==5.17.*' CI=

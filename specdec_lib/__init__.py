@@ -1,11 +1,11 @@
 """Speculative decoding, reproduced: any drafter, one verifier, any causal language model of transformers."""
 from .decoding.contract import Capture
 from .decoding.generate import generate, record
-from .decoding.kinds import UnsupportedModel
+from specdec_lib.decoding.served_models import UnsupportedModel
 from .decoding.replay import Trace, replay
 from .decoding.runtime import Runtime
 from .decoding.sampling import Sampling
-from .decoding.steps import Generation
+from specdec_lib.decoding.results import Generation
 from .decoding.transformers_generate import custom_generate
 from .decoding.tree import DraftTree
 from .models.loading import load_model

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture, Context
-from specdec_lib.decoding.kinds import decoder_config
+from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import (
     AdaptiveDraftModel,
@@ -22,7 +22,7 @@ from specdec_lib.drafters import (
     SpecDecPP,
     stopping,
 )
-from specdec_lib.evaluation.metrics import greedy_agreement
+from specdec_lib.experiments.metrics import greedy_agreement
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch

@@ -13,8 +13,8 @@ from .loop import Limits, ModelVerifier, Processors, decode
 from .replay import Trace
 from .runtime import Runtime
 from .sampling import Sampling
-from .steps import Generation
-from .kinds import context_limit, vocabulary_size
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from .target import DRAFT_ROOM, Target, check_model
 
 #: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.

@@ -15,7 +15,7 @@ from .acceptance import exact_match, rejection, rejection_at_once
 from .clock import Clock, HostClock
 from .contract import Context, Drafter
 from .sampling import Sampling, choose, choose_each, distribution, most_likely, unchecked_distribution
-from .steps import Generation, Step
+from specdec_lib.decoding.results import Generation, Step
 from .target import Target
 from .tree import EMPTY, DraftTree
 

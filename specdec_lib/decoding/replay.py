@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from .acceptance import exact_match
 from .clock import HostClock
 from .contract import Capture, Context, Drafter
-from .files import replacing
+from specdec_lib.files import replacing
 from .loop import Limits, decode
 from .sampling import Sampling
-from .steps import Generation
+from specdec_lib.decoding.results import Generation
 from .tree import DraftTree
 
 

@@ -12,7 +12,7 @@ from . import attention
 from .attention_rows import AttentionRows
 from .cache import TreeCache, on_device
 from .contract import LAST, Capture
-from .kinds import UnsupportedModel, check_kind, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import UnsupportedModel, check_kind, decoder_config, vocabulary_size
 from .runtime import Runtime
 from .tree import EMPTY, DraftTree
 

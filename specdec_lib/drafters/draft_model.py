@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from ..decoding.contract import Capture, Context
 from ..decoding.runtime import Runtime
 from ..decoding.sampling import DRAFT, distribution, invert_cdf, most_likely
-from ..decoding.kinds import context_limit, decoder_config, exact_length, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length, vocabulary_size
 from ..decoding.target import Target, check_model
 from ..decoding.tree import EMPTY, DraftTree
 from ..heads.acceptance import AcceptanceHead

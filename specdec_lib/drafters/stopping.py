@@ -291,7 +291,7 @@ class Oracle(StoppingRule):
     ----------
     agreement : sequence of bool
         Whether the draft model's first choice is the target's token, for each new token
-        (:func:`specdec_lib.evaluation.metrics.greedy_agreement`).
+        (:func:`specdec_lib.experiments.metrics.greedy_agreement`).
     prompt_length : int
         Position of the first of them.
     """

@@ -22,10 +22,10 @@ from transformers import PreTrainedModel
 
 from ..datastores.files import BuildLock
 from ..decoding.contract import Capture, Drafter
-from ..decoding.files import replacing
+from specdec_lib.files import replacing
 from ..decoding.generate import as_token_list, generate
 from ..decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
 from ..decoding.target import Target, check_model
 from ..models.fingerprint import fingerprint
 from .acceptance import Examples

@@ -17,10 +17,10 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture
-from ..decoding.files import replacing
+from specdec_lib.files import replacing
 from ..decoding.generate import as_token_list, end_tokens
 from ..decoding.sampling import Sampling, choose
-from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
 from ..decoding.target import Target, check_model
 from ..models.fingerprint import fingerprint
 

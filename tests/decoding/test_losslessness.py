@@ -9,7 +9,7 @@ import torch
 
 from specdec_lib import Sampling, generate
 from specdec_lib.drafters import REGISTRY
-from specdec_lib.evaluation.losslessness import margin
+from specdec_lib.experiments.losslessness import margin
 from tests.chaos import FACTORIES, READS_ATTENTION, SAMPLING
 from tests.families import SERVED, prompt, tokenizer
 
