@@ -198,8 +198,8 @@ def test_a_batch_is_refused(llama):
         llama.generate(torch.cat([IDS, IDS]), custom_generate=custom_generate(), max_new_tokens=5)
 
 
-def test_several_beams_or_sequences_are_refused(llama):
-    with pytest.raises(ValueError, match="holds 2 prompts"):
+def test_several_sequences_are_refused(llama):
+    with pytest.raises(ValueError, match="num_return_sequences is 2"):
         llama.generate(
             IDS, custom_generate=custom_generate(), max_new_tokens=5, do_sample=True, num_return_sequences=2
         )
