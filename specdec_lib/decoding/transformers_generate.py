@@ -17,7 +17,7 @@ from .sampling import Sampling
 #: Generation settings that ask for another way to decode, and the value at which they ask for nothing.
 _OTHER_METHODS = {"num_beams": 1, "num_return_sequences": 1, "num_beam_groups": 1, "constraints": None, "force_words_ids": None,
                   "penalty_alpha": 0, "dola_layers": None, "prompt_lookup_num_tokens": None, "assistant_early_exit": None,
-                  "use_mtp": False, "guidance_scale": 1}
+                  "use_mtp": False}
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 #: What transformers adds to the model's inputs by itself; attention_mask, position_ids and past_key_values are looked into.
 _OWN_INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
@@ -121,7 +121,7 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
         but tokens is asked for, the model is given other inputs than one prompt's tokens (``pixel_values``,
         ``inputs_embeds``, ``position_ids`` of one's own, a ``past_key_values``, any other), or a setting asks for another
         decoding method (``assistant_model``, ``num_beams``, ``num_return_sequences``, ``prompt_lookup_num_tokens``,
-        ``penalty_alpha``, ``dola_layers``, ``guidance_scale`` ...). The message names it.
+        ``penalty_alpha``, ``dola_layers`` ...). The message names it.
 
     Notes
     -----
@@ -145,9 +145,7 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
     True
     """
 
-    def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, inputs, assistant_model, told):
-        _check_settings(generation_config, assistant_model)
-        _check_inputs(input_ids, inputs)
+    def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, put):
         device = input_ids.device
         prompt = input_ids[0] if input_ids.shape[0] == 1 else input_ids
         # Warpers (temperature, top-p, top-k) are among the processors already; a drafter is told of them.
@@ -160,30 +158,27 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
             tokens = torch.tensor([sequence[:length] + new], device=device)
             return bool(stopping_criteria(tokens, None).all())
 
-        def emitted(tokens: list[int]) -> None:
-            if told is not None:
-                told.put(torch.tensor(tokens))
-
         return _run(
             model, prompt, drafter, sampling, max(1, generation_config.max_length - length), frozenset(),
-            stop if len(stopping_criteria) else None, "criteria", emitted,
+            stop if len(stopping_criteria) else None, "criteria", lambda tokens: put(torch.tensor(tokens)),
             logits_processor if len(logits_processor) else None, Capture(), drafted_by=drafted_by)[:2]
 
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
-        passed, assistant_model = _withheld()
-        told = streamer if passed is None else passed
+        theirs, assistant_model = _withheld()
+        reader = streamer if theirs is None else theirs
         try:
-            if streamer is not None:
-                if passed is not None and passed is not streamer:
-                    passed.end()
-                    raise ValueError("streamer is given to generate() and to custom_generate(), and the two differ; give one")
-                if passed is None:  # generate() shows its own the prompt
-                    streamer.put(input_ids.cpu())
-            run, context = decode(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs,
-                                  assistant_model, told)
+            if streamer is not None and streamer is not reader:
+                raise ValueError("streamer is given to generate() and to custom_generate(), and the two differ; give one")
+            _check_settings(generation_config, assistant_model)
+            _check_inputs(input_ids, model_kwargs)
+            if streamer is not None and theirs is None:  # generate() has shown its own the prompt
+                streamer.put(input_ids.cpu())
+            run, context = decode(model, input_ids, logits_processor, stopping_criteria, generation_config,
+                                  reader.put if reader is not None else lambda tokens: None)
         finally:
-            if told is not None:
-                told.end()
+            for each in (reader, streamer) if streamer is not reader else (reader,):
+                if each is not None:
+                    each.end()
         if on_finish is not None:
             on_finish(run)
         output = torch.tensor([context.tokens], device=input_ids.device)
