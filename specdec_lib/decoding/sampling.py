@@ -53,7 +53,8 @@ class Sampling:
     Notes
     -----
     Filters are applied in the order of transformers: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all
-    stay. Of tokens that tie at the edge of the nucleus those with the largest ids stay, as many as ``top_p`` needs.
+    stay. Of tokens that tie at the edge of the nucleus as many stay as ``top_p`` needs, those with the largest ids; transformers
+    keeps as many, but which ones depends on how torch sorts on the device at hand.
     """
 
     temperature: float = 0.0
