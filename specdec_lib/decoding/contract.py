@@ -50,7 +50,7 @@ class Context:
     vocabulary : int
         Number of token ids of the target.
     sampling : Sampling
-        How the target chooses; a draft model draws in the same way.
+        How the target chooses, bound to the prompt; a draft model draws in the same way.
     hidden : callable
         ``hidden(layer)`` gives the captured states of a layer as :class:`Capture` named it, shape
         (len(tokens) - 1, d).

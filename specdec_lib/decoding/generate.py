@@ -112,8 +112,9 @@ def stop_on_strings(stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerB
 
 def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, sampling: Sampling | None,
          max_new_tokens: int, eos: frozenset[int], stop, stop_reason: str, on_tokens, processors: Processors | None,
-         capture: Capture, runtime: Runtime | None = None,
-         watch: Callable[[Target], None] | None = None) -> tuple[Generation, Context, Limits]:
+         capture: Capture, runtime: Runtime | None = None, watch: Callable[[Target], None] | None = None,
+         drafted_by: Sampling | None = None) -> tuple[Generation, Context, Limits]:
+    """``drafted_by`` is what a drafter is shown where ``processors`` do part of what ``sampling`` says elsewhere."""
     sampling = Sampling() if sampling is None else sampling
     if not isinstance(sampling, Sampling):
         raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
@@ -131,7 +132,9 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
     limits = Limits(max_new_tokens, eos, limit, stop, stop_reason)
     end = len(tokens) + max_new_tokens
     end = end if limit is None else min(end, limit)
-    context = Context(tokens, len(tokens), vocabulary, sampling)
+    # Here alone: a token is a function of seed, prompt and position for every way into the loop.
+    sampling, shown = (s.for_prompt(tokens) for s in (sampling, drafted_by or sampling))
+    context = Context(tokens, len(tokens), vocabulary, shown)
     wanted = capture if drafter is None else capture | drafter.capture
     capacity = min(end, len(tokens) + FIRST_ROOM) + DRAFT_ROOM
     with torch.inference_mode(), Target(model, end, wanted, capacity, runtime) as target:
@@ -164,8 +167,10 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
     drafter : Drafter, optional
         Of :mod:`specdec_lib.drafters`; ``None`` decodes plainly.
     sampling : Sampling, optional
-        Greedy by default.
+        Greedy by default. Temperature, top-p, top-k and seed come from here alone (see the notes).
     max_new_tokens : int
+        The output also ends where prompt and output fill the model's context (``max_position_embeddings``); the
+        ``finish_reason`` is "context" then.
     eos_token_id : int or sequence of int, optional
         The first of these ends the output. ``None`` takes the model's own; an empty list none at all.
     on_tokens : callable, optional
@@ -188,6 +193,13 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
         ``runtime``; if ``max_new_tokens`` is below 1; if the tokenizer does not fit the model.
     UnsupportedModel
         If the model cannot be decoded by tree verification (a ValueError too).
+
+    Notes
+    -----
+    Of ``model.generation_config`` only ``eos_token_id`` is read. Its other settings, such as ``do_sample``,
+    ``temperature`` or ``repetition_penalty``, are not applied: they come from the arguments above, or not at all. To
+    decode with everything that transformers' ``model.generate`` applies, logits processors included, use
+    :func:`specdec_lib.custom_generate`.
 
     Examples
     --------
@@ -236,5 +248,5 @@ def record(model: PreTrainedModel, input_ids: TokenIds, sampling: Sampling | Non
     run, context, limits = _run(model, input_ids, None, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop,
                                 "stop_string", keep, None, capture, runtime, held.append)
     count = run.prompt_length
-    return Trace(context.tokens[:count], run.tokens, context.sampling, context.vocabulary, limits, run.finish_reason,
+    return Trace(context.tokens[:count], run.tokens, sampling or Sampling(), context.vocabulary, limits, run.finish_reason,
                  {layer: s.cpu().clone() for layer, s in states.items()}, capture.heads, rows)

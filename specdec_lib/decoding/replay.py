@@ -152,7 +152,7 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
         if not trace.sampling.greedy and getattr(drafter, "samples", False):
             raise ValueError("the trace was sampled and this drafter is verified by rejection sampling, which emits other "
                              "tokens than plain decoding; replay a greedy trace, or run it with generate()")
-    context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling)
+    context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling.for_prompt(trace.prompt))
     context.hidden = lambda layer: trace.hidden[layer][: len(context.tokens) - 1]
     chosen = [] if drafter is None else [trace.heads.index(head) for head in drafter.capture.heads]
     context.attention = lambda: trace.attention[len(context.tokens) - 1 - len(trace.prompt)][chosen]

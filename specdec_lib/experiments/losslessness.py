@@ -97,6 +97,7 @@ def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
     ----------
     logits : float tensor, shape (vocabulary,)
     sampling : Sampling
+        Bound to its prompt (:meth:`Sampling.for_prompt`).
     position : int
         Index of the chosen token in prompt and output together.
 
@@ -129,6 +130,7 @@ def explain(
     exact, rounded : float tensor, shape (vocabulary,)
         The target's logits in double precision and in the run's type.
     sampling : Sampling
+        Bound to its prompt (:meth:`Sampling.for_prompt`).
     position : int
         Index of the chosen token in prompt and output together.
     tokens : pair of int
@@ -193,15 +195,16 @@ class Judge:
         exact, rounded = self._logits(self._exact, before), self._logits(self.model, before)
         pair = tuple(tokens[place] if place < len(tokens) else -1 for tokens in (expected, got))
         distance, rounding = math.inf, math.nan
+        bound = sampling.for_prompt(prompt)
         if -1 not in pair:
-            distance, rounding = explain(exact, rounded, sampling, len(before), pair)
+            distance, rounding = explain(exact, rounded, bound, len(before), pair)
         return Mismatch(
             name,
             method,
             asdict(sampling),
             place,
             *pair,
-            margin(exact, sampling, len(before)),
+            margin(exact, bound, len(before)),
             distance,
             rounding,
             distance <= SLACK * rounding,

@@ -7,7 +7,6 @@ no download is possible, and they teach the pocket pair to copy. A maker that ca
 from __future__ import annotations
 
 import ast
-import builtins
 import keyword
 import random
 import re
@@ -33,7 +32,27 @@ TASKS: dict[str, str] = {
     **edit_tasks.TASKS,
 }
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_KEYWORDS = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"self", "cls"}
+# The builtins of Python 3.11, without what the site module adds. Written out: those of the running interpreter depend on its
+# version, and a notebook's kernel adds some, so that prompts would differ from place to place.
+_BUILTINS = frozenset("""
+    ArithmeticError AssertionError AttributeError BaseException BaseExceptionGroup BlockingIOError
+    BrokenPipeError BufferError BytesWarning ChildProcessError ConnectionAbortedError ConnectionError
+    ConnectionRefusedError ConnectionResetError DeprecationWarning EOFError Ellipsis EncodingWarning
+    EnvironmentError Exception ExceptionGroup False FileExistsError FileNotFoundError FloatingPointError
+    FutureWarning GeneratorExit IOError ImportError ImportWarning IndentationError IndexError InterruptedError
+    IsADirectoryError KeyError KeyboardInterrupt LookupError MemoryError ModuleNotFoundError NameError None
+    NotADirectoryError NotImplemented NotImplementedError OSError OverflowError PendingDeprecationWarning
+    PermissionError ProcessLookupError RecursionError ReferenceError ResourceWarning RuntimeError RuntimeWarning
+    StopAsyncIteration StopIteration SyntaxError SyntaxWarning SystemError SystemExit TabError TimeoutError True
+    TypeError UnboundLocalError UnicodeDecodeError UnicodeEncodeError UnicodeError UnicodeTranslateError
+    UnicodeWarning UserWarning ValueError Warning ZeroDivisionError __build_class__ __debug__ __doc__ __import__
+    __loader__ __name__ __package__ __spec__ abs aiter all anext any ascii bin bool
+    breakpoint bytearray bytes callable chr classmethod compile complex delattr dict dir divmod enumerate eval
+    exec filter float format frozenset getattr globals hasattr hash hex id input int isinstance issubclass iter
+    len list locals map max memoryview min next object oct open ord pow print property range repr reversed round
+    set setattr slice sorted staticmethod str sum super tuple type vars zip
+""".split())
+_KEYWORDS = frozenset(keyword.kwlist) | _BUILTINS | {"self", "cls"}
 _COMMON = frozenset("the a an of to in is and or for be by on it as at are with that this from not if".split())
 
 

@@ -136,7 +136,8 @@ def label(
         acceptance = (p_logits.argmax(-1) == drawn).float()
     else:
         p, q = distribution(p_logits, drawn_by), distribution(q_logits, drawn_by)
-        draws = [invert_cdf(row, drawn_by.uniform(len(prompt) + i, DRAFT)) for i, row in enumerate(q)]
+        bound = drawn_by.for_prompt(prompt)
+        draws = [invert_cdf(row, bound.uniform(len(prompt) + i, DRAFT)) for i, row in enumerate(q)]
         drawn = torch.tensor(draws)
         chosen = [rows.gather(1, drawn[:, None])[:, 0] for rows in (p, q)]
         acceptance, confidence = (chosen[0] / chosen[1]).clamp(max=1.0).float(), chosen[1].float()

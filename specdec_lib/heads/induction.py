@@ -179,11 +179,12 @@ def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_t
     ends = end_tokens(model, None)
     for text in tqdm(texts, desc="induction heads", unit="prompt", disable=not progress):
         length = len(text)
+        bound = sampling.for_prompt(text)
         new = max_new_tokens if limit is None else min(max_new_tokens, limit - length)
         with torch.inference_mode(), Target(model, length + new, every) as target:
             logits = target.extend(text)
             for _ in range(new):
-                token = choose(logits, sampling, len(text))
+                token = choose(logits, bound, len(text))
                 text.append(token)
                 if token in ends:
                     break

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import importlib.util
 import io
 import re
 import tokenize
@@ -28,6 +30,20 @@ def test_same_seed_same_prompts_and_another_seed_others(task):
     assert first == again
     assert first != other
     assert len({p.id for p in first}) == 8 and all(p.task == task for p in first)
+
+
+def test_prompts_do_not_depend_on_the_builtins_of_the_interpreter(monkeypatch):
+    """A notebook's kernel has other builtins than plain Python, and each version of Python has its own."""
+    for name in ("display", "get_ipython", "value", "name"):
+        monkeypatch.setattr(builtins, name, print, raising=False)
+    monkeypatch.delattr(builtins, "exit", raising=False)
+    spec = importlib.util.spec_from_file_location("specdec_lib.evaluation._elsewhere", mechanical.__file__)
+    elsewhere = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elsewhere)
+    for task in ("rename", "two-turn", "replace-word"):
+        assert elsewhere.prompts(task, 20) == mechanical.prompts(task, 20)
+    snippet = corpus.Snippet("module", "display exit value print sorted self for ExceptionGroup __name__")
+    assert elsewhere.name_pool([snippet]) == mechanical.name_pool([snippet]) == ["display", "exit", "value"]
 
 
 @pytest.mark.parametrize("task", CHAT)

@@ -1,8 +1,9 @@
 """The ledger of claims: what the papers say, what was measured here, and the rule that decides.
 
 A row of ``data/claims.yml`` names a claim, the published numbers it rests on (rows of ``data/published/<paper>.csv``),
-the notebook and the names it recorded, and conditions over these. All conditions true: the claim holds; some: it
-holds in part; none: it does not hold here.
+the notebook and the names it recorded, and conditions over these. If all conditions of ``test`` are true the claim holds.
+If not, and the case that ``partly`` describes is true, it holds in part; a row without ``partly`` has no such case. Otherwise
+it does not hold here. Both say what ``rule`` says in words.
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from specdec_lib.experiments.published_numbers import ClaimError
 PAPERS = ("rest", "dresd", "pld_plus", "specdec_pp")
 HOLDS, PARTLY, FAILS, UNTESTABLE = "holds", "holds in part", "does not hold here", "not testable here"
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq}
-_FIELDS = {"id", "paper", "where", "claim", "published", "notebook", "ours", "rule", "test", "why", "untestable",
+_FIELDS = {"id", "paper", "where", "claim", "published", "notebook", "ours", "rule", "test", "partly", "why", "untestable",
            "behaviour", "shape", "note"}
 
 Operand = float | str | tuple[float, str]
@@ -51,6 +52,21 @@ class Condition:
 
 
 @dataclass(frozen=True)
+class Case:
+    """The partial case of a rule: ``all`` or ``any`` of its conditions are true."""
+
+    how: str
+    conditions: tuple[Condition, ...]
+
+    def holds(self, values: Mapping[str, Any]) -> bool | None:
+        """Whether it is true; None where that depends on a value that has no number."""
+        truths = [condition.holds(values) for condition in self.conditions]
+        # One condition decides: a false one of all, a true one of any.
+        deciding = self.how == "any"
+        return deciding if deciding in truths else None if None in truths else not deciding
+
+
+@dataclass(frozen=True)
 class Claim:
     """A row of the ledger; the fields are those of ``data/claims.yml``.
 
@@ -67,6 +83,7 @@ class Claim:
     notebook: str | None = None
     ours: tuple[str, ...] = ()
     test: tuple[Condition, ...] = ()
+    partly: Case | None = None
     why: str = ""
     untestable: str = ""
     behaviour: str = ""
@@ -74,9 +91,14 @@ class Claim:
     note: str = ""
 
     @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Those of ``test`` and, after them, those of ``partly`` alone."""
+        return tuple(dict.fromkeys((*self.test, *(self.partly.conditions if self.partly else ()))))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Recorded names it needs, each once."""
-        return tuple(dict.fromkeys((*self.ours, *(name for c in self.test for name in c.names))))
+        return tuple(dict.fromkeys((*self.ours, *(name for c in self.conditions for name in c.names))))
 
 
 def _shown(operand: Operand) -> str:
@@ -112,6 +134,24 @@ def _condition(raw: Any, row: str) -> Condition:
     return Condition(_operand(raw[0], row), raw[1], _operand(raw[2], row))
 
 
+def _case(raw: Any, test: tuple[Condition, ...], rule: str, row: str) -> Case | None:
+    if ("in part" in rule) != (raw is not None):
+        raise ClaimError(f"{row}: the rule in words {'has' if raw is None else 'lacks'} a case 'in part' and the field 'partly' "
+                         f"{'is missing' if raw is None else 'is there'}; expected both or neither")
+    if raw is None:
+        return None
+    if raw == "some":
+        if len(test) < 2:
+            raise ClaimError(f"{row}: partly is 'some' of {len(test)} conditions; expected two or more under 'test'")
+        return Case("any", test)
+    if not isinstance(raw, dict) or len(raw) != 1 or not {*raw} <= {"all", "any"} or not isinstance([*raw.values()][0], list) \
+            or not [*raw.values()][0]:
+        raise ClaimError(f"{row}: partly is {raw!r}; expected 'some' (of the conditions under 'test'), or conditions under "
+                         "'all' or under 'any'")
+    (how, conditions), = raw.items()
+    return Case(how, tuple(_condition(condition, row) for condition in conditions))
+
+
 def _claim(raw: Any, position: int) -> Claim:
     if not isinstance(raw, dict):
         raise ClaimError(f"row {position} is {raw!r}; expected a mapping")
@@ -132,9 +172,10 @@ def _claim(raw: Any, position: int) -> Claim:
         raise ClaimError(f"{row}: expected either conditions under 'test' or a reason under 'untestable'")
     if test and not (notebook and raw.get("rule")):
         raise ClaimError(f"{row}: expected a notebook and a rule in words beside its conditions")
-    return Claim(raw["id"], raw["paper"], raw["where"], raw["claim"].strip(), (raw.get("rule") or "").strip(),
+    rule = (raw.get("rule") or "").strip()
+    return Claim(raw["id"], raw["paper"], raw["where"], raw["claim"].strip(), rule,
                  tuple(raw.get("published") or ()), notebook, tuple(raw.get("ours") or ()), test,
-                 (raw.get("why") or "").strip(), untestable.strip(), raw.get("behaviour") or "", raw.get("shape") or "",
+                 _case(raw.get("partly"), test, rule, row), (raw.get("why") or "").strip(), untestable.strip(), raw.get("behaviour") or "", raw.get("shape") or "",
                  (raw.get("note") or "").strip())
 
 
@@ -175,7 +216,7 @@ class Verdict:
     ours : dict
         Recorded values shown beside the published ones.
     conditions : tuple of (Condition, bool or None)
-        Each condition, and whether it was true; None where a value it needs has no number.
+        Each condition of ``test`` and ``partly``, and whether it was true; None where a value it needs has no number.
     """
 
     claim: Claim
@@ -185,7 +226,7 @@ class Verdict:
 
 
 def judge(claim: Claim, values: Mapping[str, Any]) -> Verdict:
-    """Decide a claim by its rule.
+    """Decide a claim by its rule. Where values without a number leave the rule undecided, it is not testable here.
 
     Parameters
     ----------
@@ -203,14 +244,15 @@ def judge(claim: Claim, values: Mapping[str, Any]) -> Verdict:
     missing = [name for name in claim.names if name not in values]
     if missing:
         raise ClaimError(f"claim {claim.id!r} needs {', '.join(missing)}, which {claim.notebook} did not record")
-    found = tuple((condition, condition.holds(values)) for condition in claim.test)
-    known = [held for _, held in found if held is not None]
-    if not known:
-        verdict = UNTESTABLE
-    elif all(known) and len(known) == len(found):
+    whole = Case("all", claim.test).holds(values)
+    partly = claim.partly.holds(values) if claim.partly else False
+    if whole:
         verdict = HOLDS
+    elif partly:
+        verdict = PARTLY
     else:
-        verdict = PARTLY if any(known) else FAILS
+        verdict = UNTESTABLE if whole is None or partly is None else FAILS
+    found = tuple((condition, condition.holds(values)) for condition in claim.conditions)
     return Verdict(claim, verdict, {name: values[name] for name in claim.ours}, found)
 
 

@@ -33,6 +33,7 @@ ROW = {"paper": "rest", "where": "Table 1", "claim": "It is faster.", "notebook"
 ROWS = [
     ROW | {"id": "whole", "test": [["fast", ">", "slow"], ["fast", ">", 1]], "note": "Only one machine."},
     ROW | {"id": "part", "paper": "dresd", "published": ["dresd-table"],
+           "rule": "Holds if faster than both; in part if than one.", "partly": "some",
            "test": [["fast", ">", "slow"], ["slow", ">", [2, "fast"]]]},
     ROW | {"id": "none", "paper": "pld_plus", "published": [], "test": [["slow", ">", "fast"]]},
     {"id": "never", "paper": "specdec_pp", "where": "Appendix", "claim": "It <costs> less.",
@@ -162,7 +163,7 @@ def test_what_was_not_true_is_named_with_its_values_and_the_reason(project):
     rows = table_rows(page_of(project))
     assert rows["part"][1][2] == "not available body"
     assert rows["part"][1][4] == (
-        "holds in part Rule: Holds if faster than both. Found: 1 of 2 conditions true; not: slow > 2 × fast "
+        "holds in part Rule: Holds if faster than both; in part if than one. Found: 1 of 2 conditions true; not: slow > 2 × fast "
         "(slow = 0.5, fast = 1.235). Why: The machine is slow.")
     assert rows["none"][1][4].endswith(
         "0 of 1 conditions true; not: slow > fast (slow = 0.5, fast = 1.235). Why: The machine is slow.")
