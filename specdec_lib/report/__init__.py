@@ -16,6 +16,7 @@ _HOMES = {
     "check_parameters": "session",
     "record": "recording",
     "recorded": "recording",
+    "Markup": "tables",
     "Table": "tables",
     "TokenView": "tokens",
     "notice": "notices",
