@@ -10,6 +10,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from hypothesis import settings
+
+#: ``make test-random`` draws other cases with each seed; everywhere else a test draws the same ones each time.
+RANDOM = os.environ.get("SPECDEC_TESTS") == "random"
+settings.register_profile("same", derandomize=True, database=None, deadline=None, max_examples=50, print_blob=True)
+settings.register_profile("random", derandomize=False, database=None, deadline=None, max_examples=200, print_blob=True)
+settings.load_profile("random" if RANDOM else "same")
 
 # The models of the tests are tiny: more threads would only wait for each other, above all on a busy machine.
 torch.set_num_threads(1)
@@ -26,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def seed(request) -> int:
+    """Of what a test draws itself: always the same, and that of the campaign in ``make test-random``."""
+    return int(request.config.getoption("--hypothesis-seed") or 0) if RANDOM else 0
 
 
 @pytest.fixture(scope="session")

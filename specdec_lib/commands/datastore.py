@@ -115,6 +115,8 @@ def describe(path: Path) -> str:
         lines.append(f"suffix array        {len(index.suffixes):,} entries, {index.bytes_per_token:.2f} "
                      "bytes a token with the tokens")
     except StoreError as error:
+        if (store.path / datastores.suffix_array.MANIFEST).is_file():
+            raise  # it is there and damaged
         lines.append(f"suffix array        none: {error}")
     try:
         dense = DenseIndex.open(store, device="cpu")
@@ -124,6 +126,8 @@ def describe(path: Path) -> str:
                      f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
                      f"bytes a state, model {(built['model'] or 'unknown')[:12]}")
     except (StoreError, ImportError) as error:
+        if isinstance(error, StoreError) and (store.path / FOLDER).is_dir():
+            raise
         lines.append(f"dense index         none: {error}")
     lines += ["source              "
               f"{', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]

@@ -54,9 +54,12 @@ def build_from_texts(path: str | Path,
     Raises
     ------
     ValueError, StoreBusy, OSError
-        As for :func:`~specdec_lib.datastores.build.build_tokens`.
+        As for :func:`~specdec_lib.datastores.build.build_tokens`; a ValueError also where a text holds half of a
+        surrogate pair, which is no character.
     """
     def encode(batch: list[str]) -> list[list[int]]:
+        for text in batch:
+            _refuse_surrogates(text)
         # A document may be longer than any context: that is no reason for the tokenizer's warning.
         return tokenizer(batch, add_special_tokens=False, return_attention_mask=False,
                          verbose=False)["input_ids"]
@@ -73,3 +76,12 @@ def build_from_texts(path: str | Path,
                         chunk_tokens=chunk_tokens,
                         progress=progress,
                         finish=finish)
+
+
+def _refuse_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text that begins with {text[:30]!r} has half of a surrogate pair as its character "
+                         f"{error.start + 1}, which no tokenizer takes: read the text again as what it is, or replace "
+                         "such halves, text.encode(errors='replace').decode() say") from None

@@ -122,7 +122,7 @@ def _keep_dense(path: Path, partial: Path) -> None:
     if not index.is_dir():
         return
     about, new = files.read_json(index / dense.MANIFEST), files.read_json(partial / MANIFEST)
-    if about is None or about["tokens_sha256"] != new["files"]["tokens.npy"]["sha256"]:
+    if about is None or about.get("tokens_sha256") != new["files"]["tokens.npy"]["sha256"]:
         raise files.StoreError(f"{path} stays as it is, because its dense index is not of the tokens that "
                                f"were built now: remove {index} and run this again, it continues from "
                                f"{partial.name}; or build into another folder")
@@ -180,7 +180,10 @@ class _Writer:
 
     def _resume(self) -> bool:
         known = files.read_json(self.folder / self.PROGRESS)
-        if known is None or known.get("key") != self.key:
+        if known is None or known.get("key") != self.key or not isinstance(known.get("state"), dict):
+            return False
+        if not (known["state"].keys() == self.state.keys() and all(
+                files.is_count(value) for name, value in known["state"].items() if name != "digest")):
             return False
         passed = 0
         for document in itertools.islice(self.remaining, known["state"]["items"]):

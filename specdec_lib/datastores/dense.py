@@ -39,6 +39,10 @@ MANIFEST = "dense.json"
 FOLDER = "dense"
 DEVICES = ("auto", "cpu", "cuda")
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
+_FIELDS = {
+    "rows": files.SIZE, "width": files.SIZE, "dims": files.SIZE, "factory": files.TEXT, "model": files.TEXT_OR_NULL,
+    "tokens_sha256": files.TEXT, "files": files.FILES
+}
 
 
 def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
@@ -237,7 +241,7 @@ class DenseIndex:
         Raises
         ------
         StoreError
-            If there is none, or it is truncated, of another version, tokenizer, model or of other tokens.
+            If there is none, or it is truncated, damaged, of another version, tokenizer, model or of other tokens.
         ValueError
             If the device is unknown or not there.
         ImportError
@@ -255,9 +259,10 @@ class DenseIndex:
         if about is None or about.get("format") != FORMAT:
             raise StoreError(f"{path} has no dense index: build one with 'python -m specdec_lib datastore "
                              "build --dense', or with specdec_lib.datastores.build_dense_index")
-        if about["version"] != VERSION:
-            raise StoreError(f"{path} has version {about['version']} of the format, this library reads "
+        if about.get("version") != VERSION:
+            raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
                              f"version {VERSION}; build the dense index again")
+        files.check_manifest(folder / MANIFEST, about, _FIELDS, _FILES)
         store = _store_of(path, store)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
             raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense "
@@ -266,6 +271,7 @@ class DenseIndex:
             store.check_tokenizer(tokenizer)
         files.check_sizes(folder, about["files"])
         positions = files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
+        files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
         found = cls(folder, store, about, faiss_index.read(
             folder / "index.faiss", about["width"], about["rows"]), positions, "faiss-cpu")
         if model is not None:
@@ -338,7 +344,17 @@ class DenseIndex:
                 return scores, rows
             states = states.float().cpu().numpy()
         states = check_states(states, self.width)
-        return (self._torch or self.index).search(states, k)
+        try:
+            scores, rows = (self._torch or self.index).search(states, k)
+        except RuntimeError as error:
+            raise StoreError(f"FAISS cannot search {self.path / 'index.faiss'} ({str(error).splitlines()[0]}): if it "
+                             "was altered, which 'python -m specdec_lib datastore verify' says, build the dense index "
+                             "again") from None
+        # The rows of an inverted list stand in the file.
+        if rows.size and not -1 <= int(rows.min()) <= int(rows.max()) < len(self):
+            raise StoreError(f"{self.path / 'index.faiss'} holds the row {int(rows.max())}; expected 0 to "
+                             f"{len(self) - 1}: it was altered; build the dense index again")
+        return scores, rows
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The ``k`` stored positions whose keys have the largest inner product with each state's.
@@ -360,6 +376,8 @@ class DenseIndex:
         ------
         ValueError
             If ``k`` is below 1, the width does not fit or a state is not finite.
+        StoreError
+            If the index was altered, so that it cannot be searched or names rows that it does not have.
         """
         scores, rows = self.search_rows(states, k)
         return scores, np.where(rows < 0, -1, self.positions[rows])

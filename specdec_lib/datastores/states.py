@@ -24,6 +24,10 @@ MANIFEST = "states.json"
 COVERS = ("truncate", "windows")
 DTYPES = ("float16", "float32")
 SHARD_BYTES = 1 << 27
+_FIELDS = {
+    "states": files.COUNT, "shards": files.COUNTS, "width": files.SIZE, "dtype": files.TEXT,
+    "model": files.TEXT_OR_NULL, "tokens_sha256": files.TEXT, "files": files.FILES
+}
 #: States handed out at once.
 BLOCK = 16_384
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
@@ -114,9 +118,16 @@ class States:
         if about is None or about.get("format") != FORMAT:
             raise StoreError(f"{path} holds no hidden states; make them with "
                              "specdec_lib.models.embedding.embed_store")
-        if about["version"] != VERSION:
-            raise StoreError(f"{path} has version {about['version']} of the format, this library reads "
+        if about.get("version") != VERSION:
+            raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
                              f"version {VERSION}; embed the store again")
+        files.check_manifest(path / MANIFEST, about, _FIELDS)
+        if about["dtype"] not in DTYPES or about["states"] != sum(about["shards"]):
+            raise StoreError(f"{path / MANIFEST} says {about['states']} states as {about['dtype']!r:.60} in shards of "
+                             f"{sum(about['shards'])}; expected one of {', '.join(DTYPES)} and equal numbers: it was "
+                             "altered; embed the store again")
+        files.check_manifest(path / MANIFEST, about, {}, ("positions.npy", *(
+            _shard(path, number).name for number in range(len(about["shards"])))))
         if store is not None and about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
             raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
         files.check_sizes(path, about["files"])

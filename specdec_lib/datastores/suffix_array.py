@@ -29,6 +29,8 @@ from .tokens import TokenStore
 
 FORMAT, VERSION = "specdec-lib suffix array of reversed tokens", 1
 MANIFEST = "suffix_array.json"
+_FILES = ("suffix_array.npy", "first.npy", "keys.npy")
+_FIELDS = {"entries": files.SIZE, "tokens_sha256": files.TEXT, "files": files.FILES}
 _WRITE_ENTRIES = 1 << 22
 #: Entries from one key to the next.
 STRIDE = 64
@@ -45,9 +47,13 @@ class Match(NamedTuple):
 
 @compiled
 def _shared(tokens, position, context, last, known, limit):
-    """Number of tokens, up to ``limit``, that agree reading backwards; ``known`` of them do."""
+    """Number of tokens, up to ``limit``, that agree reading backwards; ``known`` of them do.
+
+    ``known`` follows from the order of the entries. Where a file was altered there is no such order, so nothing is
+    read before the first token.
+    """
     i = known
-    while i < limit and np.int64(tokens[position - i]) == context[last - i]:
+    while i < limit and i <= position and np.int64(tokens[position - i]) == context[last - i]:
         i += 1
     return i
 
@@ -162,7 +168,7 @@ def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
         middle = (below + above) // 2
         position = suffixes[middle]
         shared = _shared(tokens, position, context, last, min(below_shared, above_shared), limit)
-        if shared < limit and np.int64(tokens[position - shared]) < context[last - shared]:
+        if shared < limit and shared <= position and np.int64(tokens[position - shared]) < context[last - shared]:
             below, below_shared = middle, shared
         else:
             above, above_shared = middle, shared
@@ -210,7 +216,7 @@ class SuffixIndex:
         Raises
         ------
         StoreError
-            If there is none, or it is truncated, of another version or of other tokens.
+            If there is none, or it is truncated, damaged, of another version or of other tokens.
         """
         if not isinstance(store, TokenStore):
             store = TokenStore.open(store)
@@ -219,17 +225,26 @@ class SuffixIndex:
         if about is None or about.get("format") != FORMAT:
             raise StoreError(f"{store.path} has no suffix array: build one with 'python -m specdec_lib "
                              "datastore build', or with specdec_lib.datastores.build_suffix_array")
-        if about["version"] != VERSION:
-            raise StoreError(f"{path} has version {about['version']} of the format, this library reads "
+        if about.get("version") != VERSION:
+            raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
                              f"version {VERSION}; build the suffix array again")
+        files.check_manifest(path, about, _FIELDS, _FILES)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
             raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array "
                              "again")
         files.check_sizes(store.path, about["files"])
-        return cls(
-            store, files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), about["entries"]),
-            files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1),
-            files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-about["entries"] // STRIDE)))
+        entries = about["entries"]
+        suffixes = files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), entries)
+        first = files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1)
+        keys = files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-entries // STRIDE))
+        # The compiled loops read tokens up to an entry's successor and entries from first[t] to first[t + 1], and
+        # check no bounds. The first and the last of the tokens are separators.
+        files.check_range(store.path / "suffix_array.npy", suffixes, 1, len(store.tokens) - 2, "position")
+        files.check_range(store.path / "first.npy", first, 0, entries, "entry")
+        if first[0] != 0 or first[-1] != entries or not (first[1:] >= first[:-1]).all():
+            raise StoreError(f"{store.path / 'first.npy'} does not rise from 0 to the number of entries, {entries}: it "
+                             "was altered; build the suffix array again")
+        return cls(store, suffixes, first, keys)
 
     def __repr__(self) -> str:
         return f"SuffixIndex({len(self.suffixes):,} entries of {self.store!r})"
@@ -290,7 +305,10 @@ class SuffixIndex:
         StoreError
         """
         self.store.verify()
-        files.check_sums(self.store.path, files.read_json(self.store.path / MANIFEST)["files"])
+        path = self.store.path / MANIFEST
+        about = files.read_json(path) or {}
+        files.check_manifest(path, about, _FIELDS, _FILES)
+        files.check_sums(self.store.path, about["files"])
 
 
 @compiled
@@ -428,7 +446,7 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         files.write_array(folder / "first.npy", first, np.dtype(np.int64))
         files.write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
         bar.update()
-    about = {name: files.describe(folder / name) for name in ("suffix_array.npy", "first.npy", "keys.npy")}
+    about = {name: files.describe(folder / name) for name in _FILES}
     files.write_json(folder / MANIFEST, {
         "format": FORMAT, "version": VERSION, "entries": count, "files": about,
         "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"]})

@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "specdec-lib token store", 1
 MANIFEST = "manifest.json"
-#: Largest vocabulary; one id more is the separator.
-LARGEST_VOCABULARY = 2**32 - 1
+#: Largest vocabulary; one id more is the separator. Tokenizers have up to about 2**20 ids, and a suffix array keeps a
+#: number of 8 bytes for each id: a wrong vocabulary must not ask for the memory of one of 2**32.
+LARGEST_VOCABULARY = 2**24
+_FIELDS = {
+    "vocabulary": files.SIZE, "tokens": files.SIZE, "documents": files.SIZE, "skipped_documents": files.COUNT,
+    "dtype": files.TEXT, "tokenizer": files.TEXT_OR_NULL, "sources": files.OBJECTS, "files": files.FILES
+}
 
 
 def token_dtype(vocabulary: int) -> np.dtype:
@@ -33,7 +38,7 @@ def token_dtype(vocabulary: int) -> np.dtype:
     Raises
     ------
     ValueError
-        If ``vocabulary`` is below 1 or needs more than 32 bits.
+        If ``vocabulary`` is below 1 or above :data:`LARGEST_VOCABULARY`.
     """
     if not isinstance(vocabulary, int) or not 1 <= vocabulary <= LARGEST_VOCABULARY:
         raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to "
@@ -87,7 +92,8 @@ class TokenStore:
     def open(cls, path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> TokenStore:
         """Open a finished store.
 
-        Sizes are checked; the contents only by :meth:`verify`, which reads everything.
+        Sizes are checked, that every token is one of the vocabulary and that every document starts after a
+        separator; what else was altered is seen only by :meth:`verify`, which compares checksums.
 
         Parameters
         ----------
@@ -99,7 +105,7 @@ class TokenStore:
         Raises
         ------
         StoreError
-            If there is no store, or it is unfinished, truncated, of another version or of another tokenizer.
+            If there is no store, or it is unfinished, truncated, damaged, of another version or of another tokenizer.
         """
         path = Path(path).expanduser()
         folder = files.present(path)
@@ -109,19 +115,28 @@ class TokenStore:
         if manifest is None or manifest.get("format") != FORMAT:
             raise StoreError(f"{folder / MANIFEST} is no manifest of a token store; name a folder made by "
                              "'python -m specdec_lib datastore build'")
-        if manifest["version"] != VERSION:
-            raise StoreError(f"{path} has version {manifest['version']} of the format, this library reads "
+        if manifest.get("version") != VERSION:
+            raise StoreError(f"{path} has version {manifest.get('version')} of the format, this library reads "
                              f"version {VERSION}; build it again, or use the library it was built with")
-        store_files = manifest["files"]
-        files.check_sizes(folder, store_files)
-        dtype = token_dtype(manifest["vocabulary"])
+        files.check_manifest(folder / MANIFEST, manifest, _FIELDS, ("tokens.npy", "documents.npy"))
+        files.check_sizes(folder, manifest["files"])
+        try:
+            dtype = token_dtype(manifest["vocabulary"])
+        except ValueError as error:
+            raise StoreError(f"{folder / MANIFEST}: {error}; it was altered; build it again") from None
         length = manifest["tokens"] + manifest["documents"] + 1
         tokens = files.open_array(folder / "tokens.npy", dtype, length)
         starts = files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
-        # The kernels walk from separator to separator and check no bounds.
+        # The compiled loops walk from separator to separator and check no bounds.
         if tokens[0] != manifest["vocabulary"] or tokens[-1] != manifest["vocabulary"]:
             raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: it was "
                              "altered; build it again")
+        files.check_range(folder / "tokens.npy", tokens, 0, manifest["vocabulary"], "token")
+        files.check_range(folder / "documents.npy", starts, 1, length, "start")
+        if starts[0] != 1 or starts[-1] != length or not (
+                (starts[1:] > starts[:-1]).all() and (tokens[starts - 1] == manifest["vocabulary"]).all()):
+            raise StoreError(f"{folder / 'documents.npy'} does not say where documents start, each after a separator "
+                             "and before the next: it or tokens.npy was altered; build it again")
         store = cls(folder, manifest, tokens, starts)
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)

@@ -213,7 +213,8 @@ def released_selection(tokens: Sequence[int], parents: Sequence[int], weights: S
     first_seed, second_seed : int
         The two arbitrary orders.
     rows : int, optional
-        Keep only this many of the remaining paths, those that come first in the second order.
+        Keep only this many of the paths that remain at the end, those that come first in the second order: DReSD's
+        code takes the first rows of what REST's returns.
 
     Returns
     -------
@@ -244,15 +245,18 @@ def released_selection(tokens: Sequence[int], parents: Sequence[int], weights: S
     while total > choices:
         total -= len(set(paths[order[first]]))
         first += 1
+    while len(closed := _with_ancestors(order[first:], parents)) > choices:
+        first += 1
     if rows is not None:
         left = set(order[first:])
-        order, first = [node for node in arbitrary if node in left][:rows], 0
-    while True:
-        closed: set[int] = set()
-        for node in order[first:]:
-            while node >= 0 and node not in closed:
-                closed.add(node)
-                node = parents[node]
-        if len(closed) <= choices:
-            return sorted(closed)
-        first += 1
+        closed = _with_ancestors([node for node in arbitrary if node in left][:rows], parents)
+    return sorted(closed)
+
+
+def _with_ancestors(nodes: Sequence[int], parents: Sequence[int]) -> set[int]:
+    closed: set[int] = set()
+    for node in nodes:
+        while node >= 0 and node not in closed:
+            closed.add(node)
+            node = parents[node]
+    return closed

@@ -16,6 +16,7 @@ _HOMES = {
     "check_parameters": "display.session",
     "record": "display.record",
     "recorded": "display.record",
+    "Markup": "display.tables",
     "Table": "display.tables",
     "TokenView": "display.token_views",
     "notice": "display.notices",

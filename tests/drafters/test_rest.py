@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import Sampling, datastores, generate, load_model, record, replay
@@ -118,8 +118,9 @@ def test_drafts_of_large_tries_agree_with_counting():
 
 
 def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: int, first_seed: int,
-                   second_seed: int):
-    """The released selection as papers describe it, step by step over paths."""
+                   second_seed: int, rows: int | None = None):
+    """The released selection as papers describe it, step by step over paths; of it the first rows, as DReSD's code
+    takes them."""
     heap: list[tuple] = []
     for node in np.random.default_rng(first_seed).permutation(len(paths)).tolist():
         # A heap of the lightest; of equals, the path that comes last is on top.
@@ -142,13 +143,21 @@ def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: in
     while True:
         closed = {paths[node][:n] for node in left for n in range(1, len(paths[node]) + 1)}
         if len(closed) <= choices:
-            return closed
-        left = left[1:]  # the released code ends with an error here
+            break
+        left = left[1:]  # the released code ends with an error here, before it returns any row
+    returned = [paths[node] for node in verified if node in left][:rows]
+    return {path[:n] for path in returned for n in range(1, len(path) + 1)}
 
 
-@given(questions(), st.integers(0, 5))
+#: A path of repeated tokens costs 2 and is up to 6 long: what remains after the cut is too large for 9 choices.
+REPEATS = (300, [[255, 0], [255, 256, 256, 299, 256, 256, 256, 255, 299, 256, 256], [0, 0]], [255],
+            {"max_ngram": 1, "length": 6, "choices": 9, "max_matches": 3})
+
+
+@given(questions(), st.none() | st.integers(1, 12), st.integers(0, 5))
+@example(REPEATS, 2, 5)
 @settings(max_examples=150, deadline=None)
-def test_the_released_selection_is_that_of_a_plain_reading(question, seed):
+def test_the_released_selection_is_that_of_a_plain_reading(question, rows, seed):
     _, documents, context, sizes = question
     paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
     trie = full_trie(paths)
@@ -158,14 +167,15 @@ def test_the_released_selection_is_that_of_a_plain_reading(question, seed):
     index = {path: i for i, path in enumerate(nodes)} | {(): -1}
     tokens, parents = [path[-1] for path in nodes], [index[path[:-1]] for path in nodes]
     kept = released_selection(tokens, parents, [trie[path] for path in nodes], sizes["choices"], seed,
-                              seed + 1)
+                              seed + 1, rows)
     assert {nodes[node]
             for node in kept} == plain_released(nodes, [trie[p] for p in nodes], sizes["choices"], seed,
-                                                seed + 1)
+                                                seed + 1, rows)
     assert kept == sorted(kept) and len(kept) <= sizes["choices"]
 
 
 @given(questions(), st.integers(1, 12), st.integers(0, 5))
+@example(REPEATS, 2, 5)
 @settings(max_examples=100, deadline=None)
 def test_arbitrary_rows_are_paths_that_the_released_rule_keeps(question, rows, seed):
     vocabulary, documents, context, sizes = question

@@ -37,13 +37,13 @@ def test_prompts_do_not_depend_on_the_builtins_of_the_interpreter(monkeypatch):
     for name in ("display", "get_ipython", "value", "name"):
         monkeypatch.setattr(builtins, name, print, raising=False)
     monkeypatch.delattr(builtins, "exit", raising=False)
-    spec = importlib.util.spec_from_file_location("specdec_lib.evaluation._elsewhere", mechanical.__file__)
+    spec = importlib.util.spec_from_file_location("specdec_lib.experiments._elsewhere", made_tasks.__file__)
     elsewhere = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(elsewhere)
     for task in ("rename", "two-turn", "replace-word"):
-        assert elsewhere.prompts(task, 20) == mechanical.prompts(task, 20)
+        assert elsewhere.prompts(task, 20) == made_tasks.prompts(task, 20)
     snippet = corpus.Snippet("module", "display exit value print sorted self for ExceptionGroup __name__")
-    assert elsewhere.name_pool([snippet]) == mechanical.name_pool([snippet]) == ["display", "exit", "value"]
+    assert elsewhere.name_pool([snippet]) == made_tasks.name_pool([snippet]) == ["display", "exit", "value"]
 
 
 @pytest.mark.parametrize("task", CHAT)

@@ -20,6 +20,16 @@ MISSING = "–"
 Format = str | Callable[[Any], str]
 
 
+class Markup(str):
+    """Text of a cell that is MyST on purpose, a formula or a role; as a format, of a whole column of such texts."""
+
+
+# What Markdown, MyST and its extensions give a meaning inside a line; a full stop only where it could be that of an
+# address, which would become a link.
+_ACTIVE = re.compile(r"[\\`*_{}\[\]<>&$#~^@!:]|\.(?=[A-Za-z])")
+_LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
 def format_cell(value: Any, spec: Format | None = None) -> str:
     """Return the text of one cell; a missing value is a dash whatever the format.
 
@@ -54,9 +64,11 @@ class Table:
     caption : str
         One sentence; MyST is allowed in it.
     columns : mapping of str to str, optional
-        Headings by column, in the order wanted; columns that are not named are left out. All without it.
+        Headings by column, in the order wanted; columns that are not named are left out. All without it. MyST is
+        allowed in headings.
     formats : mapping of str to format, optional
-        See :func:`format_cell`.
+        See :func:`format_cell`. Cells are shown as they are, whatever is in them; :class:`Markup` as the format
+        makes MyST of those of a column.
 
     Raises
     ------
@@ -83,7 +95,11 @@ class Table:
                     f"table {name!r} has no column {column!r}: {', '.join(map(str, frame.columns))}"
                 )
         self.name, self.caption = name, caption
-        self.headings = dict(columns) if columns else {column: str(column) for column in frame.columns}
+        self.headings = (
+            {column: Markup(heading) for column, heading in columns.items()}
+            if columns
+            else {column: str(column) for column in frame.columns}
+        )
         self.frame = frame[list(self.headings)]
         self.formats = dict(formats or {})
 
@@ -131,7 +147,8 @@ class Table:
         """
 
         def line(texts: list[str]) -> str:
-            return "| " + " | ".join(markdown_cell(text) for text in texts) + " |"
+            cells = (markdown_cell(text) if isinstance(text, Markup) else literal_cell(text) for text in texts)
+            return "| " + " | ".join(cells) + " |"
 
         rule = "|" + "|".join("--:" if self._numeric(column) else ":--" for column in self.headings) + "|"
         lines = [line(list(self.headings.values())), rule, *map(line, self._rows())]
@@ -156,5 +173,10 @@ class Table:
 
 
 def markdown_cell(text: str) -> str:
-    """Return the text of a cell without what would end the cell or the line; a role or a formula stays."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Return MyST for a cell without what would end the cell or the line; a role or a formula stays."""
+    return _LINE_ENDS.sub(" ", text).replace("|", "\\|")
+
+
+def literal_cell(text: str) -> str:
+    """Return MyST that shows a text as it is: no HTML, role, link, formula or emphasis of its comes to life."""
+    return markdown_cell(_ACTIVE.sub(r"\\\g<0>", text))

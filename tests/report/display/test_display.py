@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from specdec_lib import paths
 from specdec_lib.report.display import run_context, figures, notices, provenance
-from specdec_lib.report.display.tables import MISSING, Table, format_cell
+from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.display.token_views import Token, TokenView
 
 FRAME = pd.DataFrame({"task": ["a|b", "<i>"], "rate": [0.123456, np.nan], "n": [12345, 2]})
@@ -56,7 +57,48 @@ def test_a_table_is_a_numbered_myst_table_with_numbers_to_the_right():
     lines = Table(FRAME, "tab-x", "A caption.", formats={"rate": ".2f"}).to_myst().splitlines()
     assert lines[:2] == [":::{table} A caption.", ":name: tab-x"]
     assert "| task | rate | n |" in lines and "|:--|--:|--:|" in lines
-    assert r"| a\|b | 0.12 | 12,345 |" in lines and f"| <i> | {MISSING} | 2 |" in lines
+    assert r"| a\|b | 0.12 | 12,345 |" in lines and rf"| \<i\> | {MISSING} | 2 |" in lines
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<!-- a", "&lt;b&gt; &amp; &#60;", "[a](javascript:alert(1))",
+    "![a](http://example.com/a.png)", "<http://example.com>", "https://example.com/a?b=1", "www.example.com", "a@example.com",
+    "{raw}`<b>`", "{download}`a <../../x>`", "{ref}`x`", "{{ version }}", "$x^2$", "$$x$$", "\\(x\\)", "`code`", "**bold** _a_ ~~b~~",
+    "[^1]", "[a]{.class}", "# heading", "- item", "a|b", "a \\| b", "back\\", "\\<i>", "::: ends", "two\nlines", "a\u2028:::\u2028b",
+    "a\x85|b|", "0.12", "12,345", "v1.5 of i.e. this", "!", "a: b", "–",
+]
+
+
+def rendered(text: str):
+    """Tokens of the book's own Markdown parser with its extensions."""
+    import yaml
+    from markdown_it.renderer import RendererHTML
+    from myst_parser.config.main import MdParserConfig
+    from myst_parser.parsers.mdit import create_md_parser
+
+    extensions = yaml.safe_load((paths.root() / "_config.yml").read_text())["parse"]["myst_enable_extensions"]
+    parser = create_md_parser(MdParserConfig(enable_extensions=set(extensions)), RendererHTML)
+    return parser.parse(text, {})
+
+
+def test_a_cell_shows_its_text_and_nothing_in_it_comes_to_life():
+    frame = pd.DataFrame({"text": HOSTILE, "n": range(len(HOSTILE))})
+    myst = Table(frame, "tab-x", "c", columns={"text": "T", "n": "N"}).to_myst()
+    (fence,) = rendered(myst)
+    assert fence.type == "colon_fence" and len(fence.content.splitlines()) == 5 + len(HOSTILE)
+    cells = [token for token in rendered("\n".join(fence.content.splitlines()[3:])) if token.type == "inline"][2:]
+    assert {child.type for cell in cells for child in cell.children} <= {"text", "text_special"}
+    shown = ["".join(child.content for child in cell.children) for cell in cells[::2]]
+    assert shown == [re.sub(r"[\n\u2028\x85]", " ", text) for text in HOSTILE]
+    assert [cell.content for cell in cells[1::2]] == [str(i) for i in range(len(HOSTILE))]
+
+
+def test_a_column_of_markup_and_named_headings_stay_what_they_are_and_names_of_columns_are_shown():
+    frame = pd.DataFrame({"rule": ["best $K$ | {ref}`x`"], "a_b": [1]})
+    table = Table(frame, "tab-x", "c", columns={"rule": r"$\alpha$", "a_b": "N"}, formats={"rule": Markup})
+    assert r"| $\alpha$ | N |" in table.to_myst() and r"| best $K$ \| {ref}`x` | 1 |" in table.to_myst()
+    assert "best $K$ | {ref}`x`" in table.to_html()
+    assert r"| rule | a\_b |" in Table(frame, "tab-x", "c").to_myst()
 
 
 def test_columns_choose_order_and_headings():
