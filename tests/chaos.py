@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.contract import Capture, Context
+from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.kinds import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import (
@@ -29,7 +29,7 @@ from tests.datastores.stores import build, dense, scratch
 from tests.families import Library
 
 
-class Chaos:
+class Chaos(Drafter):
     """Random trees with some of the true continuation in them, at random places.
 
     Acceptance is then deep, the trees are bushy and the accepted path lies scattered over the block, so that
@@ -93,29 +93,19 @@ def _shuffled(prefixes: set[tuple[int, ...]], rng: random.Random) -> DraftTree:
     return DraftTree(tokens, parents)
 
 
-class Perfect:
+class Perfect(Drafter):
     """The true continuation as a chain: everything is accepted."""
-
-    capture = Capture()
 
     def __init__(self, text: Sequence[int], num_tokens: int = 7):
         self.text, self.num_tokens = list(text), num_tokens
-
-    def start(self, context: Context) -> None:
-        pass
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         done = len(context.tokens)
         return DraftTree.chain(self.text[done : done + min(limit, self.num_tokens)])
 
 
-class Silent:
+class Silent(Drafter):
     """Proposes nothing."""
-
-    capture = Capture()
-
-    def start(self, context: Context) -> None:
-        pass
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         return EMPTY

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ..decoding.contract import Capture, Context
+from ..decoding.contract import Capture, Context, WrappedDrafter
 from ..decoding.generate import check_model
 from ..decoding.loop import Limits
 from ..decoding.replay import Trace, replay
@@ -25,7 +25,7 @@ from ..decoding.tree import DraftTree
 from .alignment import Alignment
 
 
-class Sourced:
+class Sourced(WrappedDrafter):
     """A drafter that copies, with a note of where each of its drafts came from.
 
     Parameters
@@ -48,15 +48,15 @@ class Sourced:
     def __init__(self, drafter: Any):
         if not hasattr(drafter, "source"):
             raise ValueError(f"{drafter!r} does not say where its drafts come from; expected PLD or PLD+")
-        self.drafter, self.capture = drafter, drafter.capture
+        super().__init__(drafter)
         self.sources: list[int | None] = []
 
     def start(self, context: Context) -> None:
         self.sources = []
-        self.drafter.start(context)
+        super().start(context)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        tree = self.drafter.propose(context, limit)
+        tree = super().propose(context, limit)
         self.sources.append(self.drafter.source)
         return tree
 

@@ -17,7 +17,7 @@ from ..datastores.dense import DenseIndex
 from ..datastores.faiss_index import load_faiss, one_thread
 from ..datastores.tokens import tokenizer_vocabulary
 from ..decoding import compat
-from ..decoding.contract import LAST, Context
+from ..decoding.contract import LAST, Context, WrappedDrafter
 from ..decoding.loop import Limits
 from ..decoding.replay import Trace
 from ..decoding.sampling import Sampling, distribution
@@ -30,17 +30,15 @@ from .prompt import Prompt
 from .suite import Recording, replay_all
 
 
-class _Counting:
+class _Counting(WrappedDrafter):
     """REST that counts the lengths of its matches."""
 
     def __init__(self, drafter: Rest):
-        self.drafter, self.capture, self.lengths = drafter, drafter.capture, Counter()
-
-    def start(self, context: Context) -> None:
-        self.drafter.start(context)
+        super().__init__(drafter)
+        self.lengths: Counter[int] = Counter()
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        tree = self.drafter.propose(context, limit)
+        tree = super().propose(context, limit)
         self.lengths[self.drafter.last.length] += 1
         return tree
 

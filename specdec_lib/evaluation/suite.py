@@ -233,20 +233,22 @@ def replay_all(recordings: Sequence[Recording], drafter: Drafter | None) -> list
     return [replay(recording.trace, drafter) for recording in recordings]
 
 
-class _Remembering:
+class _Remembering(Drafter):
     """A greedy draft model that drafts once from each position and is asked for a prefix later.
 
     A greedy draft of K tokens is the beginning of any longer one from the same position.
     """
 
-    capture = Capture()
-    samples = True
+    replays = "greedy"
 
     def __init__(self, drafter: DraftModel, memory: dict[int, list[int]]):
         self.drafter, self.memory, self._started = drafter, memory, False
 
     def start(self, context: Context) -> None:
         self._started = False
+
+    def finish(self) -> None:
+        self.drafter.finish()
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         position, wanted = len(context.tokens), min(self.drafter.num_tokens, limit)

@@ -22,7 +22,7 @@ from transformers.generation.candidate_generator import CandidateGenerator, Prom
 from tqdm.auto import tqdm
 
 from specdec_lib import generate, load_model, paths
-from specdec_lib.decoding.contract import Capture, Context
+from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.steps import PARTS
 from specdec_lib.decoding.target import Target
@@ -106,13 +106,8 @@ def end_to_end(per_task: int, repeats: int, max_new_tokens: int) -> list[dict]:
     return rows
 
 
-class _SameDraft:
+class _SameDraft(Drafter):
     """Proposes the same five tokens at each step: work for the loop, none for a drafter."""
-
-    capture = Capture()
-
-    def start(self, context: Context) -> None:
-        pass
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         return DraftTree.chain(_DRAFT[:limit])

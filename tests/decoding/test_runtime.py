@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from specdec_lib import Capture, Runtime, Sampling, generate, record
+from specdec_lib import Capture, Drafter, Runtime, Sampling, generate, record
 from specdec_lib.decoding.attention import grouped_attention
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
@@ -91,9 +91,7 @@ def test_a_draft_is_padded_to_the_next_width_and_a_wider_one_is_verified_eagerly
         runtime = Runtime(llama, capacity=30, widths=(1, 2, 4, 8))
         text = (ids + plain.tokens)[:]
 
-        class Once:
-            capture = Capture()
-
+        class Once(Drafter):
             def start(self, context):
                 self.done = False
 
