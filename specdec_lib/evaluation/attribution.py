@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from ..decoding.contract import Capture, Context, WrappedDrafter
 from ..decoding.generate import check_model
 from ..decoding.loop import Limits
+from ..decoding.outputs import QueuedTopK, joined
 from ..decoding.replay import Trace, replay
 from ..decoding.sampling import Sampling
 from ..decoding.steps import Generation
@@ -99,7 +100,7 @@ def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int],
     prompt, answer : sequence of int
         Token ids.
     capture : Capture
-        Hidden states only: attention rows are kept of the last position alone.
+        No attention rows: they are kept of the last position alone.
 
     Raises
     ------
@@ -118,9 +119,15 @@ def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int],
             f"prompt and answer have {len(text)} tokens and the model's context is {limit}; shorten them"
         )
     check_model(model)
+    outputs = None
     with Target(model, len(text), capture) as target:
-        target.extend(text[:-1])
-        states = {layer: target.hidden(layer).cpu().clone() for layer in capture.layers}
+        if capture.topk:
+            parts: list[QueuedTopK] = []
+            target.extend(text, lambda logits: parts.append(QueuedTopK(logits, capture.topk)))
+            outputs = joined(parts)
+        else:
+            target.extend(text[:-1])
+        states = {layer: target.hidden(layer)[: len(text) - 1].cpu().clone() for layer in capture.layers}
     return Trace(
         list(prompt),
         list(answer),
@@ -129,6 +136,7 @@ def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int],
         Limits(len(answer), frozenset(), limit),
         "length",
         states,
+        outputs=outputs,
     )
 
 
@@ -233,6 +241,7 @@ def score(
     for truth in truths:
         trace = forced(model, truth.prompt, truth.answer, capture)
         for name, drafter in watched.items():
+            drafter.reset()  # cold: an answer is not attributed by what another one taught
             run = replay(trace, drafter)
             for span in least:
                 total[name, span] += count(truth, attributed(run, drafter.sources, span))

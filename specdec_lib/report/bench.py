@@ -91,6 +91,8 @@ def end_to_end(per_task: int, repeats: int, max_new_tokens: int) -> list[dict]:
         for repeat in tqdm(range(repeats + 1), desc=f"{name}: repeats", leave=False):
             for ids in _prompts(tokenizer, per_task):
                 tensor = torch.tensor([ids], device=model.device)
+                if drafter is not None:
+                    drafter.reset()  # cold, also in later repeats
                 spent, run = _seconds(lambda: generate(model, ids, drafter, max_new_tokens=max_new_tokens))
                 theirs, out = _seconds(lambda: model.generate(
                     tensor, attention_mask=torch.ones_like(tensor), do_sample=False, max_new_tokens=max_new_tokens,
