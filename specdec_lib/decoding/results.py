@@ -26,7 +26,7 @@ class Step:
     draft_seconds, verify_seconds, commit_seconds, host_seconds : float
         Time to propose; for the target's pass; to move the cache; for what the host does in between, which is
         acceptance and emission. The device's own times where it keeps them. Of a replay, ``draft_seconds`` alone means
-        something.
+        something. ``draft_seconds`` includes what the drafter does with the pass's outcome.
     """
 
     tree: DraftTree
@@ -41,6 +41,11 @@ class Step:
     def drafted(self) -> int:
         """Draft tokens verified (nodes of the tree)."""
         return len(self.tree)
+
+    @property
+    def width(self) -> int:
+        """Tokens of the target's pass: the last emitted one, the draft's nodes and its passengers."""
+        return self.tree.width
 
     @property
     def accepted(self) -> int:
@@ -61,6 +66,9 @@ class Generation:
     prompt_length : int
     prefill_seconds : float
         The prompt's forward and the first token, and what the drafter does with the prompt.
+    state : {"cold", "warm"}, optional
+        What the drafter knew of other prompts, where a harness saw to it: nothing, or what it learned from those before in
+        order. None where nobody did.
     """
 
     tokens: list[int]
@@ -68,6 +76,7 @@ class Generation:
     finish_reason: str
     prompt_length: int
     prefill_seconds: float
+    state: str | None = None
 
     @cached_property
     def stats(self) -> dict[str, float]:

@@ -115,7 +115,7 @@ def seconds_by_width(runs: Runs) -> dict[int, float]:
     found: dict[int, list[float]] = {}
     for run in runs:
         for step in run.steps:
-            found.setdefault(step.drafted + 1, []).append(step.verify_seconds)
+            found.setdefault(step.width, []).append(step.verify_seconds)
     return {width: median(found[width]) for width in sorted(found)}
 
 
@@ -259,6 +259,7 @@ def drafting(
 @torch.inference_mode()
 def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) -> list[float]:
     """Milliseconds of a proposal after each of the coming tokens."""
+    drafter.reset()  # cold: nothing is left of other lengths
     drafter.start(context)
     drafter.propose(context, 1_000)  # the index of the prompt, made once
     spent = []

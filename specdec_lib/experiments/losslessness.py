@@ -290,6 +290,7 @@ def compare_all(
             for method, (drafter, exact) in drafters.items():
                 if not (exact or sampling.greedy):
                     continue
+                drafter.reset()  # each output is that of a cold drafter
                 run = generate(target, ids, drafter, sampling, max_new_tokens)
                 mismatch = judge(ids, expected, run.tokens, sampling, name, method)
                 how = "greedy" if sampling.greedy else "sampled"

@@ -9,7 +9,7 @@ for each; drafters are then replayed on the recordings, or run for real and comp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +32,8 @@ from specdec_lib.experiments.metrics import ends_in_loop, greedy_agreement, pool
 from specdec_lib.experiments.prompt import Prompt
 
 Runs = Sequence[Generation]
+#: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
+STATES = ("cold", "warm")
 
 
 #: Parameters below which a model's steps on the CPU are too short for more than one thread.
@@ -204,14 +206,59 @@ def record_prompts(
     ]
 
 
+def in_state(
+    recordings: Sequence[Recording],
+    drafter: Drafter | None,
+    state: str,
+    run: Callable[[Recording], Generation],
+) -> list[Generation]:
+    """Run recordings in order with a drafter that starts each, or the first, knowing nothing.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+    drafter : Drafter, optional
+        The one that ``run`` decodes with.
+    state : {"cold", "warm"}
+        ``"cold"`` resets the drafter before each recording, ``"warm"`` before the first alone.
+    run : callable
+
+    Returns
+    -------
+    list of Generation
+        Each says its ``state``.
+
+    Raises
+    ------
+    ValueError
+        If the state is neither.
+    """
+    _check_state(state)
+    runs = []
+    for i, recording in enumerate(recordings):
+        if drafter is not None and (state == "cold" or i == 0):
+            drafter.reset()
+        runs.append(replace(run(recording), state=state))
+    return runs
+
+
+def _check_state(state: str) -> None:
+    if state not in STATES:
+        raise ValueError(f"state is {state!r}; expected one of {', '.join(STATES)}")
+
+
 def run_again(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
     drafter: Drafter | None,
     runtime: Runtime | None = None,
+    state: str = "cold",
 ) -> list[Generation]:
-    """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling."""
-    return [_run(model, recording.trace, drafter, runtime) for recording in recordings]
+    """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling.
+
+    ``state`` is as for :func:`in_state`.
+    """
+    return in_state(recordings, drafter, state, lambda recording: _run(model, recording.trace, drafter, runtime))
 
 
 def _run(
@@ -228,25 +275,32 @@ def _run(
     )
 
 
-def replay_all(recordings: Sequence[Recording], drafter: Drafter | None) -> list[Generation]:
-    """What decoding each recorded prompt with ``drafter`` would have done (:func:`specdec_lib.replay`)."""
-    return [replay(recording.trace, drafter) for recording in recordings]
+def replay_all(
+    recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold"
+) -> list[Generation]:
+    """What decoding each recorded prompt with ``drafter`` would have done (:func:`specdec_lib.replay`).
+
+    ``state`` is as for :func:`in_state`.
+    """
+    return in_state(recordings, drafter, state, lambda recording: replay(recording.trace, drafter))
 
 
-class _Remembering:
+class _Remembering(Drafter):
     """A greedy draft model that drafts once from each position and is asked for a prefix later.
 
     A greedy draft of K tokens is the beginning of any longer one from the same position.
     """
 
-    capture = Capture()
-    samples = True
+    replays = "greedy"
 
     def __init__(self, drafter: DraftModel, memory: dict[int, list[int]]):
         self.drafter, self.memory, self._started = drafter, memory, False
 
     def start(self, context: Context) -> None:
         self._started = False
+
+    def finish(self) -> None:
+        self.drafter.finish()
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         position, wanted = len(context.tokens), min(self.drafter.num_tokens, limit)
@@ -293,8 +347,11 @@ def time_methods(
     drafters: Mapping[str, Drafter | None],
     repeats: int,
     runtime: Runtime | None = None,
+    state: str = "cold",
 ) -> dict[str, list[list[Generation]]]:
     """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
+
+    No drafter sees what it learned in an earlier repeat.
 
     Parameters
     ----------
@@ -306,12 +363,23 @@ def time_methods(
     repeats : int
     runtime : Runtime, optional
         How the model's passes are run.
+    state : {"cold", "warm"}
+        Drafters are reset before each prompt, or before the first of each repeat alone.
 
     Returns
     -------
     dict
-        By method: for each repeat one Generation a recording.
+        By method: for each repeat one Generation a recording, which says its ``state``.
+
+    Raises
+    ------
+    ValueError
+        If the state is neither, or two methods share one drafter that is to stay warm.
     """
+    _check_state(state)
+    made = [id(drafter) for drafter in drafters.values() if drafter is not None]
+    if state == "warm" and len(set(made)) < len(made):
+        raise ValueError("two methods share one drafter, which would learn from both; make one for each")
     runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
     for drafter in drafters.values():
         _run(model, recordings[0].trace, drafter, runtime)
@@ -320,7 +388,10 @@ def time_methods(
         for i, recording in enumerate(recordings):
             first = (i + repeat) % len(names)
             for name in names[first:] + names[:first]:
-                runs[name][repeat].append(_run(model, recording.trace, drafters[name], runtime))
+                drafter = drafters[name]
+                if drafter is not None and (state == "cold" or i == 0):
+                    drafter.reset()
+                runs[name][repeat].append(replace(_run(model, recording.trace, drafter, runtime), state=state))
     return runs
 
 

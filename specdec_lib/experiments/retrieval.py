@@ -17,7 +17,7 @@ from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.faiss_index import load_faiss, one_thread
 from specdec_lib.datastores.tokens import tokenizer_vocabulary
 from specdec_lib.experiments import released_rules
-from specdec_lib.decoding.contract import LAST, Context
+from specdec_lib.decoding.contract import LAST, Context, WrappedDrafter
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling, distribution
@@ -30,17 +30,15 @@ from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 
 
-class _Counting:
+class _Counting(WrappedDrafter):
     """REST that counts the lengths of its matches."""
 
     def __init__(self, drafter: Rest):
-        self.drafter, self.capture, self.lengths = drafter, drafter.capture, Counter()
-
-    def start(self, context: Context) -> None:
-        self.drafter.start(context)
+        super().__init__(drafter)
+        self.lengths: Counter[int] = Counter()
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        tree = self.drafter.propose(context, limit)
+        tree = super().propose(context, limit)
         self.lengths[self.drafter.last.length] += 1
         return tree
 

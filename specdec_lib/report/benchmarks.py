@@ -22,7 +22,7 @@ from transformers.generation.candidate_generator import CandidateGenerator, Prom
 from tqdm.auto import tqdm
 
 from specdec_lib import generate, load_model, paths
-from specdec_lib.decoding.contract import Capture, Context
+from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.target import Target
@@ -92,6 +92,8 @@ def end_to_end(per_task: int, repeats: int, max_new_tokens: int) -> list[dict]:
         for repeat in tqdm(range(repeats + 1), desc=f"{name}: repeats", leave=False):
             for ids in _prompts(tokenizer, per_task):
                 tensor = torch.tensor([ids], device=model.device)
+                if drafter is not None:
+                    drafter.reset()  # cold, also in later repeats
                 spent, run = _seconds(lambda: generate(model, ids, drafter, max_new_tokens=max_new_tokens))
                 theirs, out = _seconds(lambda: model.generate(
                     tensor, attention_mask=torch.ones_like(tensor), do_sample=False, max_new_tokens=max_new_tokens,
@@ -107,13 +109,8 @@ def end_to_end(per_task: int, repeats: int, max_new_tokens: int) -> list[dict]:
     return rows
 
 
-class _SameDraft:
+class _SameDraft(Drafter):
     """Proposes the same five tokens at each step: work for the loop, none for a drafter."""
-
-    capture = Capture()
-
-    def start(self, context: Context) -> None:
-        pass
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         return DraftTree.chain(_DRAFT[:limit])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from specdec_lib import Capture, paths, record
+from specdec_lib import Capture, Drafter, paths, record
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
@@ -124,10 +124,8 @@ def test_the_best_layer_has_the_largest_rate_and_is_the_lowest_of_those(library)
     assert found == rates.index(max(rates))
 
 
-class Fixed:
+class Fixed(Drafter):
     """Copies from places named by position."""
-
-    capture = Capture()
 
     def __init__(self, places, length):
         self.places, self.length, self.source = places, length, None

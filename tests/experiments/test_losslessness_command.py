@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate
-from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import choose
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.experiments import losslessness
@@ -143,13 +143,8 @@ def test_a_nucleus_that_ends_at_its_limit_is_explained():
     assert math.isinf(explain(p.log(), rounded, clear, 0, (0, 3))[0])
 
 
-class Liar:
+class Liar(Drafter):
     """Proposes nothing, but the wrong token is slipped into the text it is shown."""
-
-    capture = Capture()
-
-    def start(self, context):
-        pass
 
     def propose(self, context, limit):
         if len(context.tokens) == context.prompt_length + 3:

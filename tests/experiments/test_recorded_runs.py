@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_lib import Capture, DraftTree, Generation, Sampling, generate, replay
+from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, replay
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.experiments import comparison, draft_costs, metrics, recorded_runs
 from specdec_lib.experiments.prompt import Prompt
@@ -231,10 +231,8 @@ def test_the_oracle_is_the_fewest_calls_of_a_drafter_that_knows_the_output(draft
     assert hindsight.beaten(shortened) == sum(calls > 0 for calls in hindsight.calls) > 0
 
 
-class _Clairvoyant:
+class _Clairvoyant(Drafter):
     """Drafts as far as the draft model's first choices are the target's tokens."""
-
-    capture = Capture()
 
     def __init__(self, agreed, tokens):
         self.agreed, self.tokens = agreed, tokens

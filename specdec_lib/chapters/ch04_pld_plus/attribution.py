@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.contract import Capture, Context
+from specdec_lib.decoding.contract import Capture, Context, WrappedDrafter
 from specdec_lib.decoding.generate import check_model
 from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.outputs import QueuedTopK, joined
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.results import Generation
@@ -25,7 +26,7 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
 
 
-class Sourced:
+class Sourced(WrappedDrafter):
     """A drafter that copies, with a note of where each of its drafts came from.
 
     Parameters
@@ -48,15 +49,15 @@ class Sourced:
     def __init__(self, drafter: Any):
         if not hasattr(drafter, "source"):
             raise ValueError(f"{drafter!r} does not say where its drafts come from; expected PLD or PLD+")
-        self.drafter, self.capture = drafter, drafter.capture
+        super().__init__(drafter)
         self.sources: list[int | None] = []
 
     def start(self, context: Context) -> None:
         self.sources = []
-        self.drafter.start(context)
+        super().start(context)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        tree = self.drafter.propose(context, limit)
+        tree = super().propose(context, limit)
         self.sources.append(self.drafter.source)
         return tree
 
@@ -99,7 +100,7 @@ def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int],
     prompt, answer : sequence of int
         Token ids.
     capture : Capture
-        Hidden states only: attention rows are kept of the last position alone.
+        No attention rows: they are kept of the last position alone.
 
     Raises
     ------
@@ -118,9 +119,15 @@ def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int],
             f"prompt and answer have {len(text)} tokens and the model's context is {limit}; shorten them"
         )
     check_model(model)
+    outputs = None
     with Target(model, len(text), capture) as target:
-        target.extend(text[:-1])
-        states = {layer: target.hidden(layer).cpu().clone() for layer in capture.layers}
+        if capture.topk:
+            parts: list[QueuedTopK] = []
+            target.extend(text, lambda logits: parts.append(QueuedTopK(logits, capture.topk)))
+            outputs = joined(parts)
+        else:
+            target.extend(text[:-1])
+        states = {layer: target.hidden(layer)[: len(text) - 1].cpu().clone() for layer in capture.layers}
     return Trace(
         list(prompt),
         list(answer),
@@ -129,6 +136,7 @@ def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int],
         Limits(len(answer), frozenset(), limit),
         "length",
         states,
+        outputs=outputs,
     )
 
 
@@ -233,6 +241,7 @@ def score(
     for truth in truths:
         trace = forced(model, truth.prompt, truth.answer, capture)
         for name, drafter in watched.items():
+            drafter.reset()  # cold: an answer is not attributed by what another one taught
             run = replay(trace, drafter)
             for span in least:
                 total[name, span] += count(truth, attributed(run, drafter.sources, span))

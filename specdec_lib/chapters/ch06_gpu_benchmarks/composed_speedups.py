@@ -60,7 +60,7 @@ def composed(
         As for :func:`step_seconds`.
     """
     return sum(
-        step_seconds(times, step.drafted + 1, padded) + draft_step + draft_token * step.drafted
+        step_seconds(times, step.width, padded) + draft_step + draft_token * step.drafted
         for run in runs
         for step in run.steps
     )

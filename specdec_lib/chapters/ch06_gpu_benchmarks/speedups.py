@@ -47,6 +47,7 @@ def measure(
     methods: Sequence[str] = METHODS,
     runtime: Runtime | None = None,
     draft_runtime: Runtime | None = None,
+    state: str = "cold",
 ) -> tuple[list[Recording], dict[str, list[list]]]:
     """Decode prompts with every method, ``repeats`` times in turns.
 
@@ -61,6 +62,8 @@ def measure(
         Plain decoding among them.
     runtime, draft_runtime : Runtime, optional
         Of target and draft.
+    state : {"cold", "warm"}
+        What drafters know of other prompts (:func:`specdec_lib.experiments.recorded_runs.time_methods`).
 
     Returns
     -------
@@ -73,7 +76,7 @@ def measure(
         pair.target, pair.tokenizer, prompts, sampling, max_new_tokens, runtime=runtime
     )
     drafters = pair.drafters(methods, runtime=draft_runtime)
-    return recordings, time_methods(pair.target, recordings, drafters, repeats, runtime)
+    return recordings, time_methods(pair.target, recordings, drafters, repeats, runtime, state)
 
 
 def table(recordings: Sequence[Recording], timed: Timed, tasks: Sequence[str]) -> list[dict[str, Any]]:
@@ -273,7 +276,8 @@ def peers(
 ) -> list[dict[str, Any]]:
     """Transformers' own methods beside ours on the same model and prompts, greedy, in turns.
 
-    The whole call is timed on both sides. Transformers runs eager passes over its growing cache.
+    The whole call is timed on both sides. Transformers runs eager passes over its growing cache. Our drafters start each
+    prompt cold.
 
     Parameters
     ----------
