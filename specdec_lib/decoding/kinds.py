@@ -1,11 +1,16 @@
 """Which models can be decoded by tree verification, as far as their configuration tells."""
 from __future__ import annotations
 
+import weakref
+
 from transformers import PreTrainedModel
 
 from . import attention
 
-_SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
+FULL, SLIDING = "full_attention", "sliding_attention"
+_SERVED_LAYER_TYPES = {FULL, SLIDING}
+#: Models whose attention did not follow masks with a window when it was tried: served within the window alone.
+WITHIN_WINDOW: weakref.WeakSet[PreTrainedModel] = weakref.WeakSet()
 
 
 class UnsupportedModel(ValueError):
@@ -27,17 +32,37 @@ def context_limit(model: PreTrainedModel) -> int | None:
     return getattr(decoder_config(model), "max_position_embeddings", None)
 
 
-def exact_length(model: PreTrainedModel) -> int | None:
-    """Longest sequence within which every token attends to all before it, at positions that stay as they are.
+def windows(config) -> dict[str, int | None]:
+    """The sliding window in tokens of each kind of layer; None for layers that attend to the whole context.
 
-    That of a sliding window, or where a long-context rotary embedding changes over; None where there is neither.
+    Parameters
+    ----------
+    config : PreTrainedConfig
+        Of the text decoder.
+    """
+    kinds = set(getattr(config, "layer_types", None) or [SLIDING])
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or SLIDING not in kinds or not getattr(config, "use_sliding_window", True):
+        return {FULL: None}
+    return {SLIDING: window} | ({FULL: None} if FULL in kinds else {})
+
+
+def exact_length(model: PreTrainedModel) -> int | None:
+    """Longest sequence within which a tree can be verified, where positions or attention change after so many tokens.
+
+    That is where a long-context rotary embedding changes over, or a window that goes by another rule than the one
+    masks are made by: the local layers of GPT-Neo count places in the block, Doge keeps the tokens that score
+    highest. None where there is no such length.
     """
     config = decoder_config(model)
     bounds = []
-    window = getattr(config, "sliding_window", None)
-    windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
-    if window and windowed and getattr(config, "use_sliding_window", True):
+    window = windows(config).get(SLIDING)
+    if window is not None and model in WITHIN_WINDOW:
         bounds.append(window)
+    if "local" in (getattr(config, "attention_layers", None) or []):
+        bounds.append(config.window_size)
+    if getattr(config, "keep_window_size", None):
+        bounds.append(config.keep_window_size)
     rope = getattr(config, "rope_parameters", None) or {}
     for entry in (rope, *(v for v in rope.values() if isinstance(v, dict))):
         if entry.get("rope_type") == "longrope" and entry.get("original_max_position_embeddings"):

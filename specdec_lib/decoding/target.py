@@ -12,7 +12,8 @@ from . import attention
 from .attention_rows import AttentionRows
 from .cache import TreeCache, on_device
 from .contract import LAST, Capture
-from .kinds import UnsupportedModel, check_kind, decoder_config, vocabulary_size
+from .kinds import SLIDING, UnsupportedModel, check_kind, decoder_config, vocabulary_size, windows
+from .masks import in_window
 from .runtime import Runtime
 from .tree import EMPTY, DraftTree
 
@@ -20,6 +21,8 @@ from .tree import EMPTY, DraftTree
 PREFILL_CHUNK = 4096
 #: Room for a draft behind prompt and output before a buffer has to grow, in positions.
 DRAFT_ROOM = 65
+#: One mask, or by kind of layer; as the models of transformers take them.
+Mask = torch.Tensor | dict[str, torch.Tensor | None]
 _CHECKED: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -29,9 +32,9 @@ class Target:
     Parameters
     ----------
     model : PreTrainedModel
-        Any decoder-only causal language model with full attention.
+        Any decoder-only causal language model with attention over the whole context or a sliding window of it.
     longest : int
-        Length that prompt and output may reach; checked against a sliding window.
+        Length that prompt and output may reach; checked against :func:`~specdec_lib.decoding.kinds.exact_length`.
     capture : Capture
         Hidden states and attention rows to keep.
     capacity : int, optional
@@ -65,13 +68,17 @@ class Target:
         capacity = self.cache.capacity
         self._additive = model.config._attn_implementation == "eager"
         self._keep = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._strip: torch.Tensor | None = None
+        self._windows = windows(config)
+        #: The sliding window of some or all layers in tokens; None where there is none.
+        self.window = self._windows.get(SLIDING)
+        self._strips: dict[int | None, torch.Tensor] = {}
         self._positions = torch.arange(capacity, device=self.device)
+        #: Positions of the committed slots where they are not their indices, after :meth:`extend_rows`.
+        self._placed: torch.Tensor | None = None
         self._hooks: list = []
         self.rows: AttentionRows | None = None
         self._installed = False
         self._block: list[int] = []
-        self._running = False
         try:
             for layer in dict.fromkeys(map(self._layer, capture.layers)):
                 self._hook_states(layer)
@@ -153,8 +160,12 @@ class Target:
             Logits after each.
         """
         self._reserve(len(tokens))
-        at = torch.as_tensor(positions, device=self.device)
-        logits = self._eager(tokens, at, self.as_mask(visible.to(self.device)), last_only=False)
+        length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
+        if self._placed is None:
+            self._placed = self._positions.clone()
+        self._placed[length: length + len(tokens)] = at
+        mask = self.as_mask(visible.to(self.device), at, self._placed[: length + len(tokens)])
+        logits = self._eager(tokens, at, mask, last_only=False)
         self._commit(range(len(tokens)))
         return logits
 
@@ -181,8 +192,11 @@ class Target:
         else:
             visible = torch.ones((width, length + width), dtype=torch.bool)
             visible[:, length:] = torch.from_numpy(tree.mask())
-            mask = self.as_mask(visible.to(self.device))
             positions = torch.tensor([0, *tree.depths], device=self.device) + length
+            if self._beyond(length + tree.depth + 1):
+                mask = self.as_mask(visible.to(self.device), positions, torch.cat([self._positions[:length], positions]))
+            else:
+                mask = self.as_mask(visible.to(self.device))
         return self._eager([root, *tree.tokens], positions, mask, last_only=False)
 
     def commit(self, path: Sequence[int]) -> None:
@@ -193,6 +207,8 @@ class Target:
     def truncate(self, length: int) -> None:
         """Forget committed positions from ``length`` on."""
         self.cache.truncate(length)
+        if self._placed is not None:
+            self._placed[length:] = self._positions[length:]
 
     def hidden(self, layer: int) -> torch.Tensor:
         """Captured states of the committed positions, shape (length, d)."""
@@ -218,42 +234,80 @@ class Target:
         self.cache.reserve(width)
         if len(self._positions) < self.cache.capacity:
             self._positions = torch.arange(self.cache.capacity, device=self.device)
-            self._strip = None
+            self._strips = {}
+            if self._placed is not None:
+                self._placed = torch.cat([self._placed, self._positions[len(self._placed):]])
             for layer, states in self._states.items():
                 larger = states.new_empty((self.cache.capacity, states.shape[1]))
                 larger[: self.cache.length] = states[: self.cache.length]
                 self._states[layer] = larger
 
-    def as_mask(self, visible: torch.Tensor) -> torch.Tensor:
-        """What the model takes to attend to ``visible``, bool of shape (n, length)."""
+    def as_mask(self, visible: torch.Tensor, rows: torch.Tensor | None = None,
+                columns: torch.Tensor | None = None) -> Mask:
+        """What the model takes to attend to ``visible``.
+
+        Parameters
+        ----------
+        visible : bool tensor, shape (n, length)
+        rows, columns : int64 tensors, shapes (n,) and (length,), optional
+            Positions of the tokens and of what they attend to, by which layers with a sliding window attend to less.
+            Without them all layers attend to the same, which is right where the window is not passed.
+
+        Returns
+        -------
+        tensor, shape (1, 1, n, length), or dict of str to such a tensor
+            One mask, or one for each kind of layer.
+        """
+        if rows is None or self.window is None:
+            return self._as_taken(visible)
+        return self._by_kind({window: self._as_taken(in_window(visible, rows, columns, window))
+                              for window in self._windows.values()})
+
+    def _as_taken(self, visible: torch.Tensor) -> torch.Tensor:
         if self._additive:
             dtype = self.model.dtype
             visible = torch.zeros(visible.shape, dtype=dtype, device=self.device).masked_fill_(
                 ~visible, torch.finfo(dtype).min)
         return visible[None, None]
 
+    def _by_kind(self, masks: dict[int | None, torch.Tensor | None]) -> Mask:
+        """Masks by window in the form that transformers' models take: of one kind of layer the mask alone."""
+        if len(self._windows) == 1:
+            return masks[self.window]
+        return {kind: masks[window] for kind, window in self._windows.items()}
+
+    def _beyond(self, length: int) -> bool:
+        """Whether some layer attends to less than all of a sequence."""
+        return self.window is not None and length > self.window
+
     def _fits(self, width: int) -> bool:
         return self.runtime is not None and self.runtime.width_for(width) is not None
 
-    def _chain_mask(self, width: int) -> torch.Tensor | None:
-        # One token attends to everything; without a mask SDPA reads grouped keys as they are.
-        if width == 1:
-            return None
-        # Row i of a chain sees columns 0 .. length + i. Every such mask is a window into one strip, whose row i is
-        # true up to column capacity + i: no mask is built per step.
-        capacity, length = self.cache.capacity, self.cache.length
-        if self._strip is None or self._strip.shape[0] < width:
-            rows = max(width, 32)
-            self._strip = torch.ones((rows, capacity + rows), dtype=torch.bool, device=self.device).tril(capacity)
-        window = self._strip[:width, capacity - length: capacity + width]
-        return self.as_mask(window) if self._additive else window[None, None]
+    def _chain_mask(self, width: int) -> Mask | None:
+        if not self._beyond(self.cache.length + width):
+            return self._chain_window(width, None)
+        return self._by_kind({window: self._chain_window(width, window) for window in self._windows.values()})
 
-    def _eager(self, tokens: Sequence[int], positions: torch.Tensor, mask: torch.Tensor | None, last_only: bool):
+    def _chain_window(self, width: int, window: int | None) -> torch.Tensor | None:
+        # One token attends to everything; without a mask SDPA reads grouped keys as they are.
+        if width == 1 and window is None:
+            return None
+        # Row i of a chain sees columns 0 .. length + i. Every such mask is a part of one strip, whose row i is
+        # true up to column capacity + i: no mask is built per step. Of a sliding window its last columns alone are true.
+        capacity, length = self.cache.capacity, self.cache.length
+        strip = self._strips.get(window)
+        if strip is None or strip.shape[0] < width:
+            rows = max(width, 32)
+            strip = torch.ones((rows, capacity + rows), dtype=torch.bool, device=self.device).tril(capacity)
+            self._strips[window] = strip = strip if window is None else strip.triu(capacity - window + 1)
+        return self._as_taken(strip[:width, capacity - length: capacity + width])
+
+    def _eager(self, tokens: Sequence[int], positions: torch.Tensor, mask: Mask | None, last_only: bool):
         if self.runtime is not None:
             self.runtime.passes["eager"] += 1
         return self.forward(self.model, torch.tensor([tokens], device=self.device), positions, mask, last_only)
 
-    def forward(self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None,
+    def forward(self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None,
                 last_only: bool) -> torch.Tensor:
         """Run ``call``, the model or what stands for it, over the cache.
 
@@ -262,7 +316,7 @@ class Target:
         call : callable
         ids : int64 tensor, shape (1, n)
         positions : int64 tensor, shape (n,)
-        mask : tensor, optional
+        mask : tensor or dict, optional
             Of :meth:`as_mask`.
         last_only : bool
             Only the last token's logits are needed.
@@ -273,11 +327,13 @@ class Target:
         """
         kwargs = {"logits_to_keep": 1} if last_only and self._keep else {}
         if self.rows is not None:
-            self.rows.begin(mask, last_only)
-        self._running = True
-        out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
-                   use_cache=True, return_dict=True, **kwargs)
-        self._running = False
+            self.rows.begin(last_only)
+        attention.RUNNING.target = self
+        try:
+            out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
+                       use_cache=True, return_dict=True, **kwargs)
+        finally:
+            attention.RUNNING.target = None
         return out.logits[0]
 
     def _layer(self, layer: int) -> int:
@@ -289,8 +345,8 @@ class Target:
                              f"or LAST ({LAST})")
 
         def store(states: torch.Tensor) -> None:
-            # The model may serve others at the same time, such as a draft that is the target itself.
-            if not self._running:
+            # The model may serve others at the same time: another thread, or a draft that is the target itself.
+            if attention.RUNNING.target is not self:
                 return
             if layer not in self._states:
                 self._states[layer] = states.new_empty((self.cache.capacity, states.shape[-1]))
