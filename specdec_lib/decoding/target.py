@@ -1,9 +1,12 @@
 """The target model: prefill, one pass over a draft tree, and what is captured on the way."""
 from __future__ import annotations
 
+import copy
 import inspect
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -12,8 +15,9 @@ from . import attention
 from .attention_rows import AttentionRows
 from .cache import TreeCache, on_device
 from .contract import LAST, Capture
-from .kinds import SLIDING, UnsupportedModel, check_kind, decoder_config, vocabulary_size, windows
+from .kinds import SLIDING, WITHIN_WINDOW, UnsupportedModel, check_kind, decoder_config, vocabulary_size, windows
 from .masks import in_window
+from .precision import HALF, InFloat32, in_half
 from .runtime import Runtime
 from .tree import EMPTY, DraftTree
 
@@ -382,52 +386,150 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
                            "states and attention rows cannot be captured; use a drafter that needs neither")
 
 
+#: Of the spread of the logits: what two computations in float32 may differ by, and in half precision where a model's
+#: kernels take nothing else.
+TOLERANCE, TOLERANCE_HALF = 1e-3, 0.15
+#: Window for which a windowed model is checked: with so few tokens it is passed soon.
+_CHECKED_WINDOW = 3
+
+
 @torch.inference_mode()
 def check_model(model: PreTrainedModel) -> None:
     """See once per model that verifying a tree computes what the model computes on each path alone.
 
-    Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask.
+    Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask. A
+    model in half precision is compared in float32, so that its rounding hides nothing; one with a sliding window
+    also beyond it, on a copy with the same weights and a window of a few tokens, and is served within its window
+    alone where that fails.
 
     Raises
     ------
     UnsupportedModel
-        If the logits differ by more than the rounding of the model's type explains.
+        If the model cannot run by itself, or the logits differ by more than rounding explains.
     """
     if model in _CHECKED:
         return
     check_kind(model, 12)
-    vocabulary = vocabulary_size(model)
+    name, vocabulary = type(model).__name__, vocabulary_size(model)
     prompt = [(7 * i + 3) % vocabulary for i in range(5)]
     root, a, b, c, d, e = ((11 * i + 5) % vocabulary for i in range(6))
     if a == b:
-        raise UnsupportedModel(f"{type(model).__name__} has a vocabulary of {vocabulary} tokens; expected 12 or more")
-    tree = DraftTree([a, b, c, d], [-1, -1, 0, 1])
+        raise UnsupportedModel(f"{name} has a vocabulary of {vocabulary} tokens; expected 12 or more")
+    texts = [*prompt, root, a, c], [*prompt, root, b, d, e]
     try:
-        pairs = _probe(model, prompt, root, e, tree)
+        finite = bool(torch.isfinite(_own_logits(model, texts[1])).all())
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UnsupportedModel(f"{type(model).__name__} cannot run a draft tree under a mask and positions of its own: "
-                               f"{type(error).__name__}: {error}") from error
-    tolerance = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.15
-    for row, path in pairs:
-        expected = model(torch.tensor([prompt + path], device=row.device), use_cache=False).logits[0, -1].float()
-        spread = (expected - expected.mean()).norm()
-        error = (row.float() - expected).norm() / spread.clamp_min(1e-12)
-        if not error <= tolerance:
-            raise UnsupportedModel(
-                f"{type(model).__name__}: logits of a verified draft differ from the model's own by {float(error):.2g} of "
-                f"their spread (allowed: {tolerance}); its attention or positions do not follow the tree mask")
+    except Exception as error:
+        raise UnsupportedModel(f"{name} cannot run: its own forward over {len(texts[1])} tokens, without a draft, fails with "
+                               f"{_told(error)}") from error
+    if not finite:
+        raise UnsupportedModel(_why_not_finite(model))
+    tree = DraftTree([a, b, c, d], [-1, -1, 0, 1])
+    half = in_half(model)
+    try:
+        if half:
+            with InFloat32():
+                problem = _difference(model, texts, len(prompt), tree, TOLERANCE)
+    except Exception:
+        half = None  # a kernel that takes half precision alone, or too little memory for a weight in float32
+    if not half:
+        try:
+            problem = _difference(model, texts, len(prompt), tree, TOLERANCE if half is False else TOLERANCE_HALF)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise UnsupportedModel(f"{name} cannot run a draft tree under a mask and positions of its own: "
+                                   f"{_told(error)}") from error
+    if problem is not None:
+        raise UnsupportedModel(f"{name}: {problem}")
+    if windows(decoder_config(model)).get(SLIDING) is not None:
+        try:
+            with InFloat32():
+                problem = _difference(_with_window(model, _CHECKED_WINDOW), texts, len(prompt), tree, TOLERANCE)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            problem = _told(error)
+        if problem is not None:
+            WITHIN_WINDOW.add(model)
     _CHECKED.add(model)
 
 
-def _probe(model: PreTrainedModel, prompt: list[int], root: int, last: int, tree: DraftTree):
-    """Logits of a verified tree, and after a commit out of order, each with the tokens that lead there."""
+def _told(error: Exception) -> str:
+    """What an error is, also where it has no words of its own."""
+    if str(error):
+        return f"{type(error).__name__}: {error}"
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {at.name} ({Path(at.filename).name}, line {at.lineno}: {at.line})"
+
+
+def _own_logits(model: PreTrainedModel, text: list[int]) -> torch.Tensor:
+    """Logits after each token, computed without a cache."""
+    device = model.get_input_embeddings().weight.device
+    return model(torch.tensor([text], device=device), use_cache=False).logits[0].float()
+
+
+def _why_not_finite(model: PreTrainedModel) -> str:
+    name = type(model).__name__
+    broken = next((key for key, weights in model.named_parameters()
+                   if weights.dtype in (*HALF, torch.float32, torch.float64) and not torch.isfinite(weights).all()), None)
+    if broken is not None:
+        return (f"{name} gives logits that are not finite: its weight {broken} holds NaN or infinite values; the checkpoint is "
+                "damaged, or its values do not fit the type it was loaded in")
+    told = "overflows: load it in bfloat16 or float32" if model.dtype in HALF else "gives NaN or infinite values"
+    return f"{name} gives logits that are not finite, though its weights are: its arithmetic in {model.dtype} {told}"
+
+
+def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
+    """A copy with the same weights in memory, whose sliding window is another."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    other = copy.deepcopy(model, shared)
+    decoder_config(other).sliding_window = window
+    return other
+
+
+def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree,
+                tolerance: float) -> str | None:
+    """What differs between verified drafts and the model's own logits; None where nothing does.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    texts : (list of int, list of int)
+        The prompt and root, and a path of the tree each; the second with the token after it.
+    start : int
+        Length of the prompt.
+    tree : DraftTree
+        Of nodes a, b, c, d, where c follows a and d follows b.
+    tolerance : float
+        Of the spread of the logits.
+    """
+    def differ(rows: torch.Tensor, expected: torch.Tensor) -> float:
+        spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-12)
+        # The largest; of NaN, which compares as neither larger nor smaller, NaN.
+        return float(((rows.float() - expected).norm(dim=-1) / spread).max())
+
+    first, second = (_own_logits(model, text) for text in texts)
+    error = differ(_own_logits(model, texts[1][:-2]), second[:-2])
+    if not error <= tolerance:
+        kind = next((type(module) for module in model.modules() if "quantized" in type(module).__module__), None)
+        why = ("it is not causal" if kind is None else
+               f"its {kind.__module__}.{kind.__name__} scales what it rounds by all tokens of a pass; use float weights, or "
+               "quantise the weights alone")
+        return (f"its own logits after a token differ by {error:.2g} of their spread (allowed: {tolerance}) when other tokens "
+                f"follow, so that no draft can be verified in one pass: {why}")
+    path = tree.path(3)
     with Target(model, 12) as target:
-        target.extend(prompt)
-        got = target.verify(root, tree)
-        pairs = [(got[node + 1], [root, *(tree.tokens[n] for n in tree.path(node))]) for node in range(-1, len(tree))]
-        path = tree.path(3)
+        target.extend(texts[0][:start])
+        # A copy: what is verified next may be written to the same memory.
+        got = target.verify(texts[0][start], tree).clone()
         target.commit(path)
-        pairs.append((target.verify(last, EMPTY)[0], [root, *(tree.tokens[n] for n in path), last]))
-    return pairs
+        after = target.verify(texts[1][-1], EMPTY)
+    expected = torch.stack([first[start], first[start + 1], second[start + 1], first[start + 2], second[start + 2],
+                            second[start + 3]])
+    error = differ(torch.cat([got, after]).to(expected.device), expected)
+    if not error <= tolerance:
+        return (f"logits of a verified draft differ from the model's own by {error:.2g} of their spread (allowed: "
+                f"{tolerance}); its attention or positions do not follow the tree mask")
+    return None
