@@ -15,7 +15,8 @@ from . import attention
 from .attention_rows import AttentionRows
 from .cache import TreeCache, on_device
 from .contract import LAST, Capture
-from .kinds import SLIDING, WITHIN_WINDOW, UnsupportedModel, check_kind, decoder_config, vocabulary_size, windows
+from .kinds import (SLIDING, WITHIN_WINDOW, UnsupportedModel, base_model, check_kind, decoder_config, local_window,
+                    vocabulary_size, windows)
 from .masks import in_window
 from .precision import HALF, InFloat32, in_half
 from .runtime import Runtime
@@ -65,6 +66,10 @@ class Target:
         self.device = model.get_input_embeddings().weight.device
         self.devices = {parameter.device for parameter in model.parameters()}
         config = decoder_config(model)
+        self._local = local_window(config)
+        if self._local is not None and runtime is not None:
+            raise UnsupportedModel(f"{type(model).__name__} has layers whose window counts places in the cache, which buffers in "
+                                   "place do not fill in order; leave the runtime out")
         self.layers = config.num_hidden_layers
         self.runtime, self.capture = runtime, capture
         self._states: dict[int, torch.Tensor] = {} if runtime is None else runtime.take(self, capture, longest)
@@ -194,6 +199,10 @@ class Target:
         if tree.is_chain:
             mask, positions = self._chain_mask(width), self._positions[length: length + width]
         else:
+            if self._local is not None and length + width > self._local:
+                raise UnsupportedModel(f"{type(self.model).__name__} has layers that attend to the last {self._local} places of "
+                                       f"the cache, and a tree of {len(tree)} nodes after {length} tokens passes them; draft "
+                                       "fewer tokens")
             visible = torch.ones((width, length + width), dtype=torch.bool)
             visible[:, length:] = torch.from_numpy(tree.mask())
             positions = torch.tensor([0, *tree.depths], device=self.device) + length
@@ -347,6 +356,9 @@ class Target:
         if not 0 <= layer <= self.layers:
             raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), "
                              f"or LAST ({LAST})")
+        if layer < self.layers and getattr(decoder_config(self.model), "altup_num_inputs", 1) > 1:
+            raise UnsupportedModel(f"{type(self.model).__name__} has several hidden states for each token between its blocks, of "
+                                   "which none is the one a drafter compares; capture LAST, or use a drafter that needs none")
 
         def store(states: torch.Tensor) -> None:
             # The model may serve others at the same time: another thread, or a draft that is the target itself.
@@ -361,8 +373,7 @@ class Target:
                 self._states[layer][start: start + states.shape[1]] = states[0]
 
         if layer == self.layers:
-            base = getattr(self.model, self.model.base_model_prefix)
-            hook = base.register_forward_hook(lambda module, args, out: store(out.last_hidden_state))
+            hook = base_model(self.model).register_forward_hook(lambda module, args, out: store(out.last_hidden_state))
         else:
             hook = decoder_blocks(self.model)[layer].register_forward_pre_hook(
                 lambda module, args, kwargs: store(args[0] if args else kwargs["hidden_states"]), with_kwargs=True)
@@ -377,7 +388,7 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
     UnsupportedModel
         If no list of ``num_hidden_layers`` modules is a direct child of the base model.
     """
-    base = getattr(model, model.base_model_prefix)
+    base = base_model(model)
     count = decoder_config(model).num_hidden_layers
     for child in base.children():
         if isinstance(child, torch.nn.ModuleList) and len(child) == count:
@@ -393,7 +404,6 @@ TOLERANCE, TOLERANCE_HALF = 1e-3, 0.15
 _CHECKED_WINDOW = 3
 
 
-@torch.inference_mode()
 def check_model(model: PreTrainedModel) -> None:
     """See once per model that verifying a tree computes what the model computes on each path alone.
 
@@ -407,9 +417,15 @@ def check_model(model: PreTrainedModel) -> None:
     UnsupportedModel
         If the model cannot run by itself, or the logits differ by more than rounding explains.
     """
-    if model in _CHECKED:
-        return
-    check_kind(model, 12)
+    if model not in _CHECKED:
+        check_kind(model, 12)
+        # Not in inference mode, which operations on weights cannot be seen in one by one.
+        with torch.inference_mode(False), torch.no_grad():
+            _check(model)
+        _CHECKED.add(model)
+
+
+def _check(model: PreTrainedModel) -> None:
     name, vocabulary = type(model).__name__, vocabulary_size(model)
     prompt = [(7 * i + 3) % vocabulary for i in range(5)]
     root, a, b, c, d, e = ((11 * i + 5) % vocabulary for i in range(6))
@@ -426,34 +442,23 @@ def check_model(model: PreTrainedModel) -> None:
     if not finite:
         raise UnsupportedModel(_why_not_finite(model))
     tree = DraftTree([a, b, c, d], [-1, -1, 0, 1])
-    half = in_half(model)
     try:
-        if half:
-            with InFloat32():
-                problem = _difference(model, texts, len(prompt), tree, TOLERANCE)
-    except Exception:
-        half = None  # a kernel that takes half precision alone, or too little memory for a weight in float32
-    if not half:
-        try:
-            problem = _difference(model, texts, len(prompt), tree, TOLERANCE if half is False else TOLERANCE_HALF)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            raise UnsupportedModel(f"{name} cannot run a draft tree under a mask and positions of its own: "
-                                   f"{_told(error)}") from error
+        problem = _difference(model, texts, len(prompt), tree)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(f"{name} cannot run a draft tree under a mask and positions of its own: "
+                               f"{_told(error)}") from error
     if problem is not None:
         raise UnsupportedModel(f"{name}: {problem}")
     if windows(decoder_config(model)).get(SLIDING) is not None:
         try:
-            with InFloat32():
-                problem = _difference(_with_window(model, _CHECKED_WINDOW), texts, len(prompt), tree, TOLERANCE)
+            if _difference(_with_window(model, _CHECKED_WINDOW), texts, len(prompt), tree) is not None:
+                WITHIN_WINDOW.add(model)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:
-            problem = _told(error)
-        if problem is not None:
+        except Exception:
             WITHIN_WINDOW.add(model)
-    _CHECKED.add(model)
 
 
 def _told(error: Exception) -> str:
@@ -489,12 +494,26 @@ def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
     return other
 
 
-def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree,
-                tolerance: float) -> str | None:
+def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree) -> str | None:
+    """:func:`_difference_within` what rounding explains; in float32 also for a model in half precision."""
+    if not in_half(model):
+        return _difference_within(TOLERANCE, model, texts, start, tree)
+    try:
+        with InFloat32():
+            return _difference_within(TOLERANCE, model, texts, start, tree)
+    except Exception:
+        # A kernel that takes half precision alone, or no memory for a weight in float32.
+        return _difference_within(TOLERANCE_HALF, model, texts, start, tree)
+
+
+def _difference_within(tolerance: float, model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int,
+                       tree: DraftTree) -> str | None:
     """What differs between verified drafts and the model's own logits; None where nothing does.
 
     Parameters
     ----------
+    tolerance : float
+        Of the spread of the logits.
     model : PreTrainedModel
     texts : (list of int, list of int)
         The prompt and root, and a path of the tree each; the second with the token after it.
@@ -502,8 +521,6 @@ def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], star
         Length of the prompt.
     tree : DraftTree
         Of nodes a, b, c, d, where c follows a and d follows b.
-    tolerance : float
-        Of the spread of the logits.
     """
     def differ(rows: torch.Tensor, expected: torch.Tensor) -> float:
         spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-12)
