@@ -248,8 +248,12 @@ class Runtime:
         tokens, depths, length = inputs.line[:width], inputs.line[width: 2 * width], inputs.line[2 * width]
         behind = self._columns - length
         block = inputs.tree[:, behind.clamp(0, width - 1)] & (behind >= 0) & (behind < width)
-        mask = forward.as_mask(block | (behind < 0))
-        positions = (length + depths).clamp(max=self._last_position)
+        rows = length + depths
+        # Of the committed slots the index is the position; what lies past the block is seen by none.
+        columns = None if forward.window is None else torch.where(
+            behind < 0, self._columns, rows[behind.clamp(0, width - 1)])
+        mask = forward.as_mask(block | (behind < 0), rows, columns)
+        positions = rows.clamp(max=self._last_position)
         self.cache.slots = length + self._columns[:width]
         try:
             return forward(self._call, tokens[None], positions, mask, last_only=False)
