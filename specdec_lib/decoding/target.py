@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import traceback
 import weakref
@@ -50,7 +51,7 @@ class Target:
     model : PreTrainedModel
         Any decoder-only causal language model with attention over the whole context or a sliding window of it.
     longest : int
-        Length that prompt and output may reach; checked against :func:`~specdec_lib.decoding.kinds.exact_length`.
+        Length that prompt and output may reach; checked against :func:`~specdec_lib.decoding.served_models.exact_length`.
     capture : Capture
         Hidden states and attention rows to keep.
     capacity : int, optional
@@ -450,7 +451,11 @@ def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
     """A copy with the same weights in memory, whose sliding window is another."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     other = copy.deepcopy(model, shared)
-    decoder_config(other).sliding_window = window
+    # A composite model's parts have configurations of their own.
+    before = decoder_config(other).sliding_window
+    for config in [decoder_config(other), *(part.config for part in other.modules() if hasattr(part, "config"))]:
+        if getattr(config, "sliding_window", None) == before:
+            config.sliding_window = window
     return other
 
 
@@ -460,10 +465,13 @@ def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], star
         return _difference_within(TOLERANCE, model, texts, start, tree)
     try:
         with InFloat32():
-            return _difference_within(TOLERANCE, model, texts, start, tree)
+            problem = _difference_within(TOLERANCE, model, texts, start, tree)
+        allowed = math.inf
     except Exception:
         # A kernel that takes half precision alone, or no memory for a weight in float32.
-        return _difference_within(TOLERANCE_HALF, model, texts, start, tree)
+        problem, allowed = None, TOLERANCE_HALF
+    # As it is the model must run a tree as well, and to numbers.
+    return problem if problem is not None else _difference_within(allowed, model, texts, start, tree)
 
 
 def _difference_within(tolerance: float, model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int,
