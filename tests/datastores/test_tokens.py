@@ -299,8 +299,8 @@ def in_child(work) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_kill_at_any_moment_leaves_the_old_store_or_the_new_one_whole(tmp_path):
-    rng = random.Random(time.time_ns())
+def test_a_kill_at_any_moment_leaves_the_old_store_or_the_new_one_whole(tmp_path, seed):
+    rng = random.Random(seed)
     path, sides = tmp_path / "store", [random_texts(3, 400), random_texts(4, 500)]
 
     def work():
