@@ -24,7 +24,7 @@ EXTRAS ?= book,test,cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-book test-oldest bench losslessness pocket doctor check clean distclean
+.PHONY: gpu help venv book pdf readme test test-book test-oldest bench losslessness pocket pocket-data doctor check clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -62,7 +62,7 @@ test: venv  ## run the tests
 	@$(PY) -m pytest $(ARGS)
 
 test-book: venv  ## open every page of the built book in a headless browser
-	@$(PY) -m pytest -m browser tests/test_book.py tests/test_claims_filter.py $(ARGS)
+	@$(PY) -m pytest -m browser tests/report/test_rendered_book.py tests/report/test_claims_filter.py $(ARGS)
 
 test-oldest:  ## run the tests on the oldest transformers that is supported
 	@$(MAKE) venv VENV=.venv-oldest EXTRAS=test,cpu,book PIN='transformers==5.17.*' CI=
@@ -80,6 +80,9 @@ bench: venv  ## measure speed against transformers into _build/bench.json
 
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
 	@$(PY) -m specdec_lib losslessness $(ARGS)
+
+pocket-data: venv  ## fetch and prepare the text that the pocket models are trained on
+	@$(PY) -m specdec_lib pocket-data $(ARGS)
 
 pocket: venv  ## train the pocket models again (hours on a CPU)
 	@$(PY) -m specdec_lib pocket $(ARGS)

@@ -8,21 +8,22 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from specdec_lib import paths
-from specdec_lib.report.params import UsageError
+from specdec_lib.report.build.params import UsageError
 
 # Commands with options of their own; loaded on call, because each brings heavy imports.
 _ELSEWHERE = {
-    "bench": ("specdec_lib.report.bench", "measure speed against transformers into _build/bench.json"),
-    "claims": ("specdec_lib.report.claims", "print every claim of the papers with its verdict here"),
-    "compare": ("specdec_lib.report.compare", "compare two runs of the notebooks; times may differ"),
-    "datastore": ("specdec_lib.report.datastore_cli", "build, describe, verify and import datastores"),
-    "gpu": ("specdec_lib.report.wide_cli", "measure wide models on a GPU (or here) into data/results"),
-    "head": ("specdec_lib.evaluation.train_head", "train an acceptance head for SpecDec++"),
-    "heads": ("specdec_lib.report.heads_cli", "identify the induction heads of a model"),
-    "losslessness": ("specdec_lib.evaluation.losslessness", "compare many prompts with plain decoding"),
-    "pdf": ("specdec_lib.report.pdf", "print the book into _build/book.pdf"),
-    "pocket": ("specdec_lib.models.pocket", "train the pocket models again"),
-    "readme": ("specdec_lib.report.readme", "make the README's table and figure from the executed notebooks"),
+    "bench": ("specdec_lib.report.benchmarks", "measure speed against transformers into _build/bench.json"),
+    "claims": ("specdec_lib.commands.claims", "print every claim of the papers with its verdict here"),
+    "compare": ("specdec_lib.report.build.compare_runs", "compare two runs of the notebooks; times may differ"),
+    "datastore": ("specdec_lib.commands.datastore", "build, describe, verify and import datastores"),
+    "gpu": ("specdec_lib.commands.gpu", "measure wide models on a GPU (or here) into data/results"),
+    "head": ("specdec_lib.experiments.acceptance_training", "train an acceptance head for SpecDec++"),
+    "heads": ("specdec_lib.commands.heads", "identify the induction heads of a model"),
+    "losslessness": ("specdec_lib.experiments.losslessness", "compare many prompts with plain decoding"),
+    "pdf": ("specdec_lib.report.build.pdf", "print the book into _build/book.pdf"),
+    "pocket": ("specdec_lib.chapters.a1_pocket_models.training", "train the pocket models again"),
+    "pocket-data": ("specdec_lib.chapters.a1_pocket_models.training_text", "fetch and prepare the text that the pocket models are trained on"),
+    "readme": ("specdec_lib.report.build.readme", "make the README's table and figure from the executed notebooks"),
 }
 
 # Commands about notebooks and pages, which an installed wheel does not have.
@@ -89,10 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "run":
-        from specdec_lib.report import runner
+        from specdec_lib.report.build import runner
 
         return 1 if runner.run(options.profile, options.only, options.parameter, options.force) else 0
-    module = import_module(f"specdec_lib.report.{options.command}")
+    module = import_module(f"specdec_lib.report.build.{options.command}")
     return int(module.main())
 
 

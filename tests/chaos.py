@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.contract import Capture, Context
-from specdec_lib.decoding.kinds import decoder_config
-from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
 from specdec_lib.drafters import (
     AdaptiveDraftModel,
     DraftModel,
@@ -22,14 +24,14 @@ from specdec_lib.drafters import (
     SpecDecPP,
     stopping,
 )
-from specdec_lib.evaluation.metrics import greedy_agreement
+from specdec_lib.experiments.metrics import greedy_agreement
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch
 from tests.families import Library
 
 
-class Chaos:
+class Chaos(Drafter):
     """Random trees with some of the true continuation in them, at random places.
 
     Acceptance is then deep, the trees are bushy and the accepted path lies scattered over the block, so that
@@ -93,29 +95,86 @@ def _shuffled(prefixes: set[tuple[int, ...]], rng: random.Random) -> DraftTree:
     return DraftTree(tokens, parents)
 
 
-class Perfect:
-    """The true continuation as a chain: everything is accepted."""
+class Riding(Chaos):
+    """Chaos with random passengers in every pass, at positions and with masks of their own."""
 
-    capture = Capture()
+    def __init__(self, text: Sequence[int], seed: int = 0, most: int = 5, **options):
+        super().__init__(text, seed, **options)
+        self.most, self.capture = most, self.capture | Capture(topk=2)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        tree, rng = super().propose(context, limit), self._random
+        count = rng.randint(0, self.most)
+        visible = np.array([rng.random() < 0.5 for _ in range(count * (1 + len(tree) + count))], bool)
+        return tree.annotated(
+            passengers=Passengers(
+                [rng.randrange(context.vocabulary) for _ in range(count)],
+                [rng.randrange(300) if rng.random() < 0.1 else rng.randrange(9) for _ in range(count)],
+                visible.reshape(count, 1 + len(tree) + count),
+            )
+        )
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
+        assert outputs.tokens.shape == outputs.logprobs.shape == (len(tree) + 1, 2)
+        assert outputs.passenger_tokens.shape == (tree.width - len(tree) - 1, 2)
+
+
+class Recycling(Drafter):
+    """A tree of what the target found likely after each token, wherever in a tree the token stood (Token Recycling's
+    idea).
+
+    Parameters
+    ----------
+    everywhere : bool
+        Learn from rejected nodes too, which cannot be replayed; otherwise from the root and the path alone.
+    """
+
+    capture = Capture(topk=3)
+
+    def __init__(self, everywhere: bool = True):
+        self.everywhere = everywhere
+        self.replays = "never" if everywhere else "any"
+        self.reset()
+
+    def reset(self) -> None:
+        self.table: dict[int, list[int]] = {}
+
+    def start(self, context: Context) -> None:
+        shown = context.prompt_outputs
+        assert shown.tokens.shape == (context.prompt_length, 3)
+        self._learn(context.tokens[: context.prompt_length], shown.tokens)
+
+    def _learn(self, tokens: Sequence[int], likely: np.ndarray) -> None:
+        for token, row in zip(tokens, likely.tolist(), strict=True):
+            assert min(row) >= 0 and len(set(row)) == len(row)
+            self.table[token] = row
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        drafts, level = [], [[context.tokens[-1]]]
+        for branches in (3, 2, 2, 1):
+            level = [[*d, token] for d in level for token in self.table.get(d[-1], [])[:branches]]
+            drafts += [d[1:] for d in level]
+        return DraftTree.from_drafts(drafts)
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
+        rows = range(len(tree) + 1) if self.everywhere else [0, *(node + 1 for node in path)]
+        tokens = [outputs.root, *tree.tokens]
+        self._learn([tokens[i] for i in rows], outputs.tokens[list(rows)])
+
+
+class Perfect(Drafter):
+    """The true continuation as a chain: everything is accepted."""
 
     def __init__(self, text: Sequence[int], num_tokens: int = 7):
         self.text, self.num_tokens = list(text), num_tokens
-
-    def start(self, context: Context) -> None:
-        pass
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         done = len(context.tokens)
         return DraftTree.chain(self.text[done : done + min(limit, self.num_tokens)])
 
 
-class Silent:
+class Silent(Drafter):
     """Proposes nothing."""
-
-    capture = Capture()
-
-    def start(self, context: Context) -> None:
-        pass
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         return EMPTY
@@ -204,6 +263,9 @@ FACTORIES: dict[str, Factory] = {
     "chaos watching": lambda library, family, text, seed: Chaos(
         text, seed + 1, capture=_everything(library, family)
     ),
+    "chaos riding": lambda library, family, text, seed: Riding(text, seed + 2),
+    "recycling": lambda library, family, text, seed: Recycling(),
+    "recycling paths": lambda library, family, text, seed: Recycling(everywhere=False),
     "perfect": lambda library, family, text, seed: Perfect(text),
     "silent": lambda library, family, text, seed: Silent(),
 }

@@ -5,6 +5,7 @@ A verified block is written behind the committed length; committing moves the ac
 """
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -25,7 +26,8 @@ class _Slots(CacheLayerMixin):
 
     def __init__(self, owner: TreeCache, index: int):
         super().__init__()
-        self.owner, self.index = owner, index
+        # The cache holds its layers: a reference back would keep the buffers until a garbage collection.
+        self.owner, self.index = weakref.proxy(owner), index
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys, self.values = self.owner.allocate(self.index, key_states, value_states)

@@ -4,12 +4,14 @@ A drafter sees tokens, and what it asked to have captured; it knows no target mo
 """
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, get_args
 
 import torch
 
+from .outputs import Outputs
 from .sampling import Sampling
 from .tree import DraftTree
 
@@ -29,13 +31,27 @@ class Capture:
         the final norm's output, which is also called :data:`LAST`.
     heads : tuple of (int, int)
         (block, head) pairs, both from 0, whose attention rows are kept.
+    topk : int
+        The target's most likely tokens, so many, after each position of the prompt, the root, each node of a tree and
+        each passenger (:class:`Outputs`). 0 asks for none.
+
+    Raises
+    ------
+    ValueError
+        If ``topk`` is negative or no whole number.
     """
 
     layers: tuple[int, ...] = ()
     heads: tuple[tuple[int, int], ...] = ()
+    topk: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topk, int) or self.topk < 0:
+            raise ValueError(f"topk is {self.topk!r}; expected a whole number of tokens, 0 for none")
 
     def __or__(self, other: Capture) -> Capture:
-        return Capture(tuple(dict.fromkeys(self.layers + other.layers)), tuple(dict.fromkeys(self.heads + other.heads)))
+        return Capture(tuple(dict.fromkeys(self.layers + other.layers)), tuple(dict.fromkeys(self.heads + other.heads)),
+                       max(self.topk, other.topk))
 
 
 @dataclass
@@ -50,12 +66,15 @@ class Context:
     vocabulary : int
         Number of token ids of the target.
     sampling : Sampling
-        How the target chooses; a draft model draws in the same way.
+        How the target chooses, bound to the prompt; a draft model draws in the same way.
     hidden : callable
         ``hidden(layer)`` gives the captured states of a layer as :class:`Capture` named it, shape
         (len(tokens) - 1, d).
     attention : callable
         ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
+    prompt_outputs : Outputs, optional
+        The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them; there when
+        the drafter is started.
     """
 
     tokens: list[int]
@@ -64,24 +83,120 @@ class Context:
     sampling: Sampling
     hidden: Callable[[int], torch.Tensor] = field(repr=False, default=None)
     attention: Callable[[], torch.Tensor] = field(repr=False, default=None)
+    prompt_outputs: Outputs | None = field(repr=False, default=None)
 
 
-@runtime_checkable
-class Drafter(Protocol):
-    """Proposes continuations.
+#: On which recorded runs a replay is the real run: any, greedy ones alone, or none.
+Replays = Literal["any", "greedy", "never"]
 
-    One that holds something for the length of a generation may have a method ``finish()``, which is called at its end.
+
+class Drafter(ABC):
+    """Proposes continuations; a method of speculative decoding is a subclass.
+
+    The calls of a generation are ``start``, then for each pass of the target ``propose`` and ``verified``, then
+    ``finish``. ``propose`` is left out where there is room for one token only. A drafter may keep what it learned from
+    one generation to the next; ``reset`` makes it forget that.
 
     Attributes
     ----------
     capture : Capture
-        What it needs of the target's computation.
+        What it needs of the target's computation; nothing by default.
+    replays : {"any", "greedy", "never"}
+        On which recorded runs (:func:`specdec_lib.replay`) it would draft what it drafts in a real run. ``"greedy"`` for
+        drafts that come with probabilities where the target samples: rejection sampling then emits other tokens than
+        the recorded ones. ``"never"`` for a drafter that depends on the outputs of rejected nodes or passengers, which
+        no recording of plain decoding has.
+
+    Examples
+    --------
+    >>> from specdec_lib import Drafter, DraftTree, generate, load_model
+    >>> class Stutter(Drafter):
+    ...     def propose(self, context, limit):
+    ...         return DraftTree.chain(context.tokens[-1:])
+    >>> model, tokenizer = load_model("pocket")
+    >>> prompt = tokenizer("x = 0000")["input_ids"]
+    >>> fast, plain = (generate(model, prompt, d, max_new_tokens=8) for d in (Stutter(), None))
+    >>> fast.tokens == plain.tokens
+    True
     """
 
-    capture: Capture
+    capture: Capture = Capture()
+    replays: Replays = "any"
+
+    def reset(self) -> None:
+        """Forget everything learned in earlier generations."""
 
     def start(self, context: Context) -> None:
-        """Forget the last generation and look at a new prompt; ``context.tokens`` ends with the first new token."""
+        """Look at a new prompt; ``context.tokens`` ends with the first new token.
 
+        Later calls see the same ``context`` with more tokens in it.
+        """
+
+    @abstractmethod
     def propose(self, context: Context, limit: int) -> DraftTree:
         """A draft no deeper than ``limit`` (at least 1); an empty tree where there is nothing to propose."""
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
+        """Learn from a pass of the target, after its tokens are emitted.
+
+        Parameters
+        ----------
+        tree : DraftTree
+            What was verified: the proposed tree cut to the limit, or an empty one where none was asked for.
+        path : tuple of int
+            Nodes of ``tree`` whose tokens were emitted, from the root's child down.
+        outputs : Outputs, optional
+            The target's most likely tokens; None if ``capture.topk`` is 0.
+        """
+
+    def finish(self) -> None:
+        """Give back what is held for one generation, such as a draft model's cache; called after failures too."""
+
+
+class WrappedDrafter(Drafter):
+    """Passes every call on to another drafter; a subclass overrides what it adds.
+
+    Parameters
+    ----------
+    drafter : Drafter
+    """
+
+    def __init__(self, drafter: Drafter):
+        self.drafter, self.capture, self.replays = drafter, drafter.capture, drafter.replays
+
+    def reset(self) -> None:
+        self.drafter.reset()
+
+    def start(self, context: Context) -> None:
+        self.drafter.start(context)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        return self.drafter.propose(context, limit)
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
+        self.drafter.verified(tree, path, outputs)
+
+    def finish(self) -> None:
+        self.drafter.finish()
+
+
+def check_drafter(drafter: object) -> None:
+    """Refuse what the loop cannot run.
+
+    Raises
+    ------
+    TypeError
+        If it is no :class:`Drafter`, or a class instead of an object.
+    ValueError
+        If what it declares is not among what can be declared.
+    """
+    expected = "expected an object with capture, start() and propose()"
+    if isinstance(drafter, type):
+        raise TypeError(f"drafter is {drafter!r}; {expected}: make one, {drafter.__name__}(...)")
+    if not isinstance(drafter, Drafter):
+        raise TypeError(f"drafter is {drafter!r}; {expected}: one of specdec_lib.drafters, or of a subclass of "
+                        "specdec_lib.Drafter")
+    if not isinstance(drafter.capture, Capture):
+        raise TypeError(f"{drafter!r} has capture {drafter.capture!r}; expected a specdec_lib.Capture")
+    if drafter.replays not in get_args(Replays):
+        raise ValueError(f"{drafter!r} has replays {drafter.replays!r}; expected one of {', '.join(get_args(Replays))}")

@@ -8,14 +8,16 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .clock import clock_of
-from .contract import Capture, Context, Drafter
+from .contract import Capture, Context, Drafter, check_drafter
 from .loop import Limits, ModelVerifier, Processors, decode
+from .outputs import Outputs
 from .replay import Trace
 from .runtime import Runtime
 from .sampling import Sampling
-from .steps import Generation
-from .kinds import context_limit, vocabulary_size
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from .target import DRAFT_ROOM, Target, check_model
+from .tree import EMPTY
 
 #: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.
 FIRST_ROOM = 1024
@@ -54,6 +56,21 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
         raise ValueError(f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was the prompt made "
                          "with another model's tokenizer?")
     return array.tolist()
+
+
+def check_language_model(model: object) -> None:
+    """Refuse what generates no text.
+
+    Raises
+    ------
+    TypeError
+        If it is no causal language model of transformers, or one without its output layer.
+    """
+    # Wrappers such as PEFT's answer for the model inside.
+    generates = getattr(model, "can_generate", None)
+    if not isinstance(model, torch.nn.Module) or generates is None or not generates():
+        raise TypeError(f"model is a {type(model).__name__}; expected a causal language model of transformers, such as "
+                        "AutoModelForCausalLM or specdec_lib.load_model gives")
 
 
 def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
@@ -112,16 +129,16 @@ def stop_on_strings(stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerB
 
 def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, sampling: Sampling | None,
          max_new_tokens: int, eos: frozenset[int], stop, stop_reason: str, on_tokens, processors: Processors | None,
-         capture: Capture, runtime: Runtime | None = None,
-         watch: Callable[[Target], None] | None = None) -> tuple[Generation, Context, Limits]:
+         capture: Capture, runtime: Runtime | None = None, recorder: _Recorder | None = None,
+         drafted_by: Sampling | None = None) -> tuple[Generation, Context, Limits]:
+    """``drafted_by`` is what a drafter is shown where ``processors`` do part of what ``sampling`` says elsewhere."""
     sampling = Sampling() if sampling is None else sampling
     if not isinstance(sampling, Sampling):
         raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens!r}; expected a whole number, 1 or more")
-    if drafter is not None and (isinstance(drafter, type) or not isinstance(drafter, Drafter)):
-        raise TypeError(f"drafter is {drafter!r}; expected an object with capture, start() and propose() "
-                        "(specdec_lib.drafters)")
+    if drafter is not None:
+        check_drafter(drafter)
     vocabulary, limit = vocabulary_size(model), context_limit(model)
     tokens = as_token_list(input_ids, vocabulary)
     if limit is not None and len(tokens) >= limit:
@@ -131,18 +148,64 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
     limits = Limits(max_new_tokens, eos, limit, stop, stop_reason)
     end = len(tokens) + max_new_tokens
     end = end if limit is None else min(end, limit)
-    context = Context(tokens, len(tokens), vocabulary, sampling)
+    # Here alone: a token is a function of seed, prompt and position for every way into the loop.
+    sampling, shown = (s.for_prompt(tokens) for s in (sampling, drafted_by or sampling))
+    context = Context(tokens, len(tokens), vocabulary, shown)
     wanted = capture if drafter is None else capture | drafter.capture
+    if wanted.topk > vocabulary:
+        raise ValueError(f"topk is {wanted.topk} and the model's vocabulary has {vocabulary} tokens; ask for no more")
     capacity = min(end, len(tokens) + FIRST_ROOM) + DRAFT_ROOM
     with torch.inference_mode(), Target(model, end, wanted, capacity, runtime) as target:
         context.hidden, context.attention = target.hidden, target.attention
         if drafter is not None and wanted.heads != drafter.capture.heads:
             chosen = [wanted.heads.index(head) for head in drafter.capture.heads]
             context.attention = lambda: target.attention()[chosen]
-        verifier = ModelVerifier(target, sampling, eos, processors, clock_of(target.devices))
-        if watch is not None:
-            watch(target)
-        return decode(verifier, drafter, context, limits, on_tokens), context, limits
+        verifier = ModelVerifier(target, sampling, eos, processors, clock_of(target.devices), wanted.topk)
+        if recorder is not None:
+            recorder.verifier = verifier
+        try:
+            run = decode(verifier, drafter, context, limits, on_tokens)
+            if recorder is not None:
+                recorder.end(context)
+        finally:
+            # A drafter may keep its context; the target's buffers need not live as long.
+            context.hidden = context.attention = None
+        return run, context, limits
+
+
+class _Recorder:
+    """Keeps what a plain run shows of the target, for :func:`record`."""
+
+    def __init__(self, capture: Capture):
+        self.capture = capture
+        self.rows: list[torch.Tensor] = []
+        self.states: dict[int, torch.Tensor] = {}
+        self.outputs: list[Outputs] = []
+        self.verifier: ModelVerifier | None = None
+
+    def keep(self, tokens: list[int]) -> None:
+        """After each block of new tokens."""
+        target = self.verifier.target
+        if self.capture.heads:
+            self.rows.append(target.attention().cpu().clone())
+        for layer in self.capture.layers:
+            self.states[layer] = target.hidden(layer)
+        if self.capture.topk:
+            self.outputs.append(self.verifier.outputs)
+
+    def end(self, context: Context) -> None:
+        """Before the target is closed."""
+        self.states = {layer: states.cpu().clone() for layer, states in self.states.items()}
+        if self.capture.topk:
+            # The last token was not passed through the target: a draft that ends with it would have shown what follows.
+            self.verifier.verify(EMPTY, context)
+            self.outputs.append(self.verifier.outputs)
+
+    def whole(self) -> Outputs | None:
+        """Outputs by position."""
+        if not self.outputs:
+            return None
+        return Outputs(*(np.concatenate([getattr(part, name) for part in self.outputs]) for name in ("tokens", "logprobs")))
 
 
 def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None = None,
@@ -162,10 +225,12 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
     input_ids : sequence of int, or array or tensor of shape (n,) or (1, n)
         The prompt.
     drafter : Drafter, optional
-        Of :mod:`specdec_lib.drafters`; ``None`` decodes plainly.
+        Of :mod:`specdec_lib.drafters`, or of a subclass of :class:`Drafter` of your own; ``None`` decodes plainly.
     sampling : Sampling, optional
-        Greedy by default.
+        Greedy by default. Temperature, top-p, top-k and seed come from here alone (see the notes).
     max_new_tokens : int
+        The output also ends where prompt and output fill the model's context (``max_position_embeddings``); the
+        ``finish_reason`` is "context" then.
     eos_token_id : int or sequence of int, optional
         The first of these ends the output. ``None`` takes the model's own; an empty list none at all.
     on_tokens : callable, optional
@@ -183,11 +248,21 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
 
     Raises
     ------
+    TypeError
+        If ``model`` is no causal language model of transformers, ``drafter`` no :class:`Drafter` object, or what it
+        proposes no :class:`DraftTree`.
     ValueError
         If the prompt is empty, has ids the model does not know or leaves no room in its context or in the
         ``runtime``; if ``max_new_tokens`` is below 1; if the tokenizer does not fit the model.
     UnsupportedModel
         If the model cannot be decoded by tree verification (a ValueError too).
+
+    Notes
+    -----
+    Of ``model.generation_config`` only ``eos_token_id`` is read. Its other settings, such as ``do_sample``,
+    ``temperature`` or ``repetition_penalty``, are not applied: they come from the arguments above, or not at all. To
+    decode with everything that transformers' ``model.generate`` applies, logits processors included, use
+    :func:`specdec_lib.custom_generate`.
 
     Examples
     --------
@@ -199,6 +274,7 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
     >>> fast.tokens == plain.tokens
     True
     """
+    check_language_model(model)
     stop = stop_on_strings(stop_strings, tokenizer, model)
     return _run(model, input_ids, drafter, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop, "stop_string",
                 on_tokens, None, Capture(), runtime)[0]
@@ -215,26 +291,19 @@ def record(model: PreTrainedModel, input_ids: TokenIds, sampling: Sampling | Non
     model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer, runtime
         As for :func:`generate`.
     capture : Capture
-        Layers and heads to keep; ``drafter.capture`` of the drafter to be replayed, or several joined by ``|``.
+        Layers, heads and most likely tokens to keep; ``drafter.capture`` of the drafter to be replayed, or several
+        joined by ``|``.
 
     Returns
     -------
     Trace
         States and rows are on the CPU.
     """
-    rows: list[torch.Tensor] = []
-    states: dict[int, torch.Tensor] = {}
-    held: list[Target] = []
-
-    def keep(tokens: list[int]) -> None:
-        if capture.heads:
-            rows.append(held[0].attention().cpu().clone())
-        for layer in capture.layers:
-            states[layer] = held[0].hidden(layer)
-
+    check_language_model(model)
+    recorder = _Recorder(capture)
     stop = stop_on_strings(stop_strings, tokenizer, model)
     run, context, limits = _run(model, input_ids, None, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop,
-                                "stop_string", keep, None, capture, runtime, held.append)
+                                "stop_string", recorder.keep, None, capture, runtime, recorder)
     count = run.prompt_length
-    return Trace(context.tokens[:count], run.tokens, context.sampling, context.vocabulary, limits, run.finish_reason,
-                 {layer: s.cpu().clone() for layer, s in states.items()}, capture.heads, rows)
+    return Trace(context.tokens[:count], run.tokens, sampling or Sampling(), context.vocabulary, limits, run.finish_reason,
+                 recorder.states, capture.heads, recorder.rows, recorder.whole())

@@ -14,8 +14,9 @@ import torch
 from .acceptance import exact_match, rejection, rejection_at_once
 from .clock import Clock, HostClock
 from .contract import Context, Drafter
+from .outputs import Outputs, QueuedTopK, joined
 from .sampling import Sampling, choose, choose_each, distribution, most_likely, unchecked_distribution
-from .steps import Generation, Step
+from specdec_lib.decoding.results import Generation, Step
 from .target import Target
 from .tree import EMPTY, DraftTree
 
@@ -55,10 +56,13 @@ class Verifier(Protocol):
         Tells its work apart from the host's.
     passed : mark of the clock, optional
         When the last verification's pass was done, what is then made of its logits left out.
+    outputs : Outputs, optional
+        The most likely tokens after each position of the prompt, then of the tree last verified; None where nobody asked.
     """
 
     clock: Clock
     passed: Any
+    outputs: Outputs | None
 
     def first(self, context: Context) -> int:
         """Take in the prompt and give the first new token."""
@@ -83,6 +87,8 @@ class ModelVerifier:
     ----------
     processors : callable, optional
         transformers' logits processors, applied to each node visited with the tokens that lead to it.
+    topk : int
+        Most likely tokens of each position that are kept as ``outputs``; 0 for none.
     """
 
     target: Target
@@ -90,17 +96,36 @@ class ModelVerifier:
     eos: frozenset[int] = frozenset()
     processors: Processors | None = None
     clock: Clock = field(default_factory=HostClock)
+    topk: int = 0
     passed: Any = None
+    outputs: Outputs | None = None
 
     def first(self, context: Context) -> int:
-        logits = self.target.extend(context.tokens)
+        if self.topk:
+            parts: list[QueuedTopK] = []
+            logits = self.target.extend(context.tokens, lambda rows: parts.append(QueuedTopK(rows, self.topk)))
+            self.outputs = joined(parts)
+        else:
+            logits = self.target.extend(context.tokens)
         return choose(self._processed(logits, context.tokens), self.sampling, len(context.tokens))
 
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
-        tokens, sampling = context.tokens, self.sampling
-        logits = self.target.verify(tokens[-1], tree)
+        root = context.tokens[-1]
+        logits = self.target.verify(root, tree)
         self.passed = self.clock.mark()
-        position = len(tokens)
+        best = QueuedTopK(logits, self.topk) if self.topk else None
+        if tree.passengers is not None:
+            logits = logits[: len(tree) + 1]
+        outcome = self._accepted(logits, tree, context.tokens)
+        if best is not None:
+            tokens, logprobs = best.arrays()
+            count = len(tree) + 1
+            self.outputs = Outputs(tokens[:count], logprobs[:count], tokens[count:], logprobs[count:], root)
+        return outcome
+
+    def _accepted(self, logits: torch.Tensor, tree: DraftTree, tokens: list[int]) -> tuple[list[int], int | None]:
+        """Nodes emitted and the target's own next token, from the logits after the root and each node."""
+        sampling, position = self.sampling, len(tokens)
         # On a GPU the outcomes of all nodes are computed and read back at once: the host waits one time a step.
         at_once = self.processors is None and (sampling.greedy or on_gpu(logits))
         if tree.probabilities is not None and not sampling.greedy:
@@ -165,6 +190,7 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
 
     began = clock.mark()
     token = verifier.first(context)
+    context.prompt_outputs = verifier.outputs
     emit([token])
     if on_tokens is not None:
         on_tokens([token])
@@ -178,10 +204,17 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
                 room = min(room, limits.context - len(context.tokens))
             t0 = clock.mark()
             # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
-            tree = drafter.propose(context, room - 1).truncated(room - 1) if drafter is not None and room > 1 else EMPTY
+            tree = EMPTY
+            if drafter is not None and room > 1:
+                tree = drafter.propose(context, room - 1)
+                if not isinstance(tree, DraftTree):
+                    raise TypeError(f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, an empty "
+                                    "one, DraftTree.chain([]), where there is nothing to propose")
+                tree = tree.truncated(room - 1)
             t1 = clock.mark()
-            if tree.tokens and max(tree.tokens) >= context.vocabulary:
-                raise ValueError(f"{drafter!r} drafted token id {max(tree.tokens)}, which is outside the target's vocabulary of "
+            drafted = tree.tokens if tree.passengers is None else tree.tokens + tree.passengers.tokens
+            if drafted and max(drafted) >= context.vocabulary:
+                raise ValueError(f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
                                  f"{context.vocabulary}; was its data made with another tokenizer?")
             path, token = verifier.verify(tree, context)
             block = [tree.tokens[node] for node in path]
@@ -192,18 +225,21 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
                                    "was cut or changed after it was recorded")
             kept = emit(block)
             t2 = clock.mark()
-            path = path[:kept]
+            path = tuple(path[:kept])
             verifier.commit(path)
-            timed.append((tree, tuple(path), tuple(block[:kept]), t0, t1, verifier.passed, t2, clock.mark()))
+            t3 = t4 = clock.mark()
+            if drafter is not None:
+                drafter.verified(tree, path, verifier.outputs)
+                t4 = clock.mark()
+            timed.append((tree, path, tuple(block[:kept]), t0, t1, verifier.passed, t2, t3, t4))
             if on_tokens is not None:
                 on_tokens(block[:kept])
     finally:
         # What a drafter holds for one generation, such as a draft model's cache, it need not hold longer.
-        finish = getattr(drafter, "finish", None)
-        if finish is not None:
-            finish()
+        if drafter is not None:
+            drafter.finish()
     clock.settle()
     spent = clock.seconds
-    steps = [Step(tree, path, tokens, spent(t0, t1), spent(t1, passed), spent(t2, t3), spent(passed, t2))
-             for tree, path, tokens, t0, t1, passed, t2, t3 in timed]
+    steps = [Step(tree, path, tokens, spent(t0, t1) + spent(t3, t4), spent(t1, passed), spent(t2, t3), spent(passed, t2))
+             for tree, path, tokens, t0, t1, passed, t2, t3, t4 in timed]
     return Generation(new, steps, reason, context.prompt_length, spent(began, filled))

@@ -1,7 +1,9 @@
 """Record a plain run once; replay any drafter on it without the model.
 
-The output does not depend on the drafter, so the recorded tokens decide exactly what any drafter would have had
-accepted, and the recorded states and attention rows are what it would have been shown.
+The output does not depend on the drafter, so the recorded tokens decide exactly what any draft would have had accepted,
+and the recorded states, attention rows and most likely tokens are what the drafter would have been shown of the tokens
+emitted. Of rejected nodes and passengers nothing is recorded: a drafter that depends on those cannot be replayed, and says
+so (:attr:`specdec_lib.Drafter.replays`).
 """
 from __future__ import annotations
 
@@ -10,18 +12,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from .acceptance import exact_match
 from .clock import HostClock
-from .contract import Capture, Context, Drafter
-from .files import replacing
+from .contract import Capture, Context, Drafter, check_drafter
+from specdec_lib.files import replacing
 from .loop import Limits, decode
+from .outputs import Outputs
 from .sampling import Sampling
-from .steps import Generation
+from specdec_lib.decoding.results import Generation
 from .tree import DraftTree
+
+
+#: Of the file that :meth:`Trace.save` writes. 1, which states none, has no outputs.
+FORMAT = 2
 
 
 @dataclass
@@ -43,6 +51,8 @@ class Trace:
     heads : tuple of (int, int)
     attention : list of tensor, shape (heads, t)
         Row of the last cached token when ``t`` tokens were cached, from t = len(prompt) on.
+    outputs : Outputs, optional
+        The target's most likely tokens after each position of prompt and new tokens together.
     """
 
     prompt: list[int]
@@ -54,13 +64,17 @@ class Trace:
     hidden: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
     heads: tuple[tuple[int, int], ...] = ()
     attention: list[torch.Tensor] = field(default_factory=list, repr=False)
+    outputs: Outputs | None = field(default=None, repr=False)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""
         tensors = {f"hidden.{layer}": states.contiguous() for layer, states in self.hidden.items()}
         tensors |= {f"attention.{i}": rows.contiguous() for i, rows in enumerate(self.attention)}
         tensors["tokens"] = torch.tensor(self.prompt + self.tokens, dtype=torch.int64)
-        about = {"prompt_length": len(self.prompt), "sampling": asdict(self.sampling), "vocabulary": self.vocabulary,
+        if self.outputs is not None:
+            tensors["outputs.tokens"] = torch.tensor(self.outputs.tokens)
+            tensors["outputs.logprobs"] = torch.tensor(self.outputs.logprobs)
+        about = {"format": FORMAT, "prompt_length": len(self.prompt), "sampling": asdict(self.sampling), "vocabulary": self.vocabulary,
                  "finish_reason": self.finish_reason, "heads": self.heads, "rows": len(self.attention),
                  "max_new_tokens": self.limits.max_new_tokens, "eos": sorted(self.limits.eos), "context": self.limits.context}
         with replacing(path) as aside:
@@ -68,48 +82,89 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read what :meth:`save` wrote.
+        """Read what :meth:`save` wrote, also in releases before files stated their format.
 
         Raises
         ------
         FileNotFoundError
             If there is no such file.
         ValueError
-            If the file is not a trace, or a damaged one.
+            If the file is not a trace, a damaged one, or of a later format than this release reads.
         """
         try:
             with safe_open(path, "pt") as file:
                 about = json.loads((file.metadata() or {})["trace"])
+                later = about.get("format", 1) if isinstance(about, dict) else 1
+                if isinstance(later, int) and later > FORMAT:
+                    raise _LaterFormat(f"{path} is a trace of format {later} and this release reads formats up to {FORMAT}; "
+                                       "update specdec_lib, or record it again")
                 tokens = file.get_tensor("tokens").tolist()
                 hidden = {int(k.removeprefix("hidden.")): file.get_tensor(k) for k in file.keys()
                           if k.startswith("hidden.")}
                 rows = [file.get_tensor(f"attention.{i}") for i in range(about["rows"])]
+                outputs = None
+                if "outputs.tokens" in file.keys():
+                    outputs = Outputs(file.get_tensor("outputs.tokens").numpy(), file.get_tensor("outputs.logprobs").numpy())
+                    if outputs.tokens.shape != outputs.logprobs.shape or len(outputs.tokens) != len(tokens):
+                        raise ValueError(f"outputs of shape {outputs.tokens.shape} and {outputs.logprobs.shape}; expected "
+                                         f"{len(tokens)} rows each")
             cut = about["prompt_length"]
             return cls(tokens[:cut], tokens[cut:], Sampling(**about["sampling"]), about["vocabulary"],
                        Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]),
-                       about["finish_reason"], hidden, tuple((b, h) for b, h in about["heads"]), rows)
+                       about["finish_reason"], hidden, tuple((b, h) for b, h in about["heads"]), rows, outputs)
+        except _LaterFormat:
+            raise
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no trace: expected a file written by Trace.save "
                              f"({type(error).__name__}: {error})") from None
 
 
+class _LaterFormat(ValueError):
+    """A file that a later release wrote."""
+
+
 @dataclass
 class TraceVerifier:
-    """Verifies by looking the recorded tokens up."""
+    """Verifies by looking the recorded tokens up.
+
+    Attributes
+    ----------
+    topk : int
+        Most likely tokens of each position that are shown; 0 for none.
+    """
 
     trace: Trace
+    topk: int = 0
     clock: HostClock = field(default_factory=HostClock)
     passed: float = 0.0
+    outputs: Outputs | None = None
 
     def first(self, context: Context) -> int:
+        if self.topk:
+            known, count = self.trace.outputs.top(self.topk), context.prompt_length
+            self.outputs = Outputs(known.tokens[:count], known.logprobs[:count])
         return self.trace.tokens[0]
 
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
         self.passed = self.clock.mark()
         done = len(context.tokens) - context.prompt_length
         coming = self.trace.tokens[done: done + tree.depth + 1]
-        return exact_match(tree, lambda node, path: coming[len(path)] if len(path) < len(coming) else None,
-                           self.trace.limits.eos)
+        path, token = exact_match(tree, lambda node, path: coming[len(path)] if len(path) < len(coming) else None,
+                                  self.trace.limits.eos)
+        if self.topk:
+            self.outputs = self._recorded(tree, path, len(context.tokens) - 1, context.tokens[-1])
+        return path, token
+
+    def _recorded(self, tree: DraftTree, path: list[int], position: int, root: int) -> Outputs:
+        """What is on record of the root, at ``position``, and of the nodes on the path; of others nothing is."""
+        known = self.trace.outputs.top(self.topk)
+        tokens = np.full((tree.width, self.topk), -1, np.int64)
+        logprobs = np.full((tree.width, self.topk), np.nan, np.float32)
+        rows = [0, *(node + 1 for node in path)]
+        tokens[rows] = known.tokens[position: position + len(rows)]
+        logprobs[rows] = known.logprobs[position: position + len(rows)]
+        count = len(tree) + 1
+        return Outputs(tokens[:count], logprobs[:count], tokens[count:], logprobs[count:], root)
 
     def commit(self, path: Sequence[int]) -> None:
         pass
@@ -124,6 +179,10 @@ def _check_captured(trace: Trace, capture: Capture) -> None:
     if missing:
         raise ValueError(f"the drafter needs attention rows of heads {missing}, the trace has "
                          f"{list(trace.heads)}; record with capture=drafter.capture")
+    known = 0 if trace.outputs is None else trace.outputs.k
+    if capture.topk > known:
+        raise ValueError(f"the drafter needs the {capture.topk} most likely tokens of each position, the trace has {known}; "
+                         "record with capture=drafter.capture")
 
 
 def replay(trace: Trace, drafter: Drafter | None) -> Generation:
@@ -144,15 +203,19 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
     Raises
     ------
     ValueError
-        If the trace lacks states the drafter needs, or was sampled and the drafter's tokens come with probabilities:
-        rejection sampling emits other tokens than the recorded ones.
+        If the trace lacks what the drafter needs; if the drafter cannot be replayed (``replays="never"``), or the trace was
+        sampled and the drafter can be replayed on greedy ones alone (``replays="greedy"``).
     """
     if drafter is not None:
+        check_drafter(drafter)
+        if drafter.replays == "never":
+            raise ValueError(f"{drafter!r} cannot be replayed (replays='never'): what it drafts depends on outputs that no "
+                             "recording of plain decoding has; run it with generate()")
+        if drafter.replays == "greedy" and not trace.sampling.greedy:
+            raise ValueError(f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'), "
+                             "which emits other tokens than plain decoding; replay a greedy trace, or run it with generate()")
         _check_captured(trace, drafter.capture)
-        if not trace.sampling.greedy and getattr(drafter, "samples", False):
-            raise ValueError("the trace was sampled and this drafter is verified by rejection sampling, which emits other "
-                             "tokens than plain decoding; replay a greedy trace, or run it with generate()")
-    context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling)
+    context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling.for_prompt(trace.prompt))
     context.hidden = lambda layer: trace.hidden[layer][: len(context.tokens) - 1]
     chosen = [] if drafter is None else [trace.heads.index(head) for head in drafter.capture.heads]
     context.attention = lambda: trace.attention[len(context.tokens) - 1 - len(trace.prompt)][chosen]
@@ -162,4 +225,5 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
         count = len(trace.tokens)
         limits = Limits(limits.max_new_tokens, limits.eos, limits.context, lambda new: len(new) == count,
                         trace.finish_reason)
-    return decode(TraceVerifier(trace), drafter, context, limits)
+    topk = 0 if drafter is None else drafter.capture.topk
+    return decode(TraceVerifier(trace, topk), drafter, context, limits)

@@ -10,19 +10,16 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from .attention_rows import AttentionRows
 from .cache import TreeCache
 from .contract import Capture
+from .forward import Forward
 from .tree import DraftTree
-
-if TYPE_CHECKING:
-    from .attention_rows import AttentionRows
-    from .target import Target
 
 #: Widths of a pass in tokens, the last emitted one included.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -134,8 +131,19 @@ class Runtime:
     def __repr__(self) -> str:
         return f"Runtime({type(self.model).__name__}, {self.mode}, capacity={self.capacity}, widths={self.widths})"
 
-    def take(self, target: Target, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
+    def take(self, holder: object, model: PreTrainedModel, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
         """Give the buffers to a target until :meth:`give_back`, emptied; the hidden states' buffers are returned.
+
+        Parameters
+        ----------
+        holder : object
+            Has them as long as it lives.
+        model : PreTrainedModel
+            Which it decodes with.
+        capture : Capture
+            Hidden states and attention rows of its passes.
+        longest : int
+            Tokens of its prompt and output.
 
         Raises
         ------
@@ -144,7 +152,7 @@ class Runtime:
         RuntimeError
             If another target holds the buffers.
         """
-        if target.model is not self.model:
+        if model is not self.model:
             raise ValueError("the runtime was made for another model; make one for this model")
         if longest > self.capacity:
             raise ValueError(f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make it "
@@ -155,7 +163,7 @@ class Runtime:
         if self._holder is not None and self._holder() is not None:
             raise RuntimeError("the runtime is in use by another generation; a draft model that is the target itself "
                                "needs a runtime of its own")
-        self._holder = weakref.ref(target)
+        self._holder = weakref.ref(holder)
         self.cache.length = 0
         return self._kept.setdefault(capture, _Kept()).states
 
@@ -169,19 +177,19 @@ class Runtime:
         """The width a pass over ``count`` tokens is padded to; None where none is wide enough."""
         return next((width for width in self.widths if width >= count), None)
 
-    def run(self, target: Target, capture: Capture, tokens: Sequence[int], tree: DraftTree | None) -> torch.Tensor:
+    def run(self, forward: Forward, capture: Capture, tokens: Sequence[int], tree: DraftTree | None) -> torch.Tensor:
         """One pass over a block behind the committed positions.
 
         Parameters
         ----------
-        target : Target
-            The holder of the buffers.
+        forward : Forward
+            Of the holder of the buffers.
         capture : Capture
             The one it came with.
         tokens : sequence of int
             At most as many as the widest width.
         tree : DraftTree, optional
-            What the tokens after the first form; None for a chain.
+            What the tokens after the first form, its passengers last; None for a chain.
 
         Returns
         -------
@@ -192,18 +200,18 @@ class Runtime:
         self._fill(width, tokens, tree)
         self.passes[width] += 1
         if self.mode != "graph":
-            return self._pass(width, target)[: len(tokens)]
+            return self._pass(width, forward)[: len(tokens)]
         recorded = self._kept[capture].recorded
         if not recorded:
             # All of them now, so that no later pass takes longer than its like.
             for each in self.widths:
                 self._fill(each, [0], None)
-                recorded[each] = self._record(each, target)
+                recorded[each] = self._record(each, forward)
             self._fill(width, tokens, tree)
         found = recorded[width]
         found.graph.replay()
-        if target.rows is not None:
-            target.rows.take(found.rows)
+        if forward.rows is not None:
+            forward.rows.take(found.rows)
         return found.logits[: len(tokens)]
 
     def _buffers(self, width: int) -> _Inputs:
@@ -217,9 +225,9 @@ class Runtime:
         inputs, count = self._inputs[width], len(tokens)
         if inputs.copied is not None:
             inputs.copied.synchronize()  # the last copy out of this memory; long done where its pass was waited for
-        bushy = tree is not None and not tree.is_chain
+        bushy = tree is not None and not tree.is_causal
         # Padding continues the chain, or stands alone beside a tree: nothing attends to it.
-        depths = [0, *tree.depths, *[0] * (width - count)] if bushy else range(width)
+        depths = [*tree.block_depths, *[0] * (width - count)] if bushy else range(width)
         inputs.values[:] = [*tokens, *[0] * (width - count), *depths, self.cache.length]
         inputs.line.copy_(inputs.host, non_blocking=True)
         if bushy:
@@ -235,35 +243,35 @@ class Runtime:
             inputs.copied = torch.cuda.Event()
             inputs.copied.record(torch.cuda.current_stream(self.device))
 
-    def _pass(self, width: int, target: Target) -> torch.Tensor:
+    def _pass(self, width: int, forward: Forward) -> torch.Tensor:
         inputs = self._inputs[width]
         tokens, depths, length = inputs.line[:width], inputs.line[width: 2 * width], inputs.line[2 * width]
         behind = self._columns - length
         block = inputs.tree[:, behind.clamp(0, width - 1)] & (behind >= 0) & (behind < width)
-        mask = target.as_mask(block | (behind < 0))
+        mask = forward.as_mask(block | (behind < 0))
         positions = (length + depths).clamp(max=self._last_position)
         self.cache.slots = length + self._columns[:width]
         try:
-            return target.forward(self._call, tokens[None], positions, mask, last_only=False)
+            return forward(self._call, tokens[None], positions, mask, last_only=False)
         finally:
             self.cache.slots = None
 
-    def _record(self, width: int, target: Target) -> _Recorded:
+    def _record(self, width: int, forward: Forward) -> _Recorded:
         # The capture's default stream is one of the current device, which need not be the model's.
         with torch.cuda.device(self.device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 for _ in range(2):
-                    self._pass(width, target)
+                    self._pass(width, forward)
             torch.cuda.current_stream().wait_stream(self._stream)
-            return self._captured(width, target)
+            return self._captured(width, forward)
 
-    def _captured(self, width: int, target: Target) -> _Recorded:
+    def _captured(self, width: int, forward: Forward) -> _Recorded:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                logits = self._pass(width, target)
+                logits = self._pass(width, forward)
         except RuntimeError as error:
             raise RuntimeError(f"a pass of {type(self.model).__name__} cannot be recorded as a CUDA graph "
                                f"({str(error).splitlines()[0]}); use Runtime(..., mode='static')") from error
-        return _Recorded(graph, logits, [] if target.rows is None else target.rows.held(), target.rows)
+        return _Recorded(graph, logits, [] if forward.rows is None else forward.rows.held(), forward.rows)

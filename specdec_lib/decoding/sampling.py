@@ -1,15 +1,18 @@
-"""From logits to tokens: a sampled token is a function of (seed, position).
+"""From logits to tokens: a sampled token is a function of (seed, prompt, position).
 
 ``Sampling`` gives one uniform number for each absolute position and a token is found by inverting the cumulative
 distribution at it. A verified run then emits the very tokens that plain decoding emits with the same seed, for every
-drafter that proposes tokens without probabilities.
+drafter that proposes tokens without probabilities. Each generation first binds the seed to its prompt
+(:meth:`Sampling.for_prompt`), so that different prompts, and the turns of one conversation, see different numbers.
 """
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
+import numpy as np
 import torch
 
 from .cache import on_device
@@ -39,7 +42,8 @@ class Sampling:
     top_k : int
         Keep the ``top_k`` most likely tokens. 0 keeps all.
     seed : int
-        The same seed gives the same tokens, whatever drafter is used.
+        The same seed and prompt give the same tokens, whatever drafter is used. Different prompts see different random
+        numbers under one seed.
 
     Raises
     ------
@@ -48,7 +52,9 @@ class Sampling:
 
     Notes
     -----
-    Filters are applied in the order of transformers: temperature, top-k, top-p.
+    Filters are applied in the order of transformers: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all
+    stay. Of tokens that tie at the edge of the nucleus as many stay as ``top_p`` needs, those with the largest ids; transformers
+    keeps as many, but which ones depends on how torch sorts on the device at hand.
     """
 
     temperature: float = 0.0
@@ -71,6 +77,22 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether the most likely token is taken."""
         return self.temperature == 0.0
+
+    def for_prompt(self, prompt: Sequence[int]) -> Sampling:
+        """These settings with a seed of the prompt's own, a hash of this seed and the prompt's tokens.
+
+        :func:`specdec_lib.generate`, :func:`specdec_lib.record` and :func:`specdec_lib.custom_generate` call it with their
+        prompt; a turn of a conversation has the turns before in its prompt. Code that draws by itself with
+        :meth:`uniform` calls it first.
+
+        Parameters
+        ----------
+        prompt : sequence of int
+            Token ids.
+        """
+        text = f"{self.seed}:".encode() + np.asarray(prompt, dtype="<i8").tobytes()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return replace(self, seed=int.from_bytes(digest, "little"))
 
     def uniform(self, position: int, stream: int = TARGET, salt: int = 0) -> float:
         """The uniform number in [0, 1) of an absolute position.
@@ -148,17 +170,17 @@ def unchecked_distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Te
     scores = logits.double() / sampling.temperature
     vocabulary = scores.shape[-1]
     if 0 < sampling.top_k < vocabulary:
-        kept, index = scores.topk(sampling.top_k, dim=-1)
-        scores = torch.full_like(scores, -torch.inf).scatter_(-1, index, kept)
+        # Comparisons with NaN are false: what is no number stays, and so does what ties with the k-th.
+        scores = scores.masked_fill(scores < scores.topk(sampling.top_k, dim=-1).values[..., -1:], -torch.inf)
     probabilities = scores.softmax(-1)
     if sampling.top_p < 1.0:
-        # The nucleus is written entry by entry: what is no number must stay so in the whole row.
+        # What is no number must stay so in the whole row.
         broken = probabilities[..., :1].isnan()
-        probabilities = torch.where(broken, torch.nan, _nucleus(probabilities, sampling.top_p))
+        probabilities = torch.where(broken, torch.nan, _nucleus(scores, probabilities, sampling.top_p))
     return probabilities
 
 
-def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+def _nucleus(scores: torch.Tensor, probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
     # The nucleus rarely has more than a few dozen tokens: on a CPU look at the most likely ones before sorting all.
     vocabulary = probabilities.shape[-1]
     count = vocabulary if probabilities.is_cuda else min(64, vocabulary)
@@ -168,8 +190,16 @@ def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
         if count == vocabulary or not bool((before[..., -1] + best[..., -1] < top_p).any()):
             break
         count = min(count * 16, vocabulary)
-    best = torch.where(before < top_p, best, 0.0)
-    return torch.zeros_like(probabilities).scatter_(-1, index, best / best.sum(-1, keepdim=True))
+    inside = before < top_p
+    # topk orders ties as it likes. Take what lies above the least likely token inside, and of its ties as many as fit.
+    size = inside.sum(-1, keepdim=True).clamp_(min=1)
+    edge = scores.gather(-1, index.gather(-1, size - 1))
+    above, tied = scores > edge, scores == edge
+    room = size - above.sum(-1, keepdim=True)
+    if probabilities.is_cuda or bool((tied.sum(-1, keepdim=True) > room).any()):
+        tied &= tied.flip(-1).cumsum(-1).flip(-1) <= room
+    kept = torch.where(above | tied, probabilities, 0.0)
+    return kept / kept.sum(-1, keepdim=True)
 
 
 def invert_cdf(probabilities: torch.Tensor, uniform: float) -> int:

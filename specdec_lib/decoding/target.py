@@ -1,9 +1,10 @@
 """The target model: prefill, one pass over a draft tree, and what is captured on the way."""
 from __future__ import annotations
 
-import inspect
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel
@@ -12,12 +13,21 @@ from . import attention
 from .attention_rows import AttentionRows
 from .cache import TreeCache, on_device
 from .contract import LAST, Capture
-from .kinds import UnsupportedModel, check_kind, decoder_config, vocabulary_size
+from .forward import Forward
+from specdec_lib.decoding.served_models import (
+    UnsupportedModel,
+    check_kind,
+    context_limit,
+    decoder_config,
+    vocabulary_size,
+)
 from .runtime import Runtime
 from .tree import EMPTY, DraftTree
 
 #: Positions of one prefill pass; bounds the memory of its mask and activations.
 PREFILL_CHUNK = 4096
+#: Logits of a prompt held at once where those of every position are asked for: 128 MiB in float32.
+LOGITS_AT_ONCE = 2**25
 #: Room for a draft behind prompt and output before a buffer has to grow, in positions.
 DRAFT_ROOM = 65
 _CHECKED: weakref.WeakSet = weakref.WeakSet()
@@ -58,25 +68,28 @@ class Target:
         self.device = model.get_input_embeddings().weight.device
         self.devices = {parameter.device for parameter in model.parameters()}
         config = decoder_config(model)
-        self.layers = config.num_hidden_layers
-        self.runtime, self.capture = runtime, capture
-        self._states: dict[int, torch.Tensor] = {} if runtime is None else runtime.take(self, capture, longest)
+        self.layers, self._vocabulary = config.num_hidden_layers, vocabulary_size(model)
+        # The most likely tokens are read off the logits: no pass differs for them.
+        self.runtime, self.capture = runtime, replace(capture, topk=0)
+        self._states: dict[int, torch.Tensor] = {} if runtime is None else runtime.take(
+            self, model, self.capture, longest)
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
-        self._additive = model.config._attn_implementation == "eager"
-        self._keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.forward = Forward(model, self.cache, self.device)
+        self._additive = self.forward.additive
+        # Drafts end at the model's last position; passengers may not.
+        self._last_position = (context_limit(model) or sys.maxsize) - 1
         self._strip: torch.Tensor | None = None
         self._positions = torch.arange(capacity, device=self.device)
         self._hooks: list = []
         self.rows: AttentionRows | None = None
         self._installed = False
         self._block: list[int] = []
-        self._running = False
         try:
             for layer in dict.fromkeys(map(self._layer, capture.layers)):
                 self._hook_states(layer)
             if capture.heads:
-                self.rows = AttentionRows(model, capture.heads)
+                self.rows = self.forward.rows = AttentionRows(model, capture.heads)
             shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
             if not self._additive and shared < config.num_attention_heads:
                 attention.install(model, self)
@@ -115,24 +128,35 @@ class Target:
         """Committed positions."""
         return self.cache.length
 
-    def extend(self, tokens: Sequence[int]) -> torch.Tensor:
+    def extend(self, tokens: Sequence[int], each: Callable[[torch.Tensor], None] | None = None) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
+
+        Parameters
+        ----------
+        tokens : sequence of int
+        each : callable, optional
+            Gets the logits after each of the tokens, some at a time, shape (n, vocabulary); the next pass overwrites them.
 
         Returns
         -------
         tensor, shape (vocabulary,)
             Logits after the last of them.
         """
-        for start in range(0, len(tokens), PREFILL_CHUNK):
-            chunk = tokens[start: start + PREFILL_CHUNK]
+        size = PREFILL_CHUNK
+        if each is not None:
+            size = max(1, min(size, LOGITS_AT_ONCE // self._vocabulary))
+        for start in range(0, len(tokens), size):
+            chunk = tokens[start: start + size]
             width, length = len(chunk), self.cache.length
             self._reserve(width)
             if length and self._fits(width):
-                logits = self.runtime.run(self, self.capture, chunk, None)
+                logits = self.runtime.run(self.forward, self.capture, chunk, None)
             else:
                 # From an empty cache the model's own causal path is right, and lets SDPA skip the mask.
                 mask = None if length == 0 else self._chain_mask(width)
-                logits = self._eager(chunk, self._positions[length: length + width], mask, last_only=True)
+                logits = self._eager(chunk, self._positions[length: length + width], mask, last_only=each is None)
+            if each is not None:
+                each(logits)
             # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.
             self._block = list(range(width)) if self._fits(width) and length else []
             self._commit(range(width))
@@ -154,12 +178,12 @@ class Target:
         """
         self._reserve(len(tokens))
         at = torch.as_tensor(positions, device=self.device)
-        logits = self._eager(tokens, at, self.as_mask(visible.to(self.device)), last_only=False)
+        logits = self._eager(tokens, at, self.forward.as_mask(visible.to(self.device)), last_only=False)
         self._commit(range(len(tokens)))
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root and the tree's nodes, behind the committed positions.
+        """One pass over the root, the tree's nodes and its passengers, after the committed positions.
 
         Parameters
         ----------
@@ -169,21 +193,21 @@ class Target:
 
         Returns
         -------
-        tensor, shape (n + 1, vocabulary)
-            Logits after the root, then after each node.
+        tensor, shape (n + 1 + p, vocabulary)
+            Logits after the root, then after each node, then after each passenger.
         """
-        width, length = len(tree) + 1, self.cache.length
+        width, length = tree.width, self.cache.length
         self._reserve(width)
         if self._fits(width):
-            return self.runtime.run(self, self.capture, [root, *tree.tokens], tree)
-        if tree.is_chain:
+            return self.runtime.run(self.forward, self.capture, tree.block(root), tree)
+        if tree.is_causal:
             mask, positions = self._chain_mask(width), self._positions[length: length + width]
         else:
             visible = torch.ones((width, length + width), dtype=torch.bool)
             visible[:, length:] = torch.from_numpy(tree.mask())
-            mask = self.as_mask(visible.to(self.device))
-            positions = torch.tensor([0, *tree.depths], device=self.device) + length
-        return self._eager([root, *tree.tokens], positions, mask, last_only=False)
+            mask = self.forward.as_mask(visible.to(self.device))
+            positions = (torch.tensor(tree.block_depths, device=self.device) + length).clamp_(max=self._last_position)
+        return self._eager(tree.block(root), positions, mask, last_only=False)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the root and the nodes ``path`` of the tree last verified, and drop the others."""
@@ -224,14 +248,6 @@ class Target:
                 larger[: self.cache.length] = states[: self.cache.length]
                 self._states[layer] = larger
 
-    def as_mask(self, visible: torch.Tensor) -> torch.Tensor:
-        """What the model takes to attend to ``visible``, bool of shape (n, length)."""
-        if self._additive:
-            dtype = self.model.dtype
-            visible = torch.zeros(visible.shape, dtype=dtype, device=self.device).masked_fill_(
-                ~visible, torch.finfo(dtype).min)
-        return visible[None, None]
-
     def _fits(self, width: int) -> bool:
         return self.runtime is not None and self.runtime.width_for(width) is not None
 
@@ -246,39 +262,12 @@ class Target:
             rows = max(width, 32)
             self._strip = torch.ones((rows, capacity + rows), dtype=torch.bool, device=self.device).tril(capacity)
         window = self._strip[:width, capacity - length: capacity + width]
-        return self.as_mask(window) if self._additive else window[None, None]
+        return self.forward.as_mask(window) if self._additive else window[None, None]
 
     def _eager(self, tokens: Sequence[int], positions: torch.Tensor, mask: torch.Tensor | None, last_only: bool):
         if self.runtime is not None:
             self.runtime.passes["eager"] += 1
         return self.forward(self.model, torch.tensor([tokens], device=self.device), positions, mask, last_only)
-
-    def forward(self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None,
-                last_only: bool) -> torch.Tensor:
-        """Run ``call``, the model or what stands for it, over the cache.
-
-        Parameters
-        ----------
-        call : callable
-        ids : int64 tensor, shape (1, n)
-        positions : int64 tensor, shape (n,)
-        mask : tensor, optional
-            Of :meth:`as_mask`.
-        last_only : bool
-            Only the last token's logits are needed.
-
-        Returns
-        -------
-        tensor, shape (n or 1, vocabulary)
-        """
-        kwargs = {"logits_to_keep": 1} if last_only and self._keep else {}
-        if self.rows is not None:
-            self.rows.begin(mask, last_only)
-        self._running = True
-        out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
-                   use_cache=True, return_dict=True, **kwargs)
-        self._running = False
-        return out.logits[0]
 
     def _layer(self, layer: int) -> int:
         return self.layers if layer == LAST else layer
@@ -290,7 +279,7 @@ class Target:
 
         def store(states: torch.Tensor) -> None:
             # The model may serve others at the same time, such as a draft that is the target itself.
-            if not self._running:
+            if not self.forward.running:
                 return
             if layer not in self._states:
                 self._states[layer] = states.new_empty((self.cache.capacity, states.shape[-1]))

@@ -1,14 +1,94 @@
 """The way in through transformers: ``model.generate(..., custom_generate=custom_generate(drafter))``."""
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from transformers import GenerationMixin, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from .contract import Capture, Drafter
 from .generate import _run
 from .sampling import Sampling
+
+#: Generation settings that ask for another way to decode, and the value at which they ask for nothing.
+_OTHER_METHODS = {"num_beams": 1, "num_return_sequences": 1, "num_beam_groups": 1, "constraints": None, "force_words_ids": None,
+                  "penalty_alpha": 0, "dola_layers": None, "prompt_lookup_num_tokens": None, "assistant_early_exit": None,
+                  "use_mtp": False}
+_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+#: What transformers adds to the model's inputs by itself; attention_mask, position_ids and past_key_values are looked into.
+_OWN_INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
+_LOOP = inspect.unwrap(GenerationMixin.generate).__code__
+
+
+def _withheld() -> tuple[Any, Any]:
+    """``streamer`` and ``assistant_model`` of the call of ``model.generate`` that called our caller.
+
+    Transformers gives them to its own methods and to no callable (``_extract_generation_mode_kwargs``), so they are read
+    where it keeps them, in its frame.
+    """
+    frame = sys._getframe(2)
+    if frame.f_code is not _LOOP:
+        return None, None
+    return frame.f_locals.get("streamer"), frame.f_locals.get("assistant_model")
+
+
+def _refuse(name: str, what: str) -> ValueError:
+    return ValueError(f"{name} is given, but {what}; leave it out")
+
+
+def _check_settings(config, assistant_model) -> None:
+    if assistant_model is not None:
+        raise _refuse("assistant_model", "drafts come from the drafter: use custom_generate(DraftModel(assistant_model))")
+    for name, nothing in _OTHER_METHODS.items():
+        value = getattr(config, name, None)
+        if value is not None and value != nothing:
+            raise ValueError(f"{name} is {value!r}, which asks for another decoding method than the one given as "
+                             f"custom_generate; leave it out (or pass {name}={nothing!r})")
+    if config.cache_implementation == "quantized":
+        raise ValueError("cache_implementation is 'quantized', but this decoding method has its own cache of the model's "
+                         "type; leave it out")
+    for name in _OUTPUTS:
+        if getattr(config, name, None):
+            raise ValueError(f"{name} is set, but this decoding method gives tokens only; leave it out, or use "
+                             "specdec_lib.record(..., capture=...) for hidden states and attention rows")
+
+
+def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:
+    """Refuse what the model would read besides the tokens."""
+    length = input_ids.shape[-1]
+    given = {name: value for name, value in inputs.items() if value is not None}
+    if any(value is not None for value in (given.pop("mm_encoder_outputs", None) or {}).values()):
+        raise _refuse("an image or video (pixel_values)", "this decoding method reads tokens only")
+    for name in sorted(set(given) - _OWN_INPUTS):
+        raise _refuse(name, "this decoding method reads tokens only")
+    past = given.get("past_key_values")
+    if past is not None and (getattr(past, "_is_user_defined", False) or past.get_seq_length()):
+        raise _refuse("past_key_values", "this decoding method fills a cache of its own")
+    padding = given.get("attention_mask")
+    if padding is not None and padding.ndim == 2 and not bool(padding.all()):
+        raise ValueError("the prompt is padded (its attention_mask has zeros); pass one prompt without padding")
+    positions = given.get("position_ids")
+    if positions is not None and not (positions.shape[-1] == length and
+                                      bool((positions == torch.arange(length, device=positions.device)).all())):
+        raise _refuse("position_ids", f"this decoding method counts positions from 0 to {length - 1}")
+
+
+def _drafted_by(processors, seed: int) -> Sampling:
+    """Temperature, top-p and top-k among the processors, for a draft model to draw with."""
+    temperature, top_p, top_k = 1.0, 1.0, 0
+    for processor in processors:
+        if isinstance(processor, TemperatureLogitsWarper):
+            temperature *= float(processor.temperature)
+        elif isinstance(processor, TopKLogitsWarper):
+            top_k = min(top_k or processor.top_k, processor.top_k)
+        elif isinstance(processor, TopPLogitsWarper):
+            # Of 0 the most likely token is left there too.
+            top_p = min(top_p, max(float(processor.top_p), sys.float_info.min))
+    return Sampling(temperature, top_p, top_k, seed)
 
 
 def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=None,
@@ -16,7 +96,8 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
     """A decoding method for ``model.generate(custom_generate=...)``.
 
     Generation settings, logits processors and stopping criteria are those that transformers prepared: they are applied
-    at each position as plain decoding applies them. With ``do_sample=True`` a token is a function of (seed, position).
+    at each position as plain decoding applies them. With ``do_sample=True`` a token is a function of (seed, prompt,
+    position), and a draft model draws with the temperature, top-p and top-k that are set.
 
     Parameters
     ----------
@@ -24,7 +105,8 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
     seed : int
         For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
     streamer : transformers.BaseStreamer, optional
-        Given here because transformers does not hand its ``streamer`` argument to a callable.
+        ``model.generate(streamer=...)`` does the same. It is ended whatever happens here, so that a reader in another
+        thread does not wait for ever.
     on_finish : callable, optional
         Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
 
@@ -35,10 +117,20 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
     Raises
     ------
     ValueError
-        By ``generate``: if the batch has more than one row, the prompt is padded, or anything but tokens is asked for.
+        By ``generate``, before any token is decoded: if the batch has more than one row, the prompt is padded, anything
+        but tokens is asked for, the model is given other inputs than one prompt's tokens (``pixel_values``,
+        ``inputs_embeds``, ``position_ids`` of one's own, a ``past_key_values``, any other), or a setting asks for another
+        decoding method (``assistant_model``, ``num_beams``, ``num_return_sequences``, ``prompt_lookup_num_tokens``,
+        ``penalty_alpha``, ``dola_layers`` ...). The message names it.
 
     Notes
     -----
+    The output ends where prompt and output fill the model's context (``max_position_embeddings``), also where
+    ``max_new_tokens`` allows more; transformers' own methods go on with a warning.
+
+    The cache is this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and
+    ``compile_config``, which change speed and memory but no token, have no effect; a quantized cache is refused.
+
     Transformers hands ``generate(stop_strings=..., tokenizer=...)`` to none but its own methods and says that the
     tokenizer is missing. Pass ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]`` instead.
 
@@ -53,20 +145,12 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
     True
     """
 
-    def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
-        padding = model_kwargs.get("attention_mask")
-        if padding is not None and padding.ndim == 2 and not bool(padding.all()):
-            raise ValueError("the prompt is padded (its attention_mask has zeros); pass one prompt without padding")
-        for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
-            if getattr(generation_config, name, None):
-                raise ValueError(f"{name} is set, but this decoding method gives tokens only; leave it out, or use "
-                                 "specdec_lib.record(..., capture=...) for hidden states and attention rows")
+    def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, put):
         device = input_ids.device
         prompt = input_ids[0] if input_ids.shape[0] == 1 else input_ids
-        # Warpers (temperature, top-p, top-k) are among the processors already.
+        # Warpers (temperature, top-p, top-k) are among the processors already; a drafter is told of them.
         sampling = Sampling(temperature=1.0 if generation_config.do_sample else 0.0, seed=seed)
-        if streamer is not None:
-            streamer.put(input_ids.cpu())
+        drafted_by = _drafted_by(logits_processor, seed) if generation_config.do_sample else None
         sequence: list[int] = input_ids.reshape(-1).tolist()
         length = len(sequence)
 
@@ -74,19 +158,30 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
             tokens = torch.tensor([sequence[:length] + new], device=device)
             return bool(stopping_criteria(tokens, None).all())
 
-        def emitted(tokens: list[int]) -> None:
-            if streamer is not None:
-                streamer.put(torch.tensor(tokens))
-
-        run, context, _ = _run(
+        return _run(
             model, prompt, drafter, sampling, max(1, generation_config.max_length - length), frozenset(),
-            stop if len(stopping_criteria) else None, "criteria", emitted,
-            logits_processor if len(logits_processor) else None, Capture())
-        if streamer is not None:
-            streamer.end()
+            stop if len(stopping_criteria) else None, "criteria", lambda tokens: put(torch.tensor(tokens)),
+            logits_processor if len(logits_processor) else None, Capture(), drafted_by=drafted_by)[:2]
+
+    def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+        theirs, assistant_model = _withheld()
+        reader = streamer if theirs is None else theirs
+        try:
+            if streamer is not None and streamer is not reader:
+                raise ValueError("streamer is given to generate() and to custom_generate(), and the two differ; give one")
+            _check_settings(generation_config, assistant_model)
+            _check_inputs(input_ids, model_kwargs)
+            if streamer is not None and theirs is None:  # generate() has shown its own the prompt
+                streamer.put(input_ids.cpu())
+            run, context = decode(model, input_ids, logits_processor, stopping_criteria, generation_config,
+                                  reader.put if reader is not None else lambda tokens: None)
+        finally:
+            for each in (reader, streamer) if streamer is not reader else (reader,):
+                if each is not None:
+                    each.end()
         if on_finish is not None:
             on_finish(run)
-        output = torch.tensor([context.tokens], device=device)
+        output = torch.tensor([context.tokens], device=input_ids.device)
         return GenerateDecoderOnlyOutput(sequences=output) if generation_config.return_dict_in_generate else output
 
     return decode_with_drafter

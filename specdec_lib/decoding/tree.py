@@ -7,6 +7,53 @@ import numpy as np
 import torch
 
 
+class Passengers:
+    """Tokens that ride along in a pass: the drafter is shown their outputs, and they are never committed.
+
+    No node attends to them, so the nodes' logits do not depend on them. Each attends to all committed tokens and to what
+    ``visible`` says of the block that is verified. Lookahead's window is of this kind.
+
+    Parameters
+    ----------
+    tokens : sequence of int, length p
+    depths : sequence of int, length p
+        Position of each relative to the root, 0 or more. Positions after the model's last one count as the last one.
+    visible : bool array, shape (p, 1 + n + p)
+        What each attends to: the root, the n nodes of the tree, the p passengers.
+
+    Raises
+    ------
+    ValueError
+        If lengths or shapes differ, or a token id or depth is negative.
+    """
+
+    __slots__ = ("tokens", "depths", "visible")
+
+    def __init__(self, tokens: Sequence[int], depths: Sequence[int], visible: np.ndarray):
+        self.tokens, self.depths = [int(t) for t in tokens], [int(d) for d in depths]
+        self.visible = np.asarray(visible, dtype=bool)
+        count = len(self.tokens)
+        if len(self.depths) != count:
+            raise ValueError(f"{count} passengers but {len(self.depths)} depths; expected one depth a passenger")
+        if self.visible.ndim != 2 or len(self.visible) != count:
+            raise ValueError(f"visible has shape {self.visible.shape}; expected one row for each of the {count} passengers")
+        for name, values in (("tokens", self.tokens), ("depths", self.depths)):
+            if values and min(values) < 0:
+                raise ValueError(f"{name} of passengers hold {min(values)}; expected numbers of 0 or more")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"Passengers(tokens={self.tokens}, depths={self.depths})"
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, Passengers) and (self.tokens, self.depths) == (other.tokens, other.depths)
+                and np.array_equal(self.visible, other.visible))
+
+    __hash__ = None
+
+
 class DraftTree:
     """Candidate continuations of the last emitted token, merged on common prefixes.
 
@@ -23,6 +70,8 @@ class DraftTree:
     probabilities : float tensor, shape (n, vocabulary), optional
         The distribution each node's token was drawn from. Given by drafters that sample from a draft model;
         verification is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`), and the tree a chain.
+    scores, sources, passengers
+        As for :meth:`annotated`.
 
     Raises
     ------
@@ -31,9 +80,11 @@ class DraftTree:
         node carry the same token, or ``probabilities`` come with a tree that is not a chain.
     """
 
-    __slots__ = ("tokens", "parents", "probabilities", "is_chain", "_depths", "_children")
+    __slots__ = ("tokens", "parents", "probabilities", "is_chain", "scores", "sources", "passengers", "_depths", "_children")
 
-    def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None):
+    def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None, *,
+                 scores: Sequence[float] | None = None, sources: Sequence[str] | None = None,
+                 passengers: Passengers | None = None):
         self.tokens = [int(t) for t in tokens]
         self.parents = [int(p) for p in parents]
         self.probabilities = probabilities
@@ -55,6 +106,44 @@ class DraftTree:
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
                 raise ValueError(f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each of the "
                                  f"{len(self.tokens)} tokens")
+        self._annotate(scores, sources, passengers)
+
+    def _annotate(self, scores, sources, passengers) -> None:
+        count = len(self.tokens)
+        for name, values in (("scores", scores), ("sources", sources)):
+            if values is not None and len(values) != count:
+                raise ValueError(f"{len(values)} {name} but {count} tokens; expected one a node")
+        if passengers is not None and passengers.visible.shape[1] != 1 + count + len(passengers):
+            raise ValueError(f"visible has shape {passengers.visible.shape}; expected {1 + count + len(passengers)} columns: "
+                             f"the root, {count} nodes, {len(passengers)} passengers")
+        self.scores = None if scores is None else [float(score) for score in scores]
+        self.sources = None if sources is None else list(sources)
+        self.passengers = passengers if passengers is not None and len(passengers) else None
+
+    def annotated(self, *, scores: Sequence[float] | None = None, sources: Sequence[str] | None = None,
+                  passengers: Passengers | None = None) -> DraftTree:
+        """The same tree with notes of the drafter in place of those it has.
+
+        Parameters
+        ----------
+        scores : sequence of float, length n, optional
+            The drafter's own estimate for each node. Unlike ``probabilities`` they have no part in verification.
+        sources : sequence of str, length n, optional
+            Where each node comes from.
+        passengers : Passengers, optional
+            Tokens that ride along.
+
+        Raises
+        ------
+        ValueError
+            If there is not one score or source a node, or the passengers' mask has not one column for each of root, nodes
+            and passengers.
+        """
+        tree = DraftTree.__new__(DraftTree)
+        for name in DraftTree.__slots__:
+            setattr(tree, name, getattr(self, name))
+        tree._annotate(scores, sources, passengers)
+        return tree
 
     @classmethod
     def chain(cls, tokens: Sequence[int], probabilities: torch.Tensor | None = None) -> DraftTree:
@@ -67,7 +156,7 @@ class DraftTree:
         if tree.tokens and min(tree.tokens) < 0:
             raise ValueError(f"tokens hold {min(tree.tokens)}; expected token ids, 0 or more")
         tree.parents = list(range(-1, len(tree.tokens) - 1))
-        tree.probabilities = tree._depths = tree._children = None
+        tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
         tree.is_chain = True
         return tree
 
@@ -76,7 +165,7 @@ class DraftTree:
         """A tree by construction: for drafters whose compiled loops give its lists as the class itself wants them."""
         tree = cls.__new__(cls)
         tree.tokens, tree.parents = tokens, parents
-        tree.probabilities = tree._depths = tree._children = None
+        tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
         tree.is_chain = parents == list(range(-1, len(parents) - 1))
         return tree
 
@@ -126,7 +215,9 @@ class DraftTree:
         return f"DraftTree(tokens={self.tokens}, parents={self.parents})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, DraftTree) and (self.tokens, self.parents) == (other.tokens, other.parents)
+        return isinstance(other, DraftTree) and (
+            (self.tokens, self.parents, self.scores, self.sources, self.passengers)
+            == (other.tokens, other.parents, other.scores, other.sources, other.passengers))
 
     __hash__ = None
 
@@ -145,6 +236,25 @@ class DraftTree:
         """Length of the longest path, 0 for an empty tree."""
         return (len(self.tokens) if self.is_chain else max(self.depths)) if self.tokens else 0
 
+    @property
+    def width(self) -> int:
+        """Tokens of the pass that verifies it: the root, the nodes and the passengers."""
+        return 1 + len(self.tokens) + (0 if self.passengers is None else len(self.passengers))
+
+    def block(self, root: int) -> list[int]:
+        """Tokens of that pass: ``root``, the nodes', the passengers'."""
+        return [root, *self.tokens, *([] if self.passengers is None else self.passengers.tokens)]
+
+    @property
+    def block_depths(self) -> list[int]:
+        """Positions of those relative to the root."""
+        return [0, *self.depths, *([] if self.passengers is None else self.passengers.depths)]
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether each token of that pass attends to all before it, as a chain's without passengers do."""
+        return self.is_chain and self.passengers is None
+
     def children(self) -> dict[tuple[int, int], int]:
         """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first
         such child's."""
@@ -160,12 +270,15 @@ class DraftTree:
         return self.children().get((node, token))
 
     def truncated(self, depth: int) -> DraftTree:
-        """The nodes no deeper than ``depth``; the tree itself where nothing is cut."""
+        """The nodes no deeper than ``depth``; the tree itself where nothing is cut.
+
+        Passengers stay, whatever their depth; they no longer attend to nodes that are cut.
+        """
         if self.depth <= depth:
             return self
         if self.is_chain:
             rows = None if self.probabilities is None else self.probabilities[:depth]
-            return DraftTree.chain(self.tokens[:depth], rows)
+            return self._notes_of(DraftTree.chain(self.tokens[:depth], rows), range(depth))
         index: dict[int, int] = {-1: -1}
         tokens, parents = [], []
         for i, (token, parent, level) in enumerate(zip(self.tokens, self.parents, self.depths, strict=True)):
@@ -176,7 +289,19 @@ class DraftTree:
         tree = DraftTree.unchecked(tokens, parents)
         # Of a batch these are not what the parents tell.
         tree._children = {(index[p], t): index[c] for (p, t), c in self.children().items() if c in index}
-        return tree
+        return self._notes_of(tree, [node for node in index if node >= 0])
+
+    def _notes_of(self, cut: DraftTree, nodes: Sequence[int]) -> DraftTree:
+        """``cut``, which has ``nodes`` of this tree, with what is noted of them."""
+        if self.scores is None and self.sources is None and self.passengers is None:
+            return cut
+        riding = self.passengers
+        if riding is not None:
+            columns = [0, *(node + 1 for node in nodes), *range(1 + len(self.tokens), self.width)]
+            riding = Passengers(riding.tokens, riding.depths, riding.visible[:, columns])
+        notes = (None if values is None else [values[node] for node in nodes] for values in (self.scores, self.sources))
+        cut._annotate(*notes, riding)
+        return cut
 
     def path(self, node: int) -> list[int]:
         """Indices from the root's child down to ``node``; empty for the root (-1)."""
@@ -187,14 +312,23 @@ class DraftTree:
         return nodes[::-1]
 
     def mask(self) -> np.ndarray:
-        """Which block entries each block entry attends to, the root first.
+        """Which block entries each block entry attends to: the root first, then the nodes, then the p passengers.
 
         Returns
         -------
-        bool array, shape (n + 1, n + 1)
-            Entry ``[i, j]`` is true iff ``j`` is the root, ``i`` itself or an ancestor of ``i``.
+        bool array, shape (n + 1 + p, n + 1 + p)
+            Of the root and the nodes, entry ``[i, j]`` is true iff ``j`` is the root, ``i`` itself or an ancestor of
+            ``i``; the passengers' rows are as they were given.
         """
         size = len(self.tokens) + 1
+        if self.passengers is not None:
+            mask = np.zeros((self.width, self.width), dtype=bool)
+            mask[:size, :size] = self._node_mask(size)
+            mask[size:] = self.passengers.visible
+            return mask
+        return self._node_mask(size)
+
+    def _node_mask(self, size: int) -> np.ndarray:
         if self.is_chain:
             return np.tri(size, dtype=bool)
         mask = np.zeros((size, size), dtype=bool)

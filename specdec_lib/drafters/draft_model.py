@@ -7,17 +7,17 @@ import sys
 import torch
 from transformers import PreTrainedModel
 
-from ..decoding.contract import Capture, Context
+from ..decoding.contract import Capture, Context, Drafter
 from ..decoding.runtime import Runtime
 from ..decoding.sampling import DRAFT, distribution, invert_cdf, most_likely
-from ..decoding.kinds import context_limit, decoder_config, exact_length, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length, vocabulary_size
 from ..decoding.target import Target, check_model
 from ..decoding.tree import EMPTY, DraftTree
 from ..heads.acceptance import AcceptanceHead
 from .stopping import FixedLength, Round, StoppingRule
 
 
-class AdaptiveDraftModel:
+class AdaptiveDraftModel(Drafter):
     """Draft with a small model of the same vocabulary until a rule says stop.
 
     Greedy where the target is greedy. Otherwise tokens are drawn under the target's temperature, top-p and
@@ -46,9 +46,8 @@ class AdaptiveDraftModel:
         target's vocabulary differs.
     """
 
-    capture = Capture()
     #: Verified by rejection sampling where the target samples.
-    samples = True
+    replays = "greedy"
 
     def __init__(
         self,
@@ -97,6 +96,9 @@ class AdaptiveDraftModel:
             f"{type(self).__name__}({type(self.model).__name__}, {type(self.rule).__name__}, "
             f"min_tokens={self.min_tokens}, max_tokens={self.max_tokens})"
         )
+
+    def reset(self) -> None:
+        self.rule.reset()
 
     def start(self, context: Context) -> None:
         own = vocabulary_size(self.model)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from ..datastores.dense import DenseIndex
-from ..decoding.contract import LAST, Capture, Context
+from ..decoding.contract import LAST, Capture, Context, Drafter
 from ..decoding.tree import EMPTY, DraftTree
 
 
-class Dresd:
+class Dresd(Drafter):
     """Draft the continuations of nearest neighbours that start with the target's own next token.
 
     Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up

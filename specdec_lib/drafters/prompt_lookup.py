@@ -1,13 +1,13 @@
 """Prompt lookup decoding (Saxena 2023): copy what followed the last n-gram where it occurred before."""
 from __future__ import annotations
 
-from ..decoding.contract import Capture, Context
+from ..decoding.contract import Context, Drafter
 from ..decoding.tree import EMPTY, DraftTree
 
 _VARIANTS = ("original", "transformers")
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """Draft the continuation of the first earlier occurrence of the last n-gram.
 
     N-grams are tried from ``max_ngram`` down to 1, over prompt and output. The first occurrence of each n-gram is
@@ -40,8 +40,6 @@ class PromptLookup:
     The released code verifies token id 100 where nothing is found; here the draft is empty, which costs no
     verification width and emits the same text.
     """
-
-    capture = Capture()
 
     def __init__(self, max_ngram: int = 3, num_tokens: int = 10, variant: str = "original"):
         for name, value in (("max_ngram", max_ngram), ("num_tokens", num_tokens)):

@@ -12,22 +12,21 @@ occurrence is taken.
 """
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 
-from ..decoding.contract import Capture, Context
+from ..decoding.contract import Capture, Context, Drafter
 from ..decoding.tree import EMPTY, DraftTree
 
 AVERAGES = ("trailing", "printed")
 AGGREGATES = ("max", "sum")
 
 
-class _RankedLookup(ABC):
+class _RankedLookup(Drafter):
     """Candidates of PLD+ and the draft that follows the best; variants say how good a candidate is."""
 
-    capture: Capture
     source: int | None
 
     def __init__(self, num_tokens: int, generated: bool):

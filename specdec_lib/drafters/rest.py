@@ -10,7 +10,7 @@ from ..datastores.compiled import compiled
 from ..datastores.suffix_array import Match, SuffixIndex, longest_suffix
 from ..datastores.tokens import TokenStore
 from ..datastores.trie import best_nodes, sample_smallest, sample_uniform
-from ..decoding.contract import Capture, Context
+from ..decoding.contract import Context, Drafter
 from ..decoding.tree import EMPTY, DraftTree
 
 _SUBSAMPLES = ("lexicographic", "uniform")
@@ -38,7 +38,7 @@ def _draft(tokens, suffixes, first, keys, context, count, max_ngram, min_ngram, 
     return size, found, start, stop
 
 
-class Rest:
+class Rest(Drafter):
     """Draft the best nodes of the trie of continuations of the longest matching suffix.
 
     The longest suffix of the context with ``min_ngram`` to ``max_ngram`` tokens that the store continues is
@@ -93,8 +93,6 @@ class Rest:
     StoreError
         If the store cannot be opened.
     """
-
-    capture = Capture()
 
     def __init__(self,
                  store: SuffixIndex | TokenStore | str | Path,

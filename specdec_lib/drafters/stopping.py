@@ -66,6 +66,9 @@ class StoppingRule(ABC):
     needs: tuple[str, ...] = ()
     check_newest = False
 
+    def reset(self) -> None:
+        """Forget everything learned in earlier generations."""
+
     def start(self) -> None:
         """A generation begins."""
 
@@ -109,7 +112,7 @@ class Heuristic(StoppingRule):
     num_tokens : int
         Length of the first round.
     transient : bool
-        Begin each generation with ``num_tokens`` again; otherwise the length is carried over.
+        Begin each generation with ``num_tokens`` again; otherwise the length is carried over until :meth:`reset`.
 
     Raises
     ------
@@ -121,9 +124,12 @@ class Heuristic(StoppingRule):
         self.initial = FixedLength(num_tokens).num_tokens
         self.transient, self.length = transient, num_tokens
 
+    def reset(self) -> None:
+        self.length = self.initial
+
     def start(self) -> None:
         if self.transient:
-            self.length = self.initial
+            self.reset()
 
     def stop(self, drafted: Round) -> bool:
         return drafted.count >= self.length
@@ -291,7 +297,7 @@ class Oracle(StoppingRule):
     ----------
     agreement : sequence of bool
         Whether the draft model's first choice is the target's token, for each new token
-        (:func:`specdec_lib.evaluation.metrics.greedy_agreement`).
+        (:func:`specdec_lib.experiments.metrics.greedy_agreement`).
     prompt_length : int
         Position of the first of them.
     """

@@ -22,8 +22,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..datastores.compiled import compiled
-from ..decoding.files import replacing
-from ..decoding.kinds import decoder_config
+from specdec_lib.files import replacing
+from specdec_lib.decoding.served_models import decoder_config
 from ..models.fingerprint import fingerprint
 
 FORMAT = 1

@@ -22,10 +22,10 @@ from transformers import PreTrainedModel
 
 from ..datastores.files import BuildLock
 from ..decoding.contract import Capture, Drafter
-from ..decoding.files import replacing
+from specdec_lib.files import replacing
 from ..decoding.generate import as_token_list, generate
 from ..decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
 from ..decoding.target import Target, check_model
 from ..models.fingerprint import fingerprint
 from .acceptance import Examples
@@ -136,7 +136,8 @@ def label(
         acceptance = (p_logits.argmax(-1) == drawn).float()
     else:
         p, q = distribution(p_logits, drawn_by), distribution(q_logits, drawn_by)
-        draws = [invert_cdf(row, drawn_by.uniform(len(prompt) + i, DRAFT)) for i, row in enumerate(q)]
+        bound = drawn_by.for_prompt(prompt)
+        draws = [invert_cdf(row, bound.uniform(len(prompt) + i, DRAFT)) for i, row in enumerate(q)]
         drawn = torch.tensor(draws)
         chosen = [rows.gather(1, drawn[:, None])[:, 0] for rows in (p, q)]
         acceptance, confidence = (chosen[0] / chosen[1]).clamp(max=1.0).float(), chosen[1].float()

@@ -17,10 +17,10 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture
-from ..decoding.files import replacing
+from specdec_lib.files import replacing
 from ..decoding.generate import as_token_list, end_tokens
 from ..decoding.sampling import Sampling, choose
-from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
 from ..decoding.target import Target, check_model
 from ..models.fingerprint import fingerprint
 
@@ -179,11 +179,12 @@ def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_t
     ends = end_tokens(model, None)
     for text in tqdm(texts, desc="induction heads", unit="prompt", disable=not progress):
         length = len(text)
+        bound = sampling.for_prompt(text)
         new = max_new_tokens if limit is None else min(max_new_tokens, limit - length)
         with torch.inference_mode(), Target(model, length + new, every) as target:
             logits = target.extend(text)
             for _ in range(new):
-                token = choose(logits, sampling, len(text))
+                token = choose(logits, bound, len(text))
                 text.append(token)
                 if token in ends:
                     break

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..datastores.states import States, write_states
 from ..datastores.tokens import TokenStore
-from ..decoding.kinds import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
 from .fingerprint import fingerprint
 
 COMPUTES = ("model", "bfloat16")

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from .. import paths
 from ..decoding.generate import check_tokenizer
-from ..decoding.kinds import soft_capped
+from specdec_lib.decoding.served_models import soft_capped
 
 #: Names of the shipped models; :func:`pocket_folder` says where they are.
 POCKET_PARTS = ("pocket", "pocket-draft", "pocket-qwen")

@@ -13,15 +13,15 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "check_parameters": "session",
-    "record": "recording",
-    "recorded": "recording",
-    "Markup": "tables",
-    "Table": "tables",
-    "TokenView": "tokens",
-    "notice": "notices",
-    "provenance_table": "provenance",
-    "figures": "",
+    "check_parameters": "display.session",
+    "record": "display.record",
+    "recorded": "display.record",
+    "Markup": "display.tables",
+    "Table": "display.tables",
+    "TokenView": "display.token_views",
+    "notice": "display.notices",
+    "provenance_table": "display.provenance",
+    "figures": "display.figures",
 }
 __all__ = sorted(_HOMES)
 
@@ -30,9 +30,8 @@ def __getattr__(name: str) -> Any:
     # Loaded on first use, so that a command that needs no figures does not import matplotlib.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not _HOMES[name]:
-        return import_module(f"{__name__}.{name}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = import_module(f"{__name__}.{_HOMES[name]}")
+    return home if name == "figures" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from specdec_lib import datastores
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.datastores.rest_import import RestIndex, import_rest
-from specdec_lib.models import pocket_data
+from specdec_lib.chapters.a1_pocket_models import training_rows
 
 
 def write_idx(path: Path, chunks: list[list[int]], wide: bool = False) -> Path:
@@ -49,7 +49,7 @@ def test_each_chunk_becomes_a_document_or_each_text_where_its_first_token_is_nam
 
 
 def test_the_source_and_the_tokenizer_are_in_the_manifest(tmp_path):
-    tokenizer = pocket_data.train_tokenizer(["some text to learn from " * 30], 300, 512)
+    tokenizer = training_rows.train_tokenizer(["some text to learn from " * 30], 300, 512)
     store = import_rest(write_idx(tmp_path / "a.idx", CHUNKS),
                         tmp_path / "s",
                         tokenizer=tokenizer,

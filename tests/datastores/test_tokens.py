@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from specdec_lib import datastores
 from specdec_lib.datastores import StoreBusy, StoreError, SuffixIndex, TokenStore, files
-from specdec_lib.models import pocket_data
+from specdec_lib.chapters.a1_pocket_models import training_rows
 from tests.datastores.stores import WIDTHS, document_lists
 from tests.datastores.stores import build as in_memory
 
@@ -157,7 +157,7 @@ def test_truncated_altered_and_foreign_stores_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return pocket_data.train_tokenizer([CODE * 20], 300, 512)
+    return training_rows.train_tokenizer([CODE * 20], 300, 512)
 
 
 def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refused(tmp_path, tokenizer):
@@ -166,7 +166,7 @@ def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refu
     assert contents(store) == [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     TokenStore.open(tmp_path / "store", tokenizer)
     SuffixIndex.open(store).verify()
-    other = pocket_data.train_tokenizer(["something else entirely, 1234567890 " * 30], 300, 512)
+    other = training_rows.train_tokenizer(["something else entirely, 1234567890 " * 30], 300, 512)
     with pytest.raises(StoreError, match="holds the tokens of another tokenizer"):
         TokenStore.open(tmp_path / "store", other)
     with pytest.raises(StoreError, match="without a tokenizer"):
@@ -180,7 +180,7 @@ def test_a_tokenizers_settings_do_not_change_its_fingerprint_and_a_new_token_doe
               max_length=4,
               padding="max_length" if tokenizer.pad_token else False)
     assert datastores.tokenizer_fingerprint(tokenizer) == before
-    grown = pocket_data.train_tokenizer([CODE * 20], 300, 512)
+    grown = training_rows.train_tokenizer([CODE * 20], 300, 512)
     assert datastores.tokenizer_fingerprint(grown) == before
     grown.add_tokens(["<a new one>"])
     assert datastores.tokenizer_fingerprint(grown) != before

@@ -20,7 +20,7 @@ from specdec_lib.decoding.acceptance import (
     rejection_at_once,
     residual,
 )
-from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
 from tests.chaos import head_of
@@ -266,13 +266,8 @@ def test_withdrawing_an_unlikely_token_is_found_out(pair, exact):
     assert surprise(emitted(pair[0], drafter, 3000)[0], exact) > WRONG
 
 
-class Bush:
+class Bush(Drafter):
     """Every pair of tokens, so that something is always accepted."""
-
-    capture = Capture()
-
-    def start(self, context):
-        pass
 
     def propose(self, context, limit):
         return DraftTree.from_drafts(itertools.product(range(5), range(0, 5, 2)))

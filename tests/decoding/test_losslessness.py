@@ -9,7 +9,7 @@ import torch
 
 from specdec_lib import Sampling, generate
 from specdec_lib.drafters import REGISTRY
-from specdec_lib.evaluation.losslessness import margin
+from specdec_lib.experiments.losslessness import margin
 from tests.chaos import FACTORIES, READS_ATTENTION, SAMPLING
 from tests.families import SERVED, prompt, tokenizer
 
@@ -31,7 +31,8 @@ def plain(library):
             tokens = generate(model, start, None, sampling, NEW).tokens
             with torch.inference_mode():
                 rows = model(torch.tensor([start + tokens])).logits[0, length - 1 : -1]
-            if min(margin(row, sampling, length + i) for i, row in enumerate(rows)) > 1e-4:
+            bound = sampling.for_prompt(start)
+            if min(margin(row, bound, length + i) for i, row in enumerate(rows)) > 1e-4:
                 return start, tokens
         raise AssertionError(
             "20 prompts in a row had a choice within 1e-4; expected such a choice to be rare"

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from specdec_lib import Capture, Runtime, Sampling, generate, record
+from specdec_lib import Capture, Drafter, Runtime, Sampling, generate, record
 from specdec_lib.decoding.attention import grouped_attention
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel
-from tests.chaos import Chaos
+from tests.chaos import Chaos, Riding
 from tests.families import SERVED, build, prompt
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -91,9 +91,7 @@ def test_a_draft_is_padded_to_the_next_width_and_a_wider_one_is_verified_eagerly
         runtime = Runtime(llama, capacity=30, widths=(1, 2, 4, 8))
         text = (ids + plain.tokens)[:]
 
-        class Once:
-            capture = Capture()
-
+        class Once(Drafter):
             def start(self, context):
                 self.done = False
 
@@ -199,22 +197,23 @@ class Reads(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("topk", [0, 2])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)], ids=["greedy", "sampled"])
-def test_a_step_reads_the_device_once(llama, sampling, monkeypatch):
+def test_a_step_reads_the_device_once(llama, sampling, topk, monkeypatch):
     ids = prompt(1, 12)
     plain = generate(llama, ids, sampling=sampling, max_new_tokens=30)
     # What a GPU takes: all outcomes at once.
     monkeypatch.setattr("specdec_lib.decoding.loop.on_gpu", lambda logits: True)
     before: list[int] = []
 
-    class Watched(Chaos):
+    class Watched(Riding if topk else Chaos):
         def propose(self, context, limit):
             before.append(reads.count)
             return super().propose(context, limit)
 
     runtime = Runtime(llama, capacity=50, widths=WIDTHS)
     with torch.inference_mode(), Target(llama, 42, runtime=runtime) as target, Reads() as reads:
-        verifier = ModelVerifier(target, sampling)
+        verifier = ModelVerifier(target, sampling, topk=topk)
         context = Context(list(ids), len(ids), 96, sampling)
         run = decode(verifier, Watched(ids + plain.tokens, 0), context, Limits(30))
     assert run.tokens == plain.tokens and len(run.steps) >= 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from specdec_lib import Sampling, generate
+from specdec_lib import Sampling, custom_generate, generate, record, replay
 from specdec_lib.decoding.sampling import (
     ACCEPT,
     DRAFT,
@@ -23,7 +24,10 @@ from specdec_lib.decoding.sampling import (
     invert_cdf,
     most_likely,
 )
-from tests.families import build, perturbed, prompt
+from specdec_lib.drafters import PromptLookup
+from tests.families import VOCABULARY, build, perturbed, prompt
+
+SEED_OF = 6197934810381150874
 
 
 def logits(seed: int, vocabulary: int, scale: float = 3.0) -> torch.Tensor:
@@ -108,6 +112,40 @@ def test_distribution_equals_the_warpers_of_transformers(seed, vocabulary, tempe
     got = distribution(scores, Sampling(temperature, top_p, top_k))
     assert got.dtype == torch.float64
     torch.testing.assert_close(got, expected.softmax(-1)[0], rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([2, 7, 40, 200, 1500]),
+    st.sampled_from([0.5, 1.0, 4.0]),
+    st.floats(0.05, 1.0),
+    st.integers(0, 220),
+)
+def test_tokens_that_tie_are_kept_as_transformers_keeps_them(seed, vocabulary, scale, top_p, top_k):
+    """Rounded to bfloat16, as logits of many models are, and to whole numbers in every other example."""
+    scores = logits(seed, vocabulary, scale).bfloat16().double()
+    scores = scores.round() if seed % 2 else scores
+    expected = scores[None]
+    if top_k:
+        expected = TopKLogitsWarper(top_k)(None, expected)
+        assert torch.equal(distribution(scores, Sampling(1.0, 1.0, top_k)) > 0, expected[0].isfinite())
+    if top_p < 1:
+        # Which of the ties at the edge a sort puts first is torch's affair unless it is told to be stable.
+        theirs = TopPLogitsWarper(top_p)(None, expected)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "sort", functools.partial(torch.sort, stable=True))
+            expected = TopPLogitsWarper(top_p)(None, expected)
+        assert torch.equal(scores[theirs[0].isfinite()].sort()[0], scores[expected[0].isfinite()].sort()[0])
+    got = distribution(scores, Sampling(1.0, top_p, top_k))
+    assert torch.equal(got > 0, expected[0].isfinite())
+    torch.testing.assert_close(got, expected.softmax(-1)[0], rtol=1e-9, atol=1e-12)
+
+
+def test_ties_are_cut_in_one_row_where_another_has_none():
+    rows = torch.tensor([[1.0, 3.0, 2.0, 0.0], [1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 0.0, 2.0]])
+    got = distribution(rows, Sampling(1.0, top_p=0.5))
+    assert (got > 0).tolist() == [[False, True, False, False], [False, False, True, True], [False, True, False, True]]
 
 
 def test_distribution_of_many_rows_is_that_of_each():
@@ -225,3 +263,75 @@ def test_logits_that_are_no_numbers_are_refused_with_a_nucleus_of_a_large_vocabu
         for row in (distribution, lambda x, s: choose(x[1], s, 4), lambda x, s: choose_each(x, s, [4, 5, 6])):
             with pytest.raises(FloatingPointError, match="NaN"):
                 row(logits, sampling)
+
+
+def kolmogorov(numbers: np.ndarray) -> float:
+    """Largest distance of the empirical distribution from the even one on [0, 1), in units of 1 / sqrt(n)."""
+    numbers, n = np.sort(numbers), len(numbers)
+    steps = np.arange(n + 1) / n
+    return max(np.max(steps[1:] - numbers), np.max(numbers - steps[:-1])) * n**0.5
+
+
+def test_prompts_of_one_seed_have_numbers_of_their_own():
+    starts = [prompt(i, 20) for i in range(50)]
+    positions = range(20, 220)
+    table = np.array([[Sampling(seed=3).for_prompt(p).uniform(i) for i in positions] for p in starts])
+    assert len(np.unique(table)) == table.size
+    # The 1e-4 point of the Kolmogorov distribution is 2.2: for the pool, and across the prompts at each position.
+    assert kolmogorov(table.ravel()) < 2.2 and max(kolmogorov(column) for column in table.T) < 2.6
+    correlations = np.corrcoef(table)[np.triu_indices(50, 1)]
+    assert abs(correlations).max() < 0.4 and abs(correlations.mean()) < 0.01
+
+
+def test_a_prompts_seed_depends_on_seed_and_tokens_alone():
+    start = [5, 0, 7]
+    # Committed: a seed's tokens must not change from one release of Python or of this library to another.
+    assert Sampling(seed=1).for_prompt(start).seed == SEED_OF
+    assert Sampling(0.7, 0.9, 5, 1).for_prompt(start) == Sampling(0.7, 0.9, 5, SEED_OF)
+    for same in (tuple(start), np.array(start, np.int32), torch.tensor(start)):
+        assert Sampling(seed=1).for_prompt(same).seed == SEED_OF
+    others = [(2, start), (2**64 + 1, start), (1, start[::-1]), (1, [*start, 0]), (1, [0, *start]), (1, start[:2]), (11, start)]
+    seeds = {Sampling(seed=seed).for_prompt(tokens).seed for seed, tokens in others}
+    assert len(seeds) == len(others) and SEED_OF not in seeds
+
+
+@pytest.fixture(scope="module")
+def even():
+    """A model under which every token is as likely as another, so that a token tells the number it was drawn with."""
+    model = build("llama-gqa")
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    return model
+
+
+def test_every_way_in_draws_by_seed_prompt_and_position(even):
+    """Prompts of one length, and the turns of a conversation, are independent under one seed; each is reproducible."""
+    sampling, drawn = Sampling(1.0, seed=4), []
+    starts = [prompt(i, 20) for i in range(12)]
+    turn = generate(even, starts[0], None, sampling, 6, []).tokens
+    starts.append(starts[0] + turn)
+    for start in starts:
+        tokens = generate(even, start, None, sampling, 40, []).tokens
+        bound = sampling.for_prompt(start)
+        assert tokens == [int(bound.uniform(len(start) + i) * VOCABULARY) for i in range(40)]
+        trace = record(even, start, sampling, 40, [])
+        assert trace.tokens == tokens and trace.sampling == sampling
+        drafted = generate(even, start, PromptLookup(1, 4), sampling, 40, [])
+        assert drafted.tokens == tokens
+        replayed = replay(trace, PromptLookup(1, 4))
+        assert [s.tokens for s in replayed.steps] == [s.tokens for s in drafted.steps]
+        through = even.generate(
+            torch.tensor([start]),
+            custom_generate=custom_generate(PromptLookup(1, 4), seed=4),
+            do_sample=True,
+            top_k=0,
+            max_new_tokens=40,
+            eos_token_id=-1,
+        )
+        assert through[0, len(start) :].tolist() == tokens
+        drawn.append(tokens)
+    table = np.array(drawn)
+    equal = [(a == b).mean() for a, b in itertools.combinations(table, 2)]
+    assert max(equal) < 0.2 and np.mean(equal) < 0.02
+    # A token is the whole part of 96 u: half a step is added to make it even on [0, 1).
+    assert kolmogorov((table.ravel() + 0.5) / VOCABULARY) < 2.2

@@ -12,7 +12,7 @@ from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError
 from specdec_lib.decoding.contract import LAST, Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import REGISTRY, Dresd
-from specdec_lib.evaluation.corpus import stdlib_modules
+from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch, tree_paths

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, generate, record, replay
+from specdec_lib import Sampling, WrappedDrafter, generate, record, replay
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
@@ -92,15 +92,13 @@ def test_one_candidate_gives_what_prompt_lookup_with_single_tokens_gives(library
         assert drafts(plus)[0] == drafts(lookup)[0]
 
 
-class Noting:
+class Noting(WrappedDrafter):
     """Passes a drafter on and keeps, for each proposal, the text so far, the draft and where it was copied
     from."""
 
     def __init__(self, drafter):
-        self.drafter, self.capture, self.seen = drafter, drafter.capture, []
-
-    def start(self, context):
-        self.drafter.start(context)
+        super().__init__(drafter)
+        self.seen = []
 
     def propose(self, context, limit):
         tree = self.drafter.propose(context, limit)

@@ -16,7 +16,7 @@ from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import REGISTRY, Rest
 from specdec_lib.drafters.rest import released_selection
-from specdec_lib.evaluation.corpus import stdlib_modules
+from specdec_lib.experiments.corpus import stdlib_modules
 from tests.datastores.stores import WIDTHS, build, continuations, document_lists, full_trie, scan, tree_paths
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from specdec_lib.report import check
+from specdec_lib.report.build import check
 
 PARAMETERS = """profile: str = "default"   # named on the page
 alpha: float = 0.5         # a share

@@ -1,0 +1,1 @@
+"""Appendix A1: how the pocket models are trained."""

@@ -1,0 +1,387 @@
+"""Recipe of the pocket models: the target and drafts that the book runs on by default, and a second target.
+
+``make pocket-data`` prepares the text (:mod:`specdec_lib.chapters.a1_pocket_models.training_text`); ``python -m specdec_lib pocket`` trains on it.
+The targets learn by next-token loss alone, each on its own; the drafts by next-token loss and then by distillation from the
+target. Hidden matrices are trained with Muon (as shipped with torch), embeddings and norms with AdamW. The rate is constant
+and the windows are short at first; over the last part the windows are long and the rate falls to zero. A run can be
+lengthened from any checkpoint of its first part.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from tqdm.auto import tqdm
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from specdec_lib import paths
+from specdec_lib.commands import exit_status
+from specdec_lib.files import replacing
+from specdec_lib.experiments import made_tasks
+from specdec_lib.chapters.a1_pocket_models import training_rows, training_text
+from specdec_lib.models.fingerprint import fingerprint
+
+CONTEXT = 2048
+#: Fields of a recipe that a run's checkpoint is not bound to: what may grow, and the shapes of all parts (its own is
+#: seen in its parameters).
+_FREE = ("target_steps", "draft_steps", "qwen_steps", "target", "draft", "draft_small", "draft_large", "qwen")
+#: Steps whose rows are made at once.
+_BLOCK = 32
+#: Parts that are distilled from the target.
+DRAFTS = ("draft", "draft_small", "draft_large")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Llama shape of one of the pair; heads are 64 wide in the target, 32 in the draft."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    intermediate_size: int
+
+    def build(self, vocab_size: int) -> LlamaForCausalLM:
+        """Freshly initialised model with tied embeddings."""
+        return LlamaForCausalLM(LlamaConfig(
+            vocab_size=vocab_size, hidden_size=self.hidden_size, num_hidden_layers=self.layers,
+            num_attention_heads=self.heads, num_key_value_heads=self.heads, intermediate_size=self.intermediate_size,
+            max_position_embeddings=CONTEXT, tie_word_embeddings=True, bos_token_id=None, eos_token_id=0,
+            pad_token_id=3, attn_implementation="sdpa"))
+
+
+@dataclass(frozen=True)
+class QwenShape:
+    """Qwen3 shape of the second target: grouped queries, normed queries and keys, heads 32 wide."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate_size: int
+
+    def build(self, vocab_size: int) -> Qwen3ForCausalLM:
+        """Freshly initialised model with tied embeddings."""
+        return Qwen3ForCausalLM(Qwen3Config(
+            vocab_size=vocab_size, hidden_size=self.hidden_size, num_hidden_layers=self.layers, head_dim=32,
+            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, intermediate_size=self.intermediate_size,
+            max_position_embeddings=CONTEXT, tie_word_embeddings=True, bos_token_id=None, eos_token_id=0,
+            pad_token_id=3, attn_implementation="sdpa"))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the outcome, besides the Python whose library is read."""
+
+    vocab_size: int = 4096
+    target: Shape = Shape(320, 8, 5, 864)
+    draft: Shape = Shape(128, 3, 4, 352)
+    draft_small: Shape = Shape(64, 2, 2, 176)
+    draft_large: Shape = Shape(224, 4, 7, 608)
+    qwen: QwenShape = QwenShape(192, 6, 6, 3, 512)
+    length: int = 512
+    long_length: int = 2048
+    tokens_per_step: int = 12_288
+    task_share: float = 0.6
+    copying_steps: int = 1000
+    target_steps: int = 12_500
+    draft_steps: int = 2500
+    qwen_steps: int = 5000
+    distill_share: float = 1 / 2
+    muon_rate: float = 6e-3
+    adamw_rate: float = 2e-3
+    last_share: float = 0.2
+    warmup_steps: int = 100
+    seed: int = 0
+
+    def last_part(self, steps: int) -> int:
+        """First step of the last part of a run, with long windows and a falling rate."""
+        return steps - round(steps * self.last_share)
+
+
+def rate_factor(step: int, steps: int, recipe: Recipe) -> float:
+    """Share of the peak rate at ``step``: linear warm-up, constant, linear decay to zero over the last part."""
+    return min((step + 1) / recipe.warmup_steps, 1.0, (steps - step) / max(1, steps - recipe.last_part(steps)))
+
+
+class Batches:
+    """Rows of each step of a run (:class:`specdec_lib.chapters.a1_pocket_models.training_rows.Rows`), a block of steps made at a time."""
+
+    def __init__(self, rows: training_rows.Rows, recipe: Recipe, steps: int):
+        self.rows, self.recipe, self.steps = rows, recipe, steps
+        self._held: tuple[tuple, tuple[np.ndarray, np.ndarray]] | None = None
+
+    def __call__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and loss weights of one step; a function of the step, so that a resumed run sees the same rows."""
+        recipe, last = self.recipe, self.recipe.last_part(self.steps)
+        length, first = (recipe.length, 0) if step < last else (recipe.long_length, last)
+        names = training_rows.COPYING_TASKS if step < recipe.copying_steps else tuple(training_rows.TASK_SHARES)
+        tasks = {name: training_rows.TASK_SHARES[name] for name in names}
+        batch = recipe.tokens_per_step // length
+        number, place = divmod(step - first, _BLOCK)
+        key = (number, length, names)
+        if self._held is None or self._held[0] != key:
+            self._held = key, self.rows.block(number, _BLOCK * batch, length, tasks)
+        tokens, weights = self._held[1]
+        return tokens[place * batch: (place + 1) * batch], weights[place * batch: (place + 1) * batch]
+
+
+def _optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
+    chosen = {id(p) for p in hidden}
+    others = [p for p in model.parameters() if id(p) not in chosen]
+    return [torch.optim.Muon(hidden, lr=recipe.muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=recipe.adamw_rate, betas=(0.9, 0.95), weight_decay=0.0)]
+
+
+def _loss(model: torch.nn.Module, teacher: torch.nn.Module | None, tokens: torch.Tensor, weights: torch.Tensor):
+    x, y, w = tokens[:, :-1], tokens[:, 1:].reshape(-1), weights[:, 1:].reshape(-1)
+    with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
+        logits = model(x, use_cache=False).logits.flatten(0, 1)
+    if teacher is None:
+        each = F.cross_entropy(logits.float(), y, reduction="none")
+    else:
+        with torch.no_grad(), torch.autocast(tokens.device.type, dtype=torch.bfloat16):
+            goal = teacher(x, use_cache=False).logits.flatten(0, 1)
+        each = F.kl_div(logits.float().log_softmax(-1), goal.float().softmax(-1), reduction="none").sum(-1)
+    return (each * w).sum() / w.sum()
+
+
+def _recipe_key(recipe: Recipe) -> dict:
+    return {name: value for name, value in asdict(recipe).items() if name not in _FREE}
+
+
+def _key(model: PreTrainedModel, recipe: Recipe, teacher: PreTrainedModel | None) -> dict:
+    """What a run's weights follow from, but for its length."""
+    return {**_recipe_key(recipe), "shape": {name: list(p.shape) for name, p in model.named_parameters()},
+            "teacher": None if teacher is None else fingerprint(teacher)}
+
+
+def _held(checkpoint: Path, key: dict, steps: int, recipe: Recipe) -> dict | None:
+    """The state in a checkpoint; None where there is none.
+
+    Raises
+    ------
+    ValueError
+        If it is of a run with another ``key``, or of the last part of a run whose length was not ``steps``.
+    """
+    if not checkpoint.exists():
+        return None
+    state = torch.load(checkpoint, weights_only=True, map_location="cpu")
+    advice = "delete it to start again, or name another folder with --work"
+    if "key" not in state:
+        raise ValueError(f"{checkpoint} does not say which seed, recipe and teacher it was trained with; {advice}")
+    held = json.loads(state["key"])
+    differ = [name for name in key if held.get(name) != key[name]]
+    if differ:
+        raise ValueError(f"{checkpoint} is of a run with another {', '.join(differ)}; {advice}")
+    if state["steps"] != steps and state["step"] > min(map(recipe.last_part, (steps, state["steps"]))):
+        raise ValueError(f"{checkpoint} is of step {state['step']} of a run of {state['steps']} steps, whose last part had "
+                         f"begun or would have begun in one of {steps}; ask for {state['steps']} steps, {advice}")
+    return state
+
+
+def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, name: str, probes: list,
+          heldout: dict[str, np.ndarray], corpus: str, teacher: PreTrainedModel | None = None, distill_from: int = 0,
+          every: int = 100, compiled: bool = True) -> list[dict]:
+    """Train ``model`` in place; return its learning curve.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        float32 parameters; the forward runs in bfloat16.
+    batches : Batches
+        Rows of each step, and how many steps there are.
+    work : Path
+        Folder of the checkpoint ``{name}.pt`` (plain tensors), from which a stopped run goes on, or a longer one.
+    probes : list
+        Held-out tasks for :func:`task_accuracy`, looked at each ``every`` steps.
+    heldout : dict of str to uint16 array
+        Held-out text for :func:`text_loss`, looked at as often.
+    corpus : str
+        Fingerprint of the text; a checkpoint names it.
+    teacher : PreTrainedModel, optional
+        Distilled from (Kullback-Leibler divergence over the whole vocabulary) from step ``distill_from`` on.
+    every : int
+        Steps between checkpoints.
+    compiled : bool
+        Compile the step: several times faster once compiled, which takes half a minute.
+
+    Returns
+    -------
+    list of dict
+        ``step``, ``tokens``, ``loss`` (mean since the last row), ``distilling``, ``seconds``, ``accuracy``
+        (per task), ``heldout`` (nats a token, per text).
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint is of another seed, recipe, corpus, shape or teacher, or cannot become a run of so many steps.
+    """
+    device, steps = next(model.parameters()).device, batches.steps
+    key = {**_key(model, recipe, teacher), "corpus": corpus}
+    optimizers = _optimizers(model, recipe)
+    checkpoint = work / f"{name}.pt"
+    first, curve = 0, []
+    state = _held(checkpoint, key, steps, recipe)
+    if state is not None:
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        first, curve = state["step"], json.loads(state["curve"])
+    peaks = [recipe.muon_rate, recipe.adamw_rate]
+    loss_of = torch.compile(_loss, dynamic=False) if compiled else _loss
+    losses, began, spent = [], time.perf_counter(), curve[-1]["seconds"] if curve else 0.0
+    for step in (bar := tqdm(range(first, steps), initial=first, total=steps, desc=name, mininterval=10)):
+        tokens, weights = (torch.from_numpy(rows).to(device) for rows in batches(step))
+        distilling = teacher is not None and step >= distill_from
+        loss = loss_of(model, teacher if distilling else None, tokens, weights)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        factor = rate_factor(step, steps, recipe)
+        for optimizer, peak in zip(optimizers, peaks, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = peak * factor
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.detach())
+        if (step + 1) % every == 0 or step + 1 == steps:
+            mean = float(torch.stack(losses).mean())
+            if not math.isfinite(mean):
+                raise FloatingPointError(f"{name}: the loss is {mean} at step {step}; lower muon_rate and start again from "
+                                         "the last checkpoint")
+            losses = []
+            curve.append({"step": step + 1, "tokens": (step + 1) * recipe.tokens_per_step, "loss": mean,
+                          "distilling": distilling, "seconds": spent + time.perf_counter() - began,
+                          "accuracy": task_accuracy(model, probes), "heldout": text_loss(model, heldout)})
+            bar.set_postfix(loss=mean, **{k[:6]: v for k, v in curve[-1]["heldout"].items()})
+            with replacing(checkpoint) as aside:
+                torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step + 1,
+                            "steps": steps, "curve": json.dumps(curve), "key": json.dumps(key)}, aside)
+            with replacing(work / f"{name}.curve.json") as aside:
+                aside.write_text(json.dumps(curve, indent=1))
+    return curve
+
+
+@torch.no_grad()
+def text_loss(model: PreTrainedModel, texts: dict[str, np.ndarray], length: int = 512, windows: int = 12) -> dict[str, float]:
+    """Mean loss in nats a token over ``windows`` evenly spaced windows of each text, every token given all before it."""
+    device = next(model.parameters()).device
+    losses = {}
+    for name, tokens in texts.items():
+        count = min(windows, len(tokens) // (length + 1))
+        starts = np.linspace(0, len(tokens) - length - 1, count).astype(int)
+        rows = torch.from_numpy(np.stack([tokens[start: start + length + 1] for start in starts]).astype(np.int64)).to(device)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            logits = model(rows[:, :-1], use_cache=False).logits
+        losses[name] = float(F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten()))
+    return losses
+
+
+def make_probes(tokenizer: PreTrainedTokenizerFast, length: int, per_task: int = 24, seed: int = 0) -> list:
+    """Held-out conversations: (task, token ids, answer mask) for :func:`task_accuracy`."""
+    out = []
+    for task in made_tasks.MAKERS:
+        for prompt in made_tasks.prompts(task, per_task, seed):
+            ids, is_answer = training_rows.conversation(tokenizer, prompt.turns, prompt.meta["answers"])
+            if len(ids) <= length:
+                out.append((task, ids, is_answer))
+    return out
+
+
+@torch.no_grad()
+def task_accuracy(model: PreTrainedModel, probes: list) -> dict[str, float]:
+    """Share of the answers' tokens that are the model's first choice under teacher forcing, per task."""
+    right: dict[str, list[int]] = {}
+    device = next(model.parameters()).device
+    for task, ids, is_answer in probes:
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            best = model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1].argmax(-1).tolist()
+        right.setdefault(task, []).extend(int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:]) if a)
+    return {task: sum(r) / len(r) for task, r in right.items()}
+
+
+def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, story: dict) -> None:
+    """Write an ordinary model directory in bfloat16 (safetensors), and ``training.json`` beside it."""
+    aside = folder.with_name(folder.name + ".new")
+    model.to(torch.bfloat16).save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    (aside / "training.json").write_text(json.dumps(story, indent=1) + "\n")
+    for file in aside.iterdir():
+        file.chmod(0o644)
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    aside.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+    model.float()
+
+
+def _story(part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: Recipe, curve: list[dict],
+           data: Path) -> dict:
+    return {
+        "part": part, "parameters": sum(p.numel() for p in model.parameters()), "recipe": asdict(recipe),
+        "shape": asdict(shape), "curve": curve, "python": platform.python_version(), "torch": torch.__version__,
+        "transformers": transformers.__version__, "device": next(model.parameters()).device.type,
+        "corpus": json.loads((data / "corpus.json").read_text()),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train the pair or the second target, or go on with a run that was stopped."""
+    defaults = Recipe()
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
+    parser.add_argument("--data", type=Path, default=paths.cache() / "pocket",
+                        help="what make pocket-data prepared (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=paths.POCKET if paths.ROOT else Path("pocket"),
+                        help="folder that receives target/ and the drafts (default: %(default)s)")
+    parser.add_argument("--qwen-out", type=Path, default=paths.POCKET_QWEN if paths.ROOT else Path("pocket_qwen"),
+                        help="folder that receives the second target (default: %(default)s)")
+    parser.add_argument("--work", type=Path, default=Path("_build/pocket"), help="checkpoints of a run under way")
+    parser.add_argument("--part", choices=["target", *DRAFTS, "qwen"], default="target")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--steps", type=int, help="of the part; more than a run under way has lengthen it")
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    args = parser.parse_args(argv)
+    recipe = replace(defaults, seed=args.seed)
+    return exit_status(lambda: _run(args, recipe), "interrupted; the same command goes on from the last checkpoint")
+
+
+def _run(args: argparse.Namespace, recipe: Recipe) -> None:
+    part = args.part
+    steps = args.steps or {"target": recipe.target_steps, "qwen": recipe.qwen_steps}.get(part, recipe.draft_steps)
+    text = training_text.load(args.data)
+    args.work.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(recipe.seed)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
+    rows = training_rows.Rows(tokenizer, text.stream, text.materials, recipe.task_share, recipe.seed)
+    batches = Batches(rows, recipe, steps)
+    probes = make_probes(tokenizer, recipe.length)
+    model = getattr(recipe, part).build(recipe.vocab_size).to(args.device)
+    teacher, distill_from = None, 0
+    if part in DRAFTS:
+        teacher = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
+        distill_from = round(steps * (1 - recipe.distill_share))
+    curve = train(model, batches, recipe, args.work, part, probes, text.heldout, text.fingerprint, teacher, distill_from,
+                  args.every)
+    folder = args.qwen_out if part == "qwen" else args.out / part
+    export(model, tokenizer, folder, _story(part, getattr(recipe, part), model, recipe, curve, args.data))

@@ -1,0 +1,1 @@
+"""Chapter 3: REST and DReSD on the same stores."""

@@ -1,0 +1,1 @@
+"""Chapter 4: PLD+, and where the answers are copied from."""

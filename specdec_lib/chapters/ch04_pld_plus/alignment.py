@@ -1,0 +1,201 @@
+"""Where each character and each token of a known answer was copied from.
+
+The answers of the mechanical tasks are built from their prompts by a program, so the origin of every
+character is known. QuoteSum marks what its answers quote and from which source.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import render
+
+
+class Copied(NamedTuple):
+    """``length`` characters of the answer from ``answer`` on are those of the user's turn from ``turn``
+    on."""
+
+    answer: int
+    turn: int
+    length: int
+
+
+def _substitution(turn: str, verb: str, link: str) -> list[Copied]:
+    """Text with one word replaced: its parts come from the text, the new word from the instruction."""
+    found = re.match(rf"{verb} `([^`]*)` {link} `([^`]*)`\.\n\n", turn)
+    old, new = found.groups()
+    start, out, done, written = found.end(), [], found.end(), 0
+    for match in re.finditer(rf"\b{re.escape(old)}\b", turn[start:]):
+        place = start + match.start()
+        out += [Copied(written, done, place - done), Copied(written + place - done, found.start(2), len(new))]
+        written, done = written + place - done + len(new), start + match.end()
+    return [*out, Copied(written, done, len(turn) - done)]
+
+
+def _lines(turn: str, wanted: str) -> list[Copied]:
+    """Whole lines of the text, joined by line breaks; those match ``wanted``."""
+    out, place, written = [], turn.index("\n\n") + 2, 0
+    for line in turn[place:].split("\n"):
+        if re.search(wanted, line):
+            out.append(Copied(written, place, len(line)))
+            written += len(line) + 1
+        place += len(line) + 1
+    return out
+
+
+def _without_docstring(turn: str) -> list[Copied]:
+    """The lines before the docstring and those behind it."""
+    start = turn.index("\n\n") + 2
+    lines = turn[start:].split("\n")
+    docstring = ast.parse(turn[start:]).body[0].body[0]
+    before = len("\n".join(lines[: docstring.lineno - 1])) + 1
+    behind = len("\n".join(lines[: docstring.end_lineno])) + 1
+    return [Copied(0, start, before), Copied(before, start + behind, len(turn) - start - behind)]
+
+
+def _continuation(turn: str, answer: str) -> list[Copied]:
+    """The end of the text."""
+    return [Copied(0, len(turn) - len(answer), len(answer))]
+
+
+#: Tasks of one turn whose every character has one origin.
+ALIGNED = ("rename", "replace-word", "remove-docstring", "quote-lines", "outline", "complete")
+
+
+def copied(prompt: Prompt) -> list[Copied]:
+    """What the reference of a mechanical prompt takes from its turn, in order.
+
+    What is not covered was copied from nowhere: line breaks between quoted lines.
+
+    Parameters
+    ----------
+    prompt : Prompt
+        Of a task of :data:`ALIGNED`. A second turn has two rightful origins, the text and the first answer,
+        and running text has none.
+
+    Raises
+    ------
+    ValueError
+        If the task is another, or the reference is not what the task's maker writes.
+    """
+    turn, answer = prompt.text, prompt.reference or ""
+    if prompt.task == "rename":
+        spans = _substitution(turn, "Rename", "to")
+    elif prompt.task == "replace-word":
+        spans = _substitution(turn, "Replace", "by")
+    elif prompt.task == "remove-docstring":
+        spans = _without_docstring(turn)
+    elif prompt.task == "quote-lines":
+        spans = _lines(turn, rf"\b{re.match(r'Quote the lines with `([^`]*)`', turn).group(1)}\b")
+    elif prompt.task == "outline":
+        spans = _lines(turn, r"^\s*(async )?(def|class)\b")
+    elif prompt.task == "complete":
+        spans = _continuation(turn, answer)
+    else:
+        raise ValueError(
+            f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known"
+        )
+    spans = [span for span in spans if span.length]
+    if any(answer[s.answer : s.answer + s.length] != turn[s.turn : s.turn + s.length] for s in spans):
+        raise ValueError(
+            f"the reference of prompt {prompt.id!r} is not what its task asks for; was it changed?"
+        )
+    return spans
+
+
+def quoted(prompt: Prompt) -> list[Copied]:
+    """What a QuoteSum answer quotes of its sources.
+
+    Parameters
+    ----------
+    prompt : Prompt
+        Of the task ``"quotesum"``.
+
+    Returns
+    -------
+    list of Copied
+        One a marked quotation that stands word for word in the source it names; its first occurrence there.
+    """
+    blocks = {k: f"[{k}] {title}\n{text.strip()}" for k, title, text in prompt.meta["sources"]}
+    out, written = [], 0
+    for source, text in prompt.meta["quotes"]:
+        answer = prompt.reference.find(text, written)
+        inside = blocks.get(source, "").find(text)
+        if answer < 0:
+            continue
+        written = answer + len(text)
+        if inside >= 0:
+            out.append(Copied(answer, prompt.text.index(blocks[source]) + inside, len(text)))
+    return out
+
+
+class Alignment(NamedTuple):
+    """A prompt, its answer, and where each of the answer's tokens comes from.
+
+    Attributes
+    ----------
+    prompt : list of int
+    answer : list of int
+    copied : bool array, shape (len(answer),)
+        Every character of the token was copied.
+    origin : int array, shape (len(answer),)
+        The prompt's token that covers the same characters; -1 where the token was not copied or the prompt
+        divides its characters otherwise.
+    """
+
+    prompt: list[int]
+    answer: list[int]
+    copied: np.ndarray
+    origin: np.ndarray
+
+
+def align(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, spans: Sequence[Copied]) -> Alignment:
+    """Turn an alignment of characters into one of tokens.
+
+    Parameters
+    ----------
+    prompt : Prompt
+        Of one turn, with its reference.
+    tokenizer : PreTrainedTokenizerBase
+        A fast one, with a chat template.
+    spans : sequence of Copied
+
+    Raises
+    ------
+    ValueError
+        If the tokenizer does not tell the characters of its tokens.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"the tokenizer {type(tokenizer).__name__} does not tell which characters a token covers; "
+            "expected a fast one"
+        )
+    message = [{"role": "user", "content": prompt.text}]
+    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    start = text.index(prompt.text)
+    asked = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    said = tokenizer(prompt.reference, add_special_tokens=False, return_offsets_mapping=True)
+    if asked["input_ids"] != render(prompt, tokenizer):
+        raise ValueError(
+            f"the tokenizer {tokenizer.name_or_path!r} divides the rendered chat otherwise than its own "
+            "template does; its tokens cannot be aligned with characters"
+        )
+    source = np.full(len(prompt.reference), -1)
+    for span in spans:
+        source[span.answer : span.answer + span.length] = start + span.turn + np.arange(span.length)
+    by_span = {tuple(place): i for i, place in enumerate(asked["offset_mapping"])}
+    count = len(said["input_ids"])
+    covered, origin = np.zeros(count, bool), np.full(count, -1)
+    for i, (a, b) in enumerate(said["offset_mapping"]):
+        places = source[a:b]
+        covered[i] = b > a and bool((places >= 0).all())
+        if covered[i] and bool((np.diff(places) == 1).all()):
+            origin[i] = by_span.get((int(places[0]), int(places[-1]) + 1), -1)
+    return Alignment(asked["input_ids"], said["input_ids"], covered, origin)

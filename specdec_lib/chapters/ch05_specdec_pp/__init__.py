@@ -1,0 +1,1 @@
+"""Chapter 5: SpecDec++, its heads and the theory of stopping."""

@@ -1,0 +1,240 @@
+"""Acceptance heads compared: recorded prompts, heads of many settings, what they know and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib.decoding.clock import clock_of
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.generate import end_tokens, generate
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.target import Target
+from specdec_lib.drafters import PromptLookup
+from specdec_lib.heads.acceptance import AcceptanceHead, Examples
+from specdec_lib.heads.acceptance_data import Response, examples, label
+from specdec_lib.heads.training import Training, train
+from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.chapters.ch05_specdec_pp.theory.threshold import true_refusal
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass
+from specdec_lib.chapters.ch05_specdec_pp.calibration import expected_calibration_error, ranking_accuracy
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, each_turn
+from specdec_lib.experiments.acceptance_training import parted
+
+
+def record_sooner(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int = 128,
+) -> list[Recording]:
+    """Greedy recordings as :func:`specdec_lib.experiments.recorded_runs.record_prompts` makes, without states and
+    with prompt lookup.
+
+    Parameters
+    ----------
+    model, tokenizer, prompts, max_new_tokens
+    """
+    limits = Limits(max_new_tokens, end_tokens(model, None), context_limit(model))
+
+    def answer(ids: list[int]) -> Trace:
+        run = generate(model, ids, PromptLookup(), max_new_tokens=max_new_tokens)
+        return Trace(list(ids), run.tokens, Sampling(), vocabulary_size(model), limits, run.finish_reason)
+
+    return [
+        Recording(prompt, turn, trace)
+        for prompt in prompts
+        for turn, trace in each_turn(prompt, tokenizer, answer)
+    ]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Setting of one head.
+
+    Attributes
+    ----------
+    reject_weight : float
+        w_rej.
+    depth : int
+        D.
+    mixing : float, optional
+        r; None for unmixed prefixes.
+    tied, sees_confidence : bool
+    labels : {"decoding", "raw"}
+        As for :func:`specdec_lib.heads.acceptance_data.label`.
+    share : float
+        Share of the examples that it is trained on: the first ones, in the order of the responses.
+    """
+
+    reject_weight: float = 6.0
+    depth: int = 3
+    mixing: float | None = None
+    tied: bool = True
+    sees_confidence: bool = False
+    labels: str = "decoding"
+    share: float = 1.0
+
+
+class Workshop:
+    """Trains heads on one set of responses; each variant and each mixture is made once.
+
+    Parameters
+    ----------
+    draft : PreTrainedModel
+    responses : sequence of Response
+        Labelled for greedy decoding.
+    epochs, seed : int
+    target : PreTrainedModel, optional
+        Labels the same answers anew, for variants of other labels.
+    """
+
+    def __init__(
+        self,
+        draft: PreTrainedModel,
+        responses: Sequence[Response],
+        epochs: int = 10,
+        seed: int = 0,
+        target: PreTrainedModel | None = None,
+    ):
+        self.draft, self.epochs, self.seed, self.target = draft, epochs, seed, target
+        self._responses = {"decoding": list(responses)}
+        self._own = fingerprint(draft)
+        self._examples: dict[tuple[float | None, str], tuple[Examples, Examples]] = {}
+        self._heads: dict[Variant, AcceptanceHead] = {}
+
+    def responses(self, labels: str = "decoding") -> list[Response]:
+        """The answers with labels of a kind."""
+        if labels not in self._responses:
+            self._responses[labels] = [
+                label(
+                    self.target,
+                    self.draft,
+                    r.prompt.tolist(),
+                    r.tokens.tolist(),
+                    Sampling(seed=self.seed + i),
+                    labels,
+                )
+                for i, r in enumerate(self._responses["decoding"])
+            ]
+        return self._responses[labels]
+
+    def examples(self, mixing: float | None, labels: str = "decoding") -> tuple[Examples, Examples]:
+        """Examples to train on and held-out ones."""
+        if (mixing, labels) not in self._examples:
+            self._examples[mixing, labels] = tuple(
+                examples(self.draft, part, mixing, self.seed) for part in parted(self.responses(labels))
+            )
+        return self._examples[mixing, labels]
+
+    def head(self, variant: Variant = Variant()) -> AcceptanceHead:
+        """The trained head."""
+        if variant not in self._heads:
+            fit, held_out = self.examples(variant.mixing, variant.labels)
+            some = fit[: max(1, round(variant.share * len(fit)))]
+            self._heads[variant] = train(
+                some,
+                held_out,
+                Training(variant.reject_weight, self.epochs, seed=self.seed),
+                variant.depth,
+                variant.tied,
+                draft=self._own,
+                sees_confidence=variant.sees_confidence,
+                progress=False,
+            )
+        return self._heads[variant]
+
+
+def met(passes: Sequence[DraftPass]) -> Examples:
+    """States, labels and confidences as decoding meets them, of several passes together."""
+    parts = [passed.examples() for passed in passes]
+    return Examples(
+        *(torch.cat([getattr(p, name) for p in parts]) for name in ("states", "acceptance", "confidence"))
+    )
+
+
+def knows(predicted: np.ndarray | torch.Tensor, found: Examples) -> dict[str, float]:
+    """How well predictions rank the tokens and how far they are off.
+
+    Returns
+    -------
+    dict
+        ``auc``, ``ece``, ``predicted`` and ``accepted`` (means).
+    """
+    predicted, label = np.asarray(predicted, float), found.acceptance.numpy().astype(float)
+    return {
+        "auc": ranking_accuracy(predicted, label),
+        "ece": expected_calibration_error(predicted, label),
+        "predicted": float(predicted.mean()),
+        "accepted": float(label.mean()),
+    }
+
+
+def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np.ndarray:
+    """Acceptance probabilities without the weight that the loss gives to refusals."""
+    return 1 - true_refusal(1 - np.asarray(predicted, float), reject_weight)
+
+
+@torch.inference_mode()
+def head_cost(
+    draft: PreTrainedModel,
+    head: AcceptanceHead,
+    prompt: Sequence[int],
+    steps: int = 200,
+    repeats: int = 5,
+) -> dict[str, float]:
+    """Time of a step of the draft model, of the head, and of keeping the state for it, medians in seconds.
+
+    Parameters
+    ----------
+    draft, head
+    prompt : sequence of int
+    steps : int
+        Steps a repeat.
+    repeats : int
+
+    Returns
+    -------
+    dict
+        ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call. The device's
+        own time on a GPU.
+    """
+    last = decoder_config(draft).num_hidden_layers
+    score = head.scorer(draft.device)
+    marks: dict[str, list[tuple]] = {"bare": [], "kept": [], "head": []}
+    token = prompt[-1]
+    with (
+        Target(draft, 0, capacity=len(prompt) + repeats * steps + 64) as bare,
+        Target(draft, 0, Capture((last,)), len(prompt) + repeats * steps + 64) as kept,
+    ):
+        clock = clock_of(bare.devices)
+        for model in (bare, kept):
+            model.extend(list(prompt))
+        for _ in range(repeats * steps):
+            for name, model in (("bare", bare), ("kept", kept)):
+                began = clock.mark()
+                model.extend([token])
+                marks[name].append((began, clock.mark()))
+            began = clock.mark()
+            score(kept.last_hidden(last), 0.5)
+            marks["head"].append((began, clock.mark()))
+            for model in (bare, kept):
+                model.truncate(len(prompt))
+    clock.settle()
+    middle: Mapping[str, float] = {
+        name: median(clock.seconds(*pair) for pair in pairs) for name, pairs in marks.items()
+    }
+    return {
+        "draft": middle["bare"],
+        "capture": max(0.0, middle["kept"] - middle["bare"]),
+        "head": middle["head"],
+    }

@@ -1,0 +1,214 @@
+"""Many stopping policies on the same recorded prompts: settings chosen on one half, compared on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specdec_lib.drafters import stopping
+from specdec_lib.drafters.stopping import StoppingRule
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
+    DraftPass,
+    Judged,
+    Tally,
+    play,
+    rates,
+    ratio_interval,
+    throughputs,
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One rule with one setting.
+
+    Attributes
+    ----------
+    family : str
+        What it is compared as.
+    setting : str
+        The value of its parameter.
+    make : callable
+        From a pass to a fresh rule; only the oracle looks at the pass.
+    head : AcceptanceHead, optional
+    least : int
+        Fewest tokens of a draft.
+    """
+
+    family: str
+    setting: str
+    make: Callable[[DraftPass], StoppingRule] = field(compare=False)
+    head: AcceptanceHead | None = field(default=None, compare=False)
+    least: int = 1
+
+
+def _each(
+    family: str, name: str, values: Iterable[float], rule: Callable[..., StoppingRule], **kwargs
+) -> list[Policy]:
+    return [Policy(family, f"{name} = {v:g}", lambda passed, v=v: rule(v), **kwargs) for v in values]
+
+
+def baselines(longest: int = 20) -> dict[str, list[Policy]]:
+    """Policies without a head, by family, each with the settings it is tried at.
+
+    Parameters
+    ----------
+    longest : int
+        Largest fixed length.
+    """
+    thresholds = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    transient = lambda passed: stopping.Heuristic(5, transient=True)  # noqa: E731
+    return {
+        "fixed K": _each("fixed K", "K", range(1, longest + 1), stopping.FixedLength),
+        "heuristic": [Policy("heuristic", "from 5", transient)],
+        "confidence": _each("confidence", "threshold", thresholds, stopping.Confidence),
+        "fitted confidence": _each("fitted confidence", "from", [0.4], stopping.FittedConfidence),
+        "cumulative confidence": _each(
+            "cumulative confidence", "h", [*thresholds, 0.95, 0.99], stopping.CumulativeConfidence
+        ),
+        "entropy": _each("entropy", "threshold", [0.25, 0.5, 1, 1.5, 2, 3, 4], stopping.Entropy),
+    }
+
+
+def with_head(
+    family: str,
+    head: AcceptanceHead,
+    thresholds: Sequence[float],
+    check_newest: bool = False,
+) -> list[Policy]:
+    """SpecDec++ with one head at each threshold h, drafting two tokens at least (with ``check_newest``,
+    one)."""
+    return _each(
+        family,
+        "h",
+        thresholds,
+        lambda h: stopping.PredictedRejection(h, check_newest),
+        head=head,
+        least=1 if check_newest else 2,
+    )
+
+
+ORACLE = Policy(
+    "oracle", "", lambda passed: stopping.Oracle(passed.agreement, len(passed.trace.prompt)), least=0
+)
+
+
+def below(points: np.ndarray, curve: np.ndarray) -> float:
+    """Share of points that lie below a curve of discard against verification rate.
+
+    Parameters
+    ----------
+    points, curve : float array, shape (n, 2)
+        Verification and discard rate; the curve is joined by straight lines.
+
+    Returns
+    -------
+    float
+        Among the points whose verification rate the curve reaches; NaN where there is none.
+    """
+    line = curve[np.argsort(curve[:, 0])]
+    inside = points[(points[:, 0] >= line[0, 0]) & (points[:, 0] <= line[-1, 0])]
+    if not len(inside):
+        return float("nan")
+    return float((inside[:, 1] < np.interp(inside[:, 0], *line.T)).mean())
+
+
+def matched(points: np.ndarray, curve: np.ndarray) -> float:
+    """Share of the points of a curve that some point has no higher rate than in either of two rates.
+
+    Parameters
+    ----------
+    points, curve : float array, shape (n, 2)
+        Verification and discard rate.
+    """
+    below_or_at = (points[:, None] <= curve[None]).all(axis=-1)
+    return float(below_or_at.any(axis=0).mean())
+
+
+class Study:
+    """Policies played on recorded prompts, each policy once.
+
+    Parameters
+    ----------
+    passes : sequence of DraftPass
+    groups : sequence of str
+        What each is an output of.
+    longest : int
+        Most tokens of a draft.
+    """
+
+    def __init__(self, passes: Sequence[DraftPass], groups: Sequence[str], longest: int = 20):
+        if len(passes) != len(groups) or not passes:
+            raise ValueError(
+                f"{len(passes)} passes and {len(groups)} groups; expected one group for each pass"
+            )
+        self.passes, self.longest, self.groups = list(passes), longest, np.array(groups)
+        self._played: dict[tuple, list[Tally]] = {}
+        self._judged: dict[AcceptanceHead, list[Judged]] = {}
+
+    @property
+    def tuning(self) -> np.ndarray:
+        """Every second prompt of each group: where settings are chosen. bool, shape (n,)."""
+        place = np.zeros(len(self.groups), int)
+        for name in np.unique(self.groups):
+            own = self.groups == name
+            place[own] = np.arange(own.sum())
+        return place % 2 == 0
+
+    def judged(self, head: AcceptanceHead) -> list[Judged]:
+        """The passes with what ``head`` says about them."""
+        if head not in self._judged:
+            self._judged[head] = [Judged.of(passed, head) for passed in self.passes]
+        return self._judged[head]
+
+    def play(self, policy: Policy) -> list[Tally]:
+        """Counts of each prompt under a policy."""
+        key = (policy.family, policy.setting, policy.head, policy.least)
+        if key not in self._played:
+            shown = self.passes if policy.head is None else self.judged(policy.head)
+            self._played[key] = [
+                play(some, policy.make(passed), policy.least, self.longest)
+                for some, passed in zip(shown, self.passes, strict=True)
+            ]
+        return self._played[key]
+
+    def tallies(self, policy: Policy, keep: np.ndarray) -> list[Tally]:
+        """Those of the prompts that are kept and emit a token after the prefill."""
+        return [t for t, kept in zip(self.play(policy), keep, strict=True) if kept and t.tokens]
+
+    def rates(self, policies: Sequence[Policy], keep: np.ndarray) -> np.ndarray:
+        """Verification and discard rate of each policy over the kept prompts together, shape (policies,
+        2)."""
+        return np.array([rates(self.tallies(policy, keep)) for policy in policies])
+
+    def throughput(self, policy: Policy, keep: np.ndarray, times: tuple[float, float]) -> np.ndarray:
+        """Tokens per second of each kept prompt, for the seconds of one pass of draft and target."""
+        return throughputs(self.tallies(policy, keep), *times)
+
+    def best(self, policies: Sequence[Policy], keep: np.ndarray, times: tuple[float, float]) -> Policy:
+        """The policy of the highest mean throughput over the kept prompts."""
+        return max(policies, key=lambda policy: self.throughput(policy, keep, times).mean())
+
+    def chosen(
+        self,
+        families: Mapping[str, Sequence[Policy]],
+        keep: np.ndarray,
+        times: tuple[float, float],
+    ) -> dict[str, Policy]:
+        """For each family the setting that is best on the tuning half of the kept prompts."""
+        return {name: self.best(own, keep & self.tuning, times) for name, own in families.items()}
+
+    def against(
+        self,
+        ours: Policy,
+        theirs: Policy,
+        keep: np.ndarray,
+        times: tuple[float, float],
+    ) -> tuple[float, float, float]:
+        """Ratio of mean throughputs on the kept prompts that settings were not chosen on, and its 95 %
+        interval."""
+        test = keep & ~self.tuning
+        return ratio_interval(*(self.throughput(policy, test, times) for policy in (ours, theirs)))

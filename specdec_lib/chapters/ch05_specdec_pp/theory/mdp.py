@@ -1,0 +1,233 @@
+"""The decision process of SpecDec++ (Huang et al. 2024, section 3.1), solved on pairs of Markov chains.
+
+The paper adds up the costs of a whole response. Here a response is endless, and the cost per token is
+minimised (:func:`solve`), so no last round disturbs it; :func:`finite_costs` has responses of N tokens, whose
+last round drops what exceeds N. States, actions and costs: :mod:`specdec_lib.chapters.ch05_specdec_pp.theory.rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, stationary
+from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import (
+    Costs,
+    Decision,
+    Ending,
+    Policy,
+    Rounds,
+    compare,
+    follow,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a policy does in the long run.
+
+    Attributes
+    ----------
+    discarded, tokens : float array, shape (contexts,)
+        Expected discarded candidates and emitted tokens of a round that begins in each context.
+    next_context : float array, shape (contexts, contexts)
+        Probability that the round after begins in each context.
+    """
+
+    discarded: np.ndarray
+    tokens: np.ndarray
+    next_context: np.ndarray
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Share of rounds that begin in each context: shape (contexts,)."""
+        return stationary(self.next_context)
+
+    @property
+    def verification_rate(self) -> float:
+        """Verifications a token, N_target / N."""
+        return float(1.0 / (self.starts @ self.tokens))
+
+    @property
+    def discard_rate(self) -> float:
+        """Discarded candidates a token, N_discarded / N."""
+        return float(self.starts @ self.discarded / (self.starts @ self.tokens))
+
+    def cost(self, costs: Costs) -> float:
+        """Cost a token, c1 N_discarded / N + c2 N_target / N; equation 2.3 without its first term."""
+        return costs.discard * self.discard_rate + costs.verify * self.verification_rate
+
+    def relative(self, costs: Costs) -> np.ndarray:
+        """What a long response costs by its first context, less that of context 0: shape (contexts,)."""
+        paid = costs.discard * self.discarded + costs.verify - self.cost(costs) * self.tokens
+        equations = np.eye(len(paid)) - self.next_context
+        equations[:, 0] = 0.0
+        return np.append(0.0, np.linalg.lstsq(equations, paid, rcond=None)[0][1:])
+
+
+def outcome(rounds: Rounds, stops: Policy) -> Outcome:
+    """Work out what a policy does in the long run, all its quantities in one induction.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    stops : Policy
+        One bool array a level of ``rounds``.
+    """
+    pair, levels = rounds.pair, np.arange(rounds.longest)
+    where = np.eye(pair.contexts)
+    counts = 2 + pair.contexts
+    rejected, accepted = (np.zeros((rounds.longest, pair.contexts, counts)) for _ in range(2))
+    # The candidates before the refused one and its replacement; or all of them and one more of the target's.
+    rejected[..., 1], accepted[..., 1] = levels[:, None] + 1, levels[:, None] + 2
+    rejected[..., 2:], accepted[..., 2:] = pair.after(pair.residual, where), pair.after(pair.target, where)
+    first = np.eye(counts)[0]
+    sums = follow(rounds, stops, first, np.zeros(counts), Ending(rejected, accepted))[0]
+    return Outcome(sums[:, 0], sums[:, 1], sums[:, 2:])
+
+
+def endless(rounds: Rounds, relative: np.ndarray, rate: float) -> Ending:
+    """What follows a round of an endless response, beside a cost of ``rate`` for every token.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    relative : float array, shape (contexts,)
+        :meth:`Outcome.relative`.
+    rate : float
+        :meth:`Outcome.cost`.
+    """
+    pair, tokens = rounds.pair, np.arange(rounds.longest)[:, None, None] + 1
+    values = relative[:, None]
+    return Ending(
+        pair.after(pair.residual, values) - rate * tokens,
+        pair.after(pair.target, values) - rate * (tokens + 1),
+    )
+
+
+class Solution(NamedTuple):
+    """A policy of least cost a token.
+
+    Attributes
+    ----------
+    stops : Policy
+    outcome : Outcome
+    decision : Decision
+        Costs of both actions when every later decision is the best.
+    """
+
+    stops: Policy
+    outcome: Outcome
+    decision: Decision
+
+
+def solve(rounds: Rounds, costs: Costs) -> Solution:
+    """Find the policy of least cost a token, by policy iteration.
+
+    Each pass works out the cost a token of a policy and what it makes each context worth, then takes the
+    cheaper action everywhere; it ends when no action changes, or no change makes it cheaper.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    costs : Costs
+
+    Raises
+    ------
+    ValueError
+        If under some policy a long response never leaves a part of the contexts
+        (:func:`specdec_lib.chapters.ch05_specdec_pp.theory.chains.stationary`).
+    """
+    stops, least = rounds.fixed(1), np.inf
+    while True:
+        found = outcome(rounds, stops)
+        cost = found.cost(costs)
+        decision = compare(rounds, costs, endless(rounds, found.relative(costs), cost))
+        better = decision.stops
+        # Actions that cost the same could change places for ever: no gain ends it too.
+        if cost >= least * (1 - 1e-14) or all(map(np.array_equal, stops, better)):
+            return Solution(stops, found, decision)
+        stops, least = better, cost
+
+
+def ending_of_finite(rounds: Rounds, after: Sequence[np.ndarray]) -> Ending:
+    """What follows a round that begins ``len(after)`` tokens before the end.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    after : sequence of float array, shape (contexts,)
+        Cost of a response of 0, 1, ... tokens, by the context it begins in. Tokens beyond the end are
+        dropped.
+    """
+    pair, left = rounds.pair, len(after)
+    short = [after[max(left - 1 - k, 0)][:, None] for k in range(rounds.longest)]
+    long = [after[max(left - 2 - k, 0)][:, None] for k in range(rounds.longest)]
+    return Ending(
+        np.stack([pair.after(pair.residual, v) for v in short]),
+        np.stack([pair.after(pair.target, v) for v in long]),
+    )
+
+
+def finite_costs(rounds: Rounds, costs: Costs, tokens: int, stops: Policy | None = None) -> np.ndarray:
+    """Expected cost of responses of 0 to ``tokens`` tokens, by backward induction over the tokens left.
+
+    No round drafts more candidates than tokens are left. If all of them are accepted, the target's own token
+    is one too many and is dropped: that round breaks N_draft + N_target = N + N_discarded by one.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    costs : Costs
+    tokens : int
+    stops : Policy, optional
+        The cheapest actions without it, which then depend on the tokens left.
+
+    Returns
+    -------
+    float array, shape (tokens + 1, contexts)
+    """
+    after = [np.zeros(rounds.pair.contexts)]
+    for left in range(1, tokens + 1):
+        decision = compare(rounds, costs, ending_of_finite(rounds, after), stops, min(rounds.longest, left))
+        if stops is None or len(decision.stop) == 1:
+            value = np.minimum(decision.stop[0], decision.proceed[0])
+        else:
+            value = np.where(stops[0], decision.stop[0], decision.proceed[0])
+        after.append(value)
+    return np.stack(after)
+
+
+def visits(rounds: Rounds, stops: Policy, starts: np.ndarray) -> list[np.ndarray]:
+    """How often a round visits each state, on average.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    stops : Policy
+    starts : float array, shape (contexts,)
+        Share of rounds that begin in each context (:attr:`Outcome.starts`).
+
+    Returns
+    -------
+    list of float array, shape (states of level k,)
+    """
+    found = [starts]
+    for k, child in enumerate(rounds.children):
+        flow = (found[-1] * ~stops[k])[:, None] * rounds.pair.draft[rounds.contexts[k]]
+        found.append(np.bincount(child.ravel(), flow.ravel(), minlength=len(rounds.contexts[k + 1])))
+    return found
+
+
+def oracle_cost(pair: ChainPair, costs: Costs) -> float:
+    """Least cost a token of anyone who knows which candidates will be refused.
+
+    Nothing is discarded and the target runs once for every token that the draft would have had refused
+    (section 2.1, for sampling): c2 times the mean rejection rate along the target's text. A bound from below
+    for every policy.
+    """
+    return float(costs.verify * pair.stationary @ pair.rejection_rate)

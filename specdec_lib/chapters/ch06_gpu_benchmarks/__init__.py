@@ -1,0 +1,1 @@
+"""Chapter 6: what passes and methods cost in seconds."""

@@ -1,0 +1,171 @@
+"""What a verify step costs by its width: time of the target's pass over a draft, for each way of running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from specdec_lib.decoding.clock import clock_of
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.served_models import vocabulary_size
+from specdec_lib.decoding.runtime import WIDTHS, Runtime
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Work, roofline, step_work
+
+#: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
+RUNTIMES = ("eager", "static", "compiled", "graph")
+
+
+def _tokens(model: PreTrainedModel, count: int) -> list[int]:
+    size = vocabulary_size(model)
+    return [(7 * i + 3) % size for i in range(count)]
+
+
+def _summary(spent: Sequence[float]) -> dict[str, float]:
+    return {
+        "ms": float(np.median(spent)),
+        "ms_low": float(np.percentile(spent, 10)),
+        "ms_high": float(np.percentile(spent, 90)),
+        "ms_p99": float(np.percentile(spent, 99)),
+    }
+
+
+@torch.inference_mode()
+def step_times(
+    model: PreTrainedModel,
+    context: int,
+    runtime: str = "eager",
+    widths: Sequence[int] = WIDTHS,
+    repeats: int = 20,
+    capture: Capture = Capture(),
+    capacity: int | None = None,
+) -> list[dict[str, Any]]:
+    """Time the target's pass over chains of draft tokens behind a context.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    context : int
+        Committed tokens; nothing is committed between the passes.
+    runtime : str
+        One of :data:`RUNTIMES`.
+    widths : sequence of int
+        Tokens of a pass: a draft and the token before it.
+    repeats : int
+        Passes timed at each width, after three that are not.
+    capture : Capture
+        What is kept on the way.
+    capacity : int, optional
+        Of a runtime with buffers in place, whose passes attend over all of it; the context by default.
+
+    Returns
+    -------
+    list of dict
+        For each width ``runtime``, ``width``, ``ms`` (median), ``ms_low`` and ``ms_high`` (the 10th and 90th
+        percentile) and ``ms_p99``; the device's own time on a GPU.
+
+    Raises
+    ------
+    ValueError
+        If the runtime is unknown, or cannot be had here.
+    """
+    if runtime not in RUNTIMES:
+        raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")
+    held = None if runtime == "eager" else Runtime(model, capacity or context, runtime, widths)
+    rows = []
+    with Target(model, context, capture, context + max(widths), held) as target:
+        clock = clock_of(target.devices)
+        target.extend(_tokens(model, context))
+        for width in widths:
+            tree, marks = DraftTree.chain(_tokens(model, width - 1)), []
+            for _ in range(repeats + 3):
+                began = clock.mark()
+                target.verify(5, tree)
+                marks.append((began, clock.mark()))
+            clock.settle()
+            spent = [1e3 * clock.seconds(*pair) for pair in marks[3:]]
+            rows.append({"runtime": runtime, "width": width, **_summary(spent)})
+    return rows
+
+
+@torch.inference_mode()
+def transformers_step_times(
+    model: PreTrainedModel, context: int, widths: Sequence[int] = WIDTHS, repeats: int = 20
+) -> list[dict[str, Any]]:
+    """The same passes by the model's own forward with transformers' growing cache, cut back after each.
+
+    Returns
+    -------
+    list of dict
+        As :func:`step_times`, the runtime being ``"transformers"``.
+    """
+    device = model.get_input_embeddings().weight.device
+    clock, rows = clock_of({device}), []
+    cache = DynamicCache(config=model.config)
+    model(torch.tensor([_tokens(model, context)], device=device), past_key_values=cache, use_cache=True)
+    for width in widths:
+        ids, marks = torch.tensor([_tokens(model, width)], device=device), []
+        for _ in range(repeats + 3):
+            began = clock.mark()
+            model(ids, past_key_values=cache, use_cache=True)
+            marks.append((began, clock.mark()))
+            cache.crop(-width)
+        clock.settle()
+        spent = [1e3 * clock.seconds(*pair) for pair in marks[3:]]
+        rows.append({"runtime": "transformers", "width": width, **_summary(spent)})
+    return rows
+
+
+def _work(model: PreTrainedModel, width: int, context: int) -> Work:
+    if isinstance(model.config, LlamaConfig):
+        return step_work(model.config, width, context, model.dtype)
+    embedding = model.get_input_embeddings().weight
+    tied = embedding is getattr(model.get_output_embeddings(), "weight", None)
+    read = sum(p.numel() for p in model.parameters()) - (0 if tied else embedding.numel())
+    return Work(read * model.dtype.itemsize, 2 * width * read)
+
+
+def beside_roofline(
+    rows: Sequence[dict[str, Any]], model: PreTrainedModel, context: int, machine: Machine
+) -> list[dict[str, Any]]:
+    """Step times beside the least time that bandwidth and matrix rate of the same run allow.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Of :func:`step_times`.
+    model : PreTrainedModel
+        Of a family other than Llama the keys and values and the products of attention are left out of the bound.
+    context : int
+    machine : Machine
+        Measured in the same run, in the model's type.
+
+    Returns
+    -------
+    list of dict
+        The rows with ``bound_ms`` (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.hardware.roofline`), ``bandwidth_fraction``
+        (bytes of the step over its time, as a share of the bandwidth) and ``ratio`` to the same runtime's
+        narrowest width.
+    """
+    first: dict[str, float] = {}
+    found = []
+    for row in rows:
+        work = _work(model, row["width"], context)
+        bound = roofline(work.bytes, work.flops, machine.bandwidth.best, machine.matrix_rate.best)
+        first.setdefault(row["runtime"], row["ms"])
+        found.append(
+            {
+                **row,
+                "bound_ms": 1e3 * bound,
+                "bandwidth_fraction": work.bytes / (1e-3 * row["ms"]) / machine.bandwidth.best,
+                "ratio": row["ms"] / first[row["runtime"]],
+            }
+        )
+    return found
+

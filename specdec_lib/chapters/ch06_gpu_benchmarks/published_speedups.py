@@ -1,0 +1,127 @@
+"""The papers' tables of speed-ups, each row with the task, sampling and method here that it is set beside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from specdec_lib.experiments.published_numbers import published
+
+#: Ends of the identifiers of PLD+'s tables, and the tasks here that they are set beside.
+_TASKS = {
+    "summ": "summarisation",
+    "code": "code editing",
+    "short": "short text editing",
+    "long": "long text editing",
+    "turn": "multi-turn",
+}
+
+
+class Beside(NamedTuple):
+    """Where rows of a paper's table stand here.
+
+    Attributes
+    ----------
+    paper : str
+    pattern : str
+        Regular expression of the rows' identifiers, all of it; group 1, where there is one, is a key of the five
+        input-guided tasks.
+    sampling, task : str
+        Ours; the task is empty where the group gives it.
+    """
+
+    paper: str
+    pattern: str
+    sampling: str
+    task: str = ""
+
+
+#: REST generates code and answers chats, DReSD code, SpecDec++ follows instructions: continuing a module and two turns
+#: are the nearest here.
+BESIDE = (
+    Beside("rest", r"rest-t1-he-greedy-(?:7|13)b(?:-specdec)?", "greedy", "completion"),
+    Beside("rest", r"rest-t1-he-nucleus-(?:7|13)b(?:-specdec)?", "sampled", "completion"),
+    Beside("rest", r"rest-t1-mt-greedy-(?:7|13)b(?:-specdec)?", "greedy", "multi-turn"),
+    Beside("rest", r"rest-t1-mt-nucleus-(?:7|13)b(?:-specdec)?", "sampled", "multi-turn"),
+    Beside("dresd", r"dresd-best-speedup|dresd-rest-ig-speedup", "greedy", "completion"),
+    Beside("dresd", r"dresd-mt-speedup|dresd-mt-rest-speedup", "greedy", "multi-turn"),
+    Beside("pld_plus", r"pld-plus-t1-(?:7|13|33)b-\w+-(summ|code|short|long|turn)", "greedy"),
+    Beside("pld_plus", r"pld-plus-t2-(?:7|13|33)b-\w+-(summ|code|short|long|turn)", "sampled"),
+    Beside("pld_plus", r"pld-plus-t3-[\w-]+-(?:rest|pld|h|a)", "greedy", "summarisation"),
+    Beside("specdec_pp", r"specdec-pp-(?:alpaca|humaneval|gsm8k)-(?:specdec-)?speedup", "greedy", "all"),
+)
+#: Names of methods in the papers' tables that stand for one here.
+_METHODS = {
+    "SpS": "SpecDec",
+    "SpecDec, best K": "SpecDec",
+    "SpecDec++, best setting": "SpecDec++",
+    "DReSD-IBG": "DReSD",
+    "REST-IG": "REST",
+}
+
+
+def beside(rows: Sequence[Mapping[str, Any]], column: str = "speedup_ratio_of_pooled_rates") -> list[dict[str, Any]]:
+    """Published speed-ups with ours of the nearest task.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.table`, with ``sampling``.
+    column : str
+        Which speed-up of ours.
+
+    Returns
+    -------
+    list of dict
+        ``paper``, ``where``, ``id``, ``setting``, ``method``, ``published``; ``task``, ``sampling`` and ``ours``, which
+        is None where the task was not run. Methods that were not run and numbers that are not available are left out.
+    """
+    ours = {(row["sampling"], row["task"], row["method"]): row[column] for row in rows}
+    names = {row["method"] for row in rows}
+    found = []
+    for place in BESIDE:
+        for key, row in published(place.paper).items():
+            match = re.fullmatch(place.pattern, key)
+            method = _METHODS.get(row["method"], row["method"])
+            if match is None or not row["quantity"].endswith("speed-up") or method not in names:
+                continue
+            if row["value"] == "not available":
+                continue
+            task = place.task or _TASKS[match[1]]
+            found.append(
+                {
+                    "paper": place.paper,
+                    "where": row["where"],
+                    "id": key,
+                    "setting": row["setting"],
+                    "method": method,
+                    "published": float(row["value"]),
+                    "sampling": place.sampling,
+                    "task": task,
+                    "ours": ours.get((place.sampling, task, method)),
+                }
+            )
+    return found
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """:func:`beside` by table, sampling, task and method: how many settings, their range, and ours."""
+    groups: dict[tuple, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        key = (row["paper"], row["where"], row["sampling"], row["task"], row["method"])
+        groups.setdefault(key, []).append(row)
+    return [
+        {
+            "paper": paper,
+            "where": where,
+            "sampling": sampling,
+            "task": task,
+            "method": method,
+            "settings": len(group),
+            "published_low": min(row["published"] for row in group),
+            "published_high": max(row["published"] for row in group),
+            "ours": group[0]["ours"],
+        }
+        for (paper, where, sampling, task, method), group in groups.items()
+    ]

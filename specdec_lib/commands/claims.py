@@ -1,0 +1,42 @@
+"""The command ``claims``: every claim of the papers with its verdict from the executed notebooks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from specdec_lib.report.claims.rules import ClaimError
+from specdec_lib.report.claims.ledger import plain, read_ledger
+from specdec_lib.report.display.record import RecordError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the ledger; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib claims", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="every field, as JSON")
+    options = parser.parse_args(argv)
+    try:
+        entries, waiting = read_ledger()
+    except (ClaimError, RecordError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps({"claims": [plain(entry) for entry in entries], "not_run": waiting}, indent=1))
+        return 0
+    for entry in entries:
+        claim, verdict = entry.claim, entry.verdict.verdict
+        print(f"{verdict:20} {claim.paper:10} {claim.where:22} {claim.claim}")
+        if claim.rule:
+            print(f"{'':20} {claim.rule}")
+        if entry.why:
+            print(f"{'':20} Why: {entry.why}")
+        if entry.note:
+            print(f"{'':20} Note: {entry.note}")
+    count = Counter(entry.verdict.verdict for entry in entries)
+    print("\n" + "; ".join(f"{number} {text}" for text, number in count.most_common()))
+    if waiting:
+        print(f"{len(waiting)} wait for notebooks that have not been executed: python -m specdec_lib run")
+    return 0

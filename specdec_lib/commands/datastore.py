@@ -1,0 +1,296 @@
+"""``python -m specdec_lib datastore``: build, describe, verify and import the stores that drafts are
+retrieved from."""
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdec_lib import datastores, paths
+from specdec_lib.commands import exit_status
+from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore, files
+from specdec_lib.datastores.dense import FOLDER
+from specdec_lib.datastores.states import COVERS
+from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.experiments import corpus
+from specdec_lib.experiments.published_sets.reading import opened, read_jsonl
+from specdec_lib.commands import respond
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class Texts:
+    """Documents named on the command line, read as they are needed.
+
+    Parameters
+    ----------
+    library : {"train", "heldout"}, optional
+        Modules of the Python standard library, one document each.
+    texts : sequence of path
+        Text files, one document each; these and the next plain, ``.gz`` or ``.zip``.
+    lines : sequence of path
+        JSON lines files, one document a line.
+    field : str
+        Name of the text in each of these lines.
+
+    Raises
+    ------
+    ValueError
+        If nothing is named; on reading, if a file is no text or a line has no such field.
+    FileNotFoundError
+        If a file is not there.
+    """
+
+    def __init__(self, library: str | None, texts: Sequence[Path], lines: Sequence[Path], field: str):
+        self.library, self.texts, self.lines, self.field = library, list(texts), list(lines), field
+        if not (library or texts or lines):
+            raise ValueError("no documents are named: give --python-library, --text or --jsonl")
+        for path in (*self.texts, *self.lines):
+            if not path.is_file():
+                raise FileNotFoundError(f"no file {path}")
+
+    def sources(self) -> list[dict]:
+        """What a manifest says of them."""
+        about = []
+        if self.library:
+            about.append({"name": "Python standard "
+                                  "library", "split": self.library, "python": platform.python_version()})
+        for kind, files in (("text", self.texts), ("JSON lines", self.lines)):
+            for path in files:
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                about.append({"name": path.name, "format": kind, "sha256": digest})
+        return about
+
+    def __iter__(self) -> Iterator[str]:
+        if self.library:
+            yield from (module.text for module in corpus.stdlib_modules(self.library))
+        for path in self.texts:
+            with opened(path) as stream:
+                try:
+                    text = io.TextIOWrapper(stream, encoding="utf-8").read()
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+            yield text
+        for path in self.lines:
+            for record in read_jsonl(path):
+                if not isinstance(record.get(self.field), str):
+                    raise record.bad(f"has no text in a field {self.field!r}: name it with --field")
+                yield record[self.field]
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of ``"pocket"``, of a local directory, or of a name on the hub.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(paths.POCKET / "target" if name == "pocket" else name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
+                         "'pocket', a directory or a name on the hub") from None
+
+
+def describe(path: Path) -> str:
+    """What a store holds, one fact a line."""
+    store = TokenStore.open(path)
+    about = store.manifest
+    lines = [f"tokens              {store.count:,} in {len(store):,} documents "
+             f"({about['skipped_documents']:,} too short)",
+             f"vocabulary          {store.vocabulary:,} ({about['dtype']}), tokenizer "
+             f"{(about['tokenizer'] or 'unknown')[:12]}"]
+    try:
+        index = SuffixIndex.open(store)
+        lines.append(f"suffix array        {len(index.suffixes):,} entries, {index.bytes_per_token:.2f} "
+                     "bytes a token with the tokens")
+    except StoreError as error:
+        if (store.path / datastores.suffix_array.MANIFEST).is_file():
+            raise  # it is there and damaged
+        lines.append(f"suffix array        none: {error}")
+    try:
+        dense = DenseIndex.open(store, device="cpu")
+        explained = dense.explained_variance[: dense.dims].sum()
+        built = dense.manifest
+        lines.append(f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} "
+                     f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
+                     f"bytes a state, model {(built['model'] or 'unknown')[:12]}")
+    except (StoreError, ImportError) as error:
+        if isinstance(error, StoreError) and (store.path / FOLDER).is_dir():
+            raise
+        lines.append(f"dense index         none: {error}")
+    lines += ["source              "
+              f"{', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
+    return "\n".join(lines)
+
+
+def _add_dense_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("dense index")
+    group.add_argument("--model", default="pocket", help="whose states are indexed: pocket, a directory or a "
+                                                         "name on the hub (default: %(default)s)")
+    group.add_argument("--device", default="auto", help="where the model runs (default: %(default)s)")
+    group.add_argument("--dtype", default="auto", help="as which it is loaded, float32 or bfloat16 say")
+    group.add_argument("--dims", type=int, default=64, help="principal components kept (default: "
+                                                            "%(default)s)")
+    group.add_argument("--factory", default="Flat", help="FAISS factory string, Flat, IVF1024,Flat, "
+                                                         "IVF1024,PQ16x8 or HNSW32 say (default: "
+                                                         "%(default)s)")
+    group.add_argument("--nprobe", type=int, help="lists searched of an IVF index")
+    group.add_argument("--ef-search", type=int, help="candidates searched of an HNSW index")
+    group.add_argument("--window", type=int, default=1024, help="tokens run at once (default: %(default)s)")
+    group.add_argument("--cover", choices=COVERS, default="truncate",
+                       help="what of a longer document is embedded: its first window, or overlapping windows "
+                            "over all of it (default: %(default)s)")
+    group.add_argument("--overlap", type=int, help="tokens that such windows share, seen and not stored again "
+                                                   "(default: a quarter of the window)")
+    group.add_argument("--max-states", type=int, help="stop after so many states")
+    group.add_argument("--keep-states", action="store_true", help="keep the hidden states beside the store")
+
+
+def check_dense(model: PreTrainedModel, options: argparse.Namespace) -> None:
+    """Refuse options of the index that do not fit each other or the model.
+
+    Raises
+    ------
+    ValueError
+    """
+    width = decoder_config(model).hidden_size
+    datastores.faiss_index.empty_index(width, options.dims, options.factory, options.nprobe, options.ef_search)
+
+
+def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namespace) -> DenseIndex:
+    """Embed a store and index its states; interrupted, the same call continues after the last whole shard.
+
+    The states lie in ``<path>.states`` until the index is built.
+
+    Parameters
+    ----------
+    path : path
+        Folder of the store.
+    model : PreTrainedModel
+    options : argparse.Namespace
+        ``dims``, ``factory``, ``nprobe``, ``ef_search``, ``window``, ``cover``, ``overlap``,
+        ``max_states``, ``keep_states``.
+    """
+    from specdec_lib.models.embedding import embed_store
+
+    store, place = TokenStore.open(path), files.beside(path, ".states")
+    overlap = options.window // 4 if options.overlap is None else options.overlap
+    states = embed_store(model, store, place, window=options.window, cover=options.cover, overlap=overlap,
+                         max_states=options.max_states)
+    index = datastores.build_dense_index(store.path / FOLDER, states, store, dims=options.dims,
+                                         factory=options.factory, nprobe=options.nprobe,
+                                         ef_search=options.ef_search)
+    if not options.keep_states:
+        shutil.rmtree(place)
+    return index
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib datastore", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it "
+                                              "continues")
+    build.add_argument("path", type=Path, help="folder of the store")
+    build.add_argument("--tokenizer", help="pocket, a directory or a name on the hub (default: the model's "
+                                           "with --dense, else pocket)")
+    build.add_argument("--python-library", choices=corpus.SPLITS, help="modules of the Python standard "
+                                                                       "library of one side")
+    build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one "
+                                                                                        "document each")
+    build.add_argument("--jsonl", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, one "
+                                                                                         "document a line")
+    build.add_argument("--field", default="text", help="the text's name in JSON lines (default: %(default)s)")
+    build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed "
+                                                      "this many")
+    build.add_argument("--dense", action="store_true", help="add a dense index of a model's hidden states")
+    _add_dense_options(build)
+    dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it "
+                                              "continues")
+    dense.add_argument("path", type=Path, help="folder of the store")
+    _add_dense_options(dense)
+    respond.add_parser(commands)
+    for name, text in (("info", "say what a store "
+                                "holds"), ("verify", "compare every byte with the checksums")):
+        one = commands.add_parser(name, help=text)
+        one.add_argument("path", type=Path, help="folder of the store")
+        one.add_argument("--tokenizer", help="check that the tokens are this tokenizer's")
+    take = commands.add_parser("import-rest", help="make a store of an index file (.idx) of REST's released "
+                                                   "code")
+    take.add_argument("source", type=Path, help="the .idx file")
+    take.add_argument("path", type=Path, help="folder of the store")
+    take.add_argument("--tokenizer", help="the tokenizer the index was made with")
+    take.add_argument("--vocabulary", type=int, help="the number of its token ids, where no tokenizer is at "
+                                                     "hand")
+    take.add_argument("--u32", action="store_true", help="tokens are 32 bits wide (REST's branch for Llama "
+                                                         "3)")
+    take.add_argument("--starts-with", type=int, metavar="ID", help="token that every document starts with, "
+                                                                    "to part them")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.command == "respond":
+        respond.run(options)
+        print(describe(options.path))
+        return
+    name = getattr(options, "tokenizer", None)
+    tokenizer, model = load_tokenizer(name) if name else None, None
+    if options.command == "build":
+        texts = Texts(options.python_library, options.text, options.jsonl, options.field)
+    if options.command == "dense" or getattr(options, "dense", False):
+        from specdec_lib.models.loading import load_model
+
+        model, own = load_model(options.model, options.device, options.dtype)
+        tokenizer = own if tokenizer is None else tokenizer
+        # A wrong word is told before the long runs.
+        check_dense(model, options)
+    if options.command == "build":
+        tokenizer = load_tokenizer("pocket") if tokenizer is None else tokenizer
+        datastores.build_from_texts(options.path,
+                                    texts,
+                                    tokenizer,
+                                    sources=texts.sources(),
+                                    max_tokens=options.max_tokens,
+                                    short_documents="skip")
+    elif options.command == "import-rest":
+        datastores.import_rest(options.source,
+                               options.path,
+                               tokenizer=tokenizer,
+                               vocabulary=options.vocabulary,
+                               wide=options.u32,
+                               starts_with=options.starts_with)
+    store = TokenStore.open(options.path, tokenizer)
+    if model is not None:
+        add_dense_index(options.path, model, options)
+    if options.command == "verify":
+        store.verify()
+        if (store.path / datastores.suffix_array.MANIFEST).exists():
+            SuffixIndex.open(store).verify()
+        if (store.path / FOLDER).is_dir():
+            DenseIndex.open(store, device="cpu").verify()
+        print("every file is as it was built")
+    else:
+        print(describe(options.path))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Words of the command line behind ``datastore``.
+    """
+    options = _parser().parse_args(argv)
+    return exit_status(lambda: _run(options), "interrupted; the same command continues after the last whole chunk")

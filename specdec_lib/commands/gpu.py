@@ -1,0 +1,167 @@
+"""``python -m specdec_lib gpu``: measure pairs of wide models and leave the results for the book.
+
+Needs torch, transformers, numpy and numba alone; FAISS and pydivsufsort are used where they are there. On a machine
+without a GPU it runs on the CPU, with the shapes and sizes that are asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import io
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from specdec_lib import paths
+from specdec_lib.commands import exit_status
+from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of, measure_machine
+from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import METHODS, build_pair
+from specdec_lib.chapters.ch06_gpu_benchmarks.widened_study import Plan, study
+from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import preset
+from specdec_lib.models.loading import resolve_device, resolve_dtype
+from specdec_lib.report.display import provenance
+from specdec_lib.report.build.files import write_atomic
+
+#: Shapes by kind of device. A pair names the draft's shape too, and compares draft models alone.
+SHAPES = {"cuda": ("7b", "13b"), "cpu": ("0.35b",)}
+PAIRS = {"cuda": ("34b/7b",), "cpu": ()}
+RESULTS = "wide.json"
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a CSV file, columns in order of first appearance."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def write(folder: Path, found: dict[str, Any]) -> None:
+    """Write the results whole, and their two tables as CSV files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("steps", "speedups"):
+        rows = [{"shape": run["shape"], **row} for run in found["runs"] for row in run[name]]
+        write_atomic(folder / f"wide_{name}.csv", as_csv(rows))
+    write_atomic(folder / RESULTS, json.dumps(found, indent=1) + "\n")
+
+
+def results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Recorded results of wide models by device folder, ``data/results`` by default; without those of a CPU.
+
+    Parameters
+    ----------
+    folder : Path, optional
+    """
+    folder = folder or paths.DATA / "results"
+    found = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{RESULTS}"))}
+    return {name: about for name, about in found.items() if about["machine"]["device"] != "cpu"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib gpu", description=main.__doc__)
+    parser.add_argument(
+        "--shapes", nargs="*", metavar="7b", help="targets, all methods each (default: 7b 13b on a GPU, else 0.35b)"
+    )
+    parser.add_argument(
+        "--pairs", nargs="*", metavar="34b/7b", help="target/draft shapes, draft models alone (default: on a GPU 34b/7b)"
+    )
+    parser.add_argument("--target", default="pocket", help="small model that is widened; with --shapes own: as it is")
+    parser.add_argument("--draft", default="pocket-draft")
+    parser.add_argument("--ratio", type=float, default=0.1, help="wanted t_draft / t_target where no shape is named")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--runtime", default="auto", choices=("auto", "eager", "static", "graph"),
+                        help="auto: graph on one GPU, else eager")
+    parser.add_argument("--per-task", type=int, default=2)
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--out", type=Path, help="folder (default: data/results/<device>)")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure the asked pairs; what is done is written after each."""
+    args = _parser().parse_args(argv)
+    return exit_status(lambda: _run(args), "interrupted; what was finished before is written")
+
+
+def _run(args: argparse.Namespace) -> int:
+    device = resolve_device(args.device)
+    if device.type not in SHAPES:
+        raise ValueError(f"device is {args.device!r}; expected 'auto', 'cpu', 'cuda' or one such as 'cuda:1'")
+    shapes = SHAPES[device.type] if args.shapes is None else args.shapes
+    pairs = PAIRS[device.type] if args.pairs is None else args.pairs
+    odd = [pair for pair in pairs if pair.count("/") != 1]
+    if odd:
+        raise ValueError(f"--pairs has {odd[0]!r}; expected target/draft, such as 34b/7b")
+    wanted = [(shape, "") for shape in shapes] + [tuple(pair.split("/")) for pair in pairs]
+    for name in {name for pair in wanted for name in pair} - {"", "own"}:
+        preset(name)
+    transformers.logging.set_verbosity_error()
+    on_gpu = device.type == "cuda"
+    runtime = ("graph" if on_gpu else "eager") if args.runtime == "auto" else args.runtime
+    plan = Plan(
+        per_task=args.per_task,
+        max_new_tokens=args.max_new_tokens,
+        repeats=args.repeats,
+        context=args.context,
+        runtimes=tuple(dict.fromkeys(["eager", "graph" if on_gpu else "static", runtime])),
+        runtime=runtime,
+    )
+    began = time.perf_counter()
+    dtype = resolve_dtype(args.dtype, device)
+    machine = measure_machine(str(device), dtype)
+    print(
+        f"{machine.device}: reads {machine.bandwidth.best / 1e9:,.0f} GB/s, "
+        f"multiplies {machine.matrix_rate.best / 1e12:,.2f} TFLOP/s ({machine.dtype})",
+        flush=True,
+    )
+    out = args.out or (paths.ROOT or Path.cwd()) / "data" / "results" / folder_of(machine.device)
+    found: dict[str, Any] = {
+        "machine": machine.as_dict(), "runs": [], "left_out": [], "provenance": provenance.collect()
+    }  # fmt: skip
+    for shape, draft_shape in wanted:
+
+        def say(text: str, shape: str = shape) -> None:
+            print(f"[{time.perf_counter() - began:6.0f} s] {shape}: {text}", flush=True)
+
+        say("building")
+        pair = None
+        try:
+            pair = build_pair(
+                args.target,
+                args.draft,
+                "" if shape == "own" else shape,
+                args.ratio,
+                str(device),
+                args.dtype,
+                draft_named=draft_shape,
+            )
+            methods = ("plain", "SpecDec", "SpecDec++") if draft_shape else METHODS
+            found["runs"].append(study(pair, Plan(**{**vars(plan), "methods": methods}), machine, say))
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            # The smaller shapes are worth having; which one was too large is written down.
+            found["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": str(error).splitlines()[0]})
+            say(f"left out: {found['left_out'][-1]['why']}")
+        write(out, found)
+        del pair
+        gc.collect()
+        if on_gpu:
+            torch.cuda.empty_cache()
+    print(f"written to {out} after {time.perf_counter() - began:.0f} s")
+    return 0 if found["runs"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

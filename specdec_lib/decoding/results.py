@@ -1,0 +1,145 @@
+"""What one verification did, and the counts that follow from a run of them."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from specdec_lib.decoding.tree import DraftTree
+
+
+#: Fields of a step that hold its times.
+PARTS = ("draft_seconds", "verify_seconds", "commit_seconds", "host_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One target forward after the prefill.
+
+    Attributes
+    ----------
+    tree : DraftTree
+        What was proposed, cut to what could still be emitted.
+    path : tuple of int
+        Nodes of ``tree`` whose tokens were emitted.
+    tokens : tuple of int
+        Emitted tokens: those of the path, then at most one of the target's own.
+    draft_seconds, verify_seconds, commit_seconds, host_seconds : float
+        Time to propose; for the target's pass; to move the cache; for what the host does in between, which is
+        acceptance and emission. The device's own times where it keeps them. Of a replay, ``draft_seconds`` alone means
+        something. ``draft_seconds`` includes what the drafter does with the pass's outcome.
+    """
+
+    tree: DraftTree
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+    draft_seconds: float
+    verify_seconds: float
+    commit_seconds: float
+    host_seconds: float = 0.0
+
+    @property
+    def drafted(self) -> int:
+        """Draft tokens verified (nodes of the tree)."""
+        return len(self.tree)
+
+    @property
+    def width(self) -> int:
+        """Tokens of the target's pass: the last emitted one, the draft's nodes and its passengers."""
+        return self.tree.width
+
+    @property
+    def accepted(self) -> int:
+        """Draft tokens emitted."""
+        return len(self.path)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Result of one decoding run.
+
+    Attributes
+    ----------
+    tokens : list of int
+        New tokens only, the end token included where one was reached.
+    steps : list of Step
+    finish_reason : {"eos", "stop_string", "length", "context", "criteria"}
+    prompt_length : int
+    prefill_seconds : float
+        The prompt's forward and the first token, and what the drafter does with the prompt.
+    state : {"cold", "warm"}, optional
+        What the drafter knew of other prompts, where a harness saw to it: nothing, or what it learned from those before in
+        order. None where nobody did.
+    """
+
+    tokens: list[int]
+    steps: list[Step] = field(repr=False)
+    finish_reason: str
+    prompt_length: int
+    prefill_seconds: float
+    state: str | None = None
+
+    @cached_property
+    def stats(self) -> dict[str, float]:
+        """Metrics by name (:func:`metrics`)."""
+        return metrics([self])
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else float("nan")
+
+
+def metrics(runs: list[Generation]) -> dict[str, float]:
+    """Metrics of one run, or of several pooled (micro averages).
+
+    Returns
+    -------
+    dict
+        Let N be the emitted tokens without each run's first, which the prefill gives, and S the target forwards after
+        the prefill (steps). NaN where a metric is a ratio with nothing below.
+
+        ``new_tokens``, ``calls`` (S), ``calls_with_prefill``, ``calls_with_draft``
+            counts; DReSD's "calls" are ``calls_with_draft``.
+        ``tokens_per_forward``
+            N / S: Spec-Bench's "mean accepted tokens", REST's M on MT-Bench.
+        ``tokens_per_forward_with_prefill``
+            (N + runs) / (S + runs): REST's M on HumanEval.
+        ``mean_accepted_drafts``
+            accepted draft tokens a step that had a draft, bonus excluded (DReSD).
+        ``acceptance_rate``
+            accepted / drafted depth, summed over all steps with a draft.
+        ``acceptance_rate_nodes``
+            accepted / verified nodes; equal to the former for chains.
+        ``acceptance_rate_step_mean``
+            mean over steps with a draft of accepted / depth.
+        ``discard_rate``, ``verification_rate``
+            discarded draft tokens / N and S / N (SpecDec++, equation 2.2); for chains drafted + S = N + discarded,
+            but for a run's last step, which may end in the middle of a draft.
+        ``seconds``, ``prefill_seconds``, ``draft_seconds``, ``verify_seconds``, ``commit_seconds``, ``host_seconds``
+            the sum, and its parts; the prefill's is not in the other parts.
+        ``ms_per_token``, ``ms_per_token_with_prefill``, ``tokens_per_second``, ``tokens_per_second_with_prefill``
+            over N tokens and the steps' time, or over all tokens and all time.
+        ``draft_ms_per_step``, ``draft_ms_per_token``
+            REST's retrieval time: per step it is tokens_per_forward times as long as per token.
+    """
+    steps = [s for run in runs for s in run.steps]
+    drafting = [s for s in steps if s.drafted]
+    total, calls = sum(len(run.tokens) for run in runs), len(steps)
+    n = total - len(runs)
+    accepted, drafted = sum(s.accepted for s in steps), sum(s.drafted for s in steps)
+    parts = {k: sum(getattr(s, k) for s in steps) for k in PARTS}
+    prefill, spent = sum(run.prefill_seconds for run in runs), sum(parts.values())
+    return {
+        "new_tokens": total, "calls": calls, "calls_with_prefill": calls + len(runs), "calls_with_draft": len(drafting),
+        "tokens_per_forward": _ratio(n, calls),
+        "tokens_per_forward_with_prefill": _ratio(total, calls + len(runs)),
+        "mean_accepted_drafts": _ratio(accepted, len(drafting)),
+        "acceptance_rate": _ratio(accepted, sum(s.tree.depth for s in drafting)),
+        "acceptance_rate_nodes": _ratio(accepted, drafted),
+        "acceptance_rate_step_mean": _ratio(sum(s.accepted / s.tree.depth for s in drafting), len(drafting)),
+        "discard_rate": _ratio(drafted - accepted, n), "verification_rate": _ratio(calls, n),
+        "seconds": prefill + spent, "prefill_seconds": prefill, **parts,
+        "ms_per_token": 1e3 * _ratio(spent, n), "ms_per_token_with_prefill": 1e3 * _ratio(prefill + spent, total),
+        "tokens_per_second": _ratio(n, spent), "tokens_per_second_with_prefill": _ratio(total, prefill + spent),
+        "draft_ms_per_step": 1e3 * _ratio(parts["draft_seconds"], calls),
+        "draft_ms_per_token": 1e3 * _ratio(parts["draft_seconds"], n),
+    }

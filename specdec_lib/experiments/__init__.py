@@ -1,0 +1,1 @@
+"""What several chapters share: recorded runs, metrics, losslessness, tasks, published sets, stores."""

@@ -1,0 +1,70 @@
+"""Outputs beside those of plain decoding, token for token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from specdec_lib.decoding.results import Generation
+from specdec_lib.experiments.recorded_runs import Recording, Runs
+
+
+class Divergence(NamedTuple):
+    """Where two outputs of one prompt part."""
+
+    prompt: str
+    turn: int
+    position: int
+
+
+class Comparison(NamedTuple):
+    """Outputs of one method beside those of plain decoding.
+
+    Attributes
+    ----------
+    prompts : int
+        Outputs compared (turns of conversations).
+    tokens : int
+        Tokens of plain decoding that were compared.
+    divergences : list of Divergence
+        First difference of each output that differs; empty if the method is lossless here.
+    """
+
+    prompts: int
+    tokens: int
+    divergences: list[Divergence]
+
+
+def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
+    """Index of the first token that differs or is missing on one side; None if the two are equal."""
+    for position, (a, b) in enumerate(zip(expected, got, strict=False)):
+        if a != b:
+            return position
+    return None if len(expected) == len(got) else min(len(expected), len(got))
+
+
+def compare(recordings: Sequence[Recording], runs: Runs) -> Comparison:
+    """Compare runs with the recorded plain ones, token for token.
+
+    Raises
+    ------
+    ValueError
+        If there is not one run a recording, or none at all: nothing compared would pass for lossless.
+    """
+    if len(recordings) != len(runs) or not runs:
+        raise ValueError(
+            f"{len(recordings)} recordings and {len(runs)} runs; expected one run for each, and at least one"
+        )
+    parted = []
+    for recording, run in zip(recordings, runs, strict=True):
+        position = first_divergence(recording.trace.tokens, run.tokens)
+        if position is not None:
+            parted.append(Divergence(recording.prompt.id, recording.turn, position))
+    return Comparison(len(runs), sum(len(r.trace.tokens) for r in recordings), parted)
+
+
+def same_steps(a: Generation, b: Generation) -> bool:
+    """Whether two runs proposed, accepted and emitted the same, step by step."""
+    return a.tokens == b.tokens and [(s.tree, s.path, s.tokens) for s in a.steps] == [
+        (s.tree, s.path, s.tokens) for s in b.steps
+    ]

@@ -1,0 +1,328 @@
+"""What a draft costs and what it could save: the sums of SpecDec++ over recorded prompts.
+
+Section and equation numbers are those of SpecDec++ (Huang et al. 2024).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.clock import clock_of
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.sum_of_forwards import expected_tokens, latency, oracle_calls
+from specdec_lib.experiments.metrics import greedy_agreement, pooled
+from specdec_lib.experiments.recorded_runs import Recording, Runs, select
+
+
+def ends_inside(run: Generation) -> bool:
+    """Whether the last round of a run ended the text inside its draft, so that it has no token of the target's own."""
+    return bool(run.steps) and len(run.steps[-1].tokens) == run.steps[-1].accepted
+
+
+def unbalanced(run: Generation) -> int:
+    """By how much N_draft + N_target differs from N + N_discarded (section 2).
+
+    Each round emits its accepted tokens and one of the target's own, so the two sums are equal, but for a last
+    round of the kind of :func:`ends_inside`. That round is allowed for, so anything but 0 is a fault of the
+    counting.
+    """
+    drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
+    emitted = len(run.tokens) - 1
+    return drafted + len(run.steps) - (emitted + drafted - accepted) - ends_inside(run)
+
+
+class ForwardTimes(NamedTuple):
+    """Seconds of one forward of each model, medians over the repeats.
+
+    Attributes
+    ----------
+    draft, target : float
+        The draft model over one token; the target over one token.
+    verify : float
+        The target over a draft and the token before it.
+    """
+
+    draft: float
+    target: float
+    verify: float
+
+
+def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTimes:
+    """Times of the forwards from timed runs of plain decoding and of a draft model, one entry a repeat.
+
+    Raises
+    ------
+    ValueError
+        If no step was timed: the outputs were too short.
+    """
+    counts = [sum(step.drafted for run in runs for step in run.steps) for runs in drafted]
+    if not all(counts):
+        raise ValueError("no draft was verified in the timed runs; time longer outputs")
+    target, verify = (
+        [m["verify_seconds"] / m["calls"] for m in map(pooled, repeats)] for repeats in (plain, drafted)
+    )
+    draft = [pooled(runs)["draft_seconds"] / count for runs, count in zip(drafted, counts, strict=True)]
+    return ForwardTimes(median(draft), median(target), median(verify))
+
+
+def fastest(timed: Mapping[Any, Sequence[Runs]]) -> dict[Any, Runs]:
+    """Of each run the repeat that took the least time: what else the machine does only ever adds to it.
+
+    Parameters
+    ----------
+    timed : mapping
+        By method: for each repeat its runs (:func:`specdec_lib.experiments.recorded_runs.time_methods`).
+    """
+    return {
+        method: [min(runs, key=lambda run: run.stats["seconds"]) for runs in zip(*repeats, strict=True)]
+        for method, repeats in timed.items()
+    }
+
+
+def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+    """What the regression of section 4.2 is fitted to: forwards and time of each run after the prefill.
+
+    Returns
+    -------
+    forwards : int array, shape (runs, 2)
+        N_draft, a forward for each drafted token, and N_target.
+    seconds : float array, shape (runs,)
+        Drafting, verification, commit and what the host does in between.
+    """
+    counts = [(sum(step.drafted for step in run.steps), len(run.steps)) for run in runs]
+    seconds = [run.stats["seconds"] - run.stats["prefill_seconds"] for run in runs]
+    return np.array(counts, dtype=np.int64).reshape(-1, 2), np.array(seconds)
+
+
+def seconds_by_width(runs: Runs) -> dict[int, float]:
+    """Median time of a target forward by the tokens it runs over.
+
+    These are the draft and the token before it.
+    """
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for step in run.steps:
+            found.setdefault(step.width, []).append(step.verify_seconds)
+    return {width: median(found[width]) for width in sorted(found)}
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """Where a draft model and the recorded greedy outputs agree, and the calls of the oracle that knows it.
+
+    Attributes
+    ----------
+    recordings : sequence of Recording
+    agreement : list of bool array, shape (new tokens - 1,)
+        :func:`specdec_lib.experiments.metrics.greedy_agreement`; the first token comes from the prefill.
+    """
+
+    recordings: Sequence[Recording]
+    agreement: list[np.ndarray]
+
+    @classmethod
+    def of(cls, recordings: Sequence[Recording], draft: PreTrainedModel) -> Hindsight:
+        """Run the draft model once over each recording."""
+        return cls(
+            recordings, [greedy_agreement(draft, r.trace.prompt, r.trace.tokens)[1:] for r in recordings]
+        )
+
+    @cached_property
+    def calls(self) -> list[int]:
+        """Target forwards of the oracle after the prefill (Lemma 2.1), for each recording."""
+        return [oracle_calls(agreed) for agreed in self.agreement]
+
+    def beaten(self, runs: Runs) -> int:
+        """How many runs needed fewer forwards than the oracle: none, or something is wrong."""
+        return sum(len(run.steps) < calls for run, calls in zip(runs, self.calls, strict=True))
+
+    def beside(
+        self, sweep: Mapping[int, Runs], times: ForwardTimes, keep: Callable[[Recording], bool]
+    ) -> dict[str, float]:
+        """Compare the best fixed draft length with the oracle, by equation 2.3.
+
+        Returns
+        -------
+        dict
+            ``alpha``: share of tokens that are the draft's first choice; ``best``: K of lowest latency; at it
+            ``tokens_per_forward``, ``expected`` (:func:`specdec_lib.experiments.sum_of_forwards.expected_tokens` at alpha)
+            and ``speedup``; ``oracle_tokens_per_forward`` and ``oracle_speedup``.
+        """
+        kept = [
+            (agreed, calls)
+            for agreed, calls, r in zip(self.agreement, self.calls, self.recordings, strict=True)
+            if keep(r)
+        ]
+        emitted, share = sum(len(agreed) for agreed, _ in kept), float("nan")
+        if emitted:
+            share = sum(calls for _, calls in kept) / emitted
+        found = {length: pooled(select(runs, self.recordings, keep)) for length, runs in sweep.items()}
+        cost = {
+            length: latency(times.draft, times.target, m["discard_rate"], m["verification_rate"])
+            for length, m in found.items()
+        }
+        best = min(cost, key=cost.get)
+        alpha = sum(int(agreed.sum()) for agreed, _ in kept) / emitted if emitted else float("nan")
+        return {
+            "alpha": alpha,
+            "best": best,
+            "tokens_per_forward": found[best]["tokens_per_forward"],
+            "expected": expected_tokens(alpha, best),
+            "speedup": times.target / cost[best],
+            "oracle_tokens_per_forward": 1 / share,
+            "oracle_speedup": times.target / latency(times.draft, times.target, 0.0, share),
+        }
+
+
+def drafting(
+    drafters: Mapping[str, Drafter],
+    tokens: Sequence[int],
+    lengths: Sequence[int],
+    width: int = 320,
+    steps: int = 200,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """Time to propose against the length of the context, states and attention rows at hand.
+
+    The text is given; states and rows are random numbers, as many as the drafter asks for: the time does not
+    hang on their values.
+
+    Parameters
+    ----------
+    drafters : mapping
+        By name.
+    tokens : sequence of int
+        A text of at least the largest of ``lengths`` and ``steps`` tokens more.
+    lengths : sequence of int
+        Tokens of context at the first proposal; each later one sees one token more.
+    width : int
+        Of a state (d).
+    steps : int
+        Proposals timed at each length.
+    seed : int
+
+    Returns
+    -------
+    list of dict
+        For each length and drafter ``tokens``, ``method``, ``median_ms``, ``p99_ms`` and ``bytes_per_token``:
+        memory that grows with the context, the index of the prompt's tokens left out. States are kept for
+        each token of the context; of attention one number a head for each token, and for each position of a
+        draft under verification.
+
+    Raises
+    ------
+    ValueError
+        If the text is too short.
+    """
+    longest = max(lengths) + steps
+    if len(tokens) < longest:
+        raise ValueError(
+            f"tokens holds {len(tokens)}; expected {longest}, the longest context and the steps from it"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    states, vocabulary = torch.randn(longest, width, generator=generator), max(tokens) + 1
+    rows = []
+    for length in lengths:
+        for name, drafter in drafters.items():
+            text = list(tokens[:length])
+            context = Context(text, length, vocabulary, Sampling())
+            weights = torch.rand(len(drafter.capture.heads), longest, generator=generator)
+            context.hidden = lambda layer, text=text: states[: len(text) - 1]
+            context.attention = lambda text=text, weights=weights: weights[:, : len(text) - 1]
+            spent = _propose_times(drafter, context, tokens[length : length + steps])
+            kept = len(drafter.capture.layers) * width + len(drafter.capture.heads) * (drafter.num_tokens + 1)
+            rows.append(
+                {
+                    "tokens": length,
+                    "method": name,
+                    "median_ms": float(np.median(spent)),
+                    "p99_ms": float(np.percentile(spent, 99)),
+                    "bytes_per_token": kept * states.element_size() if drafter.capture != Capture() else 0,
+                }
+            )
+    return rows
+
+
+@torch.inference_mode()
+def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) -> list[float]:
+    """Milliseconds of a proposal after each of the coming tokens."""
+    drafter.reset()  # cold: nothing is left of other lengths
+    drafter.start(context)
+    drafter.propose(context, 1_000)  # the index of the prompt, made once
+    spent = []
+    for token in coming:
+        context.tokens.append(token)
+        began = time.perf_counter()
+        drafter.propose(context, 1_000)
+        spent.append(1e3 * (time.perf_counter() - began))
+    return spent
+
+
+@torch.inference_mode()
+def capturing(
+    model: PreTrainedModel,
+    captures: Mapping[str, Capture],
+    lengths: Sequence[int],
+    draft: int = 10,
+    repeats: int = 20,
+) -> list[dict[str, float]]:
+    """Time of the target's pass over a draft with and without capture, against the context.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Its context holds the longest of ``lengths`` and the draft.
+    captures : mapping
+        By name.
+    lengths : sequence of int
+        Tokens of context, ascending.
+    draft : int
+        Draft tokens of the pass.
+    repeats : int
+
+    Returns
+    -------
+    list of dict
+        For each capture and length ``tokens``, ``capture``, ``median_ms`` and ``p99_ms``: the pass, and the
+        reading of what was kept; the device's own time on a GPU.
+    """
+    rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    for name, capture in captures.items():
+        with Target(model, max(lengths) + draft + 1, capture) as target:
+            clock = clock_of(target.devices)
+            for length in lengths:
+                target.extend([(7 * i + 3) % vocabulary for i in range(target.length, length)])
+                marks = []
+                for _ in range(repeats + 2):
+                    began = clock.mark()
+                    target.verify(5, tree)
+                    for layer in capture.layers:
+                        target.hidden(layer)
+                    if capture.heads:
+                        target.attention()
+                    marks.append((began, clock.mark()))
+                clock.settle()
+                spent = [1e3 * clock.seconds(*pair) for pair in marks[2:]]
+                rows.append(
+                    {
+                        "tokens": length,
+                        "capture": name,
+                        "median_ms": float(np.median(spent)),
+                        "p99_ms": float(np.percentile(spent, 99)),
+                    }
+                )
+    return rows

@@ -1,0 +1,316 @@
+"""The five input-guided tasks of PLD+ (section 5.1), and what its experiments share.
+
+Each task is made of mechanical prompts from held-out text; the published set that the paper used stands
+beside it where it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from specdec_lib.datastores import build_from_texts
+from specdec_lib.datastores.suffix_array import SuffixIndex
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.chapters.ch04_pld_plus.attribution import Sourced
+from specdec_lib.experiments.corpus import stdlib_modules
+from specdec_lib.experiments.published_sets import MissingData
+from specdec_lib.experiments.made_tasks import MAKERS
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, Runs, metric, rates, render, replay_all, select
+from specdec_lib.experiments.tasks import load_task
+
+#: Mechanical tasks of each of the paper's tasks. Replacement of words in a paragraph is divided by length.
+MECHANICAL: dict[str, tuple[str, ...]] = {
+    "summarisation": ("quote-lines", "outline"),
+    "code editing": ("rename", "remove-docstring"),
+    "short text editing": ("replace-word",),
+    "long text editing": ("replace-word",),
+    "multi-turn": ("two-turn",),
+}
+#: The sets of the paper, or the part of them whose texts are published with them.
+PUBLISHED: dict[str, str] = {
+    "summarisation": "spec-bench/summarization",
+    "code editing": "codeeditorbench",
+    "short text editing": "xatu/jfleg",
+    "long text editing": "argrewrite",
+    "multi-turn": "mt-bench",
+}
+TASKS = tuple(MECHANICAL)
+#: Tasks on whose prompts heads and layer are chosen: their answers copy.
+CALIBRATION = ("rename", "remove-docstring", "quote-lines", "replace-word")
+#: Longest paragraph of short text editing, shortest of long text editing, in characters.
+SHORT, LONG = 220, 300
+
+
+def _fits(task: str, prompt: Prompt) -> bool:
+    text = len(prompt.reference or "")
+    return {"short text editing": text <= SHORT, "long text editing": text >= LONG}.get(task, True)
+
+
+def mechanical_prompts(per_task: int, seed: int = 0) -> list[Prompt]:
+    """``per_task`` held-out prompts of each of the five tasks, under the paper's names of them.
+
+    Raises
+    ------
+    ValueError
+        If ``per_task`` is below 1, or the held-out text gives fewer.
+    """
+    if per_task < 1:
+        raise ValueError(f"per_task is {per_task}; expected 1 or more")
+    out = []
+    for task, kinds in MECHANICAL.items():
+        found: list[Prompt] = []
+        for i, kind in enumerate(kinds):
+            share = (per_task + len(kinds) - 1 - i) // len(kinds)
+            limit = 12 * share + 24 if kind == "replace-word" else share
+            made = load_task(kind, limit=limit, seed=seed)
+            found += [prompt for prompt in made if _fits(task, prompt)][:share]
+        if len(found) < per_task:
+            raise ValueError(
+                f"per_task is {per_task}, but there are only {len(found)} prompts of {task}; ask for fewer"
+            )
+        out += [replace(prompt, task=task) for prompt in found]
+    return out
+
+
+def calibration_prompts(
+    tasks: Sequence[str], per_task: int, seed: int = 1, split: str = "heldout", without: Iterable[Prompt] = ()
+) -> list[Prompt]:
+    """Prompts to choose heads and layer on: ``per_task`` of each task.
+
+    Parameters
+    ----------
+    tasks : sequence of str
+        Names of :func:`specdec_lib.experiments.tasks.load_task`.
+    per_task : int
+    seed : int
+    split : {"heldout", "train"}
+        Side of the standard library that mechanical tasks are made from; the training side takes longer to
+        read. Published sets have no such sides.
+    without : iterable of Prompt
+        Mechanical prompts whose text is not used again.
+
+    Raises
+    ------
+    ValueError
+        If ``per_task`` is below 1, a task is unknown, or there are not so many other prompts.
+    """
+    if per_task < 1:
+        raise ValueError(f"per_task is {per_task}; expected 1 or more prompts of each task")
+    used = {_body(prompt) for prompt in without}
+    prompts = []
+    for task in tasks:
+        if task not in MAKERS:
+            prompts += load_task(task, limit=per_task, seed=seed)
+            continue
+        made = load_task(task, limit=per_task + len(used), seed=seed, split=split)
+        new = [prompt for prompt in made if _body(prompt) not in used][:per_task]
+        if len(new) < per_task:
+            raise ValueError(
+                f"per_task is {per_task}, but there are only {len(new)} other prompts of {task!r}"
+            )
+        prompts += new
+    return prompts
+
+
+def _body(prompt: Prompt) -> str:
+    """The text below a mechanical prompt's instruction."""
+    return prompt.text.partition("\n\n")[2]
+
+
+def published_prompts(
+    tokenizer: PreTrainedTokenizerBase, per_task: int, longest: int, root: str | Path | None = None
+) -> tuple[list[Prompt], list[str]]:
+    """Prompts of the sets that the paper used, as far as they are there.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+        With a chat template.
+    per_task : int
+        0 reads nothing.
+    longest : int
+        Prompts whose first turn has more tokens are passed over.
+    root : path, optional
+        Folder of the real data sets; without it SPECDEC_DATASETS.
+
+    Returns
+    -------
+    prompts : list of Prompt
+    missing : list of str
+        Sets that are not there.
+    """
+    out: list[Prompt] = []
+    missing: list[str] = []
+    for task, name in PUBLISHED.items() if per_task else ():
+        try:
+            made = load_task(name, root, 8 * per_task)
+        except MissingData:
+            missing.append(name)
+            continue
+        short = [prompt for prompt in made if len(render(prompt, tokenizer)) <= longest]
+        out += [replace(prompt, task=task) for prompt in short[:per_task]]
+    return out, missing
+
+
+def library_store(folder: str | Path, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> SuffixIndex:
+    """A datastore of the training side of the standard library, for REST, in a new folder.
+
+    Parameters
+    ----------
+    folder : path
+    tokenizer : PreTrainedTokenizerBase
+    max_tokens : int
+        Modules are taken in order of name until the next would exceed it.
+    """
+    texts = [module.text for module in stdlib_modules("train")]
+    return SuffixIndex.open(
+        build_from_texts(
+            folder, texts, tokenizer, max_tokens=max_tokens, short_documents="skip", progress=False
+        )
+    )
+
+
+def of_task(recordings: Sequence[Recording], task: str | None) -> list[Recording]:
+    """Recordings of one task; all of them for None."""
+    return [r for r in recordings if task in (None, r.task)]
+
+
+def by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[dict[str, Any]]:
+    """Tokens per forward of each method on each task and on all, with and without outputs that end in a loop.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+    runs : mapping
+        By method: one run a recording.
+
+    Returns
+    -------
+    list of dict
+        ``task``, ``outputs``, ``looped``, and for each method its name (all outputs) and its name with ``*``
+        (without loops; NaN where all loop).
+    """
+    rows = []
+    for task in (*dict.fromkeys(r.task for r in recordings), None):
+        own = of_task(recordings, task)
+        row: dict[str, Any] = {
+            "task": task or "all",
+            "outputs": len(own),
+            "looped": sum(r.looped for r in own),
+        }
+        for name, each in runs.items():
+            found = rates(select(each, recordings, lambda r, task=task: task in (None, r.task)), own)
+            row |= {name: found["all"], f"{name}*": found["unlooped"]}
+        rows.append(row)
+    return rows
+
+
+def rate(recordings: Sequence[Recording], drafter: Drafter | None) -> dict[str, float]:
+    """Tokens per forward of one drafter by replay: over ``"all"`` recordings, without loops, and on each
+    task."""
+    runs = replay_all(recordings, drafter)
+    found = rates(runs, recordings)
+    out = {"all": found["all"], "unlooped": found["unlooped"]}
+    for task in dict.fromkeys(r.task for r in recordings):
+        out[task] = metric(
+            select(runs, recordings, lambda r, task=task: r.task == task), "tokens_per_forward"
+        )
+    return out
+
+
+def right_so_far(recordings: Sequence[Recording], tokenizer: PreTrainedTokenizerBase) -> float:
+    """Share of the outputs to prompts of one turn that are the reference, or its beginning where they were cut.
+
+    NaN without such prompts.
+    """
+    judged = []
+    for recording in recordings:
+        prompt, trace = recording.prompt, recording.trace
+        if len(prompt.turns) == 1 and prompt.reference is not None:
+            text = tokenizer.decode(trace.tokens, skip_special_tokens=True)
+            ended = trace.finish_reason == "eos"
+            judged.append(text == prompt.reference if ended else prompt.reference.startswith(text))
+    return sum(judged) / len(judged) if judged else float("nan")
+
+
+def best_layer(recordings: Sequence[Recording], make: Any, layers: Iterable[int]) -> int:
+    """The layer whose drafter ``make(layer)`` gives most tokens per forward; the lowest among equals."""
+    found = {layer: rate(recordings, make(layer))["all"] for layer in layers}
+    return max(found, key=lambda layer: (found[layer], -layer))
+
+
+class Choice(NamedTuple):
+    """A place where two drafters copied from different occurrences (figure 2).
+
+    Attributes
+    ----------
+    recording : Recording
+    position : int
+        Of the last token before the drafts.
+    sources : tuple of int
+        Position of the first token copied by each.
+    drafts : tuple of list of int
+        What each proposed.
+    accepted : tuple of int
+        How many tokens of it were accepted.
+    """
+
+    recording: Recording
+    position: int
+    sources: tuple[int, int]
+    drafts: tuple[list[int], list[int]]
+    accepted: tuple[int, int]
+
+
+def _choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
+    """For each position at which a replay drafted: the source, the draft, and how many of it were
+    accepted."""
+    watched = Sourced(drafter)
+    (run,) = replay_all([recording], watched)
+    out, place = {}, run.prompt_length
+    for i, step in enumerate(run.steps):
+        source = watched.sources[i] if i < len(watched.sources) else None
+        if source is not None and step.drafted:
+            out[place] = (source, step.tree.tokens, step.accepted)
+        place += len(step.tokens)
+    return out
+
+
+def wrong_occurrence(
+    recordings: Sequence[Recording], first: Drafter, second: Drafter, longest: int = 260
+) -> Choice | None:
+    """The place where ``second`` copies from another occurrence and has most tokens more accepted.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+        With what both need captured.
+    first, second : Drafter
+        PLD and PLD+: both say where they copy from.
+    longest : int
+        Prompts of more tokens are passed over: they do not fit a picture.
+
+    Returns
+    -------
+    Choice or None
+        Both occurrences lie in the prompt; None where there is no such place.
+    """
+    best = None
+    for recording in recordings:
+        length = len(recording.trace.prompt)
+        if recording.looped or recording.turn or length > longest:
+            continue
+        ours, theirs = _choices(recording, second), _choices(recording, first)
+        for place in ours.keys() & theirs.keys():
+            a, b = theirs[place], ours[place]
+            better = b[2] - a[2] > (best.accepted[1] - best.accepted[0] if best else 0)
+            inside = max(a[0] + a[2], b[0] + b[2]) < length
+            if better and inside and a[0] != b[0]:
+                best = Choice(recording, place, (a[0], b[0]), (a[1], b[1]), (a[2], b[2]))
+    return best

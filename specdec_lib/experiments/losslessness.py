@@ -1,0 +1,380 @@
+"""``python -m specdec_lib losslessness``: compare many prompts with plain decoding, token for token.
+
+Speculative decoding computes the target's logits in blocks of several tokens, plain decoding one token at a
+time; the two differ by rounding, as any two ways of adding the same numbers do. Where a choice hangs by less
+than that, the outputs may part. A mismatch counts as explained by rounding only if it is shown to be one of
+these:
+
+- the target is run once more on the text before the mismatch, in the run's own type and in double precision;
+  the largest difference of the two is the rounding error at that very place;
+- greedy: the double-precision logits of both tokens lie within ``SLACK`` rounding errors of the largest one;
+- sampled: the uniform number lies within ``SLACK`` rounding errors of the interval of the cumulative
+  distribution that belongs to each of the two tokens, the distribution's nucleus being cut anywhere within
+  that error of ``top_p``.
+
+Any other mismatch is an error, and the command ends with exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from dataclasses import replace as altered
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from specdec_lib import paths
+from specdec_lib.decoding.generate import generate
+from specdec_lib.decoding.sampling import Sampling, distribution
+from specdec_lib.experiments.comparison import first_divergence
+from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of
+from specdec_lib.experiments.made_tasks import TASKS
+from specdec_lib.methods import METHODS, Bench
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import load_pair, render
+from specdec_lib.experiments.tasks import load_task
+
+#: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks
+#: whose rounding is worse than that of the single pass it is measured on.
+SLACK = 8.0
+@dataclass(frozen=True)
+class Mismatch:
+    """Where an output first leaves that of plain decoding.
+
+    Attributes
+    ----------
+    prompt, method : str
+    sampling : dict
+    position : int
+        Index among the new tokens.
+    expected, got : int
+        Token ids of plain decoding and of the method; -1 where an output ends there.
+    margin : float
+        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest
+        boundary of the cumulative distribution. In double precision.
+    distance : float
+        By how much the choice had to be missed to give both tokens, in the same unit; infinite where an
+        output ends.
+    rounding : float
+        Rounding error at this place, in the same unit.
+    explained : bool
+        Whether ``distance`` is at most :data:`SLACK` times ``rounding``.
+    """
+
+    prompt: str
+    method: str
+    sampling: dict[str, Any]
+    position: int
+    expected: int
+    got: int
+    margin: float
+    distance: float
+    rounding: float
+    explained: bool
+
+
+def _to_interval(probabilities: torch.Tensor, token: int, uniform: float) -> float:
+    """Distance of ``uniform`` to the part of the cumulative distribution that belongs to ``token``."""
+    if probabilities[token] == 0:
+        return math.inf
+    high = float(probabilities[: token + 1].sum())
+    return max(high - float(probabilities[token]) - uniform, uniform - high, 0.0)
+
+
+def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
+    """By how much a choice is clear.
+
+    Parameters
+    ----------
+    logits : float tensor, shape (vocabulary,)
+    sampling : Sampling
+        Bound to its prompt (:meth:`Sampling.for_prompt`).
+    position : int
+        Index of the chosen token in prompt and output together.
+
+    Returns
+    -------
+    float
+        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest
+        boundary of the cumulative distribution, in probability.
+    """
+    if sampling.greedy:
+        first, second = logits.double().topk(2).values.tolist()
+        return first - second
+    boundaries = distribution(logits, sampling).cumsum(-1)
+    # The distribution's own ends are no boundary between tokens.
+    inner = boundaries[(boundaries > 0) & (boundaries < 1 - 1e-12)]
+    return float((inner - sampling.uniform(position)).abs().min()) if len(inner) else 1.0
+
+
+def explain(
+    exact: torch.Tensor,
+    rounded: torch.Tensor,
+    sampling: Sampling,
+    position: int,
+    tokens: tuple[int, int],
+) -> tuple[float, float]:
+    """How far a choice was missed, and the rounding error there.
+
+    Parameters
+    ----------
+    exact, rounded : float tensor, shape (vocabulary,)
+        The target's logits in double precision and in the run's type.
+    sampling : Sampling
+        Bound to its prompt (:meth:`Sampling.for_prompt`).
+    position : int
+        Index of the chosen token in prompt and output together.
+    tokens : pair of int
+        The two tokens chosen.
+
+    Returns
+    -------
+    distance, rounding : float
+        Both in logits (greedy) or in probability (sampled).
+    """
+    exact, rounded = exact.double(), rounded.double()
+    if sampling.greedy:
+        return float(exact.max() - exact[list(tokens)].min()), float((exact - rounded).abs().max())
+    unfiltered = Sampling(sampling.temperature)
+    # Half the sum of differences bounds the error of every cumulative probability.
+    rounding = float((distribution(exact, unfiltered) - distribution(rounded, unfiltered)).abs().sum()) / 2
+    uniform, slack = sampling.uniform(position), SLACK * rounding
+    cuts = (
+        {min(1.0, max(1e-12, sampling.top_p + shift)) for shift in (-slack, 0.0, slack)}
+        if sampling.top_p < 1
+        else {1.0}
+    )
+    rows = [distribution(exact, altered(sampling, top_p=cut)) for cut in cuts]
+    return max(min(_to_interval(row, token, uniform) for row in rows) for token in tokens), rounding
+
+
+class Judge:
+    """Tells mismatches that rounding explains from errors.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target, in the type of the run.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        self.model = model
+        self._exact: PreTrainedModel | None = None
+
+    @torch.inference_mode()
+    def _logits(self, model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
+        return (
+            model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
+        )
+
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        expected: Sequence[int],
+        got: Sequence[int],
+        sampling: Sampling,
+        name: str = "",
+        method: str = "",
+    ) -> Mismatch | None:
+        """The first mismatch of two outputs of ``prompt``; None if they are equal."""
+        place = first_divergence(expected, got)
+        if place is None:
+            return None
+        if self._exact is None:
+            self._exact = copy.deepcopy(self.model).double()
+        before = [*prompt, *expected[:place]]
+        exact, rounded = self._logits(self._exact, before), self._logits(self.model, before)
+        pair = tuple(tokens[place] if place < len(tokens) else -1 for tokens in (expected, got))
+        distance, rounding = math.inf, math.nan
+        bound = sampling.for_prompt(prompt)
+        if -1 not in pair:
+            distance, rounding = explain(exact, rounded, bound, len(before), pair)
+        return Mismatch(
+            name,
+            method,
+            asdict(sampling),
+            place,
+            *pair,
+            margin(exact, bound, len(before)),
+            distance,
+            rounding,
+            distance <= SLACK * rounding,
+        )
+
+
+def choose_prompts(count: int, seed: int = 0) -> list[Prompt]:
+    """``count`` prompts, the mechanical tasks in turn."""
+    each = -(-count // len(TASKS))
+    by_task = [load_task(task, limit=each, seed=seed) for task in TASKS]
+    return [prompts[i] for i in range(each) for prompts in by_task][:count]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m specdec_lib losslessness",
+        description=(
+            "Decode many prompts plainly and with every drafter, greedy and sampled (temperature 0.7, top-p "
+            "0.9), and compare the outputs token for token. Ends with exit status 1 if there is a mismatch "
+            "that rounding does not explain."
+        ),
+    )
+    parser.add_argument("--prompts", type=int, default=1000, help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=32, help="length of an output (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=2,
+        help="sampled runs of a prompt, besides the greedy one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--target", default="pocket", help="name or folder of the target (default: %(default)s)"
+    )
+    parser.add_argument("--draft", default="pocket-draft", help="of the draft model (default: %(default)s)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", help="type of the weights (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, help="file to write (default: losslessness.json in data/results/<device>)"
+    )
+    return parser
+
+
+def _samplings(seeds: int) -> list[Sampling]:
+    return [Sampling(), *(Sampling(temperature=0.7, top_p=0.9, seed=seed) for seed in range(seeds))]
+
+
+def compare_all(
+    bench: Bench,
+    prompts: Sequence[tuple[str, Sequence[int]]],
+    samplings: Sequence[Sampling],
+    max_new_tokens: int,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Decode every prompt plainly and by every method of :data:`~specdec_lib.methods.METHODS`, and compare.
+
+    Parameters
+    ----------
+    bench : Bench
+        The models.
+    prompts : sequence of (str, sequence of int)
+        Name and token ids.
+    samplings : sequence of Sampling
+    max_new_tokens : int
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    dict
+        ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those
+        that rounding explains; ``mismatches``: each as :class:`Mismatch`.
+    """
+    target = bench.target
+    drafters = {name: (make(bench), exact) for name, (make, exact) in METHODS.items()}
+    counts: dict[tuple[str, str], dict[str, Any]] = {}
+    mismatches: list[Mismatch] = []
+    judge = Judge(target)
+    for name, ids in tqdm(prompts, unit="prompt", disable=not progress):
+        for sampling in samplings:
+            expected = generate(target, ids, None, sampling, max_new_tokens).tokens
+            for method, (drafter, exact) in drafters.items():
+                if not (exact or sampling.greedy):
+                    continue
+                drafter.reset()  # each output is that of a cold drafter
+                run = generate(target, ids, drafter, sampling, max_new_tokens)
+                mismatch = judge(ids, expected, run.tokens, sampling, name, method)
+                how = "greedy" if sampling.greedy else "sampled"
+                row = counts.setdefault(
+                    (method, how),
+                    {
+                        "method": method,
+                        "sampling": how,
+                        "outputs": 0,
+                        "tokens": 0,
+                        "calls": 0,
+                        "mismatches": 0,
+                        "explained": 0,
+                    },
+                )
+                row["outputs"] += 1
+                row["tokens"] += len(expected)
+                row["calls"] += len(run.steps)
+                if mismatch is not None:
+                    row["mismatches"] += 1
+                    row["explained"] += mismatch.explained
+                    mismatches.append(mismatch)
+    return {"counts": list(counts.values()), "mismatches": [asdict(m) for m in mismatches]}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns
+    -------
+    int
+        0 if every output equals plain decoding or differs only where rounding decides; 1 if not; 2 for bad
+        options.
+    """
+    # A command writes a result with its provenance and so stands at the report's level, unlike the rest of
+    # this module.
+    from specdec_lib.report.build.files import write_atomic
+    from specdec_lib.report.display.provenance import collect
+
+    options = _parser().parse_args(argv)
+    for name, least in (("prompts", 1), ("max_new_tokens", 1), ("seeds", 0)):
+        if getattr(options, name) < least:
+            print(
+                f"error: --{name.replace('_', '-')} is {getattr(options, name)}; expected {least} or more",
+                file=sys.stderr,
+            )
+            return 2
+    try:
+        target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
+        prompts = [(p.id, render(p, tokenizer)) for p in choose_prompts(options.prompts)]
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    found = compare_all(Bench(target, draft, tokenizer), prompts, _samplings(options.seeds), options.max_new_tokens)
+    bad = sum(not m["explained"] for m in found["mismatches"])
+    device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else target.device.type
+    place = (
+        options.output
+        or (paths.DATA if paths.ROOT else Path("_build"))
+        / "results"
+        / folder_of(device)
+        / "losslessness.json"
+    )
+    parameters = {name: value for name, value in vars(options).items() if name != "output"}
+    result = {"unexplained": bad, **found, "slack": SLACK, "provenance": collect(parameters)}
+    write_atomic(place, json.dumps(_finite(result), indent=1) + "\n")
+    for row in found["counts"]:
+        print(
+            f"{row['method']}, {row['sampling']}: {row['outputs']} outputs, {row['tokens']} tokens, "
+            f"{row['mismatches']} differ from plain decoding, {row['explained']} of them by rounding"
+        )
+    print(f"written to {place}")
+    if bad:
+        print(
+            f"error: {bad} outputs differ from plain decoding and rounding does not explain it",
+            file=sys.stderr,
+        )
+    return 1 if bad else 0
+
+
+def _finite(value: Any) -> Any:
+    """The same with numbers that JSON does not have as None."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,290 @@
+"""Find and read the files of a published data set, and say exactly what is wrong when that fails.
+
+A file is looked for under the root in three places: in the data set's own folder (``gsm8k/test.jsonl``), in a
+clone of the repository that publishes it (``grade-school-math/grade_school_math/data/test.jsonl``), and at
+the root itself, if its name says which data set it is (``HumanEval.jsonl``) or the root is the data set's own
+folder. Each may be plain or have ``.gz`` or ``.zip`` added to its name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from specdec_lib import paths
+
+VARIABLE = "SPECDEC_DATASETS"
+"""Environment variable that names the root where none is given."""
+PACKED = ("", ".gz", ".zip")
+
+
+class MissingData(FileNotFoundError):
+    """A file of a data set is not there. The message tells which, from where, and where to put it."""
+
+
+class BadRecord(ValueError):
+    """A file of a data set does not hold what its format says. The message names the file and the line."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One published file (or folder) of a data set.
+
+    Parameters
+    ----------
+    folder : str
+        The data set's own folder under the root.
+    name : str
+        Path below that folder, without ``.gz`` or ``.zip``.
+    repository : str
+        ``owner/name`` on ``host`` of the repository that publishes it.
+    path : str
+        Path inside that repository.
+    licence : str
+        What the publisher says about reuse.
+    distinct : bool
+        True: the name alone tells the data set, so that the file may lie at the root itself.
+    is_folder : bool
+        True: a folder is meant.
+    host : str
+        Address that the repository's name is added to.
+    note : str
+        What else is to be known to get the file.
+    """
+
+    folder: str
+    name: str
+    repository: str
+    path: str
+    licence: str
+    distinct: bool = False
+    is_folder: bool = False
+    host: str = "https://github.com/"
+    note: str = ""
+
+    def places(self, root: Path) -> list[Path]:
+        """The paths under ``root`` where the file may lie, without what packing adds to its name."""
+        published = self.path.removesuffix(".gz").removesuffix(".zip")
+        found = [root / self.folder / self.name, root / self.repository.split("/")[1] / published]
+        if self.distinct or root.name in (self.folder, self.repository.split("/")[1]):
+            found += [root / self.name, root / published]
+        return list(dict.fromkeys(found))
+
+    def find(self, root: Path) -> Path | None:
+        """Return where the file lies under ``root``, or None."""
+        for place in self.places(root):
+            if self.is_folder:
+                if place.is_dir():
+                    return place
+                continue
+            for suffix in PACKED:
+                packed = place.with_name(place.name + suffix)
+                if packed.is_file():
+                    return packed
+        return None
+
+
+def missing(task: str, wanted: Sequence[DataFile], root: Path | None, reason: str = "") -> MissingData:
+    """Return the error that tells which file of ``wanted`` (any one will do) to get from where and to put
+    where."""
+    names = " or ".join(f"{file.folder}/{file.name}" for file in wanted)
+    packed = "" if wanted[0].is_folder else " (plain, .gz or .zip)"
+    if reason:
+        lines = [f"task {task!r} needs {names}{packed}, but {reason}."]
+    elif root is None:
+        lines = [f"task {task!r} needs {names}{packed}, but no folder of data sets is given."]
+    else:
+        lines = [f"task {task!r} needs {names}{packed}, which is not in {root}."]
+        places = [str(place.relative_to(root)) for file in wanted for place in file.places(root)]
+        lines.append(f"Looked for there: {', '.join(places)}.")
+    for file in wanted:
+        note = f" ({file.note})" if file.note else ""
+        lines.append(
+            f"{file.name} is published in {file.host}{file.repository} as {file.path}{note}; "
+            f"licence: {file.licence}."
+        )
+    lines.append(
+        f"Put it into FOLDER/{wanted[0].folder} and name FOLDER by load_task({task!r}, root=FOLDER) or by "
+        f"the environment variable {VARIABLE}."
+    )
+    return MissingData("\n".join(lines))
+
+
+@dataclass(frozen=True)
+class Root:
+    """The folder of the data sets, for one task.
+
+    Parameters
+    ----------
+    task : str
+        For messages.
+    given : path, optional
+        As the caller gave it; without it :data:`VARIABLE` counts.
+    """
+
+    task: str
+    given: str | os.PathLike[str] | None = None
+
+    def find(self, *wanted: DataFile) -> Path:
+        """Return the first of ``wanted`` that is there.
+
+        Raises
+        ------
+        MissingData
+            None of them is there, the root is no folder, or none is given.
+        """
+        folder = self._folder(wanted)
+        for file in wanted:
+            found = file.find(folder)
+            if found is not None:
+                return found
+        raise missing(self.task, wanted, folder)
+
+    def has(self, file: DataFile) -> bool:
+        """Whether ``file`` is there. Raises MissingData if there is no root to look in."""
+        return file.find(self._folder((file,))) is not None
+
+    def _folder(self, wanted: Sequence[DataFile]) -> Path:
+        try:
+            folder = paths.datasets_root(self.given)
+        except NotADirectoryError as error:
+            raise missing(self.task, wanted, None, str(error)) from None
+        if folder is None:
+            raise missing(self.task, wanted, None)
+        return folder
+
+
+class Record(dict[str, Any]):
+    """One row of a file, which knows where it stands and reads its fields with their type.
+
+    Parameters
+    ----------
+    row : dict
+        The fields.
+    where : str
+        File and line, for messages.
+    """
+
+    def __init__(self, row: dict[str, Any], where: str) -> None:
+        super().__init__(row)
+        self.where = where
+
+    def bad(self, problem: str) -> BadRecord:
+        """Return the error that ``problem`` is in this row."""
+        return BadRecord(f"{self.where}: {problem}")
+
+    def typed(self, name: str, kind: type | tuple[type, ...], expected: str) -> Any:
+        """Return field ``name``, which must be a ``kind``; ``expected`` says so in words. Raises
+        BadRecord."""
+        if name not in self:
+            raise self.bad(
+                f"field {name!r} is missing; there are {', '.join(map(repr, self)) or 'no fields'}"
+            )
+        value = self[name]
+        if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
+            raise self.bad(f"field {name!r} is {value!r:.80}; expected {expected}")
+        return value
+
+    def text(self, name: str, empty: bool = False) -> str:
+        """Return the text in field ``name``, which may be empty only if ``empty``. Raises BadRecord."""
+        value: str = self.typed(name, str, "a text")
+        if not empty and not value.strip():
+            raise self.bad(f"field {name!r} is empty; expected a text")
+        return value
+
+    def texts(self, name: str, length: int | None = None) -> tuple[str, ...]:
+        """Return the texts in field ``name``: a list of them, of ``length`` if given. Raises BadRecord."""
+        value = self.typed(name, list, "a list of texts")
+        if not value or not all(isinstance(item, str) for item in value):
+            raise self.bad(f"field {name!r} is {value!r:.80}; expected a list of texts")
+        if length is not None and len(value) != length:
+            raise self.bad(f"field {name!r} has {len(value)} texts; expected {length}")
+        return tuple(value)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file NAME inside. Raises
+    BadRecord where it cannot be unpacked."""
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path) as stream:
+                yield stream
+        elif path.suffix == ".zip":
+            with zipfile.ZipFile(path) as packed:
+                inside = {name.split("/")[-1]: name for name in packed.namelist()}
+                if path.stem not in inside:
+                    raise BadRecord(f"{path}: holds no {path.stem}, only {', '.join(inside) or 'nothing'}")
+                with packed.open(inside[path.stem]) as stream:
+                    yield stream
+        else:
+            with path.open("rb") as stream:
+                yield stream
+    except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise BadRecord(f"{path}: cannot be unpacked ({error}); get the file again") from None
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of ``path`` (UTF-8, packed or not) with their numbers, without their ends."""
+    with opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                problem = f"is not UTF-8 text (byte {line[error.start]:#04x})"
+                raise BadRecord(f"{path}, line {number}: {problem}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of ``path`` (UTF-8, packed or not), with ``\\n`` between lines. Raises BadRecord."""
+    return "\n".join(line for _, line in _numbered_lines(path))
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file, empty ones included, each stripped. Raises BadRecord."""
+    return [line.strip() for _, line in _numbered_lines(path)]
+
+
+def read_jsonl(path: Path) -> Iterator[Record]:
+    """Yield the rows of a JSON-lines file as they are read; blank lines are skipped. Raises BadRecord."""
+    for number, line in _numbered_lines(path):
+        if line.strip():
+            yield _record(_parse(line, f"{path}, line {number}"), f"{path}, line {number}")
+
+
+def read_json_list(path: Path) -> Iterator[Record]:
+    """Yield the rows of a file that holds one JSON list of objects. Raises BadRecord."""
+    rows = _parse(read_text(path), str(path))
+    if not isinstance(rows, list):
+        raise BadRecord(f"{path}: holds a {type(rows).__name__}; expected a list of objects")
+    for number, row in enumerate(rows, start=1):
+        yield _record(row, f"{path}, record {number}")
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        inside = f"line {error.lineno}, " if "\n" in text else ""
+        raise BadRecord(f"{where}: is not JSON ({error.msg}, {inside}column {error.colno})") from None
+
+
+def _record(row: Any, where: str) -> Record:
+    if not isinstance(row, dict):
+        raise BadRecord(f"{where}: is a {type(row).__name__}; expected an object with named fields")
+    return Record(row, where)
+
+
+def choice(name: str, value: Any, allowed: Sequence[str | None]) -> Any:
+    """Return ``value`` if it is one of ``allowed``, else raise ValueError naming the option and both."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, allowed))}")
+    return value

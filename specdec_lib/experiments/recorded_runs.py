@@ -1,0 +1,508 @@
+"""Many prompts at once: what the notebooks call.
+
+A prompt becomes token ids through the tokenizer's chat template, or as it stands. Each turn of a conversation
+is a generation of its own, with the model's own earlier answers in its history. A plain run is recorded once
+for each; drafters are then replayed on the recordings, or run for real and compared with them
+(:mod:`specdec_lib.experiments.comparison`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.generate import check_tokenizer, generate, record
+from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.models.loading import load_model
+from specdec_lib.experiments.metrics import ends_in_loop, greedy_agreement, pooled
+from specdec_lib.experiments.prompt import Prompt
+
+Runs = Sequence[Generation]
+#: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
+STATES = ("cold", "warm")
+
+
+#: Parameters below which a model's steps on the CPU are too short for more than one thread.
+ONE_THREAD = 50_000_000
+
+
+def load_pair(
+    target: str | Path,
+    draft: str | Path,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a target, a draft and their tokenizer without progress bars.
+
+    On the CPU a target below :data:`ONE_THREAD` parameters is decoded on one thread of torch from then on: its steps
+    are too short to share, and two threads wait for each other tens of times as long as they compute when another
+    program takes a core. Times then do not hang on what else runs, nor rounding on the number of cores.
+
+    Parameters
+    ----------
+    target, draft, device, dtype
+        As for :func:`specdec_lib.load_model`.
+
+    Raises
+    ------
+    ValueError
+        If the tokenizers of the two differ in their vocabularies.
+    """
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model, tokenizer = load_model(target, device, dtype)
+        small, other = load_model(draft, device, dtype)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    if tokenizer.get_vocab() != other.get_vocab():
+        raise ValueError(
+            f"the tokenizers of target {str(target)!r} and draft {str(draft)!r} differ; choose models that share one"
+        )
+    check_tokenizer(tokenizer, small)
+    if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
+        torch.set_num_threads(1)
+    return model, small, tokenizer
+
+
+def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence[str] = ()) -> list[int]:
+    """Token ids that ask for the next answer.
+
+    Parameters
+    ----------
+    prompt : Prompt
+        Of a chat prompt the turns up to the one after ``answers``; of any other the text as it stands.
+    tokenizer : PreTrainedTokenizerBase
+    answers : sequence of str
+        The answers to the turns before.
+
+    Raises
+    ------
+    ValueError
+        If there is no turn left to answer, or the prompt is a chat and the tokenizer has no chat template.
+    """
+    if len(answers) >= len(prompt.turns):
+        raise ValueError(
+            f"prompt {prompt.id!r} has {len(prompt.turns)} turns and {len(answers)} answers; expected fewer "
+            "answers than turns"
+        )
+    if not prompt.chat:
+        return list(tokenizer(prompt.text)["input_ids"])
+    if tokenizer.chat_template is None:
+        raise ValueError(
+            f"prompt {prompt.id!r} is a chat and the tokenizer of {tokenizer.name_or_path!r} has no chat "
+            "template; choose a chat model, or a task whose prompts are continued as they stand"
+        )
+    messages = []
+    for turn, answer in zip(prompt.turns, answers, strict=False):
+        messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
+    messages.append({"role": "user", "content": prompt.turns[len(answers)]})
+    return list(
+        tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    )
+
+
+class HasTokens(Protocol):
+    """What answers a turn: a :class:`specdec_lib.Generation` or a :class:`specdec_lib.Trace`."""
+
+    tokens: list[int]
+
+
+def each_turn(
+    prompt: Prompt,
+    tokenizer: PreTrainedTokenizerBase,
+    answer: Callable[[list[int]], HasTokens],
+) -> Iterator[tuple[int, HasTokens]]:
+    """Answer every turn of a prompt in order, each with the answers before it in its history.
+
+    Parameters
+    ----------
+    prompt : Prompt
+    tokenizer : PreTrainedTokenizerBase
+    answer : callable
+        Gets token ids, gives a run with ``tokens``.
+
+    Yields
+    ------
+    turn : int
+        From 0.
+    run
+        What ``answer`` gave.
+    """
+    said: list[str] = []
+    for turn in range(len(prompt.turns)):
+        run = answer(render(prompt, tokenizer, said))
+        yield turn, run
+        said.append(tokenizer.decode(run.tokens, skip_special_tokens=True))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A plain run of one turn.
+
+    Attributes
+    ----------
+    prompt : Prompt
+    turn : int
+        From 0.
+    trace : Trace
+    """
+
+    prompt: Prompt
+    turn: int
+    trace: Trace
+
+    @property
+    def task(self) -> str:
+        """Name of the prompt's task."""
+        return self.prompt.task
+
+    @cached_property
+    def looped(self) -> bool:
+        """Whether the output ends in a loop (:func:`specdec_lib.experiments.metrics.ends_in_loop`)."""
+        return ends_in_loop(self.trace.tokens)
+
+
+def record_prompts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 128,
+    capture: Capture = Capture(),
+    runtime: Runtime | None = None,
+) -> list[Recording]:
+    """Decode every turn of every prompt plainly and keep it.
+
+    Parameters
+    ----------
+    model, tokenizer, prompts
+    sampling, max_new_tokens, capture, runtime
+        As for :func:`specdec_lib.record`.
+    """
+
+    def answer(ids: list[int]) -> Trace:
+        return record(model, ids, sampling, max_new_tokens, capture=capture, runtime=runtime)
+
+    return [
+        Recording(prompt, turn, trace)
+        for prompt in prompts
+        for turn, trace in each_turn(prompt, tokenizer, answer)
+    ]
+
+
+def in_state(
+    recordings: Sequence[Recording],
+    drafter: Drafter | None,
+    state: str,
+    run: Callable[[Recording], Generation],
+) -> list[Generation]:
+    """Run recordings in order with a drafter that starts each, or the first, knowing nothing.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+    drafter : Drafter, optional
+        The one that ``run`` decodes with.
+    state : {"cold", "warm"}
+        ``"cold"`` resets the drafter before each recording, ``"warm"`` before the first alone.
+    run : callable
+
+    Returns
+    -------
+    list of Generation
+        Each says its ``state``.
+
+    Raises
+    ------
+    ValueError
+        If the state is neither.
+    """
+    _check_state(state)
+    runs = []
+    for i, recording in enumerate(recordings):
+        if drafter is not None and (state == "cold" or i == 0):
+            drafter.reset()
+        runs.append(replace(run(recording), state=state))
+    return runs
+
+
+def _check_state(state: str) -> None:
+    if state not in STATES:
+        raise ValueError(f"state is {state!r}; expected one of {', '.join(STATES)}")
+
+
+def run_again(
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    drafter: Drafter | None,
+    runtime: Runtime | None = None,
+    state: str = "cold",
+) -> list[Generation]:
+    """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling.
+
+    ``state`` is as for :func:`in_state`.
+    """
+    return in_state(recordings, drafter, state, lambda recording: _run(model, recording.trace, drafter, runtime))
+
+
+def _run(
+    model: PreTrainedModel, trace: Trace, drafter: Drafter | None, runtime: Runtime | None = None
+) -> Generation:
+    return generate(
+        model,
+        trace.prompt,
+        drafter,
+        trace.sampling,
+        trace.limits.max_new_tokens,
+        sorted(trace.limits.eos),
+        runtime=runtime,
+    )
+
+
+def replay_all(
+    recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold"
+) -> list[Generation]:
+    """What decoding each recorded prompt with ``drafter`` would have done (:func:`specdec_lib.replay`).
+
+    ``state`` is as for :func:`in_state`.
+    """
+    return in_state(recordings, drafter, state, lambda recording: replay(recording.trace, drafter))
+
+
+class _Remembering(Drafter):
+    """A greedy draft model that drafts once from each position and is asked for a prefix later.
+
+    A greedy draft of K tokens is the beginning of any longer one from the same position.
+    """
+
+    replays = "greedy"
+
+    def __init__(self, drafter: DraftModel, memory: dict[int, list[int]]):
+        self.drafter, self.memory, self._started = drafter, memory, False
+
+    def start(self, context: Context) -> None:
+        self._started = False
+
+    def finish(self) -> None:
+        self.drafter.finish()
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        position, wanted = len(context.tokens), min(self.drafter.num_tokens, limit)
+        if len(self.memory.get(position, ())) < wanted:
+            if not self._started:
+                self.drafter.start(context)
+                self._started = True
+            self.memory[position] = self.drafter.propose(context, limit).tokens
+        return DraftTree.chain(self.memory[position][:wanted])
+
+
+def sweep_draft_model(
+    recordings: Sequence[Recording],
+    draft: PreTrainedModel,
+    lengths: Sequence[int],
+) -> dict[int, list[Generation]]:
+    """Replay a draft model at every draft length, drafting no token twice.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+        Greedy ones.
+    draft : PreTrainedModel
+    lengths : sequence of int
+        Values of K.
+
+    Returns
+    -------
+    dict
+        For each K, in the given order, one Generation a recording: its steps are those of
+        ``replay(trace, DraftModel(draft, K))``, its draft times are not.
+    """
+    runs: dict[int, list[Generation]] = {length: [] for length in lengths}
+    for recording in recordings:
+        memory: dict[int, list[int]] = {}
+        for length in sorted(runs, reverse=True):
+            runs[length].append(replay(recording.trace, _Remembering(DraftModel(draft, length), memory)))
+    return runs
+
+
+def time_methods(
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    drafters: Mapping[str, Drafter | None],
+    repeats: int,
+    runtime: Runtime | None = None,
+    state: str = "cold",
+) -> dict[str, list[list[Generation]]]:
+    """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
+
+    No drafter sees what it learned in an earlier repeat.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    recordings : sequence of Recording
+        What to decode; the first is decoded once more by each method before any time counts.
+    drafters : mapping
+        Drafter by method, None for plain decoding.
+    repeats : int
+    runtime : Runtime, optional
+        How the model's passes are run.
+    state : {"cold", "warm"}
+        Drafters are reset before each prompt, or before the first of each repeat alone.
+
+    Returns
+    -------
+    dict
+        By method: for each repeat one Generation a recording, which says its ``state``.
+
+    Raises
+    ------
+    ValueError
+        If the state is neither, or two methods share one drafter that is to stay warm.
+    """
+    _check_state(state)
+    made = [id(drafter) for drafter in drafters.values() if drafter is not None]
+    if state == "warm" and len(set(made)) < len(made):
+        raise ValueError("two methods share one drafter, which would learn from both; make one for each")
+    runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
+    for drafter in drafters.values():
+        _run(model, recordings[0].trace, drafter, runtime)
+    names = list(drafters)
+    for repeat in range(repeats):
+        for i, recording in enumerate(recordings):
+            first = (i + repeat) % len(names)
+            for name in names[first:] + names[:first]:
+                drafter = drafters[name]
+                if drafter is not None and (state == "cold" or i == 0):
+                    drafter.reset()
+                runs[name][repeat].append(replace(_run(model, recording.trace, drafter, runtime), state=state))
+    return runs
+
+
+def describe(recordings: Sequence[Recording]) -> dict[str, float]:
+    """Count recordings and average over them.
+
+    Returns
+    -------
+    dict
+        ``outputs``; means of ``prompt_tokens`` and ``new_tokens``; shares of outputs that ``ended`` by an end
+        token and that ``looped``.
+    """
+    count = len(recordings)
+    return {
+        "outputs": count,
+        "prompt_tokens": sum(len(r.trace.prompt) for r in recordings) / count,
+        "new_tokens": sum(len(r.trace.tokens) for r in recordings) / count,
+        "ended": sum(r.trace.finish_reason == "eos" for r in recordings) / count,
+        "looped": sum(r.looped for r in recordings) / count,
+    }
+
+
+def select(
+    runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]
+) -> list[Generation]:
+    """The runs whose recording ``keep`` says yes to."""
+    return [run for run, recording in zip(runs, recordings, strict=True) if keep(recording)]
+
+
+def metric(runs: Runs, name: str) -> float:
+    """A pooled metric by name; NaN where there are no runs."""
+    return pooled(runs)[name] if runs else float("nan")
+
+
+def rates(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> dict[str, Any]:
+    """A pooled metric over all prompts, and over those whose output does not end in a loop.
+
+    Returns
+    -------
+    dict
+        ``all``, ``unlooped`` (NaN where every output loops), ``prompts``, ``looped``.
+    """
+    free = select(runs, recordings, lambda r: not r.looped)
+    return {
+        "all": metric(runs, name),
+        "unlooped": metric(free, name),
+        "prompts": len(runs),
+        "looped": len(runs) - len(free),
+    }
+
+
+def over_lengths(
+    sweep: Mapping[int, Runs], recordings: Sequence[Recording], name: str, keep: Callable[[Recording], bool]
+) -> tuple[list[int], list[float]]:
+    """Draft lengths of a sweep in order; a pooled metric at each, over the recordings ``keep`` chooses."""
+    lengths = sorted(sweep)
+    return lengths, [metric(select(sweep[length], recordings, keep), name) for length in lengths]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model wrote to the last turn of a prompt.
+
+    Attributes
+    ----------
+    prompt : Prompt
+    text : str
+    right : bool
+        It is the reference and the model ended it. False where there is no reference to a chat prompt.
+    looped : bool
+        Its first tokens end in a loop.
+    agreement : bool array, shape (tokens,)
+        Where the draft's first choice is the token written.
+    """
+
+    prompt: Prompt
+    text: str
+    right: bool
+    looped: bool
+    agreement: np.ndarray
+
+
+def answer_greedily(
+    model: PreTrainedModel,
+    draft: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Prompt,
+    loop_tokens: int = 128,
+) -> Answer:
+    """Let a model answer a prompt greedily and judge the last answer.
+
+    Parameters
+    ----------
+    model, draft, tokenizer
+    prompt : Prompt
+    loop_tokens : int
+        A loop is looked for at the end of this many tokens. The output goes on as long as the reference is.
+    """
+    known = (
+        tokenizer(prompt.reference, add_special_tokens=False)["input_ids"]
+        if prompt.chat and prompt.reference
+        else []
+    )
+
+    def write(ids: list[int]) -> Generation:
+        # Prompt lookup writes what plain decoding does, sooner.
+        return generate(model, ids, PromptLookup(), max_new_tokens=max(loop_tokens, len(known) + 8))
+
+    said: list[str] = []
+    for _, run in each_turn(prompt, tokenizer, write):
+        said.append(tokenizer.decode(run.tokens, skip_special_tokens=True))
+    agreement = greedy_agreement(draft, render(prompt, tokenizer, said[:-1]), run.tokens)
+    right = prompt.chat and run.finish_reason == "eos" and said[-1] == prompt.reference
+    return Answer(prompt, said[-1], right, ends_in_loop(run.tokens[:loop_tokens]), agreement)

@@ -1,0 +1,349 @@
+"""What retrieval is measured by: matches, sampling bias, recorded text of other models, time against size."""
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib.datastores import SuffixIndex, build_from_texts, build_suffix_array
+from specdec_lib.datastores.dense import DenseIndex
+from specdec_lib.datastores.faiss_index import load_faiss, one_thread
+from specdec_lib.datastores.tokens import tokenizer_vocabulary
+from specdec_lib.experiments import released_rules
+from specdec_lib.decoding.contract import LAST, Context, WrappedDrafter
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.sampling import Sampling, distribution
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters import Rest
+from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, replay_all
+
+
+class _Counting(WrappedDrafter):
+    """REST that counts the lengths of its matches."""
+
+    def __init__(self, drafter: Rest):
+        super().__init__(drafter)
+        self.lengths: Counter[int] = Counter()
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        tree = super().propose(context, limit)
+        self.lengths[self.drafter.last.length] += 1
+        return tree
+
+
+def match_lengths(recordings: Sequence[Recording], drafter: Rest) -> Counter[int]:
+    """How often the longest matching suffix has each length, over the steps of replays (REST, figure 13).
+
+    Returns
+    -------
+    Counter
+        Steps by length in tokens. A length below ``drafter.min_ngram`` gave no draft; one of ``drafter.max_ngram``
+        may be longer in truth.
+    """
+    counting = _Counting(drafter)
+    replay_all(recordings, counting)
+    return counting.lengths
+
+
+class Remembered:
+    """A dense index that has looked up every state of some recordings at once, to replay many drafters on them.
+
+    The neighbours of a state do not depend on how many drafts are made of them, or how long.
+
+    Parameters
+    ----------
+    index : DenseIndex
+    recordings : sequence of Recording
+        With the target's last hidden states.
+    neighbours : int
+        Neighbours remembered; a search for no more of them is answered.
+
+    Attributes
+    ----------
+    store, path, width
+        Those of the index.
+    """
+
+    def __init__(self, index: DenseIndex, recordings: Sequence[Recording], neighbours: int = 50):
+        self.store, self.path, self.width, self.neighbours = index.store, index.path, index.width, neighbours
+        self._found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+        for recording in recordings:
+            trace = recording.trace
+            states = trace.hidden[LAST][len(trace.prompt) - 1:].float().numpy()
+            for state, scores, positions in zip(states, *index.search(states, neighbours), strict=True):
+                self._found[state.tobytes()] = scores, positions
+
+    def search(self, states: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`, for the recordings' states.
+
+        Raises
+        ------
+        ValueError
+            If ``k`` is more than is remembered.
+        KeyError
+            If a state is not one of the recordings'.
+        """
+        if k > self.neighbours:
+            raise ValueError(f"k is {k}, but {self.neighbours} neighbours are remembered; remember more")
+        found = [self._found[state.tobytes()] for state in states.float().numpy()]
+        return tuple(np.stack(parts)[:, :k] for parts in zip(*found, strict=True))
+
+
+class Bias(NamedTuple):
+    """What a multi-draft sampling rule does to the target's distribution, over the steps of sampled runs.
+
+    Attributes
+    ----------
+    steps : int
+        Steps with a draft.
+    mean, largest : float
+        Total variation between the law of the next token and the target's, over the steps.
+    accepted : float
+        Expected draft tokens accepted a step under the rule.
+    accepted_exactly : float
+        The same with one draw a node, which is lossless.
+    """
+
+    steps: int
+    mean: float
+    largest: float
+    accepted: float
+    accepted_exactly: float
+
+
+def sampling_bias(model: PreTrainedModel, recordings: Sequence[Recording], runs: Sequence[Generation],
+                  rule: str) -> Bias:
+    """Measure a released rule on the drafts of sampled runs, exactly, from the target's probabilities.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    recordings : sequence of Recording
+        Sampled ones.
+    runs : sequence of Generation
+        Runs or replays of these with a drafter.
+    rule : {"rest", "dresd"}
+        Of :mod:`specdec_lib.experiments.released_rules`.
+
+    Raises
+    ------
+    ValueError
+        If a recording is greedy, or no step has a draft.
+    """
+    distances: list[float] = []
+    released, exact = [], []
+    for recording, run in zip(recordings, runs, strict=True):
+        trace = recording.trace
+        if trace.sampling.greedy:
+            raise ValueError(f"{recording.prompt.id!r} was recorded greedily; the rules differ only when sampling")
+        with torch.inference_mode(), Target(model, 0, capacity=len(trace.prompt) + len(trace.tokens) + 256) as target:
+            target.extend(trace.prompt)
+            root = trace.tokens[0]
+            for step in run.steps:
+                logits = target.verify(root, step.tree)
+                if len(step.tree):
+                    p = distribution(logits, trace.sampling).cpu()
+                    law = released_rules.released_law(step.tree, p, rule)
+                    distances.append(released_rules.total_variation(law, p[0]))
+                    released.append(released_rules.released_accepted(step.tree, p))
+                    exact.append(released_rules.exact_accepted(step.tree, p))
+                target.commit(step.path)
+                root = step.tokens[-1]
+    if not distances:
+        raise ValueError("no step of the runs has a draft; there is nothing to measure")
+    return Bias(len(distances), float(np.mean(distances)), max(distances), float(np.mean(released)),
+                float(np.mean(exact)))
+
+
+def record_replies(replies: Sequence[Reply], tokenizer: PreTrainedTokenizerBase,
+                   max_new_tokens: int = 100_000) -> list[Recording]:
+    """Recordings of what other models wrote, in tokens of ``tokenizer``, to replay drafters on.
+
+    They stand for greedy runs of the models that wrote them, as far as the cut into tokens goes: it is not the models'
+    own, so tokens per forward compare only with tokens per forward of the same tokenizer, and characters per forward with
+    those of any.
+
+    Parameters
+    ----------
+    replies : sequence of Reply
+    tokenizer : PreTrainedTokenizerBase
+    max_new_tokens : int
+        Longer replies are cut.
+    """
+    vocabulary = tokenizer_vocabulary(tokenizer)
+    found = []
+    for reply in replies:
+        prompt, both = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+                        for text in (reply.prompt, reply.text))
+        tokens = both[:max_new_tokens]
+        if len(tokens) < 2:
+            continue
+        trace = Trace(prompt, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
+        found.append(Recording(Prompt(reply.id, reply.model, (reply.prompt,), chat=False, meta={"group": reply.group}),
+                               0, trace))
+    return found
+
+
+def characters_per_forward(runs: Sequence[Generation], tokenizer: PreTrainedTokenizerBase) -> float:
+    """Characters emitted after the prefill, over forwards after the prefill: a rate that no tokenizer decides."""
+    characters = sum(len(tokenizer.decode(run.tokens[1:])) for run in runs)
+    return characters / sum(len(run.steps) for run in runs)
+
+
+def authors_rates(replies: Sequence[Reply]) -> dict[str, float]:
+    """Rates of the authors' own runs with REST, from their tokens and steps.
+
+    Returns
+    -------
+    dict
+        ``tokens_per_forward`` (the prefill's token and forward left out), ``characters_per_forward``,
+        ``characters_per_token``.
+    """
+    known = [r for r in replies if r.tokens and r.steps]
+    tokens, steps = sum(r.tokens - 1 for r in known), sum(r.steps for r in known)
+    characters = sum(len(r.text) for r in known) / sum(r.tokens for r in known)
+    return {"tokens_per_forward": tokens / steps, "characters_per_token": characters,
+            "characters_per_forward": tokens / steps * characters}
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rank correlation, ties at their mean rank; NaN where all values of one side are equal."""
+
+    def ranks(values: Sequence[float]) -> np.ndarray:
+        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+        return (np.cumsum(count) - (count + 1) / 2)[place]
+
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return float("nan")
+    return float(np.corrcoef(ranks(x), ranks(y))[0, 1])
+
+
+def contexts_of(recordings: Sequence[Recording], count: int, length: int = 64, seed: int = 0) -> list[list[int]]:
+    """Contexts that a drafter met: the last ``length`` tokens at ``count`` random places of recorded outputs."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in rng.integers(0, len(recordings), count).tolist():
+        trace = recordings[i].trace
+        end = len(trace.prompt) + int(rng.integers(1, len(trace.tokens) + 1))
+        found.append((trace.prompt + trace.tokens)[:end][-length:])
+    return found
+
+
+def search_microseconds(index: SuffixIndex, contexts: Sequence[Sequence[int]], max_ngram: int = 16) -> np.ndarray:
+    """Time of one search for the longest suffix, for each context, in microseconds; the first round is not counted.
+
+    Returns
+    -------
+    float array, shape (contexts,)
+    """
+    return _timed(lambda context: index.longest(context, max_ngram), contexts)
+
+
+def draft_microseconds(drafter: Any, contexts: Sequence[Sequence[int]], vocabulary: int) -> np.ndarray:
+    """Time of one draft from search to tree, for each context, in microseconds; the first round is not counted.
+
+    Parameters
+    ----------
+    drafter : Drafter
+        One that needs nothing of the target's computation.
+    contexts : sequence of sequence of int
+    vocabulary : int
+    """
+    shown = [Context(list(context), 0, vocabulary, Sampling()) for context in contexts]
+    return _timed(lambda context: drafter.propose(context, 1000), shown)
+
+
+def state_microseconds(index: DenseIndex, states: np.ndarray, k: int = 10) -> np.ndarray:
+    """Time of one search for ``k`` neighbours, for each hidden state, as :func:`search_microseconds`; on one thread."""
+    with one_thread():
+        return _timed(lambda state: index.search(state[None], k), states)
+
+
+def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> np.ndarray:
+    """Time of one exact search among ``keys``, a product with all of them, for each query; on one thread.
+
+    Parameters
+    ----------
+    keys : float32 array, shape (n, dims)
+    queries : float32 array, shape (m, dims)
+    k : int
+    """
+    index = load_faiss().IndexFlatIP(keys.shape[1])
+    index.add(np.ascontiguousarray(keys))
+    with one_thread():
+        return _timed(lambda key: index.search(key[None], k), queries)
+
+
+def _timed(work, items: Sequence[Any]) -> np.ndarray:
+    clock = time.perf_counter_ns
+    for item in items:
+        work(item)
+    spent = np.empty(len(items))
+    for i, item in enumerate(items):
+        began = clock()
+        work(item)
+        spent[i] = (clock() - began) / 1e3
+    return spent
+
+
+def fitted_growth(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
+    """Least squares of time against the logarithm of size: ``time = a + b log2(size)``.
+
+    Returns
+    -------
+    a, b : float
+        ``b`` is the time that each doubling adds.
+    """
+    b, a = np.polyfit(np.log2(np.asarray(sizes, float)), np.asarray(times, float), 1)
+    return float(a), float(b)
+
+
+class BuildCost(NamedTuple):
+    """What it costs to build a sparse store.
+
+    Attributes
+    ----------
+    tokens, documents : int
+    seconds : float
+        Wall time of reading, tokenizing and writing the tokens.
+    sort_seconds : float
+        Wall time of the suffix array.
+    bytes_per_token : float
+        On disk and, memory-mapped, in memory.
+    """
+
+    tokens: int
+    documents: int
+    seconds: float
+    sort_seconds: float
+    bytes_per_token: float
+
+
+def build_cost(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> BuildCost:
+    """Build a store in a temporary folder and time it.
+
+    Parameters
+    ----------
+    texts, tokenizer, max_tokens
+        As for :func:`specdec_lib.datastores.build_from_texts`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        store = build_from_texts(Path(folder) / "store", texts, tokenizer, max_tokens=max_tokens,
+                                 short_documents="skip", suffix_array=False, progress=False)
+        written = time.perf_counter()
+        index = build_suffix_array(store.path, progress=False)
+        return BuildCost(store.count, len(store), written - began, time.perf_counter() - written,
+                         index.bytes_per_token)

@@ -1,0 +1,261 @@
+"""Datastores of the experiments: which text, and each built once.
+
+No store sees a held-out module, from which the prompts come: the standard library is split by
+:mod:`specdec_lib.experiments.corpus`, and files of other packages that share text with a held-out module (backports,
+vendored copies, under whatever name) are left out.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib import paths
+from specdec_lib.datastores import (
+    SuffixIndex,
+    TokenStore,
+    build_from_texts,
+    build_suffix_array,
+    build_tokens,
+)
+from specdec_lib.datastores.dense import DenseIndex, build_dense_index
+from specdec_lib.datastores.states import States
+from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.models.embedding import embed_store
+from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.experiments.corpus import Module, paragraphs, stdlib_modules
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.responses import generate_responses
+
+#: Runs of three lines that a file may share with held-out modules, and their least length in characters.
+SHARED_RUNS, RUN_CHARS = 4, 60
+#: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
+LARGEST_FILE = 400_000
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts that are read, or made, as they are needed; starts again with each ``iter()``.
+
+    Attributes
+    ----------
+    read : callable
+        Gives an iterator over the texts.
+    key : str
+        Tells these texts from others.
+    """
+
+    read: Callable[[], Iterator[str]]
+    key: str
+
+    def __iter__(self) -> Iterator[str]:
+        return self.read()
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _mixed(names: Iterable[str]) -> dict[str, str]:
+    """Keys that put names into an order that mixes packages and is the same everywhere."""
+    return {name: hashlib.sha256(name.encode()).hexdigest() for name in names}
+
+
+def _training_modules() -> list[Module]:
+    modules = stdlib_modules("train")
+    order = _mixed(module.name for module in modules)
+    return sorted(modules, key=lambda module: order[module.name])
+
+
+def stdlib_texts() -> Texts:
+    """Training-side modules of the standard library, the text that the pocket pair was trained on."""
+    modules = _training_modules()
+    return Texts(lambda: (module.text for module in modules), _key(*(module.text for module in modules)))
+
+
+def prose_texts() -> Texts:
+    """Paragraphs of prose in the docstrings of training-side modules, joined by module."""
+    modules = _training_modules()
+
+    def read() -> Iterator[str]:
+        found = ("\n\n".join(s.text for s in paragraphs(module, 80, 2000)) for module in modules)
+        return (text for text in found if text)
+
+    return Texts(read, _key("prose", *(module.text for module in modules)))
+
+
+def _runs(text: str) -> set[int]:
+    """Hashes of each three lines in a row, blank ones and indentation left out."""
+    lines = [line for line in map(str.strip, text.split("\n")) if line]
+    runs = ("\n".join(lines[i: i + 3]) for i in range(len(lines) - 2))
+    return {hash(run) for run in runs if len(run) >= RUN_CHARS}
+
+
+def package_texts(folder: str | Path | None = None) -> Texts:
+    """Python files of the installed packages, other people's code, in an order that mixes the packages.
+
+    Files that share more than :data:`SHARED_RUNS` runs of three lines with held-out modules are left out as they are read,
+    and so are empty files and those above :data:`LARGEST_FILE`.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Default: where this Python's packages are installed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there are no such files.
+    """
+    root = Path(folder or sysconfig.get_paths()["purelib"])
+    files = [file for file in root.rglob("*.py") if 200 < file.stat().st_size <= LARGEST_FILE]
+    if not files:
+        raise FileNotFoundError(f"no Python files under {root}; name a folder of Python packages")
+
+    names = {file: file.relative_to(root).as_posix() for file in files}
+    order = _mixed(names.values())
+    files.sort(key=lambda file: order[names[file]])
+    heldout = {run for module in stdlib_modules("heldout") for run in _runs(module.text)}
+
+    def read() -> Iterator[str]:
+        texts = (file.read_text(encoding="utf-8", errors="replace") for file in files)
+        return (text for text in texts if len(heldout & _runs(text)) <= SHARED_RUNS)
+
+    return Texts(read, _key("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns)
+                                           for file in files)))
+
+
+#: Texts of :func:`text_store` by name.
+TEXTS = {"stdlib": stdlib_texts, "packages": package_texts, "prose": prose_texts}
+
+
+def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
+               texts: Sequence[str] | Texts | None = None) -> SuffixIndex:
+    """A store of text with its suffix array, opened if it was built before, in :func:`specdec_lib.paths.cache`.
+
+    Parameters
+    ----------
+    name : str
+        ``"stdlib"``, ``"packages"`` or ``"prose"``; any other name with ``texts``.
+    tokenizer : PreTrainedTokenizerBase
+    max_tokens : int
+        Documents are taken from the first on while they have no more tokens than this together; those of more
+        bytes than this are left out.
+    texts : sequence of str, optional
+        One document each.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown and there are no texts.
+    """
+    if texts is None:
+        if name not in TEXTS:
+            raise ValueError(f"store {name!r} is unknown; expected one of {', '.join(TEXTS)}, or texts")
+        texts = TEXTS[name]()
+    key = texts.key if isinstance(texts, Texts) else _key(*texts)
+    # No tokenizer gives more tokens than bytes, so each of these fits; the first that does not ends the store.
+    short = Texts(lambda: (text for text in texts if len(text.encode("utf-8", "replace")) <= max_tokens), key)
+    folder = paths.cache() / f"{name}-{_key(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
+    if not folder.is_dir():
+        build_from_texts(folder, short, tokenizer, sources=[{"name": name}], max_tokens=max_tokens,
+                         short_documents="skip", progress=False)
+    return SuffixIndex.open(TokenStore.open(folder, tokenizer))
+
+
+def document_store(name: str, documents: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase,
+                   max_tokens: int | None = None) -> SuffixIndex:
+    """A store of documents of token ids, such as responses of a model, built or opened as by :func:`text_store`."""
+    documents = [list(map(int, document)) for document in documents]
+    folder = paths.cache() / f"{name}-{_key(documents, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
+    if not folder.is_dir():
+        build_tokens(folder, documents, tokenizer_vocabulary(tokenizer), fingerprint=tokenizer_fingerprint(tokenizer),
+                     sources=[{"name": name}], max_tokens=max_tokens, short_documents="skip", progress=False,
+                     finish=lambda partial: build_suffix_array(partial, progress=False))
+    return SuffixIndex.open(folder)
+
+
+def response_store(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
+                   sampling: Sampling | None = None, samples: int = 1, max_new_tokens: int = 128) -> SuffixIndex:
+    """An in-distribution store: prompts with the target's own responses, generated and indexed once.
+
+    Parameters
+    ----------
+    model, tokenizer, prompts, sampling, samples, max_new_tokens
+        As for :func:`specdec_lib.experiments.responses.generate_responses`.
+    """
+    how = asdict(sampling or Sampling())
+    key = _key(fingerprint(model), [prompt.turns for prompt in prompts], how, samples, max_new_tokens)
+    documents = generate_responses(model, tokenizer, prompts, paths.cache() / f"responses-{key[:16]}.jsonl", sampling,
+                                   samples, max_new_tokens, progress=False)
+    return document_store("responses", documents, tokenizer)
+
+
+def _contents(store: TokenStore) -> str:
+    return store.manifest["files"]["tokens.npy"]["sha256"]
+
+
+def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
+    """A store of the first whole documents of another: as many as have no more than ``tokens`` tokens together, but the
+    first one whatever its length."""
+    store = index.store
+    lengths = np.diff(store.starts) - 1
+    count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
+    if count == len(store):
+        return index
+    folder = paths.cache() / f"part-{_key(_contents(store), count)[:16]}"
+    if not folder.is_dir():
+        build_tokens(folder, [store.document(i) for i in range(count)], store.vocabulary,
+                     fingerprint=store.manifest["tokenizer"], sources=store.manifest["sources"], progress=False,
+                     finish=lambda partial: build_suffix_array(partial, progress=False))
+    return SuffixIndex.open(folder)
+
+
+def dense_states(model: PreTrainedModel, index: SuffixIndex, max_states: int | None = None,
+                 compute: str = "model") -> States:
+    """Final hidden states of a store's tokens, embedded once, kept in :func:`specdec_lib.paths.cache`.
+
+    Documents longer than the window of 1,024 tokens go on in another window, so that sparse and dense index hold the
+    same continuations.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    index : SuffixIndex
+        Of the store.
+    max_states, compute
+        As for :func:`specdec_lib.models.embedding.embed_store`.
+    """
+    store = index.store
+    folder = paths.cache() / f"states-{_key(_contents(store), fingerprint(model), max_states, compute)[:16]}"
+    if folder.is_dir():
+        return States.open(folder)
+    return embed_store(model, store, folder, cover="windows", max_states=max_states, compute=compute, progress=False)
+
+
+def dense_index(states: States, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:
+    """A dense index over a store's states, opened if it was built before.
+
+    Parameters
+    ----------
+    states : States
+        From :func:`dense_states`.
+    index : SuffixIndex
+        Of the same store.
+    device : {"auto", "cpu", "cuda"}
+        What searches, as for :meth:`specdec_lib.datastores.dense.DenseIndex.open`.
+    **options
+        As for :func:`specdec_lib.datastores.dense.build_dense_index`: ``dims``, ``factory``, ``zscore``, ``normalise``, ...
+    """
+    folder = paths.cache() / f"dense-{_key(states.path.name, sorted(options.items()))[:16]}"
+    if not folder.is_dir():
+        build_dense_index(folder, states, index.store, progress=False, **options)
+    return DenseIndex.open(folder, index.store, device=device)

@@ -1,0 +1,145 @@
+"""Tasks by name: the real data sets and the mechanical tasks that need no download."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, Root
+from specdec_lib.experiments.prompt import Prompt
+
+__all__ = ["BadRecord", "MissingData", "load_task", "task_names"]
+
+MECHANICAL_LIMIT = 24
+"""How many prompts a mechanical task gives where no limit is named; it could make many more."""
+
+
+def task_names(subsets: bool = False) -> list[str]:
+    """Return the names that :func:`load_task` knows: the mechanical tasks, then the real sets.
+
+    Parameters
+    ----------
+    subsets : bool
+        True: also the names of their subsets, such as ``"spec-bench/summarization"``.
+    """
+    names = list(_made_tasks().TASKS)
+    for name, dataset in DATASETS.items():
+        names.append(name)
+        if subsets:
+            names += [f"{name}/{subset}" for subset in dataset.subsets]
+    return names
+
+
+def load_task(
+    name: str, root: str | os.PathLike[str] | None = None, limit: int | None = None, **options: Any
+) -> list[Prompt]:
+    """Return the prompts of a task.
+
+    Parameters
+    ----------
+    name : str
+        A name of :func:`task_names`. ``"spec-bench/summarization"`` means the same as ``"spec-bench"`` with
+        ``subset="summarization"``.
+    root : path, optional
+        Folder of the real data sets; without it the environment variable ``SPECDEC_DATASETS``. The mechanical
+        tasks read the standard library and need none.
+    limit : int, optional
+        At most this many prompts. Without it a real set is given whole and a mechanical task gives 24.
+    **options
+        Of a mechanical task: ``seed`` (int, default 0) and ``split`` (``"heldout"`` or ``"train"``). Of a
+        real set: ``seed`` (int; default None: in the order of the file), and those of its reader in
+        :mod:`specdec_lib.experiments.published_sets`, such as ``subset``, ``split``, ``style``, ``source``. With
+        ``seed`` the prompts are permuted before the limit cuts, by
+        ``numpy.random.default_rng(seed).permutation``, which is also how Hugging Face ``datasets`` shuffles:
+        DReSD's choice is ``limit=100, seed=42`` on the complete Code Alpaca.
+
+    Returns
+    -------
+    list of Prompt
+        Their ``task`` is the name with its subset, if any; ids do not repeat within a task.
+
+    Raises
+    ------
+    ValueError
+        The name, the subset, the limit or the value of an option is not one that there is.
+    TypeError
+        The task has no such option.
+    MissingData
+        (a FileNotFoundError) A file is not there. The message tells which, from where, and how to name the
+        folder.
+    BadRecord
+        (a ValueError) A file does not hold what its format says. The message names file and line.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"name is {name!r}; expected the name of a task, such as 'humaneval'")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise ValueError(f"limit is {limit!r}; expected a whole number of 0 or more, or None for no limit")
+    base, _, subset = name.partition("/")
+    if base not in DATASETS:
+        return _load_mechanical(name, limit, options)
+    dataset = DATASETS[base]
+    if "/" in name:
+        if subset not in dataset.subsets:
+            raise ValueError(
+                f"task {name!r} is unknown; {base!r} has "
+                f"{_listed(dataset.subsets) if dataset.subsets else 'no subsets'}"
+            )
+        if options.get("subset", subset) != subset:
+            raise ValueError(f"subset is {options['subset']!r}, but task {name!r} names another")
+        options["subset"] = subset
+    accepted = ["seed", *list(inspect.signature(dataset.reader).parameters)[2:]]
+    _check_options(name, options, accepted)
+    seed = options.pop("seed", None)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise ValueError(
+            f"seed is {seed!r}; expected a whole number of 0 or more, or None for the order of the file"
+        )
+    task = f"{base}/{options['subset']}" if options.get("subset") else base
+    prompts = iter(dataset.reader(Root(task, root), task, **options))
+    if seed is None:
+        # at least one is read, so that a wrong option or a missing file is told at limit 0 too
+        chosen = list(islice(prompts, None if limit is None else max(limit, 1)))[:limit]
+    else:
+        everything = list(prompts)
+        order = np.random.default_rng(seed).permutation(len(everything))
+        chosen = [everything[i] for i in order[:limit]]
+    _check_ids(task, chosen)
+    return chosen
+
+
+def _load_mechanical(name: str, limit: int | None, options: dict[str, Any]) -> list[Prompt]:
+    if name not in _made_tasks().TASKS:
+        close = difflib.get_close_matches(name, task_names(subsets=True), n=1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"task {name!r} is unknown.{meant} There are {_listed(task_names())}")
+    _check_options(name, options, ["seed", "split"])
+    return _made_tasks().prompts(name, MECHANICAL_LIMIT if limit is None else limit, **options)
+
+
+def _made_tasks():
+    from specdec_lib.experiments import made_tasks  # reads the standard library, which the real sets do not need
+
+    return made_tasks
+
+
+def _check_options(name: str, options: dict[str, Any], accepted: list[str]) -> None:
+    for option in options:
+        if option not in accepted:
+            raise TypeError(f"task {name!r} has no option {option!r}; expected {_listed(accepted)}")
+
+
+def _check_ids(task: str, prompts: list[Prompt]) -> None:
+    seen: set[str] = set()
+    for prompt in prompts:
+        if prompt.id in seen:
+            raise BadRecord(f"task {task!r}: the id {prompt.id!r} is in its file twice; get the file again")
+        seen.add(prompt.id)
+
+
+def _listed(names) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,173 @@
+"""``python -m specdec_lib book``: render the pages from the executed notebooks, with warnings as errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+from specdec_lib import paths
+from specdec_lib.report.build import files, rerun
+from specdec_lib.report.build.failures import strip_ansi
+from specdec_lib.report.build.params import UsageError
+from specdec_lib.report.build.runner import METADATA
+
+
+class BookError(UsageError):
+    """The book cannot be built from what is there."""
+
+
+def toc_files(toc: Path) -> list[str]:
+    """Return every page that a table of contents names, in order and without suffix."""
+    found: list[str] = []
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            found.extend(str(node[key]) for key in ("root", "file") if key in node)
+            for key in ("parts", "chapters", "sections"):
+                walk(node.get(key))
+        elif isinstance(node, list):
+            for item in node:
+                walk(item)
+
+    walk(yaml.safe_load(toc.read_text(encoding="utf-8")))
+    return found
+
+
+def executed_profiles(book: Path) -> dict[str, str]:
+    """Return the profile by name of each notebook that the table of contents names.
+
+    Raises
+    ------
+    BookError
+        A notebook has not been executed.
+    """
+    names = [Path(file).name for file in toc_files(book / "_toc.yml") if file.startswith("notebooks/")]
+    missing = [name for name in names if not (book / "notebooks" / f"{name}.ipynb").is_file()]
+    if missing:
+        raise BookError(f"not executed yet: {', '.join(missing)}. Run: python -m specdec_lib run")
+    profiles = {}
+    for name in names:
+        content = nbformat.read(str(book / "notebooks" / f"{name}.ipynb"), as_version=4)
+        profiles[name] = content.metadata.get(METADATA, {}).get("profile", "unknown")
+    return profiles
+
+
+def draw_pictures(folder: Path) -> bool:
+    """Draw the pictures of the method pages as ``<page>.svg``, unless the same library and models drew those there.
+
+    Returns
+    -------
+    bool
+        Whether anything was drawn.
+    """
+    key = f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)}\n"
+    stamp = folder / "drawn-by"
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
+        return False
+    # Only here: the pictures run the models.
+    from specdec_lib.report.display import method_pictures, figures
+
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp.unlink(missing_ok=True)
+    figures.use_style()
+    for page, draw in method_pictures.PICTURES.items():
+        draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
+    files.write_atomic(stamp, key)
+    return True
+
+
+def render(root: Path, builder: str = "html") -> Path:
+    """Render the pages with a builder of Sphinx; returns the first page.
+
+    Parameters
+    ----------
+    root : Path
+        The repository.
+    builder : {"html", "singlehtml"}
+        Many pages, or one that holds them all.
+
+    Raises
+    ------
+    BookError
+        A notebook is not executed, or jupyter-book warned or failed.
+    """
+    executed_profiles(root / "book")
+    rerun.write_pages(root)
+    draw_pictures(root / "book" / "pictures")
+    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    log = root / "_build" / "book.log"
+    with log.open("w", encoding="utf-8") as output:
+        done = subprocess.run(
+            [*command, "--builder", builder, "--all", "-W", "--keep-going", "-n"],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode:
+        raise BookError(
+            f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
+        )
+    return root / "_build" / builder / "intro.html"
+
+
+def pages_key(root: Path) -> str:
+    """A checksum over what the pages are made from: prose, executed notebooks, library, data and the programs' versions."""
+    parts = [files.tree_digest(root / "book", skip=("pictures",)), files.tree_digest(root / "specdec_lib", "**/*.py")]
+    parts += [files.tree_digest(root / "data"), files.tree_digest(root / "notebooks")]
+    parts += [files.sha256(root / name) for name in ("_config.yml", "pyproject.toml") if (root / name).is_file()]
+    return " ".join([*parts, *(f"{name} {metadata.version(name)}" for name in ("jupyter-book", "sphinx", "myst-nb"))])
+
+
+def build(root: Path | None = None) -> Path:
+    """Render the book of a repository, unless it was rendered from the same before; returns its first page.
+
+    Parameters
+    ----------
+    root : Path, optional
+        The repository, this one by default.
+
+    Raises
+    ------
+    BookError
+        As :func:`render`.
+    """
+    root = root or paths.root()
+    profiles = executed_profiles(root / "book")
+    if len(set(profiles.values())) > 1:
+        print(
+            "the notebooks come from different profiles: "
+            + ", ".join(f"{n} {p}" for n, p in profiles.items())
+        )
+    start = time.perf_counter()
+    page, stamp, key = root / "_build" / "html" / "intro.html", root / "_build" / "html-made-from", pages_key(root)
+    if page.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
+        print(f"The book is as it was built before. Open {page.as_uri()}")
+        return page
+    stamp.unlink(missing_ok=True)
+    page = render(root)
+    files.write_atomic(stamp, key)
+    print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
+    return page
+
+
+def _complaints(log: Path) -> str:
+    lines = strip_ansi(log.read_text(encoding="utf-8", errors="replace")).splitlines()
+    marked = [line for line in lines if "WARNING" in line or "ERROR" in line or "rror:" in line]
+    return "\n".join(f"  {line}" for line in (marked or lines[-20:])[:40])
+
+
+def main() -> int:
+    """Run the command; returns the exit status."""
+    build()
+    return 0

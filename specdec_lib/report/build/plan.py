@@ -1,0 +1,213 @@
+"""What is to be run: notebooks, the parameters of a profile, and the key that tells whether anything
+changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+from specdec_lib import paths
+from specdec_lib.report.build import files, params
+from specdec_lib.report.display import provenance
+
+PROFILES = ("smoke", "default", "full")
+NAME = re.compile(r"(?P<id>\d\d|A\d)_[a-z0-9_]+")
+
+
+class PlanError(params.UsageError):
+    """A notebook, a profile or a parameter that was asked for is not there."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One notebook with the parameters it will be run with.
+
+    Parameters
+    ----------
+    path : Path
+        The source notebook.
+    profile : str
+    given : dict
+        Parameters of the profile and of the command line; the rest are the notebook's defaults.
+    overrides : tuple of str
+        The words of the command line that belong to this notebook, for the command that repeats the run.
+    """
+
+    path: Path
+    profile: str
+    given: Mapping[str, Any]
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The file's name without suffix."""
+        return self.path.stem
+
+    @property
+    def id(self) -> str:
+        """The first part of the name: a number, or A and a number for an appendix."""
+        return self.name.split("_", 1)[0]
+
+    @cached_property
+    def source(self) -> nbformat.NotebookNode:
+        """The source notebook."""
+        return nbformat.read(str(self.path), as_version=4)
+
+    @property
+    def command(self) -> str:
+        """The command that repeats this run alone."""
+        words = [f"python -m specdec_lib run --profile {self.profile} --only {self.id}"]
+        return " ".join([*words, *(f"-p {self.id}.{text}" for text in self.overrides)])
+
+    def key(self, surroundings: str) -> str:
+        """Return the checksum of everything that can change an output of this run.
+
+        Parameters
+        ----------
+        surroundings : str
+            :func:`surroundings`, which is the same for all notebooks of a run.
+        """
+        code = [cell.source for cell in self.source.cells if cell.cell_type == "code"]
+        text = json.dumps([code, dict(self.given), surroundings], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def surroundings() -> str:
+    """Return the checksum of the library, the project's data, the versions, the device and the data sets.
+
+    The data sets count by name and size: reading them whole would take longer than a small notebook.
+    """
+    datasets = paths.datasets_root()
+    listing = (
+        sorted(
+            (str(path.relative_to(datasets)), path.stat().st_size)
+            for path in datasets.rglob("*")
+            if path.is_file()
+        )
+        if datasets
+        else None
+    )
+    facts = [
+        files.tree_digest(paths.PACKAGE, "**/*.py"),
+        files.tree_digest(paths.DATA),
+        provenance.versions(),
+        provenance.device_class(),
+        listing,
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def find_notebooks(folder: Path, only: Sequence[str] = ()) -> list[Path]:
+    """Return the notebooks of a folder in order, or those that ``only`` names by number or by name.
+
+    Raises
+    ------
+    PlanError
+        ``only`` names one that is not there, or there is none at all.
+    """
+    found = sorted(folder.glob("*.ipynb"))
+    if not found:
+        raise PlanError(f"there is no notebook in {folder}")
+    names = {key: path for path in found for key in (path.stem.split("_", 1)[0], path.stem, path.name)}
+    for wanted in only:
+        if wanted not in names:
+            raise PlanError(f"no notebook {wanted!r}: {', '.join(path.stem for path in found)}")
+    return [path for path in found if path in {names[wanted] for wanted in only}] if only else found
+
+
+def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Return the parameters of a profile by name of notebook.
+
+    Raises
+    ------
+    PlanError
+        There is no such profile, the file is not a mapping of mappings, or it names a notebook that is not
+        there.
+    """
+    path = folder / f"{profile}.yml"
+    if not path.is_file():
+        raise PlanError(
+            f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}"
+        )
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    if not isinstance(content, dict) or not all(isinstance(values, dict) for values in content.values()):
+        raise PlanError(f"{path.name}: expected 'notebook: {{parameter: value}}', got something else")
+    known = {notebook.stem for notebook in notebooks}
+    for name in content:
+        if name not in known:
+            raise PlanError(f"{path.name} names the notebook {name!r}: {', '.join(sorted(known))} are there")
+    return content
+
+
+def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
+    """Split ``01.name=value`` of the command line; returns the texts by name of notebook and parameter.
+
+    Raises
+    ------
+    PlanError
+        A word has another form, or its notebook is not among ``notebooks``.
+    """
+    names = {key: path.stem for path in notebooks for key in (path.stem.split("_", 1)[0], path.stem)}
+    found: dict[str, dict[str, str]] = {}
+    for word in words:
+        match = re.fullmatch(r"(?P<notebook>\w+)\.(?P<name>\w+)=(?P<value>.*)", word, re.DOTALL)
+        if not match:
+            raise PlanError(f"-p {word!r}: '01.name=value' is expected")
+        if match["notebook"] not in names:
+            raise PlanError(
+                f"-p {word!r}: no notebook {match['notebook']!r} in this run: {', '.join(sorted(names))}"
+            )
+        found.setdefault(names[match["notebook"]], {})[match["name"]] = match["value"]
+    return found
+
+
+def make_plan(
+    profile: str,
+    only: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    notebooks: Path | None = None,
+) -> list[Job]:
+    """Return the jobs of a run with all parameters checked, before anything is executed.
+
+    Parameters
+    ----------
+    profile : str
+        Name of a file in ``params/`` beside the notebooks.
+    only : sequence of str
+        Numbers or names of notebooks; all of them when empty.
+    overrides : sequence of str
+        ``01.name=value``.
+    notebooks : Path, optional
+        Folder of the sources.
+
+    Raises
+    ------
+    PlanError
+        See :func:`find_notebooks`, :func:`load_profile` and :func:`parse_overrides`.
+    specdec_lib.report.build.params.ParameterError
+        A parameter is unknown or of another type than declared.
+    """
+    folder = notebooks or paths.root() / "notebooks"
+    chosen = find_notebooks(folder, only)
+    values = load_profile(folder / "params", profile, find_notebooks(folder))
+    texts = parse_overrides(overrides, chosen)
+    jobs = []
+    for path in chosen:
+        declared = params.declared_parameters(path)
+        given: dict[str, Any] = {"profile": profile, **values.get(path.stem, {})}
+        for name, text in texts.get(path.stem, {}).items():
+            if name not in declared:
+                raise params.ParameterError(params.unknown_message(name, declared, path.stem))
+            given[name] = params.parse_value(text, declared[name])
+        words = tuple(f"{name}={text}" for name, text in texts.get(path.stem, {}).items())
+        jobs.append(Job(path, profile, params.validate(given, declared, path.stem), words))
+    return jobs

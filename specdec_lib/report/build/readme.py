@@ -1,0 +1,227 @@
+"""``python -m specdec_lib readme``: the README's table of chapters and its figure, from the executed notebooks.
+
+Executed notebooks are not committed. The few values that the README shows are: ``data/results/cpu/key_results.json``
+holds them with where they come from, and the README's marked block and the figure are made from that file alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import nbformat
+
+from specdec_lib import paths
+from specdec_lib.report.build import files
+from specdec_lib.report.build.compare_runs import is_timed
+from specdec_lib.report.build.params import UsageError
+from specdec_lib.report.display.record import recorded
+from specdec_lib.report.build.runner import METADATA
+
+BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme`: end -->"
+
+# By notebook: the question, and the key result with the recorded values in it.
+CHAPTERS: dict[str, tuple[str, str]] = {
+    "01_speculative_decoding": (
+        "What does speculation save, and does it change the text?",
+        "{lossless_prompts:,d} outputs of PLD and SpecDec compared: {lossless_mismatches:,d} differ. PLD is "
+        "{found_pld_time}, SpecDec {found_specdec_time}",
+    ),
+    "02_datastore_construction": (
+        "What does a datastore cost, and how fast is it searched?",
+        "{sparse_bytes:.1f} bytes a token for exact matches, {dense_bytes:.0f} for nearest neighbours",
+    ),
+    "03_dense_vs_sparse_retrieval": (
+        "Exact match or nearest neighbours: REST or DReSD?",
+        "On the same text DReSD's acceptance rate is {said_rate_rest}% beside REST's, its accepted length "
+        "{said_length_rest}% (paper: +{published_rate}% and +{published_length}%)",
+    ),
+    "04_pld_plus": (
+        "Does the model know where to copy from?",
+        "Tokens per forward pass: PLD+ (h) {t0_h_all:.1f}, PLD {t0_pld_all:.1f} at the paper's settings; "
+        "{equal0_h_all:.1f} and {equal0_pld_all:.1f} at equal draft length",
+    ),
+    "05_specdec_pp": (
+        "When should a draft stop?",
+        "The paper's acceptance head against the best fixed draft length: {head_verdict_pp_fixed}. One that also reads "
+        "the draft's probability: {head_verdict_seeing_fixed}",
+    ),
+    "06_gpu_benchmarks": (
+        "What is it worth by the clock, at the cost of a wider model?",
+        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {composed_h_all:.1f}, PLD "
+        "{composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as plain "
+        "decoding",
+    ),
+    "A1_pocket_models": (
+        "Which models is this measured on, and what can they do?",
+        "The draft agrees with the target at {agreement:.0%} of the positions; {looped_share:.0%} of the outputs end "
+        "in a loop",
+    ),
+}
+
+FIGURE_NOTEBOOK = "04_pld_plus"
+_TASKS = {
+    "summarisation": "summarisation",
+    "code": "code editing",
+    "short": "short text\nediting",
+    "long": "long text\nediting",
+    "turns": "two turns",
+}
+_METHODS = {"pld": "PLD", "h": "PLD+ (h)", "a": "PLD+ (a)", "rest": "REST", "specdec": "SpecDec"}
+
+
+def _names(template: str) -> list[str]:
+    return [name for _, name, _, _ in Formatter().parse(template) if name]
+
+
+def wanted() -> dict[str, list[str]]:
+    """Return the recorded values that the README needs, by notebook."""
+    found = {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
+    found[FIGURE_NOTEBOOK] += ["equal_k", *(f"equal0_{m}_{t}" for m in _METHODS for t in _TASKS)]
+    return found
+
+
+def collect(executed: Path) -> dict[str, Any]:
+    """Return the values that the README shows, each notebook with its seconds, commit and machine.
+
+    Parameters
+    ----------
+    executed : Path
+        Folder of executed notebooks, run with the profile ``default``.
+
+    Raises
+    ------
+    UsageError
+        A notebook is missing, was run with another profile or with parameters of its own, or did not record a value.
+    """
+    chapters = {}
+    for notebook, names in wanted().items():
+        path = executed / f"{notebook}.ipynb"
+        if not path.is_file():
+            raise UsageError(f"{path.name} has not been executed: python -m specdec_lib run")
+        content = nbformat.read(str(path), as_version=4)
+        facts, values = content.metadata[METADATA], recorded(content)
+        changed = sorted(set(facts["provenance"]["parameters"]) - {"profile"})
+        if facts["profile"] != "default" or changed:
+            raise UsageError(
+                f"{path.name} was run with profile {facts['profile']!r}{f', own {changed}' if changed else ''}; "
+                "the README shows the default run: python -m specdec_lib run"
+            )
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise UsageError(f"{path.name} did not record {', '.join(missing)}")
+        origin = facts["provenance"]
+        chapters[notebook] = {
+            "values": {name: values[name] for name in names},
+            "seconds": round(float(facts["seconds"])),
+            "date": origin["date"],
+            "commit": origin["commit"],
+            "machine": origin["machine"],
+            "versions": origin["versions"],
+        }
+    return {"made_by": "python -m specdec_lib readme", "profile": "default", "chapters": chapters}
+
+
+def block(results: Mapping[str, Any]) -> str:
+    """Return what stands between the marks of the README."""
+    chapters = results["chapters"]
+    rows = []
+    for notebook, (question, text) in CHAPTERS.items():
+        number = notebook.split("_", 1)[0]
+        result = text.format(**chapters[notebook]["values"]).replace("|", "\\|")
+        rows.append(f"| [{number}](notebooks/{notebook}.ipynb) | {question} | {result} |")
+    minutes = sum(one["seconds"] for one in chapters.values()) / 60
+    machine = chapters[FIGURE_NOTEBOOK]["machine"]
+    return "\n".join(
+        [
+            BEGIN,
+            "| Chapter | Question | Key result |",
+            "|:--|:--|:--|",
+            *rows,
+            "",
+            f"Profile `default` with the models of this repository, {machine['processor']}, {machine['cores']} cores: "
+            f"{minutes:.0f} minutes for all notebooks. Times and speed-ups hold for that machine.",
+            END,
+        ]
+    )
+
+
+def put(text: str, inner: str) -> str:
+    """Return a README with ``inner`` in the place of its marked block.
+
+    Raises
+    ------
+    UsageError
+        The marks are missing.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UsageError(f"the README lacks the lines {BEGIN!r} and {END!r}")
+    return before + inner + after
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """Draw tokens per forward pass by task and method, as SVG without a date."""
+    from specdec_lib.report.display import figures
+
+    figures.use_style()
+    values = results["chapters"][FIGURE_NOTEBOOK]["values"]
+    _, ax = figures.new(8.0, 3.2)
+    series = {label: [values[f"equal0_{m}_{t}"] for t in _TASKS] for m, label in _METHODS.items()}
+    figure = figures.bars(list(_TASKS.values()), series, "tokens per forward pass", reference=1.0, ax=ax)
+    ax.legend(ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, 1.16))
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    files.write_atomic(path, drawn.getvalue())
+
+
+def stale(committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the names of committed values that another run does not give; times do not count."""
+    return [
+        f"{notebook}: {name} is {now['chapters'][notebook]['values'].get(name)!r}, committed {value!r}"
+        for notebook, one in committed["chapters"].items()
+        for name, value in one["values"].items()
+        if not is_timed(name, notebook) and now["chapters"][notebook]["values"].get(name) != value
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the file of values, the figure and the README's block, or check them; returns the exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Words of the command line behind ``readme``.
+    """
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib readme", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; say whether the last run gives the same")
+    options = parser.parse_args(argv)
+    try:
+        root = paths.root()
+        place, figure = (root / "data" / "results" / "cpu" / name for name in ("key_results.json", "readme.svg"))
+        results = collect(root / "book" / "notebooks")
+        readme = root / "README.md"
+        text = readme.read_text(encoding="utf-8")
+        if options.check:
+            committed = json.loads(place.read_text(encoding="utf-8"))
+            faults = stale(committed, results)
+            if put(text, block(committed)) != text:
+                faults.append("the README's table is not what key_results.json says: make readme")
+            print("\n".join(faults) or "the README says what the last run gave")
+            return 1 if faults else 0
+        renewed = put(text, block(results))
+        files.write_atomic(place, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        draw(results, figure)
+        files.write_atomic(readme, renewed)
+    except (UsageError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"written: {place.relative_to(root)}, {figure.relative_to(root)}, README.md")
+    return 0

@@ -1,0 +1,145 @@
+"""What the pages on running again take from the notebooks: every parameter, and what the last run took.
+
+:func:`specdec_lib.report.build.book.build` writes both texts into ``_build/pages`` before the pages are rendered, so
+that they name what the notebooks declare now and took last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+from specdec_lib import paths
+from specdec_lib.report.build import files, params, plan
+from specdec_lib.report.display import tables
+from specdec_lib.report.build.runner import METADATA
+
+
+def title(notebook: nbformat.NotebookNode) -> str:
+    """Return the heading of the first level."""
+    for cell in notebook.cells:
+        for line in cell.source.splitlines() if cell.cell_type == "markdown" else ():
+            if line.startswith("# "):
+                return line[2:].strip()
+    return ""
+
+
+def _literal(value: Any) -> str:
+    return f"`{tables.markdown_cell(repr(value))}`"
+
+
+def parameters_text(folder: Path) -> str:
+    """Return one collapsible table a notebook: name, default, meaning, other profiles, type.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the source notebooks, with ``params/`` beside them.
+    """
+    profiles = {
+        name: yaml.safe_load((folder / "params" / f"{name}.yml").read_text(encoding="utf-8")) or {}
+        for name in ("smoke", "full")
+    }
+    parts = []
+    for path in plan.find_notebooks(folder):
+        content = nbformat.read(str(path), as_version=4)
+        rows = []
+        for parameter in params.declared_parameters(content).values():
+            others = [
+                f"{profile}: {_literal(values[path.stem][parameter.name])}"
+                for profile, values in profiles.items()
+                if parameter.name in values.get(path.stem, {})
+            ]
+            meaning = "; ".join([tables.markdown_cell(parameter.help), *others])
+            what = f"{meaning} (`{parameter.annotation}`)"
+            rows.append(f"| `{parameter.name}` | {_literal(parameter.default)} | {what} |")
+        number = path.stem.split("_", 1)[0]
+        parts += [
+            f":::{{dropdown}} {number}: {title(content)}",
+            f"[](notebooks/{path.name})",
+            "",
+            "| Parameter | Default | What it is |",
+            "|:--|:--|:--|",
+            *rows,
+            ":::",
+            "",
+        ]
+    return "\n".join(parts)
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+
+
+def run_facts(executed: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return what each executed notebook took and where, from its own metadata.
+
+    Parameters
+    ----------
+    executed : iterable of Path
+
+    Returns
+    -------
+    list of dict
+        ``notebook`` (str), ``title`` (str), ``profile`` (str), ``seconds`` (float), ``machine`` (str), ``date`` (str)
+        and ``bytes`` (int), of the copy with its figures and tables.
+    """
+    found = []
+    for path in sorted(executed):
+        content = nbformat.read(str(path), as_version=4)
+        facts = content.metadata[METADATA]
+        machine = facts["provenance"]["machine"]
+        threads = machine["torch threads"]
+        found.append(
+            {
+                "notebook": path.stem,
+                "title": title(content),
+                "profile": facts["profile"],
+                "seconds": float(facts["seconds"]),
+                "machine": f"{machine['processor'] if machine['device'] == 'cpu' else machine['device']}, "
+                f"{threads} thread{'s' if threads != '1' else ''}",
+                "date": facts["provenance"]["date"],
+                "bytes": path.stat().st_size + _folder_bytes(path.parent / "files" / path.stem),
+            }
+        )
+    return found
+
+
+def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
+    """Return the table of :func:`run_facts`, with the sum and the size of the cache below it."""
+    rows = [
+        f"| [](notebooks/{one['notebook']}.ipynb) | {one['profile']} | {one['seconds']:.0f} | "
+        f"{one['bytes'] / 1e6:.1f} | {tables.markdown_cell(one['machine'])} |"
+        for one in facts
+    ]
+    minutes = sum(one["seconds"] for one in facts) / 60
+    return "\n".join(
+        [
+            ":::{table} What the run took that these pages show.",
+            ":name: tab-rerun-times",
+            ":align: center",
+            "",
+            "| Notebook | Profile | Seconds | Copy and tables, MB | Machine |",
+            "|:--|:--|--:|--:|:--|",
+            *rows,
+            ":::",
+            "",
+            f"Together {minutes:.0f} minutes, one after another. What can be made again (datastores, answers, "
+            f"states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {cache_bytes / 1e9:.1f} GB on that "
+            "machine.",
+            "",
+        ]
+    )
+
+
+def write_pages(root: Path) -> Path:
+    """Write both texts into ``_build/pages`` of a repository; returns that folder."""
+    folder = root / "_build" / "pages"
+    files.write_atomic(folder / "parameters.md", parameters_text(root / "notebooks"))
+    facts = run_facts((root / "book" / "notebooks").glob("*.ipynb"))
+    files.write_atomic(folder / "times.md", times_text(facts, _folder_bytes(paths.cache())))
+    return folder

@@ -1,0 +1,270 @@
+"""``python -m specdec_lib run``: executes the notebooks with papermill into ``book/notebooks``.
+
+A copy reaches that folder whole and only after its notebook ran to the end, because jupyter-book renders a
+stored error output without a word.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from tqdm import tqdm
+
+from specdec_lib import paths
+from specdec_lib.report.build import failures, files, params, plan
+from specdec_lib.report.display import run_context, provenance
+from specdec_lib.report.build.plan import Job
+
+METADATA = "specdec"
+
+
+def run(
+    profile: str = "default",
+    only: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    force: bool = False,
+    output: Path | None = None,
+    notebooks: Path | None = None,
+    kept: Path | None = None,
+) -> list[failures.Failure]:
+    """Execute notebooks that changed and put the copies into ``output``.
+
+    Parameters
+    ----------
+    profile, only, overrides, notebooks
+        See :func:`specdec_lib.report.build.plan.make_plan`.
+    force : bool
+        Execute also what has not changed.
+    output : Path, optional
+        Folder of the executed copies, ``book/notebooks`` by default.
+    kept : Path, optional
+        Folder for copies of notebooks that failed, ``_build/failed`` by default.
+
+    Returns
+    -------
+    list of Failure
+        Empty when every notebook ran to its end.
+
+    Raises
+    ------
+    specdec_lib.report.build.plan.PlanError, specdec_lib.report.build.params.ParameterError
+        Before anything is executed.
+    specdec_lib.report.build.params.UsageError
+        Before anything is executed, where a folder that a run writes to cannot be written to.
+    """
+    jobs = plan.make_plan(profile, only, overrides, notebooks)
+    output = output or paths.root() / "book" / "notebooks"
+    kept = kept or paths.root() / "_build" / "failed"
+    _check_writable(
+        {
+            "executed notebooks": output,
+            "copies of notebooks that failed": kept,
+            "datastores and recordings (SPECDEC_CACHE)": paths.cache(),
+            "the sockets of kernels (TMPDIR)": Path(tempfile.gettempdir()),
+        }
+    )
+    surroundings = plan.surroundings()
+    failed: list[failures.Failure] = []
+    bars = sys.stderr.isatty() and not os.environ.get("CI")
+    total = tqdm(jobs, desc=f"notebooks ({profile})", unit="notebook", disable=not bars, position=0)
+    for number, job in enumerate(total, start=1):
+        start = time.perf_counter()
+        outcome: str | failures.Failure = _unchanged(job, job.key(surroundings), output, force)
+        if not outcome:
+            if not bars:
+                print(f"[{number}/{len(jobs)}] {job.name} ({profile}) is running", flush=True)
+            outcome = execute(job, output, kept, surroundings, progress=bars)
+        if isinstance(outcome, failures.Failure):
+            failed.append(outcome)
+            outcome = "FAILED"
+        seconds = time.perf_counter() - start
+        total.write(f"[{number}/{len(jobs)}] {job.name}: {outcome} ({seconds:.1f} s)", file=sys.stdout)
+    for failure in failed:
+        print(f"\n{failure.message}", file=sys.stderr)
+    return failed
+
+
+def _check_writable(folders: dict[str, Path]) -> None:
+    """Refuse folders in which no file can be made, all of them in one message.
+
+    Raises
+    ------
+    specdec_lib.report.build.params.UsageError
+    """
+    refused = []
+    for what, folder in folders.items():
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+        except OSError as error:
+            refused.append(f"{what} go to {folder}, where no file can be made ({error.strerror})")
+    if refused:
+        raise params.UsageError(
+            f"nothing was run: {'; '.join(refused)}. Use a copy of the repository that you may write to, or name another "
+            "folder where a variable is given"
+        )
+
+
+def execute(
+    job: Job, output: Path, kept: Path, surroundings: str, progress: bool = False
+) -> str | failures.Failure:
+    """Execute one notebook; returns a word on the outcome, or the failure."""
+    import papermill
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    source_sum = files.sha256(job.path)
+    with (
+        tempfile.TemporaryDirectory(prefix="specdec-run-") as scratch_name,
+        tempfile.TemporaryDirectory(prefix="specdec-", dir=_folder_of_sockets()) as sockets,
+    ):
+        scratch = Path(scratch_name)
+        copy_path, downloads = scratch / job.path.name, scratch / "files"
+        about = run_context.RunContext(job.name, job.profile, str(downloads), source_sum)
+        try:
+            with _environment(
+                {run_context.VARIABLE: about.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
+            ):
+                executed = papermill.execute_notebook(
+                    str(job.path),
+                    str(copy_path),
+                    parameters=dict(job.given),
+                    cwd=str(paths.root()),
+                    kernel_name="python3",
+                    progress_bar={"desc": job.name, "position": 1, "leave": False} if progress else False,
+                    # A kernel that is told to end logs the interruption as an error.
+                    extra_arguments=["--log-level=CRITICAL"],
+                    **_kernel_manager(Path(sockets)),
+                )
+        except (
+            Exception
+        ) as error:  # every way in which a cell, a kernel or its client can fail is told the same way
+            partial = nbformat.read(str(copy_path), as_version=4) if copy_path.is_file() else None
+            return failures.describe(job, partial, error, _keep_failed(copy_path, kept))
+        _finish(executed, job, surroundings, source_sum)
+        files.replace_folder(downloads, output / "files" / job.name)
+        files.write_atomic(output / job.path.name, nbformat.writes(executed) + "\n")
+    return "done"
+
+
+def _unchanged(job: Job, key: str, output: Path, force: bool) -> str:
+    """A word when the stored copy still holds (its prose is renewed if that changed), else an empty text."""
+    path = output / job.path.name
+    files.recover(output / "files" / job.name)
+    if force or not path.is_file():
+        return ""
+    try:
+        stored = nbformat.read(str(path), as_version=4)
+        facts = stored.metadata[METADATA]
+    except (ValueError, KeyError):
+        return ""
+    if facts.get("key") != key:
+        return ""
+    source_sum = files.sha256(job.path)
+    if facts["source_sha256"] == source_sum:
+        return "unchanged"
+    renewed = graft_outputs(job.source, stored)
+    renewed.metadata[METADATA]["source_sha256"] = source_sum
+    files.write_atomic(path, nbformat.writes(renewed) + "\n")
+    return "prose renewed"
+
+
+def graft_outputs(source: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Return ``source`` with the outputs of ``executed``, whose code cells are the same.
+
+    Prose is corrected far more often than code, and needs no run.
+    """
+    renewed = copy.deepcopy(source)
+    renewed.metadata = copy.deepcopy(executed.metadata)
+    ran = [cell for cell in executed.cells if cell.cell_type == "code"]
+    injected = [cell for cell in ran if "injected-parameters" in cell.metadata.get("tags", [])]
+    outputs = iter([cell for cell in ran if cell not in injected])
+    cells = []
+    for cell in renewed.cells:
+        if cell.cell_type == "code":
+            old = next(outputs)
+            cell.outputs, cell.execution_count = old.outputs, old.execution_count
+        cells.append(cell)
+        if "parameters" in cell.metadata.get("tags", []):
+            cells += injected
+    renewed.cells = cells
+    return renewed
+
+
+def _finish(executed: nbformat.NotebookNode, job: Job, surroundings: str, source_sum: str) -> None:
+    """Write where the copy comes from into its metadata, without paths of this machine."""
+    executed.metadata.papermill["input_path"] = f"notebooks/{job.path.name}"
+    executed.metadata.papermill["output_path"] = f"book/notebooks/{job.path.name}"
+    executed.metadata[METADATA] = {
+        "key": job.key(surroundings),
+        "source_sha256": source_sum,
+        "profile": job.profile,
+        "seconds": executed.metadata.papermill["duration"],
+        "provenance": provenance.collect(job.given),
+    }
+
+
+def _keep_failed(path: Path, folder: Path) -> Path | None:
+    if not path.is_file():
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.move(path, folder / path.name))
+
+
+def _folder_of_sockets() -> str | None:
+    """Where folders for sockets are made: the usual temporary folder, None, unless its name is too long.
+
+    The whole name of a socket has at most 107 bytes on Linux and 103 on macOS; ``/specdec-`` with eight letters and
+    the socket's own name take less than 30 of them.
+    """
+    return None if len(os.fsencode(tempfile.gettempdir())) <= 70 else "/tmp"
+
+
+def _kernel_manager(sockets: Path) -> dict[str, Any]:
+    """A kernel over local sockets: no port can be taken, and no warning about unencrypted TCP is printed.
+
+    Their names begin with ``sockets / "kernel"``. Without a folder of its own a run would find its sockets in the
+    working directory, which is the same for all runs.
+    """
+    if sys.platform == "win32":
+        return {}
+    from jupyter_client.manager import AsyncKernelManager
+
+    class IpcKernelManager(AsyncKernelManager):
+        def __init__(self, **kwargs: Any):
+            super().__init__(**kwargs)
+            self.transport = "ipc"
+            self.ip = str(sockets / "kernel")
+
+    return {"kernel_manager_class": IpcKernelManager}
+
+
+@contextmanager
+def _environment(values: dict[str, str | None]) -> Iterator[None]:
+    """Set variables for the kernel, which inherits them; None removes one."""
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        for name, value in values.items():
+            _set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            _set(name, value)
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

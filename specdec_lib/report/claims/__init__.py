@@ -1,0 +1,1 @@
+"""The claims of the papers, their published numbers and their verdicts."""

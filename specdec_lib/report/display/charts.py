@@ -1,0 +1,382 @@
+"""Figures, pictures and words of the chapters on speculation and on the pocket pair."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from specdec_lib.experiments.metrics import pooled
+from specdec_lib.report.display import figures, tables
+from specdec_lib.report.display.token_views import Token, TokenView
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from transformers import PreTrainedTokenizerBase
+
+    from specdec_lib import Generation
+
+Curve = tuple[Sequence[float], Sequence[float]]
+
+PARTS = {"draft": "#44546a", "verify": "#b8c0cc", "commit": "#7c8899", "host": "#e4e7ec"}
+"""Parts of a step's time and their colours, which are no method's; dark and light take turns."""
+
+_DASHES = ("-", "--", ":", "-.")
+
+
+def text(value: float | None, spec: str, missing: str = "not available") -> str:
+    """A number in words for prose: formatted, or ``missing`` where it is None, NaN or infinite."""
+    return tables.format_cell(value, spec) if value is not None and math.isfinite(value) else missing
+
+
+def compared(
+    a: float,
+    b: float,
+    more: str,
+    less: str,
+    same: str,
+    margin: float = 0.02,
+    missing: str = "cannot be compared with",
+) -> str:
+    """Choose the words for ``a`` beside ``b``.
+
+    Parameters
+    ----------
+    a, b : float
+    more, less, same : str
+        Words for a above b, below b, and within ``margin`` of it.
+    margin : float
+        Relative difference that counts as none.
+    missing : str
+        Words where one of the two is not a number.
+    """
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return missing
+    if abs(a - b) <= margin * abs(b):
+        return same
+    return more if a > b else less
+
+
+def spread(values: Sequence[float], spec: str = ".2f") -> str:
+    """Median of repeated measurements, with the smallest and the largest in brackets."""
+    # A word joiner on either side of the dash keeps the bracket on one line.
+    return f"{median(values):{spec}} ({min(values):{spec}}\u2060–\u2060{max(values):{spec}})"
+
+
+def wrapped(text: str, width: int = 84) -> str:
+    """Break lines of more than ``width`` characters at blanks; indentation stays."""
+    return "\n".join(textwrap.fill(line, width) for line in text.split("\n"))
+
+
+def _curve(ax: Axes, label: str, curve: Curve, dashes: dict[str, str], markers: bool) -> None:
+    method, _, variant = label.partition(", ")
+    dash = dashes.setdefault(variant, _DASHES[len(dashes) % len(_DASHES)])
+    ax.plot(
+        *curve,
+        label=label,
+        color=figures.color(method),
+        linestyle=dash,
+        marker=figures.marker(method),
+        markevery=None if markers else max(1, len(curve[0]) // 5),
+    )
+
+
+def panels(
+    content: Mapping[str, Mapping[str, Curve]],
+    xlabel: str,
+    ylabel: str | Sequence[str],
+    *,
+    markers: bool = True,
+    integers: bool = False,
+    ylim: tuple[float, float] | None = None,
+    height: float = 3.6,
+) -> Figure:
+    """Draw panels side by side, one line a label.
+
+    Parameters
+    ----------
+    content : mapping
+        By title of the panel: by label of the line, x and y values. A label is a method, which gives the
+        colour, or ``"method, variant"``; the variant gives the dashes.
+    xlabel : str
+        Under every panel.
+    ylabel : str or sequence of str
+        One for all panels, which then share their scale, or one for each.
+    markers : bool
+        Mark every point, not only about five of each line.
+    integers : bool
+        Whole numbers on the x axis.
+    ylim : (float, float), optional
+        Ends of the y axes.
+    height : float
+        In inches.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    shared = isinstance(ylabel, str)
+    figure, axes = figures.new(5.9, height, len(content), sharey=shared, squeeze=False)
+    dashes: dict[str, str] = {}
+    for place, (ax, (title, curves)) in enumerate(zip(axes[0], content.items(), strict=True)):
+        for label, curve in curves.items():
+            _curve(ax, label, curve, dashes, markers)
+        ax.set(title=title, xlabel=xlabel)
+        if not shared or not place:
+            ax.set_ylabel(ylabel if shared else ylabel[place])
+        if integers:
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if ylim:
+            ax.set_ylim(ylim)
+        if not any(len(x) for x, _ in curves.values()):
+            ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center", va="center", color="#666666")
+            ax.set_xticks([])
+    _legend(figure, axes[0])
+    return figure
+
+
+def bar_panels(
+    groups: Sequence[str],
+    content: Mapping[str, Mapping[str, Sequence[float]]],
+    ylabel: str,
+    reference: float | None = None,
+) -> Figure:
+    """Draw panels of grouped bars in two columns, with one scale and one legend.
+
+    Parameters
+    ----------
+    groups : sequence of str
+        Labels on the x axis, the same in every panel.
+    content : mapping
+        By title of the panel: by label, one height a group. A label is a method, or ``"method, variant"``, which
+        has the method's colour. All but the first are hatched.
+    ylabel : str
+    reference : float, optional
+        Height of a dashed line.
+    """
+    columns = min(2, len(content))
+    count = -(-len(content) // columns)
+    figure, axes = figures.new(6.4, 2.4 * count + 0.5, columns, count, sharey=True, squeeze=False)
+    for place, (ax, (title, heights)) in enumerate(zip(axes.flat, content.items(), strict=False)):
+        for number, (label, values) in enumerate(heights.items()):
+            method, _, variant = label.partition(", ")
+            x = [group - 0.4 + 0.8 * (number + 0.5) / len(heights) for group in range(len(groups))]
+            ax.bar(x, values, 0.74 / len(heights), label=label, color=figures.color(method), edgecolor="white",
+                   linewidth=0, hatch=figures.HATCHES[number % len(figures.HATCHES)])
+        ax.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
+        ax.set(title=title, ylabel="" if place % columns else ylabel)
+        ax.grid(axis="x", visible=False)
+        if reference is not None:
+            ax.axhline(reference, color="#444444", linestyle="--", linewidth=1)
+    for ax in axes.flat[len(content):]:
+        ax.set_visible(False)
+    _legend(figure, list(axes.flat[: len(content)]))
+    return figure
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend below all panels."""
+    entries = {
+        label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    if len(entries) > 1:
+        figure.legend(
+            entries.values(),
+            entries.keys(),
+            loc="outside lower center",
+            ncols=2 if len(entries) == 4 else min(len(entries), 3),
+        )
+
+
+def task_bars(
+    tasks: Sequence[str],
+    heights: Mapping[str, Sequence[float]],
+    ylabel: str,
+    ticks: Mapping[str, Sequence[float]] | None = None,
+    tick_label: str = "",
+    reference: float | None = None,
+) -> Figure:
+    """Draw bars by task and method, with a second value as a short line across each bar.
+
+    Parameters
+    ----------
+    tasks : sequence of str
+    heights : mapping
+        By method: one height a task.
+    ylabel : str
+    ticks : mapping, optional
+        By method: the second value a task; NaN draws none.
+    tick_label : str
+        What the short line is, for the legend.
+    reference : float, optional
+        Height of a dashed line across all.
+    """
+    figure = figures.bars([task.replace("-", "\n") for task in tasks], heights, ylabel, reference=reference)
+    (ax,) = figure.axes
+    width = 0.8 / max(len(heights), 1)
+    for place, method in enumerate(heights):
+        left = [task - 0.4 + width * (place + 0.04) for task in range(len(tasks))]
+        if ticks:
+            ax.hlines(
+                ticks[method],
+                left,
+                [x + 0.92 * width for x in left],
+                color="black",
+                linewidth=2.2,
+                label=None if place else tick_label,
+            )
+    ax.get_legend() and ax.get_legend().remove()
+    _legend(figure, [ax])
+    return figure
+
+
+def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
+    """Draw where the time of a token goes, each part the median of its repeats.
+
+    Parameters
+    ----------
+    timings : mapping
+        By method: for each repeat its runs (:func:`specdec_lib.experiments.recorded_runs.time_methods`).
+    """
+    figure, ax = figures.new(6.4, 1.3 + 0.5 * len(timings))
+    for row, repeats in enumerate(timings.values()):
+        stats = [pooled(runs) for runs in repeats]
+        left = 0.0
+        for part, shade in PARTS.items():
+            # Tokens after the prefill, as for ms_per_token.
+            width = 1e3 * median(m[f"{part}_seconds"] / (m["tokens_per_forward"] * m["calls"]) for m in stats)
+            ax.barh(row, width, left=left, color=shade, height=0.6, label=None if row else part,
+                    edgecolor="#44546a", linewidth=0.6)
+            left += width
+        ax.text(left, row, f" {left:.2f}", va="center")
+    ax.set_yticks(range(len(timings)), list(timings))
+    ax.invert_yaxis()
+    ax.margins(x=0.12)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("milliseconds per token")
+    _legend(figure, [ax])
+    return figure
+
+
+def learning_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Sequence[str]) -> Figure:
+    """Draw the answers' accuracy by task against the tokens trained on, one panel a model.
+
+    Parameters
+    ----------
+    curves : mapping
+        By model: rows as :func:`specdec_lib.chapters.a1_pocket_models.training.train` gives them.
+    tasks : sequence of str
+        Which tasks, in order.
+    """
+    content = {
+        name: {
+            task: (
+                [row["tokens"] / 1e6 for row in curve],
+                [row["accuracy"].get(task, math.nan) for row in curve],
+            )
+            for task in tasks
+        }
+        for name, curve in curves.items()
+    }
+    figure = panels(
+        content, "million tokens seen", "answer tokens right", markers=False, height=4.0, ylim=(0, 1.02)
+    )
+    for ax in figure.axes:
+        for place, line in enumerate(ax.get_lines()):
+            shade = figures.PALETTE[place % len(figures.PALETTE)]
+            line.set(color=shade, linestyle=_DASHES[place % 3], marker="osD^vPX*"[place % 8])
+    figure.legends[0].remove()
+    _legend(figure, figure.axes)
+    return figure
+
+
+def loss_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Draw the training loss against the tokens trained on, one panel a model.
+
+    Where a curve has rows that were distilled, those are a line of their own: their loss is a divergence from
+    the target, not from the text.
+    """
+    content: dict[str, dict[str, Curve]] = {}
+    for name, curve in curves.items():
+        lines = {}
+        for label, distilled in (("next token", False), ("distillation", True)):
+            rows = [row for row in curve if row["distilling"] == distilled]
+            if rows:
+                lines[label] = ([row["tokens"] / 1e6 for row in rows], [row["loss"] for row in rows])
+        content[name] = lines
+    return panels(content, "million tokens seen", ["loss (nats per token)"] * len(content), height=3.2)
+
+
+def head_maps(
+    maps: Mapping[str, np.ndarray], limits: Mapping[str, tuple[float, float]], framed: Sequence[tuple[int, int]] = ()
+) -> Figure:
+    """Draw values of attention heads, one panel a map, blocks from the bottom up.
+
+    Parameters
+    ----------
+    maps : mapping
+        By title: an array of shape (blocks, heads); NaN is left white.
+    limits : mapping
+        By title: smallest and largest value of the scale.
+    framed : sequence of (int, int)
+        (block, head) pairs with a frame around them.
+    """
+    from matplotlib.patches import Rectangle
+    from matplotlib.ticker import MaxNLocator
+
+    blocks = max(values.shape[0] for values in maps.values())
+    figure, axes = figures.new(3.2 * len(maps), 1.4 + 0.28 * blocks, len(maps), squeeze=False)
+    for ax, (title, values) in zip(axes[0], maps.items(), strict=True):
+        low, high = limits[title]
+        image = ax.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, aspect="auto")
+        for block, head in framed:
+            ax.add_patch(Rectangle((head - 0.5, block - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=2))
+        ax.set(title=title, xlabel="head", ylabel="block")
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+        ax.grid(visible=False)
+        figure.colorbar(image, ax=ax, shrink=0.8)
+    return figure
+
+
+def token_view(
+    run: Generation,
+    tokenizer: PreTrainedTokenizerBase,
+    proposer: str,
+    caption: str = "",
+    prompt: str = "",
+    rejected: int = 3,
+) -> TokenView:
+    """Show one run token by token.
+
+    Parameters
+    ----------
+    run : Generation
+        Of a drafter that proposes chains.
+    tokenizer : PreTrainedTokenizerBase
+    proposer : str
+        Name of the method.
+    caption, prompt : str
+        As for :class:`specdec_lib.report.display.token_views.TokenView`.
+    rejected : int
+        At most this many rejected tokens are shown a step.
+
+    Raises
+    ------
+    ValueError
+        If a draft branches.
+    """
+    shown = [Token(tokenizer.decode(run.tokens[:1]), "target", 0, note="from the pass over the prompt")]
+    for number, step in enumerate(run.steps, start=1):
+        if not step.tree.is_chain:
+            raise ValueError(
+                f"the draft of step {number} branches; expected a chain, which is read in one line"
+            )
+        kept, lost = step.tree.tokens[: step.accepted], step.tree.tokens[step.accepted :]
+        note = f"{step.accepted} of {step.drafted} accepted"
+        shown += [Token(tokenizer.decode([t]), "accepted", number, proposer, note) for t in kept]
+        shown += [Token(tokenizer.decode([t]), "rejected", number, proposer, note) for t in lost[:rejected]]
+        shown += [Token(tokenizer.decode([t]), "target", number) for t in step.tokens[step.accepted :]]
+    return TokenView(shown, caption, prompt)

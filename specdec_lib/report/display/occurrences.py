@@ -1,0 +1,118 @@
+"""A picture of one choice between occurrences: what two methods copy from one text (PLD+, figure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specdec_lib.experiments.input_guided import Choice
+from specdec_lib.report.display import figures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from transformers import PreTrainedTokenizerBase
+
+WIDTH = 84
+"""Characters of a line; longer ones are wrapped."""
+
+
+def layout(pieces: Sequence[str], width: int = WIDTH) -> tuple[list[str], list[list[tuple[int, int]]]]:
+    """Lay out a text that comes in pieces.
+
+    Parameters
+    ----------
+    pieces : sequence of str
+        Tokens as they are decoded.
+    width : int
+        Characters after which a line is broken.
+
+    Returns
+    -------
+    lines : list of str
+    cells : list of list of (int, int)
+        For each piece the (row, column) of its characters, line breaks left out.
+    """
+    lines, cells = [""], []
+    for piece in pieces:
+        own = []
+        for character in piece:
+            if character == "\n" or len(lines[-1]) == width:
+                lines.append("")
+            if character != "\n":
+                own.append((len(lines) - 1, len(lines[-1])))
+                lines[-1] += character
+        cells.append(own)
+    return lines, cells
+
+
+def boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **style: Any) -> None:
+    """One rectangle a row around the characters of some pieces, which :func:`layout` gave; ``style`` as for a patch."""
+    from matplotlib.patches import Rectangle
+
+    rows: dict[int, list[int]] = {}
+    for row, column in (cell for piece in pieces for cell in piece):
+        rows.setdefault(row, []).append(column)
+    look = {"facecolor": "none", "edgecolor": color, "linewidth": 1.6} | style
+    for row, columns in rows.items():
+        width = max(columns) - min(columns) + 1
+        ax.add_patch(Rectangle((min(columns) - 0.5, row - 0.48), width, 0.96, **look))
+
+
+def write(ax: Axes, lines: Sequence[str], grey: Collection[tuple[int, int]] = (), size: float = 9) -> None:
+    """Write lines character by character, so that boxes fit them; those at ``grey`` are the output to come."""
+    ax.axis("off")
+    for row, line in enumerate(lines):
+        for column, character in enumerate(line):
+            if character != " ":
+                color = "#757575" if (row, column) in grey else "black"
+                ax.text(column, row, character, family="monospace", fontsize=size, ha="center", va="center",
+                        color=color)
+
+
+def picture(
+    choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str], coming: int = 12
+) -> Figure:
+    """Draw prompt and output, and where each of two methods copied from.
+
+    Parameters
+    ----------
+    choice : Choice
+        Of :func:`specdec_lib.experiments.input_guided.wrong_occurrence`.
+    tokenizer : PreTrainedTokenizerBase
+    names : (str, str)
+        The two methods.
+    coming : int
+        Tokens shown of what the target wrote next.
+
+    Returns
+    -------
+    Figure
+        Filled: copied and accepted. Dotted: copied and refused. Framed: the matched token in front of each.
+        Grey: the output that followed.
+    """
+    from matplotlib.patches import Patch
+
+    trace = choice.recording.trace
+    tokens = [*trace.prompt, *trace.tokens][: choice.position + 1 + coming]
+    lines, cells = layout([tokenizer.decode([token]) for token in tokens])
+    figure, ax = figures.new(8.2, 0.9 + 0.22 * len(lines))
+    ax.set(xlim=(-1, WIDTH + 1), ylim=(len(lines) + 0.2, -1))
+    write(ax, lines, {cell for piece in cells[choice.position + 1 :] for cell in piece})
+    handles = []
+    for name, source, draft, accepted in zip(
+        names, choice.sources, choice.drafts, choice.accepted, strict=True
+    ):
+        shade = figures.color(name)
+        boxes(ax, cells[source : source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
+        boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
+        boxes(ax, cells[source - 1 : source], shade)
+        (row, _), *_ = cells[source - 1] or cells[source]
+        ax.text(WIDTH, row, name, fontsize=9, ha="right", va="center", fontweight="bold")
+        handles.append(
+            Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted")
+        )
+    boxes(ax, cells[choice.position : choice.position + 1], "black")
+    handles.append(Patch(facecolor="none", edgecolor="black", label="last token written"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
+    return figure

@@ -1,0 +1,184 @@
+"""Where a number comes from: code, versions, machine, parameters."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from specdec_lib import paths
+from specdec_lib.report.display import run_context, tables
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "numpy",
+    "numba",
+    "faiss-cpu",
+    "faiss-gpu",
+    "pandas",
+    "matplotlib",
+    "papermill",
+)
+"""Packages whose versions can change a result."""
+
+
+def versions() -> dict[str, str]:
+    """Return the version of each package of :data:`PACKAGES` that is installed, and of Python."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """Return the commit of the repository, followed by ``+changes`` where tracked files differ from it.
+
+    ``unknown`` outside of a git repository, for example in an archive.
+    """
+    if paths.ROOT is None:
+        return "unknown"
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(paths.ROOT), *args], capture_output=True, text=True, check=True, timeout=20
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return _commit_without_git(paths.ROOT / ".git")
+
+
+def _commit_without_git(folder: Path) -> str:
+    try:
+        head = (folder / "HEAD").read_text().strip()
+        return (folder / head[5:]).read_text().strip() if head.startswith("ref: ") else head
+    except OSError:
+        return "unknown"
+
+
+def cpu_model() -> str:
+    """Return the name of the processor as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def device_class() -> str:
+    """Return ``cpu`` or the name of the first CUDA device."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+
+
+def machine() -> dict[str, str]:
+    """Return what the hardware is: processor, cores, threads of torch, device and CUDA."""
+    import torch
+
+    facts = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": cpu_model(),
+        "cores": str(os.cpu_count()),
+        "torch threads": str(torch.get_num_threads()),
+        "device": device_class(),
+    }
+    if torch.cuda.is_available():
+        facts["CUDA"] = str(torch.version.cuda)
+        facts["driver"] = driver_version()
+    return facts
+
+
+def driver_version() -> str:
+    """Return the version of the NVIDIA driver as ``nvidia-smi`` gives it, ``unknown`` without it."""
+    try:
+        told = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return told.stdout.split("\n")[0].strip() or "unknown"
+
+
+def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return everything that is written beside a result.
+
+    Parameters
+    ----------
+    parameters : mapping, optional
+        The parameters of the run.
+    """
+    from specdec_lib.report.display.record import plain
+
+    run = run_context.current()
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
+        "notebook": run.notebook if run else "run outside of the runner",
+        "notebook sha256": run.sha256 if run else "not known",
+        "profile": run.profile if run else "none",
+        "parameters": plain(dict(parameters or {}), "parameters"),
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+class Provenance:
+    """A table of :func:`collect`, without number and caption."""
+
+    def __init__(self, facts: Mapping[str, Any]):
+        self.facts = facts
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what is shown, nested facts as one row each."""
+        rows: list[tuple[str, str]] = []
+        for key, value in self.facts.items():
+            if isinstance(value, Mapping):
+                prefix = "parameter " if key == "parameters" else ""
+                rows += [(prefix + name, str(item)) for name, item in value.items()]
+            else:
+                rows.append((key, str(value)))
+        return rows
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        import html
+
+        rows = self.rows()
+        lines = "\n".join(
+            f"| {tables.markdown_cell(name)} | `{tables.markdown_cell(value)}` |" for name, value in rows
+        )
+        cells = "".join(
+            f"<tr><td>{html.escape(n)}</td><td><code>{html.escape(v)}</code></td></tr>" for n, v in rows
+        )
+        return {
+            "text/plain": "\n".join(f"{name}: {value}" for name, value in rows),
+            "text/html": f"<table>{cells}</table>",
+            "text/markdown": f":::{{dropdown}} How this page was made\n\n| | |\n|:--|:--|\n{lines}\n:::\n",
+        }
+
+
+def provenance_table(parameters: Mapping[str, Any] | None = None) -> Provenance:
+    """Return the table for the last cell of a notebook.
+
+    Parameters
+    ----------
+    parameters : mapping, optional
+        What :func:`specdec_lib.report.display.session.check_parameters` returned.
+    """
+    return Provenance(collect(parameters))

@@ -1,0 +1,71 @@
+"""The cell behind the parameters: refuse what nobody declared, set the style of the figures."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from specdec_lib.report.build import params
+
+_INJECTED = "# Parameters"
+
+
+def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of this run; called in the cell after the parameters.
+
+    papermill writes the values it is given into a cell of their own behind the declarations and accepts any
+    name and any type. The sources of both cells are read back from IPython's history.
+
+    Parameters
+    ----------
+    namespace : dict
+        ``globals()`` of the notebook. An integer given for a float becomes a float in it.
+
+    Returns
+    -------
+    dict
+        Value by name, in the order of the declarations.
+
+    Raises
+    ------
+    specdec_lib.report.build.params.ParameterError
+        A parameter is unknown, has another type than declared, or the parameters cell was not run.
+    """
+    from specdec_lib.report.display import figures
+
+    history = namespace.get("In", [])
+    index, declared = _last_declarations(history)
+    given = _injected_names(history[index + 1]) if index + 1 < len(history) else []
+    values = {name: namespace[name] for name in [*declared, *given]}
+    checked = params.validate(values, declared)
+    namespace.update(checked)
+    figures.use_style()
+    return {name: checked[name] for name in declared}
+
+
+def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parameter]]:
+    """The last cell that holds nothing but annotated assignments, as its position and its parameters."""
+    for index in range(len(history) - 1, -1, -1):
+        body = _statements(history[index])
+        if body and all(isinstance(node, ast.AnnAssign) for node in body):
+            return index, params.parse_declarations(history[index])
+    raise params.ParameterError("no parameters cell has been run: run the notebook from its first cell")
+
+
+def _injected_names(source: str) -> list[str]:
+    if not source.startswith(_INJECTED):
+        return []
+    return [
+        target.id
+        for node in _statements(source)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+
+
+def _statements(source: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(source).body
+    except SyntaxError:  # a cell with a magic command
+        return []

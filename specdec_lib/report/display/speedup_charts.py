@@ -1,0 +1,106 @@
+"""Figures of the chapter on real cost: step times, where the time goes, which method for which task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from specdec_lib.report.display import figures
+from specdec_lib.report.display.charts import PARTS
+
+#: Line, marker and colour of each way of running a pass.
+_RUNTIMES = {
+    "eager": ("-", "o", "#0072b2"),
+    "static": ("--", "s", "#009e73"),
+    "compiled": ("-.", "^", "#cc79a7"),
+    "graph": ("--", "s", "#009e73"),
+    "transformers": (":", "D", "#d55e00"),
+}
+
+
+def step_curves(rows: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
+    """Draw the time of a pass against its width, with spread, above what the machine allows.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.pass_times.beside_roofline`.
+    title : str
+    """
+    figure, ax = figures.new(6.4, 3.8)
+    for runtime in dict.fromkeys(row["runtime"] for row in rows):
+        own = [row for row in rows if row["runtime"] == runtime]
+        widths = [row["width"] for row in own]
+        dash, mark, color = _RUNTIMES[runtime]
+        ax.plot(widths, [row["ms"] for row in own], dash, marker=mark, color=color, label=runtime)
+        ax.fill_between(
+            widths, [row["ms_low"] for row in own], [row["ms_high"] for row in own], color=color, alpha=0.15, lw=0
+        )
+    bound = {row["width"]: row["bound_ms"] for row in rows}
+    ax.plot(list(bound), list(bound.values()), color="#444444", lw=1, label="bandwidth and matrix rate allow")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(list(bound), [str(width) for width in bound])
+    ax.set_ylim(bottom=0)
+    ax.set(xlabel="width of the pass in tokens", ylabel="milliseconds", title=title)
+    ax.legend(frameon=False)
+    return figure
+
+
+def part_bars(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw where the time of a token goes, one bar a method.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.table`, one a method.
+    """
+    figure, ax = figures.new(6.4, 1.3 + 0.42 * len(rows))
+    for place, row in enumerate(rows):
+        left = 0.0
+        for part, shade in PARTS.items():
+            ax.barh(
+                place, row[f"{part}_ms"], left=left, color=shade, height=0.6, label=None if place else part
+            )
+            left += row[f"{part}_ms"]
+        ax.text(left, place, f" {left:.1f}", va="center")
+    ax.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    ax.invert_yaxis()
+    ax.margins(x=0.12)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("milliseconds per token")
+    ax.legend(ncols=len(PARTS), loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
+    return figure
+
+
+def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], tasks: Sequence[str]) -> Figure:
+    """Draw the speed-up of every method on every task as a map, the best of each task starred where it is above 1.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        With ``method``, ``task`` and ``speedup``.
+    methods, tasks : sequence of str
+        Columns and rows.
+    """
+    import numpy as np
+    from matplotlib.colors import LogNorm
+
+    value = {(row["task"], row["method"]): row["speedup"] for row in rows}
+    grid = np.array([[value[task, method] for method in methods] for task in tasks])
+    figure, ax = figures.new(6.8, 1.2 + 0.45 * len(tasks))
+    ax.imshow(grid, cmap="cividis", norm=LogNorm(min(0.5, grid.min()), max(2.0, grid.max())), aspect="auto")
+    ax.grid(visible=False)
+    middle = np.sqrt(min(0.5, grid.min()) * max(2.0, grid.max()))
+    for i, task in enumerate(tasks):
+        for j, method in enumerate(methods):
+            best = grid[i, j] == grid[i].max() and grid[i, j] > 1
+            text = f"{grid[i, j]:.2f}" + (" ★" if best else "")
+            ax.text(
+                j, i, text, ha="center", va="center", color="white" if grid[i, j] < middle else "black",
+                fontweight="bold" if best else "normal",
+            )  # fmt: skip
+    ax.set_xticks(range(len(methods)), methods, rotation=20, ha="right")
+    ax.set_yticks(range(len(tasks)), tasks)
+    return figure

@@ -1,0 +1,182 @@
+"""Tables that are numbered, captioned, referable and downloadable in the book, and plain HTML in Jupyter."""
+
+from __future__ import annotations
+
+import html
+import math
+import numbers
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from specdec_lib.report.display import run_context
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING = "–"
+"""What stands for a missing number."""
+
+Format = str | Callable[[Any], str]
+
+
+class Markup(str):
+    """Text of a cell that is MyST on purpose, a formula or a role; as a format, of a whole column of such texts."""
+
+
+# What Markdown, MyST and its extensions give a meaning inside a line; a full stop only where it could be that of an
+# address, which would become a link.
+_ACTIVE = re.compile(r"[\\`*_{}\[\]<>&$#~^@!:]|\.(?=[A-Za-z])")
+_LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def format_cell(value: Any, spec: Format | None = None) -> str:
+    """Return the text of one cell; a missing value is a dash whatever the format.
+
+    Parameters
+    ----------
+    value : object
+    spec : str or callable, optional
+        A format specification (``".2f"``, ``",d"``, ``".1%"``) or a function from value to text. Without one,
+        integers get thousands separators and other numbers three significant digits.
+    """
+    if value is None or (isinstance(value, numbers.Real) and math.isnan(value)):
+        return MISSING
+    if callable(spec):
+        return spec(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return str(value)
+    if spec:
+        return format(int(value) if spec.endswith("d") else value, spec)
+    return f"{int(value):,d}" if isinstance(value, numbers.Integral) else f"{float(value):.3g}"
+
+
+class Table:
+    """A data frame on its way to a page.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The index is not shown.
+    name : str
+        Label by which pages refer to it (``{numref}`tab-speed```) and name of its CSV file; starts with
+        ``tab-``.
+    caption : str
+        One sentence; MyST is allowed in it.
+    columns : mapping of str to str, optional
+        Headings by column, in the order wanted; columns that are not named are left out. All without it. MyST is
+        allowed in headings.
+    formats : mapping of str to format, optional
+        See :func:`format_cell`. Cells are shown as they are, whatever is in them; :class:`Markup` as the format
+        makes MyST of those of a column.
+
+    Raises
+    ------
+    ValueError
+        The name is not of the form ``tab-word``, or ``columns`` or ``formats`` name a column that is not
+        there.
+    """
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        name: str,
+        caption: str,
+        columns: Mapping[str, str] | None = None,
+        formats: Mapping[str, Format] | None = None,
+    ):
+        if not re.fullmatch(r"tab-[a-z0-9-]+", name):
+            raise ValueError(
+                f"table name {name!r}: 'tab-' and small letters, digits and hyphens are expected"
+            )
+        for column in [*(columns or {}), *(formats or {})]:
+            if column not in frame.columns:
+                raise ValueError(
+                    f"table {name!r} has no column {column!r}: {', '.join(map(str, frame.columns))}"
+                )
+        self.name, self.caption = name, caption
+        self.headings = (
+            {column: Markup(heading) for column, heading in columns.items()}
+            if columns
+            else {column: str(column) for column in frame.columns}
+        )
+        self.frame = frame[list(self.headings)]
+        self.formats = dict(formats or {})
+
+    def _numeric(self, column: str) -> bool:
+        values = [value for value in self.frame[column] if value is not None]
+        return bool(values) and all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in values)
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [
+                format_cell(value, self.formats.get(column))
+                for column, value in zip(self.headings, row, strict=True)
+            ]
+            for row in self.frame.itertuples(index=False, name=None)
+        ]
+
+    def to_csv(self) -> str:
+        """Return the unformatted values as CSV under the columns' own names."""
+        return self.frame.to_csv(index=False, lineterminator="\n")
+
+    def to_html(self) -> str:
+        """Return the table as HTML, for Jupyter."""
+        align = ["right" if self._numeric(column) else "left" for column in self.headings]
+
+        def cells(texts: list[str], tag: str) -> str:
+            return "".join(
+                f'<{tag} style="text-align:{side}">{html.escape(text)}</{tag}>'
+                for side, text in zip(align, texts, strict=True)
+            )
+
+        body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self._rows())
+        head = cells(list(self.headings.values()), "th")
+        caption = html.escape(self.caption)
+        return (
+            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+    def to_myst(self, download: str | None = None) -> str:
+        """Return the table as a numbered MyST table.
+
+        Parameters
+        ----------
+        download : str, optional
+            Address of the CSV file, relative to the page.
+        """
+
+        def line(texts: list[str]) -> str:
+            cells = (markdown_cell(text) if isinstance(text, Markup) else literal_cell(text) for text in texts)
+            return "| " + " | ".join(cells) + " |"
+
+        rule = "|" + "|".join("--:" if self._numeric(column) else ":--" for column in self.headings) + "|"
+        lines = [line(list(self.headings.values())), rule, *map(line, self._rows())]
+        text = "\n".join(
+            [f":::{{table}} {self.caption}", f":name: {self.name}", ":align: center", "", *lines, ":::", ""]
+        )
+        if download:
+            text += f"\n:::{{div}} table-download\n{{download}}`CSV <{download}>`\n:::\n"
+        return text
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        run = run_context.current()
+        download = None
+        if run is not None:
+            (run.folder / f"{self.name}.csv").write_text(self.to_csv(), encoding="utf-8")
+            download = f"files/{run.notebook}/{self.name}.csv"
+        return {
+            "text/plain": self.frame.to_string(index=False),
+            "text/html": self.to_html(),
+            "text/markdown": self.to_myst(download),
+        }
+
+
+def markdown_cell(text: str) -> str:
+    """Return MyST for a cell without what would end the cell or the line; a role or a formula stays."""
+    return _LINE_ENDS.sub(" ", text).replace("|", "\\|")
+
+
+def literal_cell(text: str) -> str:
+    """Return MyST that shows a text as it is: no HTML, role, link, formula or emphasis of its comes to life."""
+    return markdown_cell(_ACTIVE.sub(r"\\\g<0>", text))

@@ -1,0 +1,165 @@
+"""Drafts as arithmetic: the same rounds as the drafter itself, and the sums made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, record, replay
+from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
+    Judged,
+    Tally,
+    draft_along,
+    play,
+    rates,
+    ratio_interval,
+    rounds,
+    throughputs,
+)
+from specdec_lib.experiments.draft_costs import latency
+from specdec_lib.experiments.metrics import greedy_agreement, pooled
+from specdec_lib.experiments.sum_of_forwards import oracle_calls
+from tests.chaos import RULES, head_of
+from tests.families import WINDOW, perturbed, prompt
+
+
+@pytest.fixture(scope="module")
+def pair(llama):
+    return llama, perturbed(llama)
+
+
+@pytest.fixture(scope="module")
+def traces(pair):
+    """Outputs that end at the length asked for, at an end token inside drafts, and at the context's end."""
+    whole = record(pair[0], prompt(1, 25), max_new_tokens=50)
+    return [
+        whole,
+        record(pair[0], prompt(2, 1), max_new_tokens=40),
+        record(pair[0], prompt(1, 25), max_new_tokens=50, eos_token_id=whole.tokens[17]),
+        record(pair[0], prompt(3, 100), max_new_tokens=60),
+    ]
+
+
+def steps(trace, drafter):
+    return [(s.drafted, s.accepted, len(s.tokens)) for s in replay(trace, drafter).steps]
+
+
+def counted(passed, rule, **bounds):
+    return [(part.count, kept, emitted) for part, kept, emitted in rounds(passed, rule, **bounds)]
+
+
+@pytest.mark.parametrize("name", [*RULES, "fixed"])
+def test_rounds_are_those_of_the_drafter(pair, traces, name):
+    make = RULES.get(name, lambda: stopping.FixedLength(5))
+    for bounds in ({}, {"min_tokens": 3, "max_tokens": 7}):
+        real, mine = make(), make()
+        lengths = set()
+        for trace in traces:
+            expected = steps(trace, AdaptiveDraftModel(pair[1], real, **bounds))
+            assert counted(draft_along(trace, pair[1]), mine, **bounds) == expected
+            lengths |= {drafted for drafted, _, _ in expected}
+        assert len(lengths) > 2 or name == "fixed"
+
+
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("sees", [False, True])
+def test_rounds_of_specdec_pp_are_those_of_the_drafter(pair, traces, newest, sees):
+    head = head_of(pair[1], sees)
+    for h in (0.4, 0.9):
+        for trace in traces:
+            drafter = SpecDecPP(pair[1], head, h, 1, 9, newest)
+            judged = Judged.of(draft_along(trace, pair[1]), head)
+            assert counted(judged, stopping.PredictedRejection(h, newest), max_tokens=9) == steps(
+                trace, drafter
+            )
+
+
+def test_passes_are_those_the_draft_model_makes(pair, traces):
+    head = head_of(pair[1])
+    for newest in (False, True):
+        drafter = SpecDecPP(pair[1], head, 0.9, 1, 9, newest)
+        made, forward = [], drafter._forward
+        drafter._forward = lambda feed, seen, inner=forward: made.append(len(feed)) or inner(feed, seen)
+        replay(traces[0], drafter)
+        judged = Judged.of(draft_along(traces[0], pair[1]), head)
+        found = play(judged, stopping.PredictedRejection(0.9, newest), 1, 9)
+        assert found.passes == len(made) and (found.passes > found.drafted) == newest
+
+
+def test_the_oracle_discards_nothing_and_calls_as_the_lemma_says(pair, traces):
+    for trace in traces:
+        passed = draft_along(trace, pair[1])
+        agreement = greedy_agreement(pair[1], trace.prompt, trace.tokens)
+        assert passed.agreement.tolist() == agreement.tolist()
+        rule = stopping.Oracle(agreement, len(trace.prompt))
+        found = play(passed, rule, 0, 20)
+        assert found.drafted == found.accepted and found.calls >= oracle_calls(agreement[1:])
+        assert counted(passed, rule, min_tokens=0) == steps(trace, AdaptiveDraftModel(pair[1], rule, 0))
+        assert all(found.calls <= play(passed, stopping.FixedLength(k)).calls for k in (1, 4, 20))
+
+
+def test_a_draft_past_its_own_window_is_silent(library):
+    target, windowed = library["mistral"], library["mistral-window"]
+    trace = record(target, prompt(2, WINDOW - 8), max_new_tokens=20)
+    found = counted(draft_along(trace, windowed), stopping.FixedLength(4))
+    assert found == steps(trace, AdaptiveDraftModel(windowed, stopping.FixedLength(4), max_tokens=4))
+    assert found[-1][0] == 0
+
+
+def test_examples_are_first_choices_behind_the_recorded_text(pair, traces):
+    trace = traces[0]
+    found = draft_along(trace, pair[1]).examples()
+    with torch.inference_mode():
+        rows = pair[1](torch.tensor([trace.prompt + trace.tokens])).logits[0, len(trace.prompt) - 1 : -1]
+        for i in (0, 7, 30):
+            text = torch.tensor([[*trace.prompt, *trace.tokens[:i], int(rows[i].argmax())]])
+            state = pair[1](text, output_hidden_states=True).hidden_states[-1][0, -1]
+            torch.testing.assert_close(found.states[i], state, rtol=1e-3, atol=1e-4)
+    assert found.acceptance.tolist() == (rows.argmax(-1) == torch.tensor(trace.tokens)).float().tolist()
+    torch.testing.assert_close(found.confidence, rows.softmax(-1).max(-1).values, rtol=1e-3, atol=1e-5)
+
+
+def test_rates_and_throughput_are_those_of_the_equations(pair, traces):
+    runs = [replay(t, AdaptiveDraftModel(pair[1], stopping.FixedLength(4))) for t in traces[:2]]
+    tallies = [play(draft_along(t, pair[1]), stopping.FixedLength(4)) for t in traces[:2]]
+    found = pooled(runs)
+    assert rates(tallies) == pytest.approx((found["verification_rate"], found["discard_rate"]))
+    # Equation 2.3 is 2.1 by the balance of section 2, for runs that end with a token of the target's own.
+    assert (
+        tallies[0].drafted + tallies[0].calls == tallies[0].tokens + tallies[0].drafted - tallies[0].accepted
+    )
+    alone = runs[0].stats
+    expected = 1 / latency(0.0234, 0.112, alone["discard_rate"], alone["verification_rate"])
+    assert throughputs(tallies[:1], 0.0234, 0.112) == pytest.approx([expected])
+
+
+def test_generations_without_a_step_have_no_throughput():
+    assert throughputs([Tally(0, 0, 0, 0, 0), Tally(6, 2, 5, 4, 5)], 0.1, 1.0) == pytest.approx([6 / 2.5])
+
+
+def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for seed in range(200):
+        base = rng.gamma(4.0, size=40)
+        ratio, low, high = ratio_interval(1.1 * base * rng.lognormal(0, 0.2, 40), base, 0.9, 400, seed)
+        assert low <= ratio <= high
+        inside += low <= 1.1 * np.exp(0.02) <= high
+    assert 160 <= inside <= 196
+
+
+def test_what_cannot_be_known_in_advance_is_refused(pair, traces):
+    sampled = record(pair[0], prompt(1, 5), Sampling(0.7), max_new_tokens=4)
+    with pytest.raises(ValueError, match="the trace was sampled"):
+        draft_along(sampled, pair[1])
+    with pytest.raises(ValueError, match="depth is 1"):
+        draft_along(traces[0], pair[1], 1)
+    passed = draft_along(traces[0], pair[1], 4)
+    with pytest.raises(ValueError, match="max_tokens is 5, but drafts were followed to 4"):
+        play(passed, stopping.FixedLength(5), 1, 5)
+    with pytest.raises(ValueError, match="needs predictions of acceptance"):
+        play(passed, stopping.PredictedRejection(), 1, 4)
+    with pytest.raises(ValueError, match="expected the same prompts"):
+        ratio_interval(np.ones(2), np.ones(3))

@@ -1,0 +1,253 @@
+"""Costs by width, composed times, divergences and the widened methods, each against an oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec_lib import Runtime, Sampling, generate, load_model
+from specdec_lib.decoding.sampling import invert_cdfs
+from specdec_lib.drafters import SpecDecPP
+from specdec_lib.chapters.ch06_gpu_benchmarks import composed_speedups as composing
+from specdec_lib.chapters.ch06_gpu_benchmarks import speedups, pass_times, widened_pair, widened_study
+from specdec_lib.experiments import recorded_runs
+from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Rate, step_work
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import Shape
+from specdec_lib.chapters.ch06_gpu_benchmarks.widen import widen_to
+from tests.families import build, save
+
+SMALL = Shape(384, 9, 896, 384, 384)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return widened_pair.build_pair(device="cpu", dtype="float32", store_tokens=20_000, dense_tokens=3_000)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return widened_study.comparison_prompts(1)
+
+
+@pytest.fixture(scope="module")
+def measured(pair, prompts):
+    return speedups.measure(pair, prompts[:2], None, 12, 2)
+
+
+def test_a_pass_between_two_measured_widths_costs_what_lies_between():
+    times = {1: 2.0, 4: 2.6, 8: 4.6}
+    assert [composing.step_seconds(times, w) for w in (1, 2, 4, 6, 8, 10)] == pytest.approx(
+        [2.0, 2.2, 2.6, 3.6, 4.6, 5.6]
+    )
+    assert [composing.step_seconds(times, w, padded=True) for w in (1, 2, 4, 5, 8, 10)] == pytest.approx(
+        [2.0, 2.6, 2.6, 4.6, 4.6, 5.6]
+    )
+
+
+def test_the_composed_time_is_the_sum_over_steps(measured):
+    _, timed = measured
+    runs = timed["PLD"][0]
+    widths = [len(step.tree) + 1 for run in runs for step in run.steps]
+    line = {1: 1.5, 128: 1.5 + 127 * 0.01}
+    expected = sum(1.5 + 0.01 * (w - 1) + 0.2 + 0.003 * (w - 1) for w in widths)
+    assert composing.composed(runs, line, 0.2, 0.003) == pytest.approx(expected)
+
+
+def test_the_share_of_draws_alike_is_that_of_many_draws():
+    laws = torch.tensor([[[0.1, 0.3, 0.3, 0.3], [0.0, 0.3, 0.3, 0.4]], [[0.5, 0.0, 0.5, 0.0], [0.4, 0.2, 0.0, 0.4]]]).double()
+    uniforms = ((torch.arange(20_000) + 0.5) / 20_000).tolist()
+    for first, second in laws:
+        drawn = [torch.stack([invert_cdfs(law[None], [u])[0] for u in uniforms[::10]]) for law in (first, second)]
+        assert float(speedups.same_draws(first, second)) == pytest.approx(float((drawn[0] == drawn[1]).double().mean()), abs=2e-3)
+    assert float(speedups.same_draws(*laws[0])) < 0.9 - 0.1  # total variation 0.1, and each boundary moved by it
+
+
+def test_in_float32_a_wide_pass_draws_what_passes_over_one_token_draw_and_in_bfloat16_less(pair, prompts):
+    sampling = Sampling(1.0, seed=3)
+    recordings = recorded_runs.record_prompts(pair.target, pair.tokenizer, prompts[:2], sampling, 12)
+    found = speedups.draw_agreement(pair.target, recordings)
+    assert found["outputs"] == 2 and found["equal_expected"] == pytest.approx(2, abs=1e-3)
+    assert 0 <= found["total_variation"] < 1e-5
+    coarse, _ = load_model("pocket", "cpu", "bfloat16")
+    rounded = speedups.draw_agreement(coarse, recordings)
+    assert rounded["total_variation"] > 100 * found["total_variation"]
+    assert 0 < rounded["equal_expected"] < found["equal_expected"]
+
+
+def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
+    recordings, timed = measured
+    assert set(timed) == set(widened_pair.METHODS) and all(len(runs) == 2 for runs in timed.values())
+    rows = speedups.table(recordings, timed, [recordings[0].task])
+    assert {row["equal"] for row in rows if row["task"] == "all"} == {2}
+    for row in rows:
+        if row["method"] == "plain":
+            assert [row[name] for name in speedups.DEFINITIONS] == [1.0] * 3 and row["tokens_per_forward"] == 1
+        parts = sum(row[part] for part in ("draft_ms", "verify_ms", "commit_ms", "host_ms"))
+        assert parts == pytest.approx(1e3 / row["tokens_per_second"], rel=0.5)
+        assert row["speedup_low"] <= row[speedups.DEFINITIONS[0]] <= row["speedup_high"]
+    of_task = [row for row in rows if row["task"] != "all"]
+    assert {row["prompts"] for row in of_task} == {sum(r.task == recordings[0].task for r in recordings)}
+
+
+def test_a_divergence_is_found_with_the_margin_of_the_choice(pair, measured):
+    recordings, timed = measured
+    altered = recorded_runs.run_again(pair.target, recordings, None)
+    altered[1].tokens[3] += 1
+    (row,) = speedups.divergences(pair.target, recordings, {"altered": altered})
+    trace = recordings[1].trace
+    with torch.inference_mode():
+        logits = pair.target(torch.tensor([trace.prompt + trace.tokens[:3]])).logits[0, -1].topk(2).values
+    unit = torch.finfo(torch.float32).eps * 2.0 ** int(logits[0].abs().log2().floor())
+    assert (row["outputs"], row["equal"]) == (2, 1)
+    assert row["margin_largest"] == pytest.approx(float(logits[0] - logits[1]) / unit, rel=1e-3)
+    assert speedups.divergences(pair.target, recordings, {"plain": timed["plain"][0]})[0]["margin_largest"] is None
+
+
+def test_transformers_own_methods_write_the_same_and_are_timed_beside_ours(pair, measured):
+    rows = speedups.peers(pair, measured[0], repeats=1)
+    assert [row["method"] for row in rows] == list(speedups.PEERS)
+    assert all(row["equal"] == row["outputs"] == 2 and row["ratio"] > 0 for row in rows)
+
+
+def test_step_times_cover_each_width_and_stand_beside_what_the_machine_allows(pair):
+    machine = Machine("cpu", 1, "float32", Rate(1e15, 1e15, 1, 1), Rate(1e12, 1e12, 1, 1))
+    rows = [
+        row
+        for runtime in ("eager", "static")
+        for row in pass_times.step_times(pair.draft, 40, runtime, (1, 4), repeats=2)
+    ]
+    rows += pass_times.transformers_step_times(pair.draft, 40, (1, 4), repeats=2)
+    found = pass_times.beside_roofline(rows, pair.draft, 40, machine)
+    assert [(row["runtime"], row["width"]) for row in found] == [
+        (runtime, width) for runtime in ("eager", "static", "transformers") for width in (1, 4)
+    ]
+    for row in found:
+        assert row["ms_low"] <= row["ms"] <= row["ms_high"] <= row["ms_p99"]
+        work = step_work(pair.draft.config, row["width"], 40, torch.float32)
+        assert row["bound_ms"] == pytest.approx(1e3 * max(work.bytes / 1e15, work.flops / 1e12))
+        assert row["bandwidth_fraction"] == pytest.approx(work.bytes / (row["ms"] / 1e3) / 1e15)
+    assert [row["ratio"] for row in found if row["width"] == 1] == [1.0] * 3
+    with pytest.raises(ValueError, match="runtime is 'quick'"):
+        pass_times.step_times(pair.draft, 40, "quick")
+
+
+def test_the_small_pair_keeps_layer_and_heads_where_they_were_chosen_and_not_what_else_was_noted(pair):
+    noted = {"dense search": "torch", "dense states": 7}
+    chosen = {"layer": 9, "heads": [(1, 4)], "small layer": 5, "small heads": [(1, 2)]}
+    assert dataclasses.replace(pair, notes=dict(noted)).small().notes == {}
+    small = {"layer": 5, "heads": [(1, 2)]}
+    expected = small | {f"small {name}": value for name, value in small.items()}
+    assert dataclasses.replace(pair, notes=noted | chosen).small().notes == expected
+
+
+def test_the_widened_pair_writes_and_drafts_what_the_small_pair_does(pair, prompts):
+    target, draft = (
+        widen_to(small, SMALL, dtype="float32", device="cpu") for small in (pair.target, pair.draft)
+    )
+    large = widened_pair.WidePair(
+        target, draft, pair.target, pair.draft, pair.tokenizer, "test", store_tokens=20_000, dense_tokens=3_000
+    )
+    for each in (pair, large):
+        each.choose_heads(prompts, count=3, per_task=1, max_new_tokens=8)
+    assert large.notes["layer"] == pair.notes["layer"] or large.notes["layer"] == 9
+    ours, theirs = (
+        recorded_runs.record_prompts(each.target, each.tokenizer, prompts[:2], None, 16) for each in (large, pair)
+    )
+    assert [r.trace.tokens for r in ours] == [r.trace.tokens for r in theirs]
+    for method in widened_pair.METHODS:
+        runs = [
+            recorded_runs.run_again(each.target, rec, each.drafters([method])[method])
+            for each, rec in ((large, ours), (pair, theirs))
+        ]
+        steps = [[[s.tree.tokens for s in run.steps] for run in found] for found in runs]
+        assert steps[0] == steps[1], method
+
+
+def test_a_widened_head_predicts_what_the_small_one_does():
+    draft, _ = load_model("pocket-draft")
+    torch.manual_seed(0)
+    for confident in (False, True):
+        head = AcceptanceHead(128, 2, False, draft=fingerprint(draft), sees_confidence=confident)
+        large = widen_to(draft, SMALL, dtype="float32", device="cpu")
+        widened = widened_pair.widen_head(head, large)
+        widened.check(large)
+        states, sure = torch.randn(5, 128), torch.rand(5) if confident else None
+        padded = torch.nn.functional.pad(states, (0, 384 - 128))
+        torch.testing.assert_close(widened.probability(padded, sure), head.probability(states, sure))
+    with pytest.raises(ValueError, match="width 128, the head's 384"):
+        widened_pair.widen_head(widened, draft)
+
+
+def test_a_head_of_another_draft_leaves_specdec_pp_out_and_an_unknown_method_is_refused(pair):
+    torch.manual_seed(1)
+    config = LlamaConfig(**{**pair.draft.config.to_dict(), "hidden_size": 128})
+    other = LlamaForCausalLM(config).eval()
+    strange = widened_pair.WidePair(pair.target, other, pair.target, other, pair.tokenizer, "its own")
+    assert list(strange.drafters(["plain", "SpecDec", "SpecDec++"])) == ["plain", "SpecDec"]
+    assert isinstance(pair.drafters(["SpecDec++"])["SpecDec++"], SpecDecPP)
+    with pytest.raises(ValueError, match="'Medusa'"):
+        pair.drafters(["Medusa"])
+
+
+def test_through_one_width_plain_decoding_and_drafts_write_the_same(pair, prompts):
+    rows = widened_study.through_one_width(
+        pair, prompts[:1], widened_study.Plan(max_new_tokens=10, capacity=900, one_width=4)
+    )
+    assert [(row["reference"], row["method"], row["equal"]) for row in rows] == [
+        ("width 1", "plain", 1),
+        ("width 1", "PLD", 1),
+        ("same width", "PLD", 1),
+    ]
+
+
+def test_a_runtime_carries_every_method(pair, prompts):
+    recordings, timed = speedups.measure(
+        pair,
+        prompts[:1],
+        None,
+        10,
+        1,
+        runtime=Runtime(pair.target, 900, "static"),
+        draft_runtime=Runtime(pair.draft, 900, "static", (1, 2, 4)),
+    )
+    plain = generate(pair.target, recordings[0].trace.prompt, max_new_tokens=10)
+    assert {tuple(run.tokens) for runs in timed.values() for run in runs[0]} == {tuple(plain.tokens)}
+
+
+def test_at_a_cost_of_one_for_any_width_the_composed_speed_up_is_tokens_per_forward(pair, prompts):
+    pair.choose_heads(prompts, count=3, per_task=1, max_new_tokens=8)
+    recordings, runs = composing.replayed(pair, prompts[:3], 16)
+    assert set(runs) == set(widened_pair.METHODS)
+    tasks = sorted({r.task for r in recordings})
+    rows = composing.composed_table(recordings, runs, {1: 1.0, 2: 1.0}, {}, tasks)
+    assert len(rows) == len(runs) * (1 + len(tasks))
+    for row in rows:
+        assert row["speedup"] == pytest.approx(row["tokens_per_forward"])
+    costs = composing.draft_costs({"PLD": [runs["PLD"]], "SpecDec": [runs["SpecDec"]]})
+    assert set(costs["PLD"]) == {"draft_step"} and set(costs["SpecDec"]) == {"draft_token"}
+
+
+def test_a_model_of_another_family_is_measured_as_it_is(tmp_path):
+    small = build("qwen2", seed=1)
+    folder = save(small, tmp_path / "model")
+    pair = widened_pair.build_pair(str(folder), str(folder), device="cpu", dtype="float32")
+    assert pair.head is None and "SpecDec++" not in pair.drafters(["plain", "SpecDec", "SpecDec++"])
+    assert widened_pair.model_bytes(pair.target) == 4 * sum(p.numel() for p in small.parameters())
+    assert widened_pair.plain_runtime(pair.target) == "eager"
+    rate = Rate(1.0, 1.0, 1, 1)
+    rows = pass_times.step_times(pair.target, 20, "static", (1, 4), repeats=2, capacity=40)
+    found = pass_times.beside_roofline(rows, pair.target, 20, Machine("cpu", 1, "float32", rate, rate))
+    read = sum(p.numel() for p in small.parameters()) - small.get_input_embeddings().weight.numel()
+    assert [row["bound_ms"] for row in found] == pytest.approx([1e3 * 4 * read, 1e3 * max(4, 8) * read])
+
+
+def test_a_shape_that_does_not_fit_is_refused_with_one_that_does(monkeypatch):
+    monkeypatch.setattr("specdec_lib.chapters.ch06_gpu_benchmarks.memory.available_bytes", lambda device: 3 * 10**9)
+    monkeypatch.setattr(widened_pair, "available_bytes", lambda device: 3 * 10**9)
+    with pytest.raises(MemoryError, match="largest shape that fits is '1b'"):
+        widened_pair.build_pair(shape="7b", device="cpu", dtype="bfloat16")

@@ -1,0 +1,98 @@
+"""The command that measures wide models: tiny shapes, and a machine that has little installed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of
+from specdec_lib.commands import gpu
+
+BLOCKED = """
+import sys
+
+# An entry that is None is a module that cannot be found, neither to import nor to look whether it is there.
+sys.modules.update(dict.fromkeys({missing!r}))
+from specdec_lib.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+NOT_THERE = [
+    "faiss", "pydivsufsort", "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "IPython", "ipykernel",
+    "jupyter_book", "sphinx", "scipy", "sklearn", "accelerate",
+]  # fmt: skip
+
+
+def run(arguments: list[str], environment: dict | None = None, missing: list[str] | None = None):
+    code = BLOCKED.format(missing=missing or [])
+    return subprocess.run(
+        [sys.executable, "-W", "default", "-c", code, "gpu", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
+
+
+def test_torch_transformers_numpy_and_numba_are_enough(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    told = run(
+        ["--shapes", "own", "--pairs", "--device", "cpu", "--dtype", "float32", "--per-task", "1",
+         "--max-new-tokens", "6", "--repeats", "1", "--context", "16", "--runtime", "static",
+         "--out", str(tmp_path / "out")],
+        missing=NOT_THERE,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "pydivsufsort is not installed" in told.stderr
+    found = json.loads((tmp_path / "out" / "wide.json").read_text())
+    (study,) = found["runs"]
+    assert found["machine"]["bandwidth"]["best"] > 0 and found["provenance"]["versions"]["torch"]
+    assert study["notes"]["dense search"] == "torch-cpu"
+    assert {row["runtime"] for row in study["steps"]} == {"eager", "static", "transformers"}
+    assert {row["sampling"] for row in study["speedups"]} == {"greedy", "sampled"}
+    assert all(row["equal"] == row["outputs"] for row in study["divergences"] + study["one_width"])
+    assert sum(count for width, count in study["passes"].items() if width != "eager") > 10
+    with (tmp_path / "out" / "wide_speedups.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(study["speedups"])
+    assert gpu.results(tmp_path) == {}, "a CPU's results are not shown as a GPU's"
+    found["machine"]["device"] = "NVIDIA H200"
+    (tmp_path / "out" / "wide.json").write_text(json.dumps(found))
+    assert list(gpu.results(tmp_path)) == ["out"]
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--shapes", "9t", "--device", "cpu"], "shape is '9t'; expected one of"),
+    (["--device", "cuda:99"], "device is 'cuda:99', which cannot be used here"),
+    (["--device", "meta"], "device is 'meta'; expected 'auto', 'cpu', 'cuda'"),
+    (["--shapes", "--pairs", "34b", "--device", "cpu"], "--pairs has '34b'; expected target/draft"),
+])  # fmt: skip
+def test_bad_input_is_told_in_a_sentence_before_anything_is_written(tmp_path, capsys, words, message):
+    assert gpu.main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_names_its_folder():
+    assert folder_of("NVIDIA A100-SXM4-80GB") == "nvidia-a100-sxm4-80gb"
+    assert folder_of("GPU (engineering sample)") == "gpu-engineering-sample"
+    assert folder_of("cpu") == "cpu"
+
+
+def test_rows_with_different_fields_make_one_table():
+    assert gpu.as_csv([{"a": 1}, {"a": 2, "b": "x, y"}]) == 'a,b\n1,\n2,"x, y"\n'
+
+
+def test_a_shape_that_does_not_fit_is_left_out_and_told(tmp_path, monkeypatch, capsys):
+    def too_large(*args, **kwargs):
+        raise MemoryError("the model takes 99 bytes")
+
+    monkeypatch.setattr(gpu, "build_pair", too_large)
+    out = ["--device", "cpu", "--dtype", "float32", "--out", str(tmp_path / "out")]
+    assert gpu.main(["--shapes", "7b", "--pairs", *out]) == 1
+    found = json.loads((tmp_path / "out" / "wide.json").read_text())
+    assert found["runs"] == [] and found["left_out"][0]["shape"] == "7b"
+    assert "left out: the model takes 99 bytes" in capsys.readouterr().out

@@ -1,0 +1,303 @@
+"""What a drafter is shown of the target's outputs, and passengers, against full forwards of transformers."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Capture, Drafter, DraftTree, Passengers, Runtime, Sampling, Trace, generate, record, replay
+from specdec_lib.decoding import target as targets
+from specdec_lib.decoding.outputs import QueuedTopK
+from specdec_lib.decoding.target import Target
+from specdec_lib.drafters import DraftModel
+from tests.chaos import Chaos
+from tests.families import CONTEXT, SERVED, VOCABULARY, prompt
+
+K = 4
+WIDTHS = (1, 2, 4, 8, 16, 32)
+
+
+class Witness(Chaos):
+    """Chaos that keeps all it is shown."""
+
+    def __init__(self, text, seed=0, k=K, **options):
+        super().__init__(text, seed, capture=Capture(topk=k), **options)
+        self.seen: list[tuple] = []
+
+    def start(self, context):
+        super().start(context)
+        self.context, self.prompt = context, context.prompt_outputs
+
+    def verified(self, tree, path, outputs):
+        self.seen.append((len(self.context.tokens), tree, path, outputs))
+
+
+def log_probabilities(model, tokens: list[int]) -> torch.Tensor:
+    """After each token, by one forward without a cache."""
+    with torch.inference_mode():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0].float().log_softmax(-1)
+
+
+def assert_most_likely(tokens: np.ndarray, logprobs: np.ndarray, expected: torch.Tensor) -> None:
+    """One row is the top of ``expected``; of nearly equal tokens either may come first."""
+    k = len(tokens)
+    assert len(set(tokens.tolist())) == k and tokens.dtype == np.int64 and logprobs.dtype == np.float32
+    at = expected[torch.from_numpy(tokens)]
+    torch.testing.assert_close(torch.from_numpy(logprobs), at, rtol=0, atol=2e-4)
+    torch.testing.assert_close(at, expected.topk(k).values, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("how", ["eager", "static"])
+@pytest.mark.parametrize("family", SERVED)
+def test_the_most_likely_tokens_are_those_of_a_full_forward_over_each_path(library, family, how, monkeypatch):
+    model, start = library[family], prompt(1, 20)
+    monkeypatch.setattr(targets, "LOGITS_AT_ONCE", 7 * VOCABULARY)  # the prompt in three passes
+    for sampling in (Sampling(), Sampling(0.8, top_k=5, seed=3)):
+        plain = generate(model, start, None, sampling, 16).tokens
+        runtime = Runtime(model, 40, widths=WIDTHS) if how == "static" else None
+        drafter = Witness(start + plain, 3)
+        run = generate(model, start, drafter, sampling, 16, runtime=runtime)
+        assert run.tokens == plain
+        assert len(drafter.seen) == len(run.steps), "the last pass too"
+        assert drafter.prompt.tokens.shape == (20, K) and drafter.prompt.root is None
+        expected = log_probabilities(model, start)
+        for i in range(20):
+            assert_most_likely(drafter.prompt.tokens[i], drafter.prompt.logprobs[i], expected[i])
+        done = 20
+        rejected = 0
+        for (length, tree, path, outputs), step in zip(drafter.seen, run.steps, strict=True):
+            assert (tree, path) == (step.tree, step.path)
+            text = (start + plain)[: done + 1]
+            assert outputs.root == text[-1] and length == len(text) + len(step.tokens)
+            assert outputs.tokens.shape == outputs.logprobs.shape == (len(tree) + 1, K)
+            assert outputs.passenger_tokens.shape == outputs.passenger_logprobs.shape == (0, K)
+            for node in range(-1, len(tree)):
+                after = log_probabilities(model, text + [tree.tokens[n] for n in tree.path(node)])[-1]
+                assert_most_likely(outputs.tokens[node + 1], outputs.logprobs[node + 1], after)
+                rejected += node >= 0 and node not in path
+            done += len(step.tokens)
+        assert rejected > 10
+
+
+def test_outputs_of_a_draft_verified_by_rejection_are_shown(library):
+    model, start = library["llama"], prompt(1, 12)
+
+    class Shown(DraftModel):
+        capture = Capture(topk=2)
+
+        def verified(self, tree, path, outputs):
+            seen.append((tree, path, outputs))
+
+    seen: list = []
+    run = generate(model, start, Shown(library.draft("llama"), 3), Sampling(0.9, seed=1), 12)
+    text = list(start + run.tokens[:1])
+    for (tree, _, outputs), step in zip(seen, run.steps, strict=True):
+        expected = log_probabilities(model, text + tree.tokens)[len(text) - 1 :]
+        for i, row in enumerate(expected):
+            assert_most_likely(outputs.tokens[i], outputs.logprobs[i], row)
+        text += step.tokens
+
+
+def test_a_drafter_that_asks_for_nothing_is_shown_nothing(llama):
+    drafter = Witness([], branches=0, depth=0)
+    drafter.capture = Capture()
+    plain = generate(llama, prompt(1, 9), max_new_tokens=6).tokens
+    drafter.text = prompt(1, 9) + plain
+    generate(llama, prompt(1, 9), drafter, max_new_tokens=6)
+    assert drafter.prompt is None and [seen[-1] for seen in drafter.seen] == [None] * len(drafter.seen)
+
+
+def test_captures_join_to_the_larger_k_and_no_more_than_the_vocabulary_is_asked_for(llama):
+    assert Capture(topk=3) | Capture((1,), topk=5) | Capture(heads=((0, 1),)) == Capture((1,), ((0, 1),), 5)
+    with pytest.raises(ValueError, match="topk is -1"):
+        Capture(topk=-1)
+    assert generate(llama, [3, 4], Witness([], k=VOCABULARY, branches=0, depth=0), max_new_tokens=1).tokens
+    for run in (lambda c: record(llama, [3, 4], capture=c), lambda c: generate(llama, [3, 4], _asking(c))):
+        with pytest.raises(ValueError, match=f"topk is 97 and the model's vocabulary has {VOCABULARY}"):
+            run(Capture(topk=97))
+
+
+def _asking(capture: Capture) -> Drafter:
+    drafter = Witness([])
+    drafter.capture = capture
+    return drafter
+
+
+def test_most_likely_tokens_of_half_precision_logits_have_float32_probabilities():
+    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    tokens, logprobs = QueuedTopK(logits, 3).arrays()
+    for i, row in enumerate(logits.float().log_softmax(-1)):
+        assert_most_likely(tokens[i], logprobs[i], row)
+
+
+@pytest.mark.parametrize("ends", ["length", "eos on a draft", "one token", "context"])
+def test_a_replay_shows_what_is_on_record_and_nothing_else(llama, ends):
+    start, options = prompt(3, 20), {"max_new_tokens": 20, "eos_token_id": []}
+    if ends == "context":
+        start, options = prompt(5, 112), {"max_new_tokens": 50, "eos_token_id": []}
+    text = start + generate(llama, start, **options).tokens
+    if ends == "eos on a draft":
+        options["eos_token_id"] = text[20 + 9]
+    if ends == "one token":
+        options["max_new_tokens"] = 1
+    trace = record(llama, start, capture=Capture(topk=2) | Capture(topk=K + 2), **options)
+    assert trace.outputs.tokens.shape == (len(trace.prompt) + len(trace.tokens), K + 2)
+    real, again = Witness(text, 5), Witness(text, 5)
+    run, replayed = generate(llama, start, real, **options), replay(trace, again)
+    assert run.tokens == replayed.tokens and run.finish_reason == replayed.finish_reason
+    assert len(real.seen) == len(again.seen) == len(run.steps)
+    if ends != "one token":
+        np.testing.assert_allclose(again.prompt.logprobs, real.prompt.logprobs, atol=2e-4)
+    ended_on_draft = False
+    for (length, tree, path, outputs), (expected_length, *expected) in zip(again.seen, real.seen, strict=True):
+        assert (length, tree, path) == (expected_length, *expected[:2])
+        assert outputs.root == expected[2].root
+        known = [0, *(node + 1 for node in path)]
+        unknown = [i for i in range(len(tree) + 1) if i not in known]
+        np.testing.assert_allclose(outputs.logprobs[known], expected[2].logprobs[known], atol=2e-4)
+        assert (outputs.tokens[unknown] == -1).all() and np.isnan(outputs.logprobs[unknown]).all()
+        ended_on_draft = bool(path) and tree.tokens[path[-1]] == trace.tokens[-1] and length == len(text)
+        for row, i in enumerate(known):
+            after = log_probabilities(llama, [*trace.prompt, *trace.tokens][: length + 1])
+            if row == 0:
+                assert after.shape[1] == VOCABULARY and outputs.tokens[i].min() >= 0
+    assert ends != "eos on a draft" or ended_on_draft or replayed.finish_reason == "eos"
+
+
+def test_recorded_outputs_are_those_of_a_full_forward(llama, tmp_path):
+    trace = record(llama, prompt(2, 9), Sampling(0.9, seed=2), max_new_tokens=8, capture=Capture((1,), topk=K))
+    expected = log_probabilities(llama, trace.prompt + trace.tokens)
+    trace.save(tmp_path / "trace")
+    for each in (trace, Trace.load(tmp_path / "trace")):
+        assert each.outputs.tokens.shape == (17, K)
+        for i, row in enumerate(expected):
+            assert_most_likely(each.outputs.tokens[i], each.outputs.logprobs[i], row)
+
+
+def test_a_trace_without_enough_tokens_a_position_is_refused(llama):
+    for capture, known in ((Capture(), 0), (Capture(topk=3), 3)):
+        trace = record(llama, prompt(3, 8), max_new_tokens=4, capture=capture)
+        with pytest.raises(ValueError, match=f"the {K} most likely tokens of each position, the trace has {known}"):
+            replay(trace, Witness([]))
+
+
+def random_passengers(rng: random.Random, nodes: int, count: int, deepest: int = 9) -> Passengers:
+    visible = np.array([[rng.random() < 0.5 for _ in range(1 + nodes + count)] for _ in range(count)], bool)
+    depths = [rng.randrange(deepest) for _ in range(count)]
+    return Passengers([rng.randrange(VOCABULARY) for _ in range(count)], depths, visible.reshape(count, 1 + nodes + count))
+
+
+TREES = {
+    "tree": DraftTree([5, 6, 7, 8, 9, 10], [-1, -1, 0, 1, 3, 2]),
+    "chain": DraftTree.chain([5, 6, 7]),
+    "no draft": DraftTree.chain([]),
+}
+
+
+@pytest.mark.parametrize("how", ["eager", "static", "too wide"])
+@pytest.mark.parametrize("family", SERVED)
+def test_passengers_see_what_their_mask_says_and_change_nothing(library, family, how):
+    model, start, rng = library[family], prompt(2, 11), random.Random(4)
+    for tree in TREES.values():
+        riding = tree.annotated(passengers=random_passengers(rng, len(tree), 7))
+        widths = {"static": WIDTHS, "too wide": (1, 2)}.get(how)
+        logits = {}
+        for name, each in (("alone", tree), ("riding", riding)):
+            runtime = None if widths is None else Runtime(model, 40, widths=widths)
+            with torch.inference_mode(), Target(model, 40, runtime=runtime) as target:
+                target.extend(start)
+                logits[name] = target.verify(33, each).clone()
+                path = tree.path(len(tree) - 1)
+                target.commit(path)
+                assert target.length == len(start) + 1 + len(path)
+                logits[name, "next"] = target.verify(34, DraftTree.chain([3])).clone()
+        count = len(tree) + 1
+        assert riding.width == len(logits["riding"]) == count + 7
+        torch.testing.assert_close(logits["riding"][:count], logits["alone"], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits["riding", "next"], logits["alone", "next"], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits["riding"], naive(model, start, 33, riding), rtol=1e-3, atol=1e-3)
+
+
+def naive(model, text: list[int], root: int, tree: DraftTree) -> torch.Tensor:
+    """One forward without a cache, its mask written out entry by entry."""
+    riding, n, p = tree.passengers, len(tree), len(tree.passengers)
+    size = len(text) + 1 + n + p
+    mask = torch.zeros((size, size), dtype=torch.bool)
+    for i in range(len(text)):
+        mask[i, : i + 1] = True
+    mask[len(text) :, : len(text)] = True
+    for node in range(-1, n):
+        for other in [-1, *tree.path(node)]:
+            mask[len(text) + 1 + node, len(text) + 1 + other] = True
+    mask[len(text) + 1 + n :, len(text) :] = torch.from_numpy(riding.visible)
+    depths = [len(tree.path(node)) for node in range(n)]
+    positions = [*range(len(text)), *(len(text) + d for d in [0, *depths, *riding.depths])]
+    additive = torch.zeros((1, 1, size, size)).masked_fill(~mask, torch.finfo(torch.float32).min)
+    given = additive if model.config._attn_implementation == "eager" else mask[None, None]
+    with torch.inference_mode():
+        ids = torch.tensor([[*text, root, *tree.tokens, *riding.tokens]])
+        out = model(ids, attention_mask=given, position_ids=torch.tensor([positions]), use_cache=False)
+    return out.logits[0, len(text) :]
+
+
+@pytest.mark.parametrize("how", ["eager", "static"])
+def test_what_is_captured_and_committed_is_the_same_with_passengers(llama, how):
+    capture, shown, rng = Capture((0, 1, 2), ((0, 1), (1, 3))), {}, random.Random(1)
+    tree = TREES["tree"]
+    riding = tree.annotated(passengers=random_passengers(rng, len(tree), 6))
+    for name, each in (("alone", tree), ("riding", riding)):
+        runtime = Runtime(llama, 40, widths=WIDTHS) if how == "static" else None
+        shown[name] = []
+        with torch.inference_mode(), Target(llama, 40, capture, runtime=runtime) as target:
+            target.extend(prompt(2, 9))
+            for node in (4, 5, -1):
+                target.verify(30 + node, each)
+                target.commit(tree.path(node))
+                shown[name] += [target.attention().clone(), *(target.hidden(layer).clone() for layer in (0, 1, 2))]
+    for ours, theirs in zip(shown["riding"], shown["alone"], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["eager", "static"])
+def test_positions_of_passengers_after_the_models_last_one_count_as_the_last(library, how):
+    model, start = library["gpt2"], prompt(2, CONTEXT - 3)  # learned positions: one more would be an error
+    far, last = (
+        DraftTree.chain([4]).annotated(passengers=Passengers([7, 8], depths, np.ones((2, 4), bool)))
+        for depths in ([500, 2], [2, 2])
+    )
+    logits = []
+    for tree in (far, last):
+        runtime = Runtime(model, CONTEXT, widths=WIDTHS) if how == "static" else None
+        with torch.inference_mode(), Target(model, CONTEXT, runtime=runtime) as target:
+            target.extend(start)
+            logits.append(target.verify(3, tree).clone())
+    assert torch.equal(*logits)
+
+
+def test_outputs_of_passengers_are_shown_apart(llama):
+    start, rng = prompt(1, 9), random.Random(2)
+    text = start + generate(llama, start, max_new_tokens=12).tokens
+    seen = []
+
+    class Rides(Witness):
+        def propose(self, context, limit):
+            tree = DraftTree.chain(self.text[len(context.tokens) :][: min(3, limit)])
+            return tree.annotated(passengers=random_passengers(rng, len(tree), 4))
+
+        def verified(self, tree, path, outputs):
+            seen.append((list(self.context.tokens), tree, path, outputs))
+
+    run = generate(llama, start, Rides(text), max_new_tokens=12)
+    assert run.tokens == text[9:]
+    for (tokens, tree, path, outputs), step in zip(seen, run.steps, strict=True):
+        before = tokens[: len(tokens) - len(step.tokens) - 1]
+        assert step.width == 1 + len(tree) + (4 if tree.passengers else 0)
+        if tree.passengers is None:
+            continue  # the last pass, for which nothing is asked
+        expected = naive(llama, before, outputs.root, tree).log_softmax(-1)[1 + len(tree) :]
+        assert outputs.passenger_tokens.shape == (4, K)
+        for i, row in enumerate(expected):
+            assert_most_likely(outputs.passenger_tokens[i], outputs.passenger_logprobs[i], row)

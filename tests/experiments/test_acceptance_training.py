@@ -1,0 +1,219 @@
+"""Training a head from the command line, and the heads that ship with the pocket pair."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import generate, load_model, paths
+from specdec_lib.drafters import SpecDecPP
+from specdec_lib.experiments import recorded_runs, acceptance_training
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
+from specdec_lib.chapters.ch05_specdec_pp.head_study import (
+    Variant,
+    Workshop,
+    head_cost,
+    knows,
+    met,
+    record_sooner,
+    reweighted,
+)
+from specdec_lib.experiments.tasks import load_task
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.heads.acceptance_data import examples, load_data
+
+SHIPPED = paths.POCKET / "head"
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return recorded_runs.load_pair("pocket", "pocket-draft", "cpu", "float32")
+
+
+def test_the_command_trains_a_head_and_goes_on_with_its_data(tmp_path, capsys, monkeypatch, pocket):
+    prompts = [recorded_runs.render(p, pocket[2]) for p in load_task("outline", limit=6, seed=5)]
+    monkeypatch.setattr(acceptance_training, "training_prompts", lambda *arguments: prompts)
+    words = [
+        "--out",
+        str(tmp_path / "head.safetensors"),
+        "--data",
+        str(tmp_path / "data"),
+        "--device",
+        "cpu",
+        "--tasks",
+        "outline",
+        "quote-lines",
+        "--prompts",
+        "3",
+        "--max-new-tokens",
+        "12",
+        "--epochs",
+        "2",
+        "--depth",
+        "1",
+    ]
+    assert acceptance_training.main(words) == 0
+    draft, _ = load_model("pocket-draft", "cpu")
+    head = AcceptanceHead.load(tmp_path / "head.safetensors", draft)
+    assert (head.depth, head.tied, head.sees_confidence) == (1, True, False)
+    assert (
+        head.story["mixing"] == 0.15
+        and len(head.story["curve"]) == 2
+        and head.story["data"]["labels"] == "decoding"
+    )
+    before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
+    assert acceptance_training.main([*words, "--mixing", "none", "--untied", "--sees-confidence"]) == 0
+    assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
+    again = AcceptanceHead.load(tmp_path / "head.safetensors", draft)
+    assert again.sees_confidence and not again.tied and again.story["mixing"] is None
+    assert "written to" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--depth", "7"], "depth is 7"),
+        (["--reject-weight", "0"], "reject_weight is 0"),
+        (["--temperature", "-1"], "temperature"),
+        (["--tasks", "no-such-task"], "no-such-task"),
+        (["--mixing", "1"], "mixing is 1"),
+    ],
+)
+def test_bad_options_are_told_and_nothing_is_written(tmp_path, capsys, words, says):
+    out = tmp_path / "head.safetensors"
+    assert (
+        acceptance_training.main(["--out", str(out), "--data", str(tmp_path / "data"), "--device", "cpu", *words]) == 2
+    )
+    assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_training_prompts_come_from_modules_that_are_not_held_out(pocket, monkeypatch):
+    asked = []
+
+    def load(task, limit, **options):
+        asked.append((task, limit, options))
+        return load_task("outline", limit=limit, seed=2)
+
+    monkeypatch.setattr(acceptance_training, "load_task", load)
+    prompts = acceptance_training.training_prompts(pocket[2], ["rename", "humaneval"], 3, 7)
+    assert asked == [("rename", 3, {"split": "train", "seed": 7}), ("humaneval", 3, {"seed": 7})]
+    expected = [recorded_runs.render(p, pocket[2]) for p in load_task("outline", limit=3, seed=2)]
+    assert prompts == [ids for ids in expected for _ in range(2)], "the tasks come in turn"
+    assert not acceptance_training.training_prompts(pocket[2], ["rename"], 3, 7, longest=5)
+
+
+def test_each_of_six_tasks_in_turn_is_trained_on_and_held_out():
+    responses = [(i, i % 6) for i in range(360)]
+    fit, held_out = acceptance_training.parted(responses)
+    assert len(held_out) == 36
+    assert {task for _, task in fit} == {task for _, task in held_out} == set(range(6))
+
+
+@pytest.mark.parametrize("count", [2, 7, 20, 360])
+def test_each_response_is_in_one_part_and_both_keep_the_order(count):
+    fit, held_out = acceptance_training.parted(range(count))
+    assert sorted(fit + held_out) == list(range(count))
+    assert fit and held_out and fit == sorted(fit) and held_out == sorted(held_out)
+    assert (fit, held_out) == acceptance_training.parted(range(count)), "the same parts each time"
+
+
+def test_the_shipped_heads_were_chosen_by_the_held_out_part(pocket):
+    draft = pocket[1]
+    parts = acceptance_training.parted(load_data(SHIPPED / "data", draft))
+    for name in ("acceptance", "acceptance-confidence"):
+        story = AcceptanceHead.load(SHIPPED / f"{name}.safetensors", draft).story
+        drawn = [examples(draft, part, story["mixing"], story["training"]["seed"]) for part in parts]
+        assert [story["examples"], story["held_out_examples"]] == [len(part) for part in drawn]
+
+
+@pytest.mark.parametrize("name", ["acceptance", "acceptance-confidence"])
+def test_the_shipped_heads_are_for_the_shipped_draft(pocket, name):
+    model, draft, tokenizer = pocket
+    head = AcceptanceHead.load(SHIPPED / f"{name}.safetensors", draft)
+    prompt = recorded_runs.render(load_task("outline", limit=1, seed=3)[0], tokenizer)
+    run = generate(model, prompt, SpecDecPP(draft, head), max_new_tokens=24)
+    assert run.tokens == generate(model, prompt, max_new_tokens=24).tokens
+    assert head.sees_confidence == name.endswith("confidence")
+
+
+def test_the_shipped_data_are_for_the_shipped_pair(pocket):
+    responses = load_data(SHIPPED / "data", pocket[1])
+    assert len(responses) >= 300 and 0.5 < np.concatenate([r.acceptance for r in responses]).mean() < 0.95
+
+
+def test_recordings_by_prompt_lookup_are_those_of_plain_decoding(pocket):
+    model, draft, tokenizer = pocket
+    prompts = load_task("two-turn", limit=1, seed=1) + load_task("outline", limit=1, seed=1)
+    sooner = record_sooner(model, tokenizer, prompts, 20)
+    plain = recorded_runs.record_prompts(model, tokenizer, prompts, None, 20)
+    for a, b in zip(sooner, plain, strict=True):
+        assert (
+            a.turn,
+            a.trace.prompt,
+            a.trace.tokens,
+            a.trace.limits,
+            a.trace.finish_reason,
+            a.trace.vocabulary,
+        ) == (
+            b.turn,
+            b.trace.prompt,
+            b.trace.tokens,
+            b.trace.limits,
+            b.trace.finish_reason,
+            b.trace.vocabulary,
+        )
+
+
+def test_a_workshop_makes_each_head_once_and_by_its_variant(pocket):
+    draft = pocket[1]
+    shop = Workshop(draft, load_data(SHIPPED / "data", draft)[:20], epochs=1)
+    one = shop.head(Variant(depth=1))
+    assert one is shop.head(Variant(depth=1)) and one.depth == 1
+    half = shop.head(Variant(depth=0, share=0.5))
+    assert half.story["examples"] == pytest.approx(one.story["examples"] / 2, abs=1)
+    assert shop.head(Variant(depth=0, sees_confidence=True)).sees_confidence
+    assert shop.head(Variant(depth=2, tied=False)).tied is False
+
+
+def test_a_workshop_labels_the_same_answers_anew(pocket):
+    model, draft, _ = pocket
+    shop = Workshop(draft, load_data(SHIPPED / "data", draft)[:12], epochs=1, target=model)
+    anew = shop.responses("raw")
+    assert [r.tokens.tolist() for r in anew] == [r.tokens.tolist() for r in shop.responses()]
+    soft = np.concatenate([r.acceptance for r in anew])
+    assert ((soft > 0.01) & (soft < 0.99)).any()
+    assert shop.head(Variant(depth=0, labels="raw")) is not shop.head(Variant(depth=0))
+
+
+def test_examples_of_passes_are_joined_in_order(pocket):
+    model, draft, tokenizer = pocket
+    traces = [r.trace for r in record_sooner(model, tokenizer, load_task("outline", limit=2, seed=1), 10)]
+    passes = [draft_along(t, draft, 2) for t in traces]
+    assert (
+        met(passes).acceptance.tolist()
+        == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
+    )
+    assert met(passes).states.shape == (sum(len(t.tokens) for t in traces), draft.config.hidden_size)
+
+
+def test_reweighting_undoes_the_weight_of_the_loss():
+    p = np.linspace(0.01, 0.99, 9)
+    np.testing.assert_allclose(reweighted(p / (p + 6 * (1 - p)), 6), p)
+
+
+def test_what_is_known_is_told_by_name(pocket):
+    found = met(
+        [
+            draft_along(r.trace, pocket[1], 2)
+            for r in record_sooner(*pocket[::2], load_task("outline", limit=1), 12)
+        ]
+    )
+    told = knows(found.acceptance, found)
+    assert told["ece"] == 0 and told["predicted"] == told["accepted"]
+
+
+def test_the_cost_of_a_head_has_its_parts(pocket):
+    torch.manual_seed(0)
+    spent = head_cost(pocket[1], AcceptanceHead(128, 3), list(range(10, 40)), 5, 2)
+    assert set(spent) == {"draft", "capture", "head"} and 0 < spent["head"] < spent["draft"]

@@ -1,0 +1,215 @@
+"""The five tasks, and the tables and choices made from replays of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from specdec_lib import Capture, Drafter, paths, record
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.drafters import PromptLookup, PromptLookupHidden
+from specdec_lib.experiments import draft_costs, metrics, recorded_runs
+from specdec_lib.experiments import input_guided as guided
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.chapters.ch04_pld_plus.head_sets import every
+from tests import families
+from tests.chaos import CountingClock
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
+
+
+def recordings(model, capture=Capture()):
+    out = []
+    for i, task in enumerate(("code editing", "summarisation", "code editing")):
+        trace = record(model, families.prompt(i, 30, 9), max_new_tokens=20, eos_token_id=[], capture=capture)
+        out.append(Recording(Prompt(f"p{i}", task, ("text",)), 0, trace))
+    return out
+
+
+def made_up(prompt, tokens):
+    trace = Trace(
+        list(prompt), list(tokens), Sampling(), 50, Limits(len(tokens), frozenset(), None), "length"
+    )
+    return Recording(Prompt("one", "code editing", ("text",)), 0, trace)
+
+
+def test_each_task_has_as_many_prompts_as_asked_for_and_lengths_that_fit():
+    prompts = guided.mechanical_prompts(3)
+    assert [p.task for p in prompts] == [task for task in guided.TASKS for _ in range(3)]
+    answers = {task: [len(p.reference) for p in prompts if p.task == task] for task in guided.TASKS}
+    assert (
+        max(answers["short text editing"]) <= guided.SHORT < guided.LONG <= min(answers["long text editing"])
+    )
+    assert all(len(p.turns) == (2 if p.task == "multi-turn" else 1) for p in prompts)
+    with pytest.raises(ValueError, match="per_task is 0"):
+        guided.mechanical_prompts(0)
+
+
+def test_calibration_prompts_share_no_text_with_those_of_the_experiment():
+    prompts = guided.mechanical_prompts(4)
+    for seed in (0, 1):
+        chosen = guided.calibration_prompts(guided.CALIBRATION, 3, seed, without=prompts)
+        assert len(chosen) == 3 * len(guided.CALIBRATION)
+        bodies = {p.text.split("\n\n", 1)[1] for p in prompts}
+        assert not bodies & {p.text.split("\n\n", 1)[1] for p in chosen}
+    with pytest.raises(ValueError, match="per_task is 0"):
+        guided.calibration_prompts(guided.CALIBRATION, 0)
+
+
+def test_sets_that_are_not_there_are_named(tokenizer, tmp_path):
+    assert guided.published_prompts(tokenizer, 2, 500, root=tmp_path) == ([], list(guided.PUBLISHED.values()))
+    assert guided.published_prompts(tokenizer, 0, 500, root=tmp_path) == ([], [])
+
+
+@pytest.mark.realdata
+def test_the_published_sets_give_prompts_that_fit(tokenizer):
+    prompts, missing = guided.published_prompts(tokenizer, 1, 1500)
+    assert not missing and [p.task for p in prompts] == list(guided.TASKS)
+    assert all(len(recorded_runs.render(p, tokenizer)) <= 1500 for p in prompts)
+
+
+def test_the_store_holds_training_modules_alone(tokenizer, tmp_path):
+    index = guided.library_store(tmp_path / "store", tokenizer, 20_000)
+    assert 10_000 < index.store.count <= 20_000
+
+
+def test_rows_are_pooled_rates_of_each_task_and_of_all(library):
+    known = recordings(library["llama"])
+    runs = {
+        "PLD": recorded_runs.replay_all(known, PromptLookup(1, 4, "transformers")),
+        "plain": recorded_runs.replay_all(known, None),
+    }
+    rows = {row["task"]: row for row in guided.by_task(known, runs)}
+    assert list(rows) == ["code editing", "summarisation", "all"]
+    assert (
+        rows["code editing"]["PLD"] == metrics.pooled([runs["PLD"][0], runs["PLD"][2]])["tokens_per_forward"]
+    )
+    assert rows["all"]["PLD"] == metrics.pooled(runs["PLD"])["tokens_per_forward"]
+    assert rows["all"]["plain"] == 1 and rows["all"]["outputs"] == 3
+    free = [run for run, r in zip(runs["PLD"], known, strict=True) if not r.looped]
+    assert rows["all"]["PLD*"] == pytest.approx(metrics.pooled(free)["tokens_per_forward"], nan_ok=True)
+    rate = guided.rate(known, PromptLookup(1, 4, "transformers"))
+    assert rate["all"] == rows["all"]["PLD"] and rate["summarisation"] == rows["summarisation"]["PLD"]
+
+
+def test_an_output_is_right_if_it_is_the_reference_or_was_cut_before_its_end(tokenizer):
+    def said(text, end, reason):
+        tokens = [*tokenizer.encode(text, add_special_tokens=False), *([tokenizer.eos_token_id] if end else [])]
+        known = made_up([5, 6], tokens)
+        trace = replace(known.trace, finish_reason=reason)
+        return replace(known, prompt=Prompt("one", "t", ("ask",), reference="def f():\n    return 1"), trace=trace)
+
+    whole, cut = said("def f():\n    return 1", True, "eos"), said("def f():\n", False, "length")
+    short, wrong = said("def f():\n", True, "eos"), said("def g():\n", False, "length")
+    assert guided.right_so_far([whole, cut], tokenizer) == 1
+    assert guided.right_so_far([whole, cut, short, wrong], tokenizer) == 0.5
+    turns = replace(whole, prompt=replace(whole.prompt, turns=("a", "b")))
+    assert guided.right_so_far([whole, turns, short], tokenizer) == 0.5
+
+
+def test_the_best_layer_has_the_largest_rate_and_is_the_lowest_of_those(library):
+    known = recordings(library["llama"], Capture((0, 1, 2)))
+    found = guided.best_layer(known, lambda i: PromptLookupHidden(i, 4), range(3))
+    rates = [guided.rate(known, PromptLookupHidden(i, 4))["all"] for i in range(3)]
+    assert found == rates.index(max(rates))
+
+
+class Fixed(Drafter):
+    """Copies from places named by position."""
+
+    def __init__(self, places, length):
+        self.places, self.length, self.source = places, length, None
+
+    def start(self, context):
+        self.source = None
+
+    def propose(self, context, limit):
+        from specdec_lib.decoding.tree import EMPTY, DraftTree
+
+        self.source = self.places.get(len(context.tokens) - 1)
+        if self.source is None:
+            return EMPTY
+        return DraftTree.chain(context.tokens[self.source : self.source + min(limit, self.length)])
+
+
+def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():
+    prompt = [1, 2, 3, 4, 5, 1, 6, 7, 8, 9, 20, 21]
+    known = made_up(prompt, [1, 6, 7, 8, 30, 31, 1, 2, 40, 41])
+    first, second = Fixed({12: 1, 18: 1}, 3), Fixed({12: 6, 18: 6}, 3)
+    choice = guided.wrong_occurrence([known], first, second)
+    assert (choice.position, choice.sources, choice.accepted) == (12, (1, 6), (0, 3))
+    assert choice.drafts == ([2, 3, 4], [6, 7, 8])
+    assert guided.wrong_occurrence([known], second, second) is None
+    assert guided.wrong_occurrence([known], first, second, longest=5) is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=12, max_size=40))
+def test_a_wrong_occurrence_is_one_in_fact(text):
+    known = made_up(text[:8], text[8:])
+    choice = guided.wrong_occurrence(
+        [known], PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers")
+    )
+    if choice is None:
+        return
+    whole = [*known.trace.prompt, *known.trace.tokens]
+    coming = whole[choice.position + 1 :]
+    for source, draft, accepted in zip(choice.sources, choice.drafts, choice.accepted, strict=True):
+        assert whole[source : source + len(draft)] == draft and whole[source - 1] == whole[choice.position]
+        agreed = next(
+            (i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b),
+            min(len(draft), len(coming)),
+        )
+        assert accepted == agreed
+    assert choice.accepted[1] > choice.accepted[0] and choice.sources[0] != choice.sources[1]
+
+
+def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
+    tokens = [i % 40 for i in range(400)]
+    rows = draft_costs.drafting(
+        {"PLD": PromptLookup(), "h": PromptLookupHidden(1, 5)}, tokens, [100, 200], width=16, steps=20
+    )
+    assert [(row["tokens"], row["method"]) for row in rows] == [
+        (n, m) for n in (100, 200) for m in ("PLD", "h")
+    ]
+    assert {row["method"]: row["bytes_per_token"] for row in rows} == {"PLD": 0, "h": 16 * 4}
+    assert all(0 < row["median_ms"] <= row["p99_ms"] for row in rows)
+    with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
+        draft_costs.drafting({"PLD": PromptLookup()}, tokens, [400], steps=20)
+
+
+def test_the_pass_is_timed_with_and_without_capture(library):
+    captures = {"none": Capture(), "both": Capture((1,), tuple(every((2, 4))))}
+    rows = draft_costs.capturing(library["llama"], captures, [20, 60], draft=4, repeats=3)
+    assert [(row["tokens"], row["capture"]) for row in rows] == [
+        (20, "none"),
+        (60, "none"),
+        (20, "both"),
+        (60, "both"),
+    ]
+    assert all(row["median_ms"] > 0 for row in rows)
+
+
+def test_the_pass_is_timed_by_the_clock_of_the_models_devices(library, monkeypatch):
+    asked = []
+    monkeypatch.setattr(draft_costs, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
+    (row,) = draft_costs.capturing(library["llama"], {"one": Capture((1,))}, [20], draft=4, repeats=3)
+    assert (row["median_ms"], row["p99_ms"]) == (500, 500) and asked == [{library["llama"].device}]
+
+
+def test_recordings_of_one_task_keep_their_order(library):
+    known = recordings(library["llama"])
+    assert (
+        guided.of_task(known, "code editing") == [known[0], known[2]] and guided.of_task(known, None) == known
+    )
+    assert replace(known[0], turn=1) not in guided.of_task(known, None)

@@ -1,0 +1,219 @@
+"""The comparison with plain decoding: what differs is found, and called rounding only where it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib import metadata
+
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.decoding.sampling import choose
+from specdec_lib.decoding.tree import EMPTY
+from specdec_lib.experiments import losslessness
+from specdec_lib.experiments.losslessness import SLACK, Judge, compare_all, explain, main, margin
+from specdec_lib.methods import Bench
+from specdec_lib.experiments.prompt import Prompt
+from tests.families import build, perturbed, prompt
+
+GREEDY, HOT = Sampling(), Sampling(0.7, 0.9, seed=1)
+#: Those that need no datastore: the model of these tests has no tokenizer to build one with.
+WITHOUT_STORES = {name: losslessness.METHODS[name] for name in ("PLD", "PLD+ (h)", "SpecDec")}
+PROMPTS = [(f"p{i}", prompt(i, 12 + i)) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = build("llama-gqa")
+    return target, perturbed(target)
+
+
+def test_every_method_and_way_of_sampling_is_counted(pair, monkeypatch):
+    monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
+    found = compare_all(Bench(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
+    assert found["mismatches"] == []
+    rows = {(row["method"], row["sampling"]): row for row in found["counts"]}
+    assert set(rows) == {
+        ("PLD", "greedy"),
+        ("PLD", "sampled"),
+        ("PLD+ (h)", "greedy"),
+        ("PLD+ (h)", "sampled"),
+        ("SpecDec", "greedy"),
+    }
+    for (_, how), row in rows.items():
+        assert row["outputs"] == (3 if how == "greedy" else 6) and row["tokens"] == 12 * row["outputs"]
+        assert row["mismatches"] == row["explained"] == 0
+
+
+def test_equal_outputs_are_no_mismatch(pair):
+    assert Judge(pair[0])([1, 2], [3, 4], [3, 4], GREEDY) is None
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, HOT, Sampling(0.7, seed=3)], ids=str)
+def test_a_wrong_token_is_not_explained(pair, sampling):
+    start = prompt(1, 12)
+    tokens = generate(pair[0], start, None, sampling, 10).tokens
+    for wrong in range(2, 90, 8):
+        if wrong == tokens[6]:
+            continue
+        found = Judge(pair[0])(start, tokens, [*tokens[:6], wrong, *tokens[7:]], sampling, "p", "m")
+        assert (found.position, found.expected, found.got, found.explained) == (6, tokens[6], wrong, False)
+        assert found.distance > SLACK * found.rounding
+
+
+def test_an_output_that_ends_early_is_not_explained(pair):
+    found = Judge(pair[0])([1, 2], [3, 4, 5], [3, 4], GREEDY)
+    assert (found.position, found.expected, found.got) == (2, 5, -1) and not found.explained
+
+
+def test_a_tie_is_explained():
+    model, start = build("llama-gqa"), prompt(1, 12)
+    with torch.no_grad():
+        state = model.model(torch.tensor([start])).last_hidden_state[0, -1]
+        # Two likely tokens that nothing but rounding tells apart.
+        model.lm_head.weight[40] = 2 * state
+        model.lm_head.weight[50] = model.lm_head.weight[40] * (1 + 1e-7)
+    found = Judge(model)(start, [40], [50], GREEDY)
+    assert found.explained and found.margin <= SLACK * found.rounding
+    assert not Judge(model)(start, [40], [51], GREEDY).explained
+
+
+def test_margin_is_the_room_around_a_choice():
+    logits = torch.tensor([1.0, 4.0, 3.5, -2.0])
+    assert margin(logits, GREEDY, 0) == pytest.approx(0.5)
+    p = logits.double().softmax(-1)
+    u = Sampling(1.0, seed=2).uniform(7)
+    assert margin(logits, Sampling(1.0, seed=2), 7) == pytest.approx(
+        float((p.cumsum(-1)[:-1] - u).abs().min())
+    )
+
+
+class Fixed(Sampling):
+    """A sampling whose uniform number is given."""
+
+    def uniform(self, position, stream=0, salt=0):
+        return self.number
+
+
+def fixed(number: float, top_p: float = 1.0) -> Fixed:
+    sampling = Fixed(1.0, top_p)
+    object.__setattr__(sampling, "number", number)
+    return sampling
+
+
+@pytest.mark.parametrize("error", [1e-7, 1e-6])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_a_number_between_two_neighbours_is_explained_only_within_the_rounding_error(error, top_p):
+    p = torch.tensor([0.4, 0.3, 0.25, 0.03, 0.02]).double()
+    scale = 1.0 if top_p == 1 else 0.95  # the nucleus of 0.9 holds the first three
+    exact = p.log()
+    rounded = (p + torch.tensor([error, -error, 0, 0, 0]).double()).log()
+    boundary = 0.4 / scale
+    for shift, explained in (
+        (2 * error, True),
+        (-2 * error, True),
+        (100 * error, False),
+        (-100 * error, False),
+    ):
+        sampling = fixed(boundary + shift, top_p)
+        assert choose(exact, sampling, 0) == (1 if shift > 0 else 0)
+        distance, rounding = explain(exact, rounded, sampling, 0, (0, 1))
+        assert rounding == pytest.approx(error, rel=1e-3)
+        assert (distance <= SLACK * rounding) == explained
+        # A third token is never explained by this boundary.
+        assert explain(exact, rounded, sampling, 0, (0, 2))[0] > SLACK * rounding
+
+
+def test_a_nucleus_that_ends_at_its_limit_is_explained():
+    p = torch.tensor(
+        [0.5, 0.4, 0.06, 0.04]
+    ).double()  # the nucleus of 0.9 is two or three tokens, by rounding
+    rounded = (p + torch.tensor([-1e-7, 0, 1e-7, 0]).double()).log()
+    low, high = 0.5 / 0.96, 0.5 / 0.9
+    sampling = fixed((low + high) / 2, 0.9)
+    distance, rounding = explain(p.log(), rounded, sampling, 0, (0, 1))
+    assert distance <= SLACK * rounding
+    # With a limit that is clear of the sums the same two tokens are not explained.
+    clear = fixed((low + high) / 2, 0.88)
+    distance, rounding = explain(p.log(), rounded, clear, 0, (0, 1))
+    assert distance > SLACK * rounding
+    assert math.isinf(explain(p.log(), rounded, clear, 0, (0, 3))[0])
+
+
+class Liar(Drafter):
+    """Proposes nothing, but the wrong token is slipped into the text it is shown."""
+
+    def propose(self, context, limit):
+        if len(context.tokens) == context.prompt_length + 3:
+            context.tokens[-1] = (context.tokens[-1] + 1) % 90
+        return EMPTY
+
+
+@pytest.fixture
+def command(monkeypatch, pair, tmp_path):
+    """The command on the tiny pair; gives exit status and what was written."""
+    monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
+    monkeypatch.setattr(losslessness, "load_pair", lambda *args: (*pair, None))
+    monkeypatch.setattr(
+        losslessness,
+        "load_task",
+        lambda task, limit, seed: [Prompt(f"{task}-{i}", task, (f"{task} {i}",)) for i in range(limit)],
+    )
+    monkeypatch.setattr(
+        losslessness, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12)
+    )
+
+    def run(*arguments: str):
+        place = tmp_path / "losslessness.json"
+        status = main(
+            ["--prompts", "9", "--max-new-tokens", "10", "--seeds", "1", "--output", str(place), *arguments]
+        )
+        return status, json.loads(place.read_text()) if place.exists() else None
+
+    return run
+
+
+def test_the_command_writes_counts_with_provenance(command, tmp_path):
+    status, found = command()
+    assert status == 0 and found["unexplained"] == 0 and found["mismatches"] == []
+    assert {row["outputs"] for row in found["counts"]} == {9}
+    assert found["provenance"]["versions"]["torch"] == metadata.version("torch")
+    assert found["provenance"]["parameters"]["prompts"] == 9
+    assert [p.name for p in tmp_path.iterdir()] == ["losslessness.json"]
+
+
+def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
+    monkeypatch.setattr(
+        losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)]
+    )
+    tasks = list(losslessness.TASKS)
+    assert losslessness.choose_prompts(len(tasks) + 3) == [(t, 0) for t in tasks] + [
+        (t, 1) for t in tasks[:3]
+    ]
+
+
+def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
+    methods = losslessness.METHODS | {"lying": (lambda bench: Liar(), True)}
+    monkeypatch.setattr(losslessness, "METHODS", methods)
+    status, found = command()
+    assert status == 1 and found["unexplained"] == len(found["mismatches"]) > 0
+    assert {m["method"] for m in found["mismatches"]} == {"lying"}
+    assert all(m["position"] >= 3 and not m["explained"] for m in found["mismatches"])
+    assert "rounding does not explain" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["--prompts", "0"], "--prompts is 0"),
+        (["--seeds", "-1"], "--seeds is -1"),
+        (["--max-new-tokens", "0"], "--max-new-tokens is 0"),
+    ],
+)
+def test_bad_options_are_refused_before_any_work(command, capsys, arguments, says):
+    status, found = command(*arguments)
+    assert status == 2 and found is None
+    assert says in capsys.readouterr().err

@@ -1,0 +1,273 @@
+"""Metrics against small examples worked out by hand, identities, and brute force."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_lib import DraftTree, Generation, generate
+from specdec_lib.decoding.results import Step, metrics
+from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.experiments.metrics import (
+    acceptance_by_position,
+    ends_in_loop,
+    greedy_agreement,
+    pooled,
+    prompt_mean,
+    speedups,
+)
+from tests.chaos import Chaos
+from tests.families import build, perturbed, prompt
+
+
+def step(
+    tree: DraftTree,
+    path: list[int],
+    bonus: int | None,
+    draft: float = 0.0,
+    verify: float = 0.0,
+    commit: float = 0.0,
+) -> Step:
+    tokens = [tree.tokens[n] for n in path] + ([] if bonus is None else [bonus])
+    return Step(tree, tuple(path), tuple(tokens), draft, verify, commit)
+
+
+def generation(first: int, steps: list[Step], prefill: float = 0.0) -> Generation:
+    return Generation([first, *(t for s in steps for t in s.tokens)], steps, "length", 10, prefill)
+
+
+BUSH = DraftTree([1, 2, 3, 4, 5], [-1, -1, 0, 0, 1])
+#: 7 tokens: the prefill's, then 3 (2 of 4 drafted kept), 1 (no draft), 2 (1 of 5 nodes in a tree of depth 2).
+ONE = generation(
+    9,
+    [
+        step(DraftTree.chain([1, 2, 3, 4]), [0, 1], 7, 0.01, 0.1, 0.001),
+        step(DraftTree.chain([]), [], 8, 0.02, 0.2, 0),
+        step(BUSH, [1], 6, 0.03, 0.3, 0.003),
+    ],
+    prefill=1.0,
+)
+#: 3 tokens: the prefill's, then 2, the last of them inside the draft.
+TWO = generation(9, [step(DraftTree.chain([1, 2, 3]), [0, 1], None, 0.1, 0.4, 0)], prefill=0.5)
+PLAIN = generation(9, [step(DraftTree.chain([]), [], t, 0, 0.5, 0) for t in range(6)], prefill=1.0)
+
+BY_HAND = {
+    "new_tokens": 7,
+    "calls": 3,
+    "calls_with_prefill": 4,
+    "calls_with_draft": 2,
+    "tokens_per_forward": 6 / 3,
+    "tokens_per_forward_with_prefill": 7 / 4,
+    "mean_accepted_drafts": 3 / 2,
+    "acceptance_rate": 3 / (4 + 2),
+    "acceptance_rate_nodes": 3 / 9,
+    "acceptance_rate_step_mean": (2 / 4 + 1 / 2) / 2,
+    "discard_rate": 6 / 6,
+    "verification_rate": 3 / 6,
+    "prefill_seconds": 1.0,
+    "draft_seconds": 0.06,
+    "verify_seconds": 0.6,
+    "commit_seconds": 0.004,
+    "host_seconds": 0.0,
+    "seconds": 1.664,
+    "ms_per_token": 664 / 6,
+    "ms_per_token_with_prefill": 1664 / 7,
+    "tokens_per_second": 6 / 0.664,
+    "tokens_per_second_with_prefill": 7 / 1.664,
+    "draft_ms_per_step": 60 / 3,
+    "draft_ms_per_token": 60 / 6,
+}
+POOLED_BY_HAND = {
+    "new_tokens": 10,
+    "calls": 4,
+    "calls_with_prefill": 6,
+    "calls_with_draft": 3,
+    "tokens_per_forward": 8 / 4,
+    "tokens_per_forward_with_prefill": 10 / 6,
+    "mean_accepted_drafts": 5 / 3,
+    "acceptance_rate": 5 / (4 + 2 + 3),
+    "acceptance_rate_nodes": 5 / 12,
+    "acceptance_rate_step_mean": (2 / 4 + 1 / 2 + 2 / 3) / 3,
+    "discard_rate": 7 / 8,
+    "verification_rate": 4 / 8,
+    "seconds": 2.664 - 0.5 + 0.5,
+    "tokens_per_second": 8 / 1.164,
+}
+
+
+def test_every_metric_of_one_run_by_hand():
+    assert ONE.stats == pytest.approx(BY_HAND)
+
+
+def test_pooled_metrics_are_sums_over_sums():
+    found = pooled([ONE, TWO])
+    assert {name: found[name] for name in POOLED_BY_HAND} == pytest.approx(POOLED_BY_HAND)
+    assert found == metrics([ONE, TWO])
+
+
+def test_a_run_of_the_prefill_alone_has_no_ratios():
+    found = generation(3, []).stats
+    assert found["new_tokens"] == 1 and found["calls"] == 0
+    for name in (
+        "tokens_per_forward",
+        "acceptance_rate",
+        "mean_accepted_drafts",
+        "discard_rate",
+        "ms_per_token",
+    ):
+        assert math.isnan(found[name])
+
+
+def test_prompt_mean_is_the_mean_over_prompts_where_defined():
+    assert prompt_mean([ONE, TWO], "tokens_per_forward") == (2.0 + 2.0) / 2
+    assert prompt_mean([ONE, TWO, PLAIN], "acceptance_rate") == pytest.approx((3 / 6 + 2 / 3) / 2)
+    assert math.isnan(prompt_mean([PLAIN], "acceptance_rate"))
+
+
+def test_speedups_by_each_definition():
+    plain_two = generation(9, [step(DraftTree.chain([]), [], t, 0, 0.25, 0) for t in range(2)], prefill=0.5)
+    found = speedups([ONE, TWO], [PLAIN, plain_two])
+    ours, theirs = [7 / 1.664, 3 / 1.0], [7 / 4.0, 3 / 1.0]
+    assert found == pytest.approx(
+        {
+            "speedup_ratio_of_pooled_rates": (8 / 1.164) / (8 / 3.5),
+            "speedup_ratio_of_mean_rates": (sum(ours) / 2) / (sum(theirs) / 2),
+            "speedup_mean_of_ratios": (ours[0] / theirs[0] + ours[1] / theirs[1]) / 2,
+        }
+    )
+    assert len({round(v, 6) for v in found.values()}) == 3
+
+
+@pytest.mark.parametrize("method, plain", [([ONE], [PLAIN, TWO]), ([], [])])
+def test_speedups_of_different_prompts_are_refused(method, plain):
+    with pytest.raises(ValueError, match="expected the same prompts"):
+        speedups(method, plain)
+
+
+def test_pooling_nothing_is_refused():
+    with pytest.raises(ValueError, match="no runs"):
+        pooled([])
+
+
+def test_acceptance_by_position_by_hand():
+    found = acceptance_by_position([ONE, TWO], 4)
+    # Drafts of depth 4, 2 and 3, of which 2, 1 and 2 were kept; what follows the last two was not judged.
+    assert found["reached"].tolist() == [3, 3, 2, 1]
+    assert found["accepted"].tolist() == [3, 2, 0, 0]
+    np.testing.assert_allclose(found["conditional"], [3 / 3, 2 / 3, 0 / 1, np.nan])
+    alone = acceptance_by_position([TWO], 2)
+    assert alone["conditional"].tolist() == [1, 1] and alone["reached"].tolist() == [1, 1]
+
+
+class Knows(Chaos):
+    """Drafts what the output goes on with."""
+
+    def propose(self, context, limit):
+        done = len(context.tokens)
+        return DraftTree.chain(self.text[done : done + min(limit, self.depth)])
+
+
+def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refused(model):
+    """A drafter that knows the output is right at every depth, wherever in its draft the output ends."""
+    text = prompt(1, 30) + generate(model, prompt(1, 30), max_new_tokens=40, eos_token_id=[]).tokens
+    new = text[30:]
+    ends = [end for end in range(1, 13) if new.index(new[end]) == end]
+    assert len(ends) >= 6
+    for end in ends:
+        run = generate(model, prompt(1, 30), Knows(text), max_new_tokens=30, eos_token_id=new[end])
+        found = acceptance_by_position([run], 6)["conditional"]
+        assert set(found[~np.isnan(found)]) == {1.0}, end
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("gpt-neox")  # repeats itself at times, so that prompt lookup finds something
+
+
+@pytest.mark.parametrize("end", [None, 7])
+@pytest.mark.parametrize("drafter", ["lookup", "draft"])
+def test_drafted_and_calls_equal_emitted_and_discarded_for_chains(model, drafter, end):
+    made = PromptLookup(1, 3, "transformers") if drafter == "lookup" else DraftModel(perturbed(model), 4)
+    plain = generate(model, prompt(1, 30), max_new_tokens=40).tokens
+    run = generate(
+        model, prompt(1, 30), made, max_new_tokens=40, eos_token_id=[] if end is None else plain[end]
+    )
+    drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
+    n, calls = len(run.tokens) - 1, len(run.steps)
+    inside = len(run.steps[-1].tokens) == run.steps[-1].accepted
+    assert accepted > 0 or end is not None
+    assert drafted + calls == n + (drafted - accepted) + inside
+    assert run.stats["discard_rate"] * n == pytest.approx(drafted - accepted)
+    assert run.stats["verification_rate"] * n == pytest.approx(calls)
+    assert run.stats["draft_ms_per_step"] == pytest.approx(
+        run.stats["draft_ms_per_token"] * run.stats["tokens_per_forward"]
+    )
+
+
+def test_times_of_a_real_run_add_up(model):
+    plain = generate(model, prompt(1, 30), max_new_tokens=20).tokens
+    stats = generate(model, prompt(1, 30), Chaos(prompt(1, 30) + plain), max_new_tokens=20).stats
+    parts = [stats[f"{name}_seconds"] for name in ("prefill", "draft", "verify", "commit", "host")]
+    assert all(part > 0 for part in parts) and stats["seconds"] == pytest.approx(sum(parts))
+
+
+def test_the_hosts_share_counts_as_time_of_the_steps():
+    tree = DraftTree.chain([1, 2])
+    run = generation(9, [Step(tree, (0,), (1, 7), 0.1, 0.2, 0.05, host_seconds=0.15)], prefill=1.0)
+    assert run.stats["host_seconds"] == 0.15 and run.stats["seconds"] == pytest.approx(1.5)
+    assert run.stats["tokens_per_second"] == pytest.approx(2 / 0.5)
+
+
+def test_greedy_agreement_marks_where_the_draft_would_say_the_same(model):
+    draft, start = perturbed(model, 0.1), prompt(4, 12)
+    tokens = generate(model, start, max_new_tokens=20).tokens
+    found = greedy_agreement(draft, start, tokens)
+    for i, token in enumerate(tokens):
+        with torch.inference_mode():
+            said = int(draft(torch.tensor([[*start, *tokens[:i]]])).logits[0, -1].argmax())
+        assert found[i] == (said == token)
+    assert 0 < found.sum() < len(tokens), "the example must have both"
+
+
+def loops_by_brute_force(tokens: list[int], repeats: int, longest: int) -> bool:
+    for period in range(1, longest + 1):
+        times = max(repeats, -(-6 // period))
+        block = tokens[len(tokens) - period :]
+        if period * times <= len(tokens) and tokens[len(tokens) - period * times :] == block * times:
+            return True
+    return False
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(0, 2), max_size=5),
+    st.lists(st.integers(0, 2), min_size=1, max_size=5),
+    st.integers(0, 8),
+    st.integers(2, 4),
+)
+def test_ends_in_loop_equals_brute_force(before, block, times, repeats):
+    tokens = before + block * times
+    assert ends_in_loop(tokens, repeats, 6) == loops_by_brute_force(tokens, repeats, 6)
+
+
+@pytest.mark.parametrize(
+    "tokens, expected",
+    [
+        ([1, 2, 3] * 3, True),
+        ([1, 2, 3] * 2, False),
+        ([5] * 6, True),
+        ([5] * 5, False),
+        ([1, 2] * 3, True),
+        ([], False),
+        ([1, 2, 3] * 3 + [9], False),
+        (list(range(32)) * 3, True),
+        (list(range(33)) * 3, False),
+    ],
+)
+def test_loops_by_hand(tokens, expected):
+    assert ends_in_loop(tokens) == expected

@@ -1,0 +1,136 @@
+"""The real data sets, where they are: counts, ids, prompts and references. Needs SPECDEC_DATASETS."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from specdec_lib.experiments.published_sets import DATASETS
+from specdec_lib.experiments.tasks import load_task
+
+pytestmark = pytest.mark.realdata
+
+# The collection that continuous integration reads has some records of MT-Bench, Spec-Bench, GSM8K, MBPP and
+# XATU withheld, so that each count has two right values: of the published file and of that collection.
+COUNTS = [
+    ("humaneval", {}, {164}, None),
+    ("mt-bench", {}, {80, 72}, None),
+    ("spec-bench", {}, {480, 440}, None),
+    ("spec-bench/mt_bench", {}, {80, 72}, None),
+    ("spec-bench/translation", {}, {80, 73}, None),
+    ("spec-bench/summarization", {}, {80, 73}, None),
+    ("spec-bench/qa", {}, {80, 74}, 0),
+    ("spec-bench/math_reasoning", {}, {80, 74}, None),
+    ("spec-bench/rag", {}, {80, 74}, None),
+    ("gsm8k", {}, {1319, 1313}, None),
+    ("gsm8k", {"split": "train"}, {7473}, None),
+    ("alpaca", {"source": "alpaca_5000"}, {5000}, 4998),
+    ("alpaca", {"source": "random_9k"}, {9229}, 9225),
+    ("codealpaca", {"source": "code_alpaca_2k"}, {2017}, 2015),
+    ("codeeditorbench", {"version": "samples"}, {12}, None),
+    ("xatu/asset", {}, {136, 150}, None),
+    ("xatu/jfleg", {}, {38, 50}, None),
+    ("xatu/defacto", {}, {136, 150}, None),
+    ("argrewrite", {}, {86}, None),
+    ("quotesum", {}, {265}, None),
+    ("quotesum", {"distinct": True}, {91}, None),
+    ("mbpp", {}, {974, 934}, None),
+]
+PARTLY = {"mt-bench", "spec-bench", "spec-bench/mt_bench"}  # sets in which only some questions have an answer
+
+
+@pytest.mark.parametrize(("task", "options", "counts", "references"), COUNTS)
+def test_a_real_set_has_its_records_with_ids_prompts_and_answers(task, options, counts, references):
+    prompts = load_task(task, **options)
+    assert len(prompts) in counts
+    assert len({p.id for p in prompts}) == len(prompts)
+    assert all(p.task == task and p.turns and all(turn.strip() for turn in p.turns) for p in prompts)
+    answered = sum(bool(p.reference and p.reference.strip()) for p in prompts)
+    if task in PARTLY:
+        assert 0 < answered < len(prompts)
+    else:
+        assert answered == (len(prompts) if references is None else references)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("humaneval", {}),
+        ("humaneval", {"style": "specdec++"}),
+        ("gsm8k", {}),
+        ("codeeditorbench", {}),
+        ("mbpp", {}),
+    ],
+)
+def test_no_prompt_shows_its_answer(task, options):
+    shown = [p.id for p in load_task(task, **options) if p.reference.strip() in "\n".join(p.turns)]
+    assert shown == []
+
+
+def test_mt_bench_asks_two_turns_in_eight_categories():
+    prompts = load_task("mt-bench")
+    assert {len(p.turns) for p in prompts} == {2}
+    assert {p.meta["category"] for p in prompts} == set(DATASETS["mt-bench"].subsets)
+
+
+def test_the_mt_bench_part_of_spec_bench_is_mt_bench():
+    assert [p.turns for p in load_task("spec-bench/mt_bench")] == [p.turns for p in load_task("mt-bench")]
+
+
+def test_the_mathematics_of_spec_bench_are_questions_of_gsm8k():
+    questions = {p.text.strip() for p in load_task("gsm8k", style="question")}
+    asked = [p.text.strip() in questions for p in load_task("spec-bench/math_reasoning")]
+    assert all(asked)
+
+
+def test_xatu_explanations_quote_the_texts_they_are_joined_with():
+    """The join is right if phrases that an explanation quotes are in its own texts, not in another's."""
+    prompts = [p for p in load_task("xatu") if re.findall(r'"([^"]{4,})"', p.meta["explanation"])]
+
+    def found(explained, joined) -> bool:
+        text = " ".join([joined.meta["input"], *joined.meta["references"], joined.meta["document"]]).lower()
+        phrases = re.findall(r'"([^"]{4,})"', explained.meta["explanation"])
+        return any(phrase.strip(" .,").lower() in text for phrase in phrases)
+
+    same = sum(found(p, p) for p in prompts) / len(prompts)
+    by_source = {s: [p for p in prompts if p.meta["subset"] == s] for s in ("asset", "jfleg", "defacto")}
+    shifted = [(a, b) for group in by_source.values() for a, b in zip(group, group[1:], strict=False)]
+    other = sum(found(a, b) for a, b in shifted) / len(shifted)
+    assert same > 0.95 and other < 0.15
+
+
+def test_xatu_says_which_edits_it_left_out():
+    prompts = load_task("xatu")
+    left_out = Counter(prompts[0].meta["left_out"])
+    assert len(prompts) + left_out.total() in (1000, 960)
+
+
+def test_the_fine_instructions_of_defacto_say_more_than_the_coarse():
+    fine, coarse = (load_task("xatu/defacto", instruction=kind) for kind in ("fine", "coarse"))
+    assert len({p.text.split("# Instruction:")[1].split("# Input:")[0] for p in coarse}) == 1
+    assert sum(f.text != c.text for f, c in zip(fine, coarse, strict=True)) > len(fine) / 2
+
+
+def test_quotesum_quotes_are_nearly_all_verbatim_in_their_source():
+    quotes = verbatim = 0
+    for prompt in load_task("quotesum"):
+        sources = {number: f"{title}\n{text}" for number, title, text in prompt.meta["sources"]}
+        for number, text in prompt.meta["quotes"]:
+            quotes += 1
+            verbatim += text in sources[number]
+        assert "[" not in prompt.reference
+    assert quotes > 1000 and verbatim > 0.99 * quotes
+
+
+def test_argrewrite_feedback_begins_and_ends_with_words():
+    for prompt in load_task("argrewrite"):
+        feedback = prompt.meta["feedback"]
+        assert feedback.startswith("Your draft has been read") and not feedback.endswith("*")
+        assert "Areas to improve" in feedback and prompt.reference != prompt.meta["essay"]
+
+
+def test_mbpp_keeps_no_carriage_return_of_its_file():
+    for prompt in load_task("mbpp"):
+        assert "\r" not in prompt.text + prompt.reference

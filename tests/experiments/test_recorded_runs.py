@@ -1,0 +1,309 @@
+"""The functions between prompts and tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, replay
+from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.experiments import comparison, draft_costs, metrics, recorded_runs
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.chapters.a1_pocket_models import training_rows
+
+TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
+PROMPTS = [
+    Prompt("one", "code", (TEXT,), chat=False),
+    Prompt("two", "chat", ("Rename `a` to `c`.\n\n" + TEXT,)),
+    Prompt("three", "talk", ("Say add.", "Say it again.")),
+]
+GREEDY, SAMPLED = Sampling(), Sampling(0.7, top_p=0.9, seed=3)
+
+
+def tiny(seed: int, vocabulary: int) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    # A wide initialisation, so that logits are far apart and texts vary.
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            initializer_range=0.4,
+            bos_token_id=None,
+            eos_token_id=0,
+            pad_token_id=3,
+        )
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return training_rows.train_tokenizer([TEXT], 300, 512)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return tiny(0, len(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def draft(model):
+    """The target with noise on its weights: it agrees at some positions and not at others."""
+    small = tiny(0, model.config.vocab_size)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in small.parameters():
+            weight += (
+                0.02 * weight.std() * torch.randn(weight.shape, generator=generator) if weight.ndim > 1 else 0
+            )
+    return small
+
+
+@pytest.fixture(scope="module")
+def recordings(model, tokenizer):
+    return recorded_runs.record_prompts(model, tokenizer, PROMPTS, GREEDY, 40)
+
+
+def run_of(tokens: list[int]) -> Generation:
+    return Generation(tokens, [], "length", 1, 0.0)
+
+
+def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it(tokenizer):
+    turns, answers = ("Say add.", "Say sub."), ("add", "sub")
+    whole, is_answer = training_rows.conversation(tokenizer, turns, answers)
+    prompt = Prompt("p", "t", turns)
+    first = is_answer.index(1)
+    second = len(whole) - is_answer[::-1].index(0)
+    assert recorded_runs.render(prompt, tokenizer) == whole[:first]
+    assert recorded_runs.render(prompt, tokenizer, answers[:1]) == whole[:second]
+
+
+def test_a_completion_is_continued_as_it_stands(tokenizer):
+    assert tokenizer.decode(recorded_runs.render(PROMPTS[0], tokenizer)) == TEXT
+
+
+def test_a_chat_without_a_chat_template_is_refused_by_name(tokenizer):
+    bare = training_rows.train_tokenizer([TEXT], 300, 512)
+    bare.chat_template = None
+    with pytest.raises(ValueError, match="'two' is a chat .* no chat template"):
+        recorded_runs.render(PROMPTS[1], bare)
+    assert recorded_runs.render(PROMPTS[0], bare)
+
+
+def test_an_answered_conversation_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="1 turns and 1 answers"):
+        recorded_runs.render(PROMPTS[0], tokenizer, ["done"])
+
+
+def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tokenizer, recordings):
+    first, second = [r for r in recordings if r.task == "talk"]
+    assert (first.turn, second.turn) == (0, 1)
+    said = tokenizer.decode(first.trace.tokens, skip_special_tokens=True)
+    assert said
+    assert second.trace.prompt == recorded_runs.render(first.prompt, tokenizer, [said])
+    assert first.trace.tokens == generate(model, first.trace.prompt, max_new_tokens=40).tokens
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_replays_are_the_real_runs_step_by_step(model, tokenizer, sampling):
+    recordings = recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 30)
+    real = recorded_runs.run_again(model, recordings, PromptLookup(num_tokens=4))
+    replayed = recorded_runs.replay_all(recordings, PromptLookup(num_tokens=4))
+    assert comparison.compare(recordings, real).divergences == []
+    assert all(comparison.same_steps(a, b) for a, b in zip(real, replayed, strict=True))
+    other = recorded_runs.replay_all(recordings, PromptLookup(num_tokens=2))
+    assert not all(comparison.same_steps(a, b) for a, b in zip(real, other, strict=True))
+
+
+def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recordings):
+    lengths = [1, 2, 3, 5, 8, 13, 20]
+    runs = recorded_runs.sweep_draft_model(recordings, draft, lengths)
+    assert list(runs) == lengths
+    for length in lengths:
+        for run, recording in zip(runs[length], recordings, strict=True):
+            assert comparison.same_steps(run, replay(recording.trace, DraftModel(draft, length)))
+    accepted = sum(step.accepted for run in runs[8] for step in run.steps)
+    assert 0 < accepted < sum(step.drafted for run in runs[8] for step in run.steps)
+
+
+def test_the_sweep_of_a_sampled_recording_is_refused(model, draft, tokenizer):
+    recordings = recorded_runs.record_prompts(model, tokenizer, PROMPTS[:1], SAMPLED, 8)
+    with pytest.raises(ValueError, match="rejection sampling"):
+        recorded_runs.sweep_draft_model(recordings, draft, [2])
+
+
+def test_a_comparison_names_prompt_turn_and_place_of_a_difference(recordings):
+    runs = [run_of(list(r.trace.tokens)) for r in recordings]
+    assert comparison.compare(recordings, runs) == (4, sum(len(r.trace.tokens) for r in recordings), [])
+    runs[0].tokens[5] += 1
+    runs[3].tokens.pop()
+    found = comparison.compare(recordings, runs).divergences
+    assert found == [("one", 0, 5), ("three", 1, len(recordings[3].trace.tokens) - 1)]
+
+
+def test_a_comparison_of_nothing_is_refused(recordings):
+    with pytest.raises(ValueError, match="at least one"):
+        comparison.compare([], [])
+    with pytest.raises(ValueError, match="4 recordings and 0 runs"):
+        comparison.compare(recordings, [])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "place"),
+    [([], [], None), ([1], [], 0), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2)],
+)
+def test_first_divergence(a, b, place):
+    assert comparison.first_divergence(a, b) == place
+    assert comparison.first_divergence(b, a) == place
+
+
+def test_rates_leave_looped_outputs_out(recordings):
+    looping = replace(recordings[0].trace, tokens=[7, 8, 9] * 8, finish_reason="criteria")
+    varied = replace(looping, tokens=list(range(5, 29)))
+    pair = [recorded_runs.Recording(PROMPTS[0], 0, looping), recorded_runs.Recording(PROMPTS[0], 0, varied)]
+    assert [r.looped for r in pair] == [True, False]
+    runs = recorded_runs.replay_all(pair, PromptLookup(num_tokens=4))
+    got = recorded_runs.rates(runs, pair)
+    assert (got["prompts"], got["looped"]) == (2, 1)
+    assert got["unlooped"] == runs[1].stats["tokens_per_forward"]
+    assert got["all"] > got["unlooped"]
+    assert math.isnan(recorded_runs.rates(runs[:1], pair[:1])["unlooped"])
+
+
+def test_drafted_and_verified_balance_emitted_and_discarded(draft, recordings):
+    runs = [r for length in (1, 4, 9) for r in recorded_runs.sweep_draft_model(recordings, draft, [length])[length]]
+    runs += recorded_runs.replay_all(recordings, PromptLookup(num_tokens=6)) + recorded_runs.replay_all(recordings, None)
+    assert [draft_costs.unbalanced(run) for run in runs] == [0] * len(runs)
+    lost = max(runs, key=lambda run: len(run.steps))
+    assert draft_costs.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
+
+
+def test_a_run_that_ends_inside_its_draft_balances(recordings):
+    trace = replace(recordings[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
+    run = replay(trace, PromptLookup(num_tokens=2))
+    assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
+    assert draft_costs.unbalanced(run) == 0
+    assert draft_costs.ends_inside(run) and not draft_costs.ends_inside(replace(run, steps=run.steps[:-1]))
+
+
+def test_every_method_is_timed_on_every_prompt(model, recordings):
+    runs = recorded_runs.time_methods(
+        model, recordings[:2], {"plain": None, "PLD": PromptLookup(num_tokens=3)}, repeats=3
+    )
+    assert {name: [len(repeat) for repeat in repeats] for name, repeats in runs.items()} == {
+        "plain": [2, 2, 2],
+        "PLD": [2, 2, 2],
+    }
+    for repeats in runs.values():
+        for repeat in repeats:
+            assert comparison.compare(recordings[:2], repeat).divergences == []
+            assert all(run.prefill_seconds > 0 for run in repeat)
+
+
+def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
+    for name, own in (("a", tokenizer), ("b", training_rows.train_tokenizer([TEXT[::-1]], 300, 512))):
+        model.save_pretrained(tmp_path / name)
+        own.save_pretrained(tmp_path / name)
+    with pytest.raises(ValueError, match="tokenizers of target .* differ"):
+        recorded_runs.load_pair(str(tmp_path / "a"), str(tmp_path / "b"), "cpu")
+    loaded, small, _ = recorded_runs.load_pair(str(tmp_path / "a"), str(tmp_path / "a"), "cpu")
+    assert loaded is not small
+
+
+def test_the_oracle_is_the_fewest_calls_of_a_drafter_that_knows_the_output(draft, recordings):
+    hindsight = draft_costs.Hindsight.of(recordings, draft)
+    for recording, agreed, calls in zip(recordings, hindsight.agreement, hindsight.calls, strict=True):
+        run = replay(recording.trace, _Clairvoyant([True, *agreed], recording.trace.tokens))
+        assert len(run.steps) == calls
+        assert sum(step.drafted - step.accepted for step in run.steps) == 0
+    assert any(agreed.any() and not agreed.all() for agreed in hindsight.agreement)
+    for runs in recorded_runs.sweep_draft_model(recordings, draft, [1, 2, 4, 8, 16]).values():
+        assert hindsight.beaten(runs) == 0
+    shortened = [replace(run, steps=[]) for run in runs]
+    assert hindsight.beaten(shortened) == sum(calls > 0 for calls in hindsight.calls) > 0
+
+
+class _Clairvoyant(Drafter):
+    """Drafts as far as the draft model's first choices are the target's tokens."""
+
+    def __init__(self, agreed, tokens):
+        self.agreed, self.tokens = agreed, tokens
+
+    def start(self, context):
+        pass
+
+    def propose(self, context, limit):
+        place = end = len(context.tokens) - context.prompt_length
+        while end < len(self.tokens) and self.agreed[end]:
+            end += 1
+        return DraftTree.chain(self.tokens[place:end][:limit])
+
+
+def test_the_best_fixed_length_is_the_one_of_least_time(draft, recordings):
+    sweep = recorded_runs.sweep_draft_model(recordings, draft, [1, 3, 6])
+    hindsight = draft_costs.Hindsight.of(recordings, draft)
+    for times in (draft_costs.ForwardTimes(0.0, 1.0, 1.0), draft_costs.ForwardTimes(0.6, 1.0, 1.0)):
+        got = hindsight.beside(sweep, times, lambda r: True)
+        seconds = {}
+        for length, runs in sweep.items():
+            drafted = sum(step.drafted for run in runs for step in run.steps)
+            seconds[length] = times.draft * drafted + times.target * sum(len(run.steps) for run in runs)
+        tokens = sum(len(r.trace.tokens) - 1 for r in recordings)
+        assert got["best"] == min(seconds, key=seconds.get)
+        assert got["speedup"] == pytest.approx(times.target * tokens / min(seconds.values()))
+        assert got["oracle_speedup"] >= got["speedup"]
+
+
+def test_forward_times_are_medians_of_the_repeats(recordings):
+    def repeat(draft, verify):
+        run = replay(recordings[0].trace, PromptLookup(num_tokens=3))
+        steps = [replace(s, draft_seconds=draft * s.drafted, verify_seconds=verify) for s in run.steps]
+        return [replace(run, steps=steps)]
+
+    plain = [repeat(0.0, verify) for verify in (9.0, 1.0, 2.0)]
+    drafted = [repeat(draft, verify) for draft, verify in ((0.5, 3.0), (0.1, 4.0), (0.2, 8.0))]
+    assert draft_costs.forward_times(plain, drafted) == pytest.approx((0.2, 2.0, 4.0))
+    idle = [[replay(recordings[0].trace, None)]]
+    with pytest.raises(ValueError, match="no draft was verified"):
+        draft_costs.forward_times(plain, idle)
+
+
+def test_a_greedy_answer_is_judged_against_the_reference(model, draft, tokenizer):
+    said = generate(model, recorded_runs.render(PROMPTS[1], tokenizer), max_new_tokens=60)
+    text = tokenizer.decode(said.tokens, skip_special_tokens=True)
+    assert said.finish_reason == "eos"
+    got = recorded_runs.answer_greedily(model, draft, tokenizer, replace(PROMPTS[1], reference=text), 60)
+    assert (got.text, got.right) == (text, True)
+    assert not recorded_runs.answer_greedily(
+        model, draft, tokenizer, replace(PROMPTS[1], reference=text + "x"), 60
+    ).right
+    assert len(got.agreement) == len(said.tokens)
+    assert got.looped == metrics.ends_in_loop(said.tokens[:60])
+
+
+def test_descriptions_are_counts_and_means(recordings):
+    got = recorded_runs.describe(recordings)
+    assert got["outputs"] == 4
+    assert got["new_tokens"] * 4 == sum(len(r.trace.tokens) for r in recordings)
+    assert got["ended"] * 4 == sum(r.trace.tokens[-1] == 0 for r in recordings)
+    assert got["looped"] * 4 == sum(r.looped for r in recordings)
+
+
+def test_counts_and_widths_are_those_of_the_steps(recordings):
+    run = replay(recordings[0].trace, PromptLookup(num_tokens=3))
+    steps = [replace(s, draft_seconds=0.5, verify_seconds=1.0 + s.drafted) for s in run.steps]
+    slow, quick = replace(run, steps=steps), replace(run, steps=[replace(s, draft_seconds=0.1) for s in steps])
+    forwards, seconds = draft_costs.forward_counts([slow])
+    drafted = sum(s.drafted for s in steps)
+    assert forwards.tolist() == [[drafted, len(steps)]]
+    assert seconds == pytest.approx([sum(0.5 + 1.0 + s.drafted + s.commit_seconds for s in steps)])
+    assert draft_costs.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
+    assert draft_costs.fastest({"PLD": [[slow], [quick]]}) == {"PLD": [quick]}

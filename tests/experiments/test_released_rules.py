@@ -1,0 +1,106 @@
+"""The released multi-draft sampling rules: their law is what they do, and it is not the target's."""
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib.experiments import released_rules
+from specdec_lib.decoding.acceptance import exact_match
+from specdec_lib.decoding.sampling import invert_cdf
+from specdec_lib.decoding.tree import DraftTree
+from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
+
+VOCABULARY, DRAWS = 6, 6_000
+
+
+def a_tree_and_its_target(seed):
+    rng = np.random.default_rng(seed)
+    drafts = [rng.integers(0, VOCABULARY, size=rng.integers(1, 4)).tolist() for _ in range(5)]
+    tree = DraftTree.from_drafts(drafts)
+    return tree, torch.from_numpy(rng.dirichlet(np.ones(VOCABULARY), size=len(tree) + 1))
+
+
+def drawer(probabilities, seed):
+    rng = np.random.default_rng(seed)
+    return lambda node: invert_cdf(probabilities[node + 1], rng.random())
+
+
+def first_tokens(tree, accept):
+    counts, lengths = Counter(), []
+    for _ in range(DRAWS):
+        path, token = accept()
+        counts[tree.tokens[path[0]] if path else token] += 1
+        lengths.append(len(path))
+    return counts, float(np.mean(lengths)), float(np.std(lengths) / DRAWS**0.5)
+
+
+@pytest.mark.parametrize("rule", released_rules.RULES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_law_is_that_of_the_rule(rule, seed):
+    tree, p = a_tree_and_its_target(seed)
+    draw = drawer(p, 100 + seed)
+    counts, length, error = first_tokens(tree, lambda: released_rules.released_acceptance(tree, draw, rule))
+    law = released_rules.released_law(tree, p, rule)
+    assert float(law.sum()) == pytest.approx(1.0, abs=1e-12)
+    assert surprise(counts, dict(enumerate(law.tolist()))) < RIGHT
+    assert abs(length - released_rules.released_accepted(tree, p)) < 4.5 * error
+    assert surprise(counts, dict(enumerate(p[0].tolist()))) > WRONG, "the bias would pass unnoticed"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_draw_a_node_keeps_the_target_and_has_the_expected_length(seed):
+    tree, p = a_tree_and_its_target(seed)
+    rng = np.random.default_rng(seed)
+    counts, length, error = first_tokens(
+        tree, lambda: exact_match(tree, lambda node, path: invert_cdf(p[node + 1], rng.random()), frozenset()))
+    assert surprise(counts, dict(enumerate(p[0].tolist()))) < RIGHT
+    assert abs(length - released_rules.exact_accepted(tree, p)) < 4.5 * error
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize("count", [1, 4, 10])
+def test_a_token_on_many_rows_gets_many_chances(chance, count):
+    """Rows share their first token and part after it, so that each is a chance of its own for the first."""
+    tree = DraftTree.from_drafts([[0, 2 + i] for i in range(count)])
+    p = torch.zeros(count + 1 + 1, count + 2, dtype=torch.float64)
+    p[0, 0], p[0, 1] = chance, 1 - chance
+    p[1:, 1] = 1.0
+    assert float(released_rules.released_law(tree, p, "rest")[0]) == pytest.approx(1 - (1 - chance) ** (count + 1))
+    assert float(released_rules.released_law(tree, p, "dresd")[0]) == pytest.approx(1 - (1 - chance) ** count)
+
+
+def test_rows_that_share_a_token_are_accepted_more_and_rows_that_do_not_less():
+    """Independent draws give a shared token several chances, but two rows can both match, or both miss."""
+    p = torch.tensor([[0.4, 0.4, 0.2]] * 4, dtype=torch.float64)
+    apart = DraftTree.from_drafts([[0], [1]])
+    assert released_rules.exact_accepted(apart, p) == pytest.approx(0.8)
+    assert released_rules.released_accepted(apart, p) == pytest.approx(1 - 0.6 * 0.6)
+    shared = DraftTree.from_drafts([[0, 0], [0, 2]])
+    assert released_rules.exact_accepted(shared, p) == pytest.approx(0.4 + 0.4 * 0.6)
+    assert released_rules.released_accepted(shared, p) == pytest.approx(1 - 0.6**2 + 1 - (1 - 0.16) * (1 - 0.08))
+
+
+def test_dresd_with_one_draft_is_unbiased():
+    _, p = a_tree_and_its_target(7)
+    tree = DraftTree.chain([1, 2])
+    assert torch.allclose(released_rules.released_law(tree, p[:3], "dresd"), p[0], atol=1e-12)
+
+
+def test_an_empty_draft_leaves_the_target_alone():
+    p = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    tree = DraftTree([], [])
+    assert torch.equal(released_rules.released_law(tree, p, "rest"), p[0])
+    assert released_rules.released_accepted(tree, p) == released_rules.exact_accepted(tree, p) == 0.0
+    with pytest.raises(ValueError, match="draft is empty"):
+        released_rules.released_acceptance(tree, lambda node: 0, "rest")
+
+
+def test_an_unknown_rule_is_refused_by_name():
+    with pytest.raises(ValueError, match="rule is 'medusa'; expected one of rest, dresd"):
+        released_rules.released_law(DraftTree.chain([0]), torch.ones(2, 1, dtype=torch.float64), "medusa")
+
+
+def test_total_variation_is_the_largest_difference_of_any_event():
+    p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.2, 0.5, 0.3])
+    assert released_rules.total_variation(p, q) == pytest.approx(0.3)

@@ -1,0 +1,155 @@
+"""What the retrieval chapters measure, against counting by hand."""
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, load_model
+from specdec_lib.datastores import SuffixIndex
+from specdec_lib.experiments import released_rules
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.sampling import distribution
+from specdec_lib.drafters import Dresd, PromptLookup, Rest
+from specdec_lib.experiments import comparison, made_tasks, retrieval, stores, recorded_runs
+from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording
+from tests.datastores.stores import build
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return load_model("pocket", dtype="float32")
+
+
+def recording(prompt, tokens, vocabulary=50):
+    trace = Trace(prompt, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
+    return Recording(Prompt("p", "made", ("",), chat=False), 0, trace)
+
+
+def test_match_lengths_count_the_longest_suffix_at_each_step():
+    with build([[1, 2, 3, 4, 5, 6]], 50) as index:
+        counts = retrieval.match_lengths([recording([7, 1], [2, 9, 3, 4, 5, 6])], Rest(index, min_ngram=2))
+    # Contexts end with 1 2, with 9, with 9 3 and with 3 4; after the last the draft 5 is kept.
+    assert counts == Counter({2: 2, 0: 1, 1: 1})
+
+
+def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = pocket
+    index = stores.document_store("own", [tokenizer("for i in range(10):\n    total += i\n" * 9)["input_ids"]], tokenizer)
+    dense = stores.dense_index(stores.dense_states(model, index), index, dims=32)
+    prompts = made_tasks.prompts("code-completion", 1)
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))
+    remembered = retrieval.Remembered(dense, recorded, 20)
+    for shape in ((3, 6), (10, 2)):
+        ours, theirs = (recorded_runs.replay_all(recorded, Dresd(x, *shape, neighbours=20)) for x in (remembered, dense))
+        assert comparison.same_steps(ours[0], theirs[0]) and any(step.drafted for step in ours[0].steps)
+    with pytest.raises(ValueError, match="k is 21, but 20 neighbours"):
+        remembered.search(recorded[0].trace.hidden[LAST][-1:], 21)
+    with pytest.raises(KeyError):
+        remembered.search(torch.zeros(1, remembered.width), 1)
+
+
+def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
+    model, tokenizer = pocket
+    sampling = Sampling(temperature=1.0, top_p=0.95, seed=1)
+    prompts = made_tasks.prompts("code-completion", 1)
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 12)
+    runs = recorded_runs.replay_all(recorded, PromptLookup(num_tokens=3))
+    found = retrieval.sampling_bias(model, recorded, runs, "rest")
+    trace, distances, exact = recorded[0].trace, [], []
+    done = 1
+    for step in runs[0].steps:
+        before = trace.prompt + trace.tokens[:done]
+        if len(step.tree):
+            ids = torch.tensor([before + step.tree.tokens])
+            with torch.inference_mode():
+                p = distribution(model(ids).logits[0, len(before) - 1:], sampling)
+            distances.append(released_rules.total_variation(released_rules.released_law(step.tree, p, "rest"), p[0]))
+            exact.append(released_rules.exact_accepted(step.tree, p))
+        done += len(step.tokens)
+    assert found.steps == len(distances) > 0
+    assert found.mean == pytest.approx(np.mean(distances), abs=1e-4)
+    assert found.largest == pytest.approx(max(distances), abs=1e-4)
+    assert found.accepted_exactly == pytest.approx(np.mean(exact), abs=1e-4)
+
+
+def test_one_draft_has_no_bias_under_dresds_rule_and_greedy_runs_are_refused(pocket):
+    model, tokenizer = pocket
+    prompts = made_tasks.prompts("code-completion", 1)
+    sampled = recorded_runs.record_prompts(model, tokenizer, prompts, Sampling(temperature=1.0), 12)
+    drafter = PromptLookup(num_tokens=3)
+    found = retrieval.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, drafter), "dresd")
+    assert found.largest < 1e-9 and found.accepted == pytest.approx(found.accepted_exactly)
+    greedy = recorded_runs.record_prompts(model, tokenizer, prompts, None, 12)
+    with pytest.raises(ValueError, match="recorded greedily"):
+        retrieval.sampling_bias(model, greedy, recorded_runs.replay_all(greedy, drafter), "rest")
+    with pytest.raises(ValueError, match="no step of the runs has a draft"):
+        retrieval.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, None), "rest")
+
+
+def test_recorded_text_is_replayed_whole_and_counted_in_characters(pocket):
+    tokenizer = pocket[1]
+    text = "for i in range(10):\n    print(i)\nfor i in range(10):\n    print(i)\n"
+    replies = [Reply("a", "someone", "Write a loop twice.", text), Reply("b", "someone", "Say nothing.", "")]
+    recorded = retrieval.record_replies(replies, tokenizer)
+    assert [r.prompt.id for r in recorded] == ["a"]
+    assert tokenizer.decode(recorded[0].trace.tokens) == text
+    runs = recorded_runs.replay_all(recorded, PromptLookup())
+    assert runs[0].tokens == recorded[0].trace.tokens and len(runs[0].steps) < len(runs[0].tokens) - 1
+    rest = len(text) - len(tokenizer.decode(recorded[0].trace.tokens[:1]))
+    assert retrieval.characters_per_forward(runs, tokenizer) == pytest.approx(rest / len(runs[0].steps))
+
+
+def test_the_authors_rates_leave_out_the_prefill():
+    replies = [Reply("a", "m", "", "x" * 40, tokens=11, steps=5), Reply("b", "m", "", "y" * 20, tokens=5, steps=3),
+               Reply("c", "m", "", "unknown")]
+    assert retrieval.authors_rates(replies) == {
+        "tokens_per_forward": 14 / 8, "characters_per_token": 60 / 16, "characters_per_forward": 14 / 8 * 60 / 16}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rank_correlation_is_that_of_mean_ranks(seed):
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, 6, 20), rng.integers(0, 6, 20)
+
+    def mean_rank(values):
+        return [np.mean([i for i, v in enumerate(sorted(values)) if v == value]) for value in values]
+
+    expected = np.corrcoef(mean_rank(x), mean_rank(y))[0, 1]
+    assert retrieval.rank_correlation(x, y) == pytest.approx(expected)
+
+
+def test_rank_correlation_of_any_increasing_function_is_one():
+    x = np.random.default_rng(0).normal(size=30)
+    assert retrieval.rank_correlation(x, np.exp(x)) == pytest.approx(1.0)
+
+
+def test_contexts_end_inside_the_output():
+    found = retrieval.contexts_of([recording(list(range(10)), [40, 41, 42])], 50, length=5)
+    assert {tuple(context) for context in found} == {(6, 7, 8, 9, 40), (7, 8, 9, 40, 41), (8, 9, 40, 41, 42)}
+
+
+def test_the_fit_finds_the_growth_it_was_made_from():
+    sizes = [1e5, 1e6, 3e6, 2e7]
+    a, b = retrieval.fitted_growth(sizes, [0.5 + 0.11 * np.log2(size) for size in sizes])
+    assert (a, b) == (pytest.approx(0.5), pytest.approx(0.11))
+
+
+def test_times_are_one_a_context():
+    with build([list(range(40))], 50) as index:
+        assert isinstance(index, SuffixIndex)
+        assert retrieval.search_microseconds(index, [[1, 2], [3], [9, 9]]).shape == (3,)
+        assert (retrieval.draft_microseconds(Rest(index), [[1, 2], [3]], 50) > 0).all()
+    keys = np.eye(8, dtype=np.float32)
+    assert retrieval.product_microseconds(keys, keys[:3], 2).shape == (3,)
+
+
+def test_a_build_costs_what_the_store_holds(pocket):
+    found = retrieval.build_cost(["def f(x):\n    return x\n"] * 3, pocket[1], 1000)
+    assert found.documents == 3 and found.tokens == 3 * len(pocket[1]("def f(x):\n    return x\n")["input_ids"])
+    assert found.bytes_per_token > 6 and min(found.seconds, found.sort_seconds) > 0

@@ -1,0 +1,86 @@
+"""Sums of forwards against direct counts, the oracle and the regression against other ways to the same."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_lib.experiments import sum_of_forwards
+
+
+def test_expected_tokens_is_the_mean_of_the_truncated_geometric_law():
+    for alpha in (0.0, 0.3, 0.8):
+        for length in (1, 4, 9):
+            mean = (
+                sum(k * alpha ** (k - 1) * (1 - alpha) for k in range(1, length + 1))
+                + (length + 1) * alpha**length
+            )
+            assert sum_of_forwards.expected_tokens(alpha, length) == pytest.approx(mean)
+    assert sum_of_forwards.expected_tokens(1.0, 7) == 8
+
+
+@given(st.integers(1, 500), st.integers(0, 500), st.integers(1, 500))
+def test_time_by_forwards_time_by_waste_and_latency_agree(n, n_discarded, n_target):
+    n_draft = n + n_discarded - n_target
+    direct = sum_of_forwards.total_time(0.25, 3.0, n_draft, n_target)
+    assert sum_of_forwards.total_time_of_waste(0.25, 3.0, n, n_discarded, n_target) == pytest.approx(direct)
+    assert sum_of_forwards.latency(0.25, 3.0, n_discarded / n, n_target / n) == pytest.approx(direct / n)
+
+
+def fewest_calls(agreement: tuple[bool, ...]) -> int:
+    """Fewest target calls over every choice of draft lengths, by trying them all."""
+    n = len(agreement)
+
+    @cache
+    def calls(done: int) -> int:
+        if done >= n:
+            return 0
+        best = n
+        for length in range(n - done):  # the target adds one token, so more is never needed
+            kept = 0
+            while kept < length and agreement[done + kept]:
+                kept += 1
+            best = min(best, 1 + calls(done + kept + 1))
+        return best
+
+    return calls(0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.booleans(), max_size=12))
+def test_oracle_calls_equal_the_fewest_over_all_draft_lengths(agreement):
+    assert sum_of_forwards.oracle_calls(np.array(agreement, dtype=bool)) == fewest_calls(tuple(agreement))
+
+
+def test_lemma_2_1_counts_one_call_too_many_where_the_last_position_disagrees():
+    disagreements = 2
+    assert sum_of_forwards.oracle_calls(np.array([True, False, True, False, True])) == disagreements + 1
+    assert sum_of_forwards.oracle_calls(np.array([True, False, True, True, False])) == disagreements
+
+
+def test_the_regression_finds_the_times_the_runs_were_made_of():
+    rng = np.random.default_rng(0)
+    forwards = rng.integers(1, 200, (50, 2))
+    exact = sum_of_forwards.fit_forward_times(forwards, forwards @ [0.02, 0.11])
+    assert exact.seconds == pytest.approx((0.02, 0.11)) and exact.r_squared == pytest.approx(1.0)
+    noise = rng.normal(0, 1.0, 50)
+    noisy = sum_of_forwards.fit_forward_times(forwards, forwards @ [0.02, 0.11] + noise)
+    # The normal equations, solved by themselves.
+    expected = np.linalg.inv(forwards.T @ forwards) @ forwards.T @ (forwards @ [0.02, 0.11] + noise)
+    assert noisy.seconds == pytest.approx(tuple(expected))
+    assert 0.9 < noisy.r_squared < 1.0
+
+
+def test_the_regression_refuses_runs_that_cannot_tell_the_forwards_apart():
+    with pytest.raises(ValueError, match="several draft lengths"):
+        sum_of_forwards.fit_forward_times(np.array([[4, 1], [8, 2], [12, 3]]), np.array([1.0, 2.0, 3.0]))
+    with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
+        sum_of_forwards.fit_forward_times(np.ones((3, 2)), np.ones(4))
+
+
+def test_relative_errors_are_shares_of_what_was_measured():
+    assert sum_of_forwards.relative_errors([9.0, 12.0], [10.0, 10.0]) == pytest.approx([0.1, 0.2])

@@ -1,0 +1,129 @@
+"""Tasks by name: every name works, limits and seeds choose, and what is not there is refused in words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from specdec_lib.experiments import made_tasks
+from specdec_lib.experiments.published_sets import DATASETS
+from specdec_lib.experiments.tasks import load_task, task_names
+from tests.experiments.published_formats import HUMANEVAL, jsonl, write
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with twenty HumanEval problems and no other set."""
+    rows = [HUMANEVAL | {"task_id": f"HumanEval/{k}"} for k in range(20)]
+    write(tmp_path / "humaneval/HumanEval.jsonl", jsonl(*rows))
+    return tmp_path
+
+
+def test_the_names_are_the_mechanical_tasks_and_the_real_sets():
+    assert task_names() == [*made_tasks.TASKS, *DATASETS]
+    assert len(set(task_names(subsets=True))) == len(task_names(subsets=True))
+    assert "spec-bench/summarization" in task_names(subsets=True)
+    assert not any("/" in name for name in task_names())
+
+
+def test_a_mechanical_task_is_made_by_its_maker():
+    assert load_task("rename", limit=3, seed=1) == made_tasks.prompts("rename", 3, seed=1)
+
+
+@pytest.mark.parametrize("task", list(made_tasks.TASKS))
+def test_a_mechanical_task_passes_its_options_on_and_gives_24_prompts_by_default(task, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(made_tasks, "prompts", lambda *args, **options: calls.append((args, options)) or [])
+    load_task(task)
+    load_task(task, limit=0)
+    load_task(task, tmp_path / "nowhere", limit=2, split="train", seed=5)
+    assert calls == [((task, 24), {}), ((task, 0), {}), ((task, 2), {"split": "train", "seed": 5})]
+
+
+def test_the_environment_variable_names_the_root_and_an_argument_overrides_it(
+    root, tmp_path_factory, monkeypatch
+):
+    monkeypatch.setenv("SPECDEC_DATASETS", str(root))
+    assert len(load_task("humaneval")) == 20
+    other = tmp_path_factory.mktemp("other")
+    write(other / "humaneval/HumanEval.jsonl", jsonl(HUMANEVAL))
+    assert len(load_task("humaneval", other)) == 1
+    assert len(load_task("humaneval", str(other))) == 1
+
+
+@pytest.mark.parametrize(("limit", "count"), [(None, 20), (0, 0), (1, 1), (7, 7), (20, 20), (99, 20)])
+def test_a_limit_gives_the_first_prompts_of_the_file(root, limit, count):
+    assert [p.id for p in load_task("humaneval", root, limit=limit)] == [
+        f"HumanEval/{k}" for k in range(count)
+    ]
+
+
+def test_a_seed_permutes_the_file_and_the_limit_cuts_afterwards(root):
+    in_order = load_task("humaneval", root)
+    shuffled = load_task("humaneval", root, seed=42)
+    assert shuffled != in_order and sorted(p.id for p in shuffled) == sorted(p.id for p in in_order)
+    assert load_task("humaneval", root, seed=42, limit=5) == shuffled[:5]
+    assert load_task("humaneval", root, seed=43) != shuffled
+
+
+def test_every_prompt_of_a_subset_carries_the_name_that_loads_it(tmp_path):
+    row = {"question_id": 1, "category": "qa", "turns": ["Who?"]}
+    write(tmp_path / "spec_bench/question.jsonl", jsonl(row))
+    (prompt,) = load_task("spec-bench", tmp_path, subset="qa")
+    assert prompt.task == "spec-bench/qa" and load_task(prompt.task, tmp_path) == [prompt]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("humanevl", "task 'humanevl' is unknown. Did you mean 'humaneval'? There are 'code-completion'"),
+        ("nothing like it", "task 'nothing like it' is unknown. There are"),
+        ("", "task '' is unknown"),
+        ("rename/all", "task 'rename/all' is unknown"),
+        ("gsm8k/test", "task 'gsm8k/test' is unknown; 'gsm8k' has no subsets"),
+        ("spec-bench/", "task 'spec-bench/' is unknown; 'spec-bench' has 'mt_bench', 'translation'"),
+        (
+            "spec-bench/summarisation",
+            "task 'spec-bench/summarisation' is unknown; 'spec-bench' has 'mt_bench'",
+        ),
+        (7, "name is 7; expected the name of a task"),
+        (None, "name is None; expected the name of a task"),
+    ],
+)
+def test_a_name_that_there_is_not_is_refused_before_any_file_is_looked_for(tmp_path, name, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        load_task(name, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, "3", True])
+@pytest.mark.parametrize("task", ["humaneval", "rename", "no such task"])
+def test_a_wrong_limit_is_refused_before_anything_else(tmp_path, task, limit):
+    with pytest.raises(
+        ValueError, match=re.escape(f"limit is {limit!r}; expected a whole number of 0 or more")
+    ):
+        load_task(task, tmp_path / "nowhere", limit=limit)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "1", False])
+def test_a_wrong_seed_is_refused_before_any_file_is_looked_for(tmp_path, seed):
+    with pytest.raises(ValueError, match=re.escape(f"seed is {seed!r}; expected a whole number")):
+        load_task("humaneval", tmp_path / "nowhere", seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "says"),
+    [
+        ("humaneval", "split", "task 'humaneval' has no option 'split'; expected 'seed', 'style'"),
+        ("rename", "style", "task 'rename' has no option 'style'; expected 'seed', 'split'"),
+        ("mt-bench", "shots", "expected 'seed', 'subset', 'style'"),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(tmp_path, task, option, says):
+    with pytest.raises(TypeError, match=re.escape(says)):
+        load_task(task, tmp_path / "nowhere", **{option: "x"})
+
+
+def test_two_different_subsets_at_once_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="subset is 'rag', but task 'spec-bench/qa' names another"):
+        load_task("spec-bench/qa", tmp_path / "nowhere", subset="rag")

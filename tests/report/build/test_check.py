@@ -1,0 +1,128 @@
+"""The static checks find the faults they name, and none in a sound notebook."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.report.notebook_factory import write_notebook
+
+from specdec_lib.report.build import check
+
+
+def spoil(path, change):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(check.canonical(content), encoding="utf-8")
+
+
+def test_a_sound_notebook_has_no_fault(tmp_path):
+    assert check.check_notebook(write_notebook(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda nb: nb["cells"][1].update(execution_count=1), "outputs"),
+        (lambda nb: nb["cells"][4].update(source="# Second"), "headings of the first level"),
+        (lambda nb: nb["cells"][2]["metadata"].clear(), "tagged 'parameters'"),
+        (lambda nb: nb["cells"][2].update(source='profile: str = "default"'), "no comment"),
+        (lambda nb: nb["cells"][2].update(source="alpha: float = 1.0  # a"), "profile: str"),
+        (lambda nb: nb["cells"][3].update(source="1"), "check_parameters"),
+        (lambda nb: nb["cells"][5].update(source="x = 1\n" * 15), "15 lines"),
+        (lambda nb: nb["cells"][5].update(source='open("/home/me/x")'), "absolute path"),
+        (lambda nb: nb["cells"][5].update(source="def"), "not Python"),
+        (lambda nb: nb["cells"][5]["metadata"].update(mystnb={"figure": {"caption": "c"}}), "fig-"),
+        (
+            lambda nb: nb["cells"][5]["metadata"].update(
+                mystnb={"figure": {"caption": "c", "name": "fig-a"}}
+            ),
+            "alt text",
+        ),
+        (lambda nb: nb["cells"][4].update(source="It is 2.4 times faster."), "'2.4'"),
+        (lambda nb: nb["metadata"]["kernelspec"].update(name="julia"), "python3"),
+        (lambda nb: nb.update(nbformat_minor=4), "valid|4.5"),
+    ],
+)
+def test_each_fault_is_found_and_named(tmp_path, change, told):
+    path = write_notebook(tmp_path)
+    spoil(path, change)
+    faults = check.check_notebook(path)
+    assert any(any(part in fault for part in told.split("|")) for fault in faults), faults
+
+
+@pytest.mark.parametrize(
+    "text", ["`2.4`", "$2.4$", "{glue:text}`a:.2f`", "python 3.11.7", "[x](a-2.4.html)", "Table 2"]
+)
+def test_numbers_that_are_code_formula_glue_or_versions_are_no_fault(tmp_path, text):
+    assert check.check_notebook(write_notebook(tmp_path, prose=text)) == []
+
+
+def test_a_notebook_that_is_not_written_canonically_is_a_fault(tmp_path):
+    path = write_notebook(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text())), encoding="utf-8")
+    assert any("canonically" in fault for fault in check.check_notebook(path))
+
+
+@pytest.fixture
+def book(tmp_path):
+    write_notebook(tmp_path / "notebooks")
+    (tmp_path / "book" / "notebooks").mkdir(parents=True)
+    (tmp_path / "book" / "intro.md").write_text("# Title\n")
+    (tmp_path / "book" / "_toc.yml").write_text(
+        "format: jb-book\nroot: intro\nparts:\n- chapters:\n  - file: notebooks/01_small\n"
+    )
+    return tmp_path
+
+
+def test_a_sound_book_has_no_fault(book):
+    assert check.check_all(book) == []
+
+
+def test_pages_and_notebooks_that_the_contents_miss_are_found(book):
+    (book / "book" / "intro.md").rename(book / "book" / "other.md")
+    write_notebook(book / "notebooks", name="02_other")
+    faults = check.check_pages(book)
+    assert any("'intro'" in fault for fault in faults) and any("02_other" in fault for fault in faults)
+
+
+def test_a_label_that_two_notebooks_define_is_found(book):
+    for name in ("01_small", "02_other"):
+        write_notebook(book / "notebooks", ['report.Table(frame, name="tab-speed", caption="c")'], name=name)
+    assert any("tab-speed" in fault for fault in check.check_pages(book))
+
+
+def test_glue_of_a_value_that_was_not_recorded_or_without_format_is_found(book):
+    output = {
+        "output_type": "display_data",
+        "data": {"application/papermill.record/text/plain": "0.5"},
+        "metadata": {"scrapbook": {"name": "rate", "mime_prefix": "application/papermill.record/"}},
+    }
+    executed = json.loads((book / "notebooks" / "01_small.ipynb").read_text())
+    executed["cells"][5]["outputs"] = [output]
+    (book / "book" / "notebooks" / "01_small.ipynb").write_text(json.dumps(executed))
+    page = book / "book" / "intro.md"
+    page.write_text("# T\n\n{glue:text}`notebooks/01_small.ipynb::rate:.2f`\n")
+    assert check.check_glue(book) == []
+    page.write_text(
+        "# T\n\n{glue:text}`notebooks/01_small.ipynb::rate` {glue:text}`notebooks/01_small.ipynb::tare:.2f`\n"
+    )
+    faults = check.check_glue(book)
+    assert any("without a format" in fault for fault in faults) and any("'tare'" in fault for fault in faults)
+
+
+def test_glue_in_a_page_of_a_folder_and_text_glued_from_another_page_without_format_are_found(book):
+    output = {
+        "output_type": "display_data",
+        "data": {"application/papermill.record/text/plain": "'fast'"},
+        "metadata": {"scrapbook": {"name": "word", "mime_prefix": "application/papermill.record/"}},
+    }
+    executed = json.loads((book / "notebooks" / "01_small.ipynb").read_text())
+    executed["cells"][5]["outputs"] = [output]
+    (book / "book" / "notebooks" / "01_small.ipynb").write_text(json.dumps(executed))
+    page = book / "book" / "methods" / "one.md"
+    page.parent.mkdir()
+    page.write_text("# T\n\n{glue:text}`../notebooks/01_small.ipynb::word:s`\n")
+    assert check.check_glue(book) == []
+    page.write_text("# T\n\n{glue:text}`../notebooks/01_small.ipynb::word`\n")
+    assert ["another page" in fault for fault in check.check_glue(book)] == [True]

@@ -1,0 +1,121 @@
+"""Declared parameters are read from the source, and everything else is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_lib.report.build import params
+
+SOURCE = """
+max_new_tokens: int = 128   # tokens per prompt
+# chance of acceptance
+alpha: float = 0.5
+model: str = "pocket"       # a name or a folder
+ks: list[int] = [
+    1,
+    2,                      # and so on
+]
+limits: dict[str, int] = {"code": 3}  # by task
+fast: bool = False          # or not
+"""
+
+
+@pytest.fixture
+def declared() -> dict[str, params.Parameter]:
+    return params.parse_declarations(SOURCE)
+
+
+def test_declarations_give_name_type_default_and_comment(declared):
+    assert list(declared) == ["max_new_tokens", "alpha", "model", "ks", "limits", "fast"]
+    assert declared["ks"].annotation == "list[int]" and declared["ks"].default == [1, 2]
+    assert declared["max_new_tokens"].help == "tokens per prompt"
+    assert declared["alpha"].help == "chance of acceptance"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 1.5),
+        ("max_new_tokens", True),
+        ("max_new_tokens", "8"),
+        ("alpha", "abc"),
+        ("alpha", float("nan")),
+        ("alpha", False),
+        ("model", 3),
+        ("ks", [1, "2"]),
+        ("ks", 4),
+        ("limits", {"code": 0.5}),
+        ("limits", {1: 1}),
+        ("fast", 1),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name_and_type(declared, name, value):
+    with pytest.raises(params.ParameterError) as error:
+        params.validate({name: value}, declared, "01_small")
+    assert repr(name) in str(error.value)
+    assert declared[name].annotation in str(error.value)
+    assert repr(value) in str(error.value)
+
+
+def test_an_unknown_name_is_refused_with_its_close_match(declared):
+    with pytest.raises(
+        params.ParameterError, match=r"unknown parameter 'alhpa' of 01_small: did you mean 'alpha'\?"
+    ):
+        params.validate({"alhpa": 0.1}, declared, "01_small")
+
+
+def test_all_faults_are_told_at_once(declared):
+    with pytest.raises(params.ParameterError) as error:
+        params.validate({"alhpa": 0.1, "fast": 3, "zzz": 1}, declared)
+    assert len(str(error.value).splitlines()) == 3
+
+
+def test_an_integer_becomes_a_float_where_a_float_is_declared(declared):
+    value = params.validate({"alpha": 1}, declared)["alpha"]
+    assert value == 1.0 and type(value) is float
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("model", "123", "123"),
+        ("model", "true", "true"),
+        ("max_new_tokens", "8", 8),
+        ("alpha", "1e-3", 0.001),
+        ("ks", "[3, 4]", [3, 4]),
+        ("limits", "{code: 2}", {"code": 2}),
+        ("fast", "true", True),
+    ],
+)
+def test_words_of_the_command_line_are_read_as_the_declared_type(declared, name, text, value):
+    read = params.parse_value(text, declared[name])
+    assert read == value and type(read) is type(value)
+
+
+def test_text_that_is_no_yaml_is_refused(declared):
+    with pytest.raises(params.ParameterError, match="ks"):
+        params.parse_value("[1, 2", declared["ks"])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "alpha = 0.5",
+        "alpha: float",
+        "alpha: float = 1 / 2",
+        "alpha: float = 'x'",
+        "alpha: float | None = None",
+        "print(1)",
+    ],
+)
+def test_a_badly_written_declaration_is_refused(source):
+    with pytest.raises(params.ParameterError):
+        params.parse_declarations(source)
+
+
+def test_a_notebook_needs_exactly_one_parameters_cell():
+    cell = {"cell_type": "code", "source": "a: int = 1", "metadata": {"tags": ["parameters"]}}
+    assert params.declared_parameters({"cells": [cell]})["a"].default == 1
+    for cells in ([], [cell, cell]):
+        with pytest.raises(params.ParameterError, match="exactly one"):
+            params.declared_parameters({"cells": cells})

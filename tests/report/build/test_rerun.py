@@ -1,0 +1,39 @@
+"""What the page on running again takes from the notebooks."""
+
+from __future__ import annotations
+
+import nbformat
+from nbformat.v4 import new_markdown_cell, new_notebook
+from tests.report.notebook_factory import write_notebook
+
+from specdec_lib.report.build import rerun
+
+
+def test_every_parameter_is_listed_with_its_default_comment_type_and_profiles(tmp_path):
+    write_notebook(tmp_path)
+    (tmp_path / "params" / "smoke.yml").write_text("01_small: {ks: [1]}\n", encoding="utf-8")
+    text = rerun.parameters_text(tmp_path)
+    assert ":::{dropdown} 01: Small" in text and "[](notebooks/01_small.ipynb)" in text
+    assert "| `ks` | `[1, 2]` | lengths; smoke: `[1]` (`list[int]`) |" in text
+    assert "| `alpha` | `0.5` | a share (`float`) |" in text
+
+
+def test_times_and_machine_come_from_the_executed_copies(tmp_path):
+    machine = {"processor": "Some | CPU", "device": "cpu", "torch threads": "2"}
+    for number, seconds in ((1, 90.4), (2, 30.0)):
+        name = f"0{number}_small"
+        content = new_notebook(cells=[new_markdown_cell(f"# Title {number}")])
+        content.metadata["specdec"] = {
+            "profile": "default",
+            "seconds": seconds,
+            "provenance": {"machine": machine, "date": "2026-01-01 00:00 UTC"},
+        }
+        nbformat.write(content, tmp_path / f"{name}.ipynb")
+    (tmp_path / "files" / "01_small").mkdir(parents=True)
+    (tmp_path / "files" / "01_small" / "tab-x.csv").write_bytes(b"x" * 1_000_000)
+    facts = rerun.run_facts(tmp_path.glob("*.ipynb"))
+    assert [one["title"] for one in facts] == ["Title 1", "Title 2"]
+    assert facts[0]["bytes"] > 1_000_000 > facts[1]["bytes"]
+    text = rerun.times_text(facts, 2_000_000_000)
+    assert "| [](notebooks/01_small.ipynb) | default | 90 | 1.0 | Some \\| CPU, 2 threads |" in text
+    assert "Together 2 minutes" in text and "2.0 GB" in text

@@ -1,0 +1,313 @@
+"""The runner: refuses before it runs, writes whole copies, skips what has not changed, tells failures in
+words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+from tests.report.notebook_factory import write_notebook
+
+from specdec_lib import __main__ as command
+from specdec_lib import paths
+from specdec_lib.report.build import files, params, plan, runner
+from specdec_lib.report.display import record
+
+
+@pytest.fixture
+def folders(tmp_path) -> dict[str, Path]:
+    return {"notebooks": tmp_path / "notebooks", "output": tmp_path / "executed", "kept": tmp_path / "failed"}
+
+
+def stamp(path: Path) -> tuple[int, bytes]:
+    return path.stat().st_ino, path.read_bytes()
+
+
+def code_cells(content) -> list:
+    return [(c.source, c.outputs, c.execution_count) for c in content.cells if c.cell_type == "code"]
+
+
+def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
+    source = write_notebook(folders["notebooks"], prose="Before.")
+    copy = folders["output"] / source.name
+    assert runner.run("smoke", overrides=["01.alpha=0.25"], **folders) == []
+    executed = nbformat.read(str(copy), as_version=4)
+    assert record.recorded(executed) == {"alpha": 0.25}
+    facts = executed.metadata["specdec"]
+    assert facts["profile"] == "smoke" and facts["provenance"]["parameters"] == {
+        "alpha": 0.25,
+        "profile": "smoke",
+    }
+    assert facts["source_sha256"] == files.sha256(source)
+    assert str(paths.root()) not in copy.read_text() and str(folders["output"]) not in copy.read_text()
+
+    first = stamp(copy)
+    runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
+    assert stamp(copy) == first and "unchanged" in capsys.readouterr().out
+
+    write_notebook(folders["notebooks"], prose="After.")
+    runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
+    assert "prose renewed" in capsys.readouterr().out
+    renewed = nbformat.read(str(copy), as_version=4)
+    assert any("After." in cell.source for cell in renewed.cells) and record.recorded(renewed) == {
+        "alpha": 0.25
+    }
+    assert code_cells(renewed) == code_cells(executed)
+    nbformat.validate(renewed)
+
+    runner.run("smoke", overrides=["01.alpha=0.75"], **folders)
+    assert record.recorded(copy) == {"alpha": 0.75}
+
+
+@pytest.mark.parametrize("what", ["library", "data", "versions", "profile", "code"])
+def test_the_key_changes_with_everything_that_can_change_a_result(folders, tmp_path, monkeypatch, what):
+    write_notebook(folders["notebooks"])
+    for name in ("package", "data"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("1")
+    monkeypatch.setattr(paths, "PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+
+    def key(profile: str = "smoke") -> str:
+        (job,) = plan.make_plan(profile, notebooks=folders["notebooks"])
+        return job.key(plan.surroundings())
+
+    before = key()
+    assert key() == before
+    if what == "library":
+        (tmp_path / "package" / "a.py").write_text("2")
+    elif what == "data":
+        (tmp_path / "data" / "b.npy").write_text("2")
+    elif what == "versions":
+        monkeypatch.setattr("specdec_lib.report.display.provenance.versions", lambda: {"torch": "0"})
+    elif what == "code":
+        write_notebook(folders["notebooks"], code=["1 + 1"])
+    assert key("full" if what == "profile" else "smoke") != before
+
+
+def test_a_failing_cell_is_told_by_notebook_cell_and_heading_and_leaves_the_old_copy(folders, capsys):
+    source = write_notebook(
+        folders["notebooks"], code=["values", "def depth(n):\n    return 1 / n\n\n\ndepth(0)"]
+    )
+    old = folders["output"] / source.name
+    files.write_atomic(old, "the copy of an earlier run")
+    (failure,) = runner.run("smoke", overrides=["01.alpha=0.25"], force=True, **folders)
+    told = capsys.readouterr().err
+    assert failure.message in told
+    assert "01_small failed in code cell 5 of 5, under the heading 'Result'" in told
+    assert "ZeroDivisionError: division by zero" in told and "return 1 / n" in told
+    assert "\x1b" not in told and "site-packages/papermill" not in told
+    assert "python -m specdec_lib run --profile smoke --only 01 -p 01.alpha=0.25" in told
+    assert old.read_text() == "the copy of an earlier run"
+    assert (folders["kept"] / source.name).is_file() and str(folders["kept"] / source.name) in told
+
+
+def test_a_kernel_that_dies_is_a_failure(folders, capsys):
+    write_notebook(folders["notebooks"], code=["import os\n\nos._exit(9)"])
+    (failure,) = runner.run("smoke", **folders)
+    assert "code cell 4 of 4" in failure.message and "kernel died" in failure.message
+    assert not (folders["output"] / "01_small.ipynb").exists()
+
+
+def start_run(folders: dict[str, Path], temporary: Path | None = None) -> subprocess.Popen:
+    words = ", ".join(f"{name}=Path({str(folder)!r})" for name, folder in folders.items())
+    program = f"from pathlib import Path\nfrom specdec_lib.report.build import runner\nassert not runner.run('smoke', {words})"
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=paths.root(),
+        env=os.environ | ({"TMPDIR": str(temporary)} if temporary else {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_two_runs_at_once_do_not_meet_and_leave_no_sockets(tmp_path):
+    runs = []
+    before = sorted(path.name for path in paths.root().iterdir())
+    # The name of the second temporary folder is too long for sockets in it.
+    for number, temporary in ((1, tmp_path / "t"), (2, tmp_path / ("t" * 90))):
+        temporary.mkdir()
+        folders = {name: tmp_path / str(number) / name for name in ("notebooks", "output", "kept")}
+        write_notebook(folders["notebooks"], code=["import time\n\ntime.sleep(1)\nreport.record('alpha', alpha)"])
+        runs.append((start_run(folders, temporary), folders["output"] / "01_small.ipynb", temporary))
+    for process, copy, temporary in runs:
+        told, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, told
+        assert recording.recorded(copy) == {"alpha": 0.5}
+        assert not [path for path in temporary.iterdir() if path.name.startswith("specdec")]
+    assert sorted(path.name for path in paths.root().iterdir() if path.name != ".pytest_cache") == [
+        name for name in before if name != ".pytest_cache"
+    ]
+
+
+@pytest.mark.parametrize("which", ["output", "kept", "cache", "temporary"])
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(folders, tmp_path, monkeypatch, which):
+    write_notebook(folders["notebooks"])
+    monkeypatch.setattr("papermill.execute_notebook", lambda *a, **k: pytest.fail("it ran"))
+    (tmp_path / "file").write_text("")
+    wrong = tmp_path / "file" / "below"  # a folder that nobody can write to, root neither
+    if which == "cache":
+        monkeypatch.setenv("SPECDEC_CACHE", str(wrong))
+    elif which == "temporary":
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: str(wrong))
+    else:
+        folders[which] = wrong
+    with pytest.raises(params.UsageError, match=f"^nothing was run: .* go to {wrong}, where no file can be made"):
+        runner.run("smoke", **folders)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notebooks"]
+
+
+def test_a_read_only_checkout_is_one_sentence_and_status_2(folders, monkeypatch, capsys):
+    write_notebook(folders["notebooks"])
+    monkeypatch.setattr(paths, "root", lambda: folders["notebooks"].parent)
+    monkeypatch.setattr(plan, "find_notebooks", lambda folder, only=(): [folders["notebooks"] / "01_small.ipynb"])
+
+    def read_only(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    assert command.main(["run", "--profile", "smoke"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: nothing was run: executed notebooks go to ") and error.count("\n") == 1
+    assert "Read-only file system" in error and "_build" in error and "SPECDEC_CACHE" in error
+
+
+def test_a_failure_ends_the_command_with_status_one(monkeypatch):
+    monkeypatch.setattr(runner, "run", lambda *args: ["a failure"])
+    assert command.main(["run", "--profile", "smoke"]) == 1
+    monkeypatch.setattr(runner, "run", lambda *args: [])
+    assert command.main(["run", "--profile", "smoke"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"overrides": ["01.alhpa=1"]}, "did you mean 'alpha'"),
+        ({"overrides": ["01.alpha=abc"]}, "float is expected"),
+        ({"overrides": ["alpha=1"]}, "01.name=value"),
+        ({"overrides": ["07.alpha=1"]}, "no notebook '07'"),
+        ({"only": ["07"]}, "no notebook '07'"),
+        ({"profile": "quick"}, "no profile 'quick'"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_anything_runs(folders, monkeypatch, arguments, told):
+    write_notebook(folders["notebooks"])
+    monkeypatch.setattr("papermill.execute_notebook", lambda *a, **k: pytest.fail("it ran"))
+    with pytest.raises(params.UsageError, match=told):
+        runner.run(**{"profile": "smoke", **arguments}, **folders)
+
+
+@pytest.mark.parametrize(
+    "text", ["01_small: {alhpa: 1}", "01_small: {ks: [a]}", "01_big: {alpha: 1}", "01_small: 3", "- 1"]
+)
+def test_a_faulty_profile_is_refused(folders, text):
+    write_notebook(folders["notebooks"])
+    (folders["notebooks"] / "params" / "smoke.yml").write_text(text)
+    with pytest.raises(params.UsageError):
+        plan.make_plan("smoke", notebooks=folders["notebooks"])
+
+
+def test_the_command_line_wins_over_the_profile_and_the_profile_over_the_default(folders):
+    write_notebook(folders["notebooks"])
+    (folders["notebooks"] / "params" / "smoke.yml").write_text("01_small: {alpha: 0.1, ks: [7]}")
+    (job,) = plan.make_plan("smoke", overrides=["01.alpha=0.9"], notebooks=folders["notebooks"])
+    assert job.given == {"profile": "smoke", "alpha": 0.9, "ks": [7]}
+
+
+def test_an_interrupted_run_leaves_the_old_copy_and_ends_with_130(folders, monkeypatch):
+    source = write_notebook(folders["notebooks"])
+    old = folders["output"] / source.name
+    files.write_atomic(old, "old")
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("papermill.execute_notebook", interrupted)
+    monkeypatch.setattr(plan, "find_notebooks", lambda folder, only=(): [source])
+    monkeypatch.setattr(paths, "root", lambda: folders["notebooks"].parent)
+    assert command.main(["run", "--profile", "smoke"]) == 130
+    assert old.read_text() == "old" and sorted(p.name for p in old.parent.iterdir()) == [old.name]
+
+
+def test_an_interrupted_replacement_of_a_folder_leaves_the_old_one_and_is_made_good_by_the_next(tmp_path, monkeypatch):
+    new, target = tmp_path / "scratch" / "files", tmp_path / "executed" / "files" / "01"
+    for folder, text in ((new, "new"), (target, "old")):
+        folder.mkdir(parents=True)
+        (folder / "tab-a.csv").write_text(text)
+
+    def cut(source, aside, **options):
+        # A move to another file system copies file by file.
+        Path(aside).mkdir()
+        (Path(aside) / "tab-a.csv").write_text("ne")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "move", cut)
+    with pytest.raises(KeyboardInterrupt):
+        files.replace_folder(new, target)
+    assert (target / "tab-a.csv").read_text() == "old"
+    monkeypatch.undo()
+    files.replace_folder(new, target)
+    assert (target / "tab-a.csv").read_text() == "new"
+    assert [p.name for p in target.parent.iterdir()] == ["01"]
+    files.replace_folder(tmp_path / "none", target)
+    assert not target.exists()
+
+
+def test_tables_that_an_interruption_had_set_aside_are_back_when_the_notebook_is_unchanged(folders, capsys):
+    source = write_notebook(folders["notebooks"])
+    runner.run("smoke", **folders)
+    tables = folders["output"] / "files" / source.stem
+    aside = tables.with_name(tables.name + ".old")
+    aside.mkdir(parents=True)
+    (aside / "tab-a.csv").write_text("1")
+    runner.run("smoke", **folders)
+    assert "unchanged" in capsys.readouterr().out
+    assert (tables / "tab-a.csv").read_text() == "1" and not aside.exists()
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "a.ipynb"
+    files.write_atomic(path, "old")
+
+    def interrupted(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_atomic(path, "new")
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.ipynb"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-p", "alhpa", "1"], "unknown parameter 'alhpa': did you mean 'alpha'"),
+        (["-p", "alpha", "abc"], "float is expected"),
+    ],
+)
+def test_papermill_alone_refuses_them_as_well(folders, tmp_path, words, told):
+    source = write_notebook(folders["notebooks"])
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "papermill",
+            str(source),
+            str(tmp_path / "out.ipynb"),
+            "--no-progress-bar",
+            *words,
+        ],
+        cwd=paths.root(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and told in done.stderr

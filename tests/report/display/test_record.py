@@ -1,0 +1,77 @@
+"""Recorded values are what was measured, as plain Python."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib.report.display import record
+
+
+def notebook(*records):
+    outputs = [
+        {
+            "output_type": "display_data",
+            "data": {"application/papermill.record/text/plain": repr(value)},
+            "metadata": {"scrapbook": {"name": name, "mime_prefix": "application/papermill.record/"}},
+        }
+        for name, value in records
+    ]
+    return {"cells": [{"cell_type": "code", "outputs": outputs}]}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float64(0.5), 0.5),
+        (np.int32(3), 3),
+        (np.bool_(True), True),
+        (np.array(2.0), 2.0),
+        (torch.tensor(4), 4),
+        ([np.float32(0.25), 1], [0.25, 1]),
+        ({"a": np.int64(1)}, {"a": 1}),
+        ("text", "text"),
+    ],
+)
+def test_numbers_of_libraries_become_plain_ones(value, expected):
+    plain = record.plain(value)
+    assert plain == expected and type(plain) is type(expected)
+    assert "np." not in repr(plain)
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), np.float64("nan"), [1.0, float("nan")], None, object(), np.ones(2)]
+)
+def test_what_is_no_value_is_refused(value):
+    with pytest.raises(record.RecordError, match="'rate'"):
+        record.plain(value, "rate")
+
+
+def test_a_recorded_value_is_the_output_that_glue_reads(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
+    with redirect_stdout(io.StringIO()) as printed:
+        record.record("rate", np.float64(0.25), display=True)
+    ((data, options),) = shown
+    output = {"output_type": "display_data", "data": data, "metadata": options["metadata"]}
+    assert options["raw"] is True
+    assert record.recorded({"cells": [{"outputs": [output]}]}) == {"rate": 0.25}
+    assert printed.getvalue() == "rate = 0.25\n"
+
+
+def test_a_name_that_glue_cannot_address_is_refused():
+    with pytest.raises(record.RecordError, match="tokens per forward"):
+        record.record("tokens per forward", 1.0)
+
+
+def test_values_are_read_back_by_name():
+    assert record.recorded(notebook(("a", 1), ("b", [1, 2.5]), ("a", 1))) == {"a": 1, "b": [1, 2.5]}
+
+
+def test_one_name_with_two_values_is_refused():
+    with pytest.raises(record.RecordError, match="'a'"):
+        record.recorded(notebook(("a", 1), ("a", 2)))

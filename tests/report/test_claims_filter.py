@@ -1,0 +1,127 @@
+"""The built page of claims in a browser: whole without a script, filtered and ordered with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.report.browser import find_browser, lacking, open_browser
+
+from specdec_lib import paths
+from specdec_lib.commands import claims as command
+from specdec_lib.report.claims import ledger
+
+from tests.report.claims.test_claims_page import table_rows
+
+pytestmark = pytest.mark.browser
+PAGE = (paths.ROOT or Path()) / "_build" / "html" / "claims.html"
+KEYS = {"Tab": 9}
+PLAIN = str.maketrans("’‘“”", "''\"\"")  # Sphinx bends the quotes of prose
+VISIBLE = ("[...document.querySelectorAll('tr.claim')].filter(row => row.checkVisibility())"
+           ".map(row => row.id.slice('claim-'.length))")
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What the command says, with the built page beside it."""
+    if not PAGE.is_file():
+        lacking("the book is not built: make book")
+    entries = ledger.whole_ledger()
+    return {entry.claim.id: entry for entry in entries}
+
+
+@pytest.fixture(scope="module")
+def page(told):
+    program = find_browser()
+    if program is None:
+        lacking("no Chromium on this machine")
+    with open_browser(program) as browser:
+        facts = browser.visit(PAGE.as_uri())
+        assert facts["errors"] == []
+        yield browser
+
+
+@pytest.fixture(autouse=True)
+def nothing_filtered(page):
+    page.evaluate("document.querySelector('.claims-filter').reset(); "
+                  "document.querySelector('.claims-filter').dispatchEvent(new Event('input'))")
+
+
+def choose(page, **values):
+    """Set the controls as a reader would, and return the ids of the rows that are then seen, in order."""
+    for name, value in values.items():
+        page.evaluate(f"document.querySelector('.claims-filter [name={name}]').value = {json.dumps(value)}")
+    page.evaluate("document.querySelector('.claims-filter').dispatchEvent(new Event('input'))")
+    return page.evaluate(VISIBLE)
+
+
+def press(page, key):
+    for kind in ("keyDown", "keyUp"):
+        page.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
+
+
+def test_without_a_script_the_table_is_whole_and_says_what_the_command_says(told, capsys):
+    source = PAGE.read_text(encoding="utf-8")
+    rows = table_rows(source.translate(PLAIN))
+    assert command.main(["--json"]) == 0
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    assert sorted(rows) == sorted(row["id"] for row in claims) and len(claims) == len(told)
+    for row in claims:
+        _, (place, claim, published, ours, decision) = rows[row["id"]]
+        assert place == f"{ledger.PAPERS[row['paper']]} {row['where']}"
+        assert claim == f"{row['claim']} {row['id']}"
+        assert decision.startswith(row["verdict"]) and row["rule"] in decision
+        assert all(value in published for value in row["published"].values())
+        assert all(f"{name} {ledger.shown(value)}" in ours for name, value in row["ours"].items())
+        assert row["run"] is None or f"shape {row['run']['shape']}; {row['run']['device']}" in ours
+    assert "<form" not in source[source.index("<article"):source.index("</article>")]
+
+
+@pytest.mark.parametrize("paper", list(ledger.PAPERS))
+def test_a_paper_leaves_its_own_claims(page, told, paper):
+    expected = [name for name, entry in told.items() if entry.claim.paper == paper]
+    assert choose(page, paper=ledger.PAPERS[paper]) == expected and expected
+    assert page.evaluate("document.querySelector('.claims-filter output').textContent") == (
+        f"{len(expected)} of {len(told)} claims")
+
+
+def test_a_verdict_and_words_narrow_it_further(page, told):
+    for verdict in ledger.VERDICTS:
+        expected = {name for name, entry in told.items() if entry.verdict.verdict == verdict}
+        assert set(choose(page, verdict=verdict)) == expected
+    assert "pld-plus-table-1-eagle" in choose(page, verdict="", words="eagle TABLE")
+    assert choose(page, words="no claim says this") == []
+
+
+def test_the_order_is_by_verdict_or_by_name_and_back(page, told):
+    place = [ledger.VERDICTS.index(told[name].verdict.verdict) for name in choose(page, order="verdict")]
+    assert place == sorted(place) and len(place) == len(told)
+    assert choose(page, order="id") == sorted(told)
+    papers = [list(ledger.PAPERS).index(told[name].claim.paper) for name in choose(page, order="place")]
+    assert papers == sorted(papers)
+
+
+def test_the_filter_is_used_with_the_keyboard_alone(page, told):
+    page.evaluate("document.querySelector('.claims-filter [name=paper]').focus()")
+    press(page, "Tab")
+    press(page, "Tab")
+    assert page.evaluate("document.activeElement.name") == "words"
+    page.call("Input.insertText", text="oracle")
+    seen = page.evaluate(VISIBLE)
+    assert 0 < len(seen) < len(told) and "specdec-pp-lemma-oracle" in seen
+
+
+def test_a_link_to_a_claim_shows_it_although_it_was_filtered_away(page):
+    assert "rest-table-2" not in choose(page, paper="DReSD")
+    page.evaluate("new Promise(done => { addEventListener('hashchange', () => setTimeout(done, 50)); "
+                  "location.hash = '#claim-rest-table-2'; })")
+    assert "rest-table-2" in page.evaluate(VISIBLE)
+
+
+def test_on_a_phone_every_cell_is_below_the_one_before(page):
+    facts = page.visit(PAGE.as_uri(), width=500)
+    assert facts["width"][0] <= facts["width"][1]
+    edges = page.evaluate("[...document.querySelectorAll('tr.claim')].map(r => [...r.cells].map(c => "
+                          "[c.getBoundingClientRect().top, c.getBoundingClientRect().bottom]))")
+    assert all(above[1] <= below[0] + 1 for row in edges for above, below in zip(row, row[1:], strict=False))

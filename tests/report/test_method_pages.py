@@ -1,0 +1,74 @@
+"""The method pages: one for each method, its code where the page says, its picture described."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from specdec_lib import paths
+from specdec_lib.drafters import REGISTRY
+from specdec_lib.report.display import method_pictures
+
+ROOT = paths.ROOT or Path()
+FOLDER = ROOT / "book" / "methods"
+PAGES = sorted(FOLDER.glob("*.md"))
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("method", REGISTRY)
+def test_every_method_has_a_page_that_links_to_its_class_and_shows_code_of_its_module(method):
+    drafter = REGISTRY[method]
+    link = f"{{py:class}}`{drafter.__module__}.{drafter.__qualname__}`"
+    home = [page for page in PAGES if link in text(page)]
+    assert len(home) == 1, f"{method}: write book/methods/<name>.md with {link}"
+    bases = [base for base in inspect.getmro(drafter) if base.__module__.startswith("specdec_lib.drafters")]
+    sources = {base.__module__.replace(".", "/") + ".py" for base in bases}
+    shown = re.findall(r"\{literalinclude\} \.\./\.\./(\S+)", text(home[0]))
+    assert sources & set(shown), f"{home[0].name} shows none of {', '.join(sorted(sources))}"
+
+
+@each_page
+def test_the_code_that_a_page_includes_is_there(page):
+    blocks = re.findall(r"```\{literalinclude\} (\S+)\n(.*?)```", text(page), re.DOTALL)
+    assert blocks
+    for target, options in blocks:
+        path = (page.parent / target).resolve()
+        found = dict(re.findall(r"^:([a-z-]+): *(.*)$", options, re.MULTILINE))
+        place = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for name in found["pyobject"].split("."):
+            place = inspect.getattr_static(place, name)
+        source = inspect.getsource(getattr(place, "py_func", place))
+        assert found.get("start-at", "").strip('"') in source
+        assert found["caption"] == f"{found['pyobject']} ({path.relative_to(ROOT).as_posix()})"
+        assert source.count("\n") < 70, "a page shows the method that does the work, not a file"
+
+
+@each_page
+def test_a_page_has_its_own_picture_and_every_part(page):
+    assert f"../pictures/{page.stem}.svg" in text(page) and page.stem in method_pictures.PICTURES
+    for heading in ("## When to use it", "## What it costs", "## Where it fails"):
+        assert heading in text(page) or page.stem == "one-verifier"
+    for part in ("**Chapter", "**Library:**", "**Paper", "{glue:text}", "{cite:"):
+        assert part in text(page)
+
+
+def test_no_picture_is_drawn_for_nothing():
+    assert set(method_pictures.PICTURES) == {page.stem for page in PAGES}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "book").rglob("*.md")), ids=lambda page: page.stem)
+def test_every_figure_of_a_page_has_a_name_a_description_and_a_caption(page):
+    for block in re.findall(r"^:::\{figure\} .*?^:::$", text(page), re.MULTILINE | re.DOTALL):
+        assert re.search(r"^:name: fig-[a-z0-9-]+$", block, re.MULTILINE)
+        assert re.search(r"^:alt: .{40,}$", block, re.MULTILINE)
+        assert re.sub(r"^:.*$", "", block, flags=re.MULTILINE).strip(), "no caption"

@@ -1,0 +1,83 @@
+"""The notebooks: sound as they lie there, and right when run with the smallest parameters."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import nbformat
+import pytest
+from tests.report.notebook_identities import IDENTITIES
+
+from specdec_lib import paths
+from specdec_lib.report.build import check, runner
+from specdec_lib.report.display import record
+
+ROOT = paths.ROOT or Path()
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+IMAGES = {"image/svg+xml", "image/png"}
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@each_notebook
+def test_the_source_is_sound(notebook):
+    assert check.check_notebook(notebook) == []
+
+
+def test_the_profiles_name_only_what_the_notebooks_declare():
+    assert check.check_profiles(ROOT / "notebooks") == []
+
+
+def test_pages_and_notebooks_are_all_listed_and_labels_unique():
+    assert check.check_pages(ROOT) == []
+
+
+@pytest.fixture(scope="session")
+def executed(tmp_path_factory):
+    """Run a notebook with the smoke profile, once a session; returns the executed copy."""
+    folder = tmp_path_factory.mktemp("executed")
+
+    @functools.cache
+    def run(name: str) -> list:
+        return runner.run("smoke", only=[name], output=folder, kept=folder / "failed")
+
+    def get(notebook: Path) -> nbformat.NotebookNode:
+        for failure in run(notebook.stem):
+            pytest.fail(failure.message, pytrace=False)
+        return nbformat.read(str(folder / notebook.name), as_version=4)
+
+    return get
+
+
+@pytest.mark.notebooks
+@each_notebook
+def test_it_runs_and_its_page_is_clean(notebook, executed):
+    content = executed(notebook)
+    outputs = [(cell, output) for cell in content.cells for output in cell.get("outputs", [])]
+    assert not [
+        output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"
+    ]
+    for cell, output in outputs:
+        data = output.get("data", {})
+        assert "np." not in str(data.get("text/markdown", "")) + str(
+            data.get("application/papermill.record/text/plain", "")
+        )
+        if IMAGES & set(data):
+            assert cell.metadata.get("mystnb", {}).get("figure"), (
+                f"a figure without a caption: {cell.source[:80]!r}"
+            )
+
+
+@pytest.mark.notebooks
+@each_notebook
+def test_its_recorded_values_hold_what_must_hold(notebook, executed):
+    values = record.recorded(executed(notebook))
+    assert values, "the notebook records nothing: a result that is not recorded cannot be checked"
+    identities = IDENTITIES.get(notebook.stem)
+    assert identities, f"tests/report/notebook_identities.py says nothing about {notebook.stem}"
+    for identity in identities:
+        assert identity(values), identity.__doc__ or identity.__name__

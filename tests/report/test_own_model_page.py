@@ -1,0 +1,274 @@
+"""The pages on running again and on a model of one's own: every command and every block of Python on them is run.
+
+The names that the page calls placeholders (``my-model``, ``my-draft``, ``my-text``) are folders of the tests, so a
+command is run as it stands there. What would take long is made small by further options behind it (:data:`SMALLER`).
+A block for which nobody says how it is run fails.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import nbformat
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+import specdec_lib
+from specdec_lib import paths
+from specdec_lib.__main__ import _ELSEWHERE, build_parser, main
+from specdec_lib.chapters.a1_pocket_models import training
+from specdec_lib.report.build import params, plan, runner
+from specdec_lib.report.display import record
+from tests.families import build, perturbed
+
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
+ROOT = paths.ROOT or Path()
+OWN, AGAIN = (ROOT / "book" / name for name in ("your-own-model.md", "how-to-rerun.md"))
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+#: Further words behind a command, which make it small; the last of two options counts. The tasks made from the
+#: standard library are replaced by a file of four prompts: reading the whole library takes half a minute.
+SMALLER = {
+    "datastore dense": ["--max-states", "80", "--dims", "8", "--device", "cpu"],
+    "datastore respond": ["--task", "gsm8k", "--count", "2", "--max-new-tokens", "6", "--device", "cpu"],
+    "head": ["--tasks", "gsm8k", "--prompts", "4", "--max-new-tokens", "24", "--epochs", "1", "--device", "cpu"],
+    "heads": ["--task", "gsm8k", "--prompts", "2", "--max-new-tokens", "24", "--device", "cpu"],
+}
+
+#: Parameters of chapter 01 that make it small beside those of the profile ``smoke``.
+TINY = ["01.tasks={rename: editing}", "01.max_new_tokens=24", "01.longest_draft=3"]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and content of each fenced block, in order; directives are none."""
+    return _BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of each command of a bash block."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def every_command(page: Path) -> list[list[str]]:
+    return [words for language, text in blocks(page) if language == "bash" for words in commands(text)]
+
+
+def expanded(words: list[str]) -> list[str]:
+    """What the shell makes of the patterns."""
+    return [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
+
+
+QUESTION = "Rename `{0}` to `amount`.\n\ndef add({0}, x):\n    {0} += x\n    return {0}"
+
+
+def fill(folder: Path) -> Path:
+    """Texts and prompts of one's own, for the commands that read some."""
+    (folder / "my-text").mkdir()
+    for name in ("a", "b"):
+        (folder / "my-text" / f"{name}.txt").write_text(f"def {name}(x):\n    return x + x\n\n" * 40, encoding="utf-8")
+    (folder / "sets" / "gsm8k").mkdir(parents=True)
+    words = ("total", "number", "left", "rows")
+    lines = [json.dumps({"question": QUESTION.format(word), "answer": "#### 1"}) for word in words]
+    for name in ("train", "test"):
+        (folder / "sets" / "gsm8k" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A working folder with everything that the page calls a placeholder: the models are the pocket pair, named anew.
+
+    A random model copies nothing, so that no head would be found in it.
+    """
+    folder = fill(tmp_path_factory.mktemp("own"))
+    for name, part in (("my-model", "target"), ("my-draft", "draft")):
+        shutil.copytree(paths.POCKET / part, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory):
+    """The same with small random models."""
+    folder = fill(tmp_path_factory.mktemp("strange"))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
+    target = build("llama", vocab_size=len(tokenizer), max_position_embeddings=2048, eos_token_id=0)
+    for name, model in (("my-model", target), ("my-draft", perturbed(target))):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+def run_specdec(words: list[str]) -> None:
+    """Run a command of the library in this process, made small."""
+    name = " ".join(words[:2]) if words[0] == "datastore" else words[0]
+    assert main([*expanded(words), *SMALLER.get(name, [])]) == 0, words
+
+
+def reaches_work(words: list[str]) -> None:
+    """A command that takes hours gets as far as its work: options read, folders made."""
+    class Reached(Exception):
+        pass
+
+    def stop(*args, **kwargs):
+        raise Reached
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training.pocket_data, "train_tokenizer", stop)
+        with pytest.raises(Reached):
+            main(words)
+
+
+def papermill_words(words: list[str]) -> tuple[Path, dict[str, str]]:
+    """The notebook of a papermill command and its parameters, both checked."""
+    notebook = ROOT / next(word for word in words if word.endswith(".ipynb"))
+    declared = params.declared_parameters(notebook)
+    given = {words[i + 1]: words[i + 2] for i, word in enumerate(words) if word == "-p"}
+    values = {name: params.parse_value(text, declared[name]) for name, text in given.items()}
+    return notebook, params.validate(values, declared)
+
+
+def plans(words: list[str]) -> None:
+    """``run`` finds notebooks, profile and parameters, as it does before anything is executed."""
+    options = build_parser().parse_args(words)
+    assert plan.make_plan(options.profile, options.only, options.parameter)
+
+
+def installs(words: list[str]) -> None:
+    """What pip or conda is told to install is there."""
+    text = " ".join(words)
+    for extra in re.search(r"\.\[([\w,]+)\]", text)[1].split(",") if "[" in text else ():
+        assert re.search(rf"^{extra} = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE), extra
+    for flag in ("-c", "-f"):
+        if flag in words:
+            assert (ROOT / words[words.index(flag) + 1]).is_file()
+
+
+def makes(words: list[str]) -> None:
+    """make knows the target and what it would do."""
+    words = words[words.index("make"):]
+    done = subprocess.run([*words, "-n"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout, done.stderr
+
+
+def parses(words: list[str]) -> None:
+    """The command and its options are known: the work is done by other tests, or by ``make book``."""
+    if words[0] not in _ELSEWHERE:
+        build_parser().parse_args(words)
+        return
+    module = import_module(_ELSEWHERE[words[0]][0])
+    if "--help" in words:
+        with pytest.raises(SystemExit) as told:
+            module.main(words[1:])
+        assert told.value.code == 0
+    else:
+        module._parser().parse_args(words[1:])
+
+
+#: How a command is run, by its beginning; the first that fits counts.
+HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
+    (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
+    (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
+    (r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|head --help)", lambda words: parses(words[3:])),
+    # The same commands as on the other page, of the pocket target and the whole standard library.
+    (r"python -m specdec_lib datastore \w+ (library|own)\b", lambda words: parses(words[3:])),
+    (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
+    (r"papermill ", papermill_words),
+    (r"(\w+=\S+ )*make ", makes),
+    (r"(pip install|conda env create) ", installs),
+    (r"cp -r book/notebooks first-run$", lambda words: None),
+]
+
+
+def handler(words: list[str]) -> Callable[[list[str]], object]:
+    text = " ".join(words)
+    found = next((run for pattern, run in HANDLERS if re.match(pattern, text)), None)
+    assert found, f"no test runs {text!r}: say in HANDLERS how"
+    return found
+
+
+def test_every_block_is_of_a_language_that_is_run():
+    for page in (OWN, AGAIN):
+        assert {language for language, _ in blocks(page)} <= {"bash", "python", "bibtex"}, page
+    assert len(blocks(OWN)) > 15
+
+
+def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace, monkeypatch, capsys):
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("SPECDEC_DATASETS", str(workplace / "sets"))
+    scope: dict = {}
+    for language, text in blocks(OWN):
+        if language == "python" and "report.recorded" not in text:
+            exec(compile(text, f"{OWN.name}: {text.splitlines()[0]}", "exec"), scope)
+        elif language == "bash":
+            for words in commands(text):
+                handler(words)(words)
+    out = capsys.readouterr().out
+    # The models of the test are in float32 on the CPU, where speculation changes nothing.
+    assert scope["fast"].tokens == scope["plain"].tokens and "True" in out
+    assert scope["out"][0, len(scope["prompt"]):].tolist() == scope["plain"].tokens
+    assert {"my-store", "my-answers", "my-head.safetensors", "my-heads.json"} <= {p.name for p in workplace.iterdir()}
+
+
+def test_every_command_of_the_page_on_running_again_is_understood(workplace, monkeypatch, capsys):
+    monkeypatch.chdir(workplace)
+    found = every_command(AGAIN)
+    assert len(found) > 20 and not [text for language, text in blocks(AGAIN) if language == "python"]
+    for words in found:
+        handler(words)(words)
+
+
+def test_a_command_that_no_test_runs_is_noticed():
+    with pytest.raises(AssertionError, match="no test runs"):
+        handler(["curl", "somewhere"])
+
+
+def test_the_placeholders_of_the_commands_are_explained():
+    text = OWN.read_text(encoding="utf-8")
+    told = set(re.findall(r"^`(my-[\w-]+)`$", text, re.MULTILINE))
+    assert told == {"my-model", "my-draft", "my-text"} and "other names that begin with `my-`" in text
+    for language, block in blocks(OWN):
+        for name in re.findall(r"(?<=[\s\"=])(?:path|your|some)[-_/]\w+", block):
+            pytest.fail(f"{name} in a {language} block is no placeholder that the page explains")
+
+
+def test_the_citation_names_this_version():
+    (entry,) = [text for language, text in blocks(OWN) if language == "bibtex"]
+    assert f"version = {{{specdec_lib.__version__}}}" in entry
+    assert f"version: {specdec_lib.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.notebooks
+def test_the_chapter_runs_with_a_model_of_ones_own_and_its_results_are_read(strange, monkeypatch, capsys):
+    """Slow: a kernel is started and a whole notebook executed, twice."""
+    monkeypatch.chdir(strange)
+    (words,) = [words for words in every_command(OWN) if words[:4] == ["python", "-m", "specdec_lib", "run"]]
+    options = build_parser().parse_args(words[3:])
+    own = [re.sub("=(?=my-)", f"={strange}/", word) for word in options.parameter]
+    folder = strange / "book" / "notebooks"
+    words = [*own, *TINY, "01.device=cpu"]
+    failures = runner.run("smoke", options.only, words, output=folder, kept=strange / "failed")
+    assert not failures, failures[0].message
+    (block,) = [text for language, text in blocks(OWN) if "report.recorded" in text]
+    scope: dict = {}
+    exec(compile(block, OWN.name, "exec"), scope)
+    assert scope["values"]["lossless_unexplained"] == 0 and len(scope["table"])
+
+    import papermill
+
+    (words,) = [words for words in every_command(OWN) if words[0] == "papermill"]
+    notebook, given = papermill_words(words)
+    given = {name: str(strange / value) for name, value in given.items()}
+    small = plan.make_plan("smoke", ["01"], TINY)[0].given
+    output = strange / words[2]
+    papermill.execute_notebook(str(notebook), str(output), {**small, **given}, cwd=str(ROOT), progress_bar=False)
+    assert record.recorded(nbformat.read(str(output), as_version=4))["lossless_unexplained"] == 0

@@ -1,0 +1,73 @@
+"""The sources of the book: what every page must hold before anything is built."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specdec_lib import paths
+from specdec_lib.__main__ import _ELSEWHERE
+from specdec_lib.report.build import book
+
+ROOT = paths.ROOT or Path()
+PAGES = sorted((ROOT / "book").glob("**/*.md"))
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
+
+
+def modules() -> set[str]:
+    found = set()
+    for path in (ROOT / "specdec_lib").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found.add(name.removesuffix(".__init__"))
+    return found - {"specdec_lib.__main__"}
+
+
+def test_every_module_has_its_place_in_the_pages_of_the_library():
+    listed = set()
+    for page in (ROOT / "book" / "api").glob("*.md"):
+        listed |= set(
+            re.findall(r"^\.\. automodule:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        )
+    assert listed == modules(), "list a new module in book/api/<package>.md, and take one that is gone out"
+
+
+def test_every_page_is_in_the_contents_and_has_one_title():
+    listed = set(book.toc_files(ROOT / "book" / "_toc.yml"))
+    for page in PAGES:
+        assert page.relative_to(ROOT / "book").with_suffix("").as_posix() in listed, page
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1, page
+
+
+def test_the_book_is_not_executed_while_it_is_built_and_draws_formulas_by_itself():
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    assert config["execute"]["execute_notebooks"] == "off"
+    assert config["only_build_toc_files"] is True
+    script = ROOT / "book" / "assets" / config["sphinx"]["config"]["mathjax_path"]
+    assert script.is_file() and (script.parent / "LICENSE").is_file()
+    assert not (ROOT / "book" / "_static").exists(), (
+        "jupyter-book would load every script in it on every page"
+    )
+
+
+def test_every_command_that_the_pages_tell_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in [*PAGES, *ROOT.glob("README.md")])
+    told = set(re.findall(r"^(?:\w+=\S+ )*make ([a-z-]+)", text, re.MULTILINE))
+    assert told and told <= targets, told - targets
+    known = {"run", "book", "check", "doctor", *_ELSEWHERE}
+    assert set(re.findall(r"python -m specdec_lib (\w+)", text)) <= known
+
+
+def test_the_citations_of_the_pages_are_in_the_references():
+    keys = set(
+        re.findall(
+            r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
+    for page in PAGES:
+        for group in re.findall(r"\{cite:?\w*\}`([^`]+)`", page.read_text(encoding="utf-8")):
+            assert set(group.split(",")) <= keys, f"{page.name}: {group}"
