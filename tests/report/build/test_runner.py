@@ -141,7 +141,7 @@ def test_two_runs_at_once_do_not_meet_and_leave_no_sockets(tmp_path):
     for process, copy, temporary in runs:
         told, _ = process.communicate(timeout=120)
         assert process.returncode == 0, told
-        assert recording.recorded(copy) == {"alpha": 0.5}
+        assert record.recorded(copy) == {"alpha": 0.5}
         assert not [path for path in temporary.iterdir() if path.name.startswith("specdec")]
     assert sorted(path.name for path in paths.root().iterdir() if path.name != ".pytest_cache") == [
         name for name in before if name != ".pytest_cache"
