@@ -173,6 +173,7 @@ def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refu
         build(tmp_path / "ids", [[1, 2]]).check_tokenizer(tokenizer)
 
 
+@pytest.mark.draws
 def test_a_tokenizers_settings_do_not_change_its_fingerprint_and_a_new_token_does(tokenizer):
     before = datastores.tokenizer_fingerprint(tokenizer)
     tokenizer([CODE, "a"],
