@@ -145,14 +145,16 @@ def _changed_lines(before: str, after: str) -> str:
     return "\n".join(line for what, _, _, first, last in blocks if what != "equal" for line in new[first: last])
 
 
+_LINES_ONLY = ("Give only the changed lines.", "Answer with the changed lines only.", "Show only what changes.")
+
+
 def _edit(code: _Code, rng: random.Random, instructions: list[str], changes: list[Change]) -> Edit | None:
     """The edit of ``changes`` with one of the instructions; its shorter answer is the changed lines."""
     after = code.changed(changes)
     if after is None or after == code.text:
         return None
     lines = _changed_lines(code.text, after)
-    asks = rng.choice(["Give only the changed lines.", "Answer with the changed lines only.", "Show only what changes."])
-    return Edit(code.text, rng.choice(instructions), after, (asks, lines) if lines else None)
+    return Edit(code.text, rng.choice(instructions), after, (rng.choice(_LINES_ONLY), lines) if lines else None)
 
 
 def _name(rng: random.Random, text: str, pool: list[str]) -> str | None:
@@ -419,19 +421,57 @@ def _fstring(code: _Code, node: ast.BinOp) -> str | None:
     return f"f{prefix}{quote}{text}{quote}"
 
 
+def _percent(code: _Code, node: ast.JoinedStr) -> str | None:
+    """The ``%`` formatting of one f-string of which :func:`_fstring` makes that f-string again."""
+    source = code.source(node)
+    quote = source[1:2]
+    if source[:1] != "f" or not re.fullmatch(r"""'[^'\n]*'|"[^"\n]*\"""", source[1:]):
+        return None
+    text, operands = "", []
+    # The literal parts as the source spells them, escapes included, stand between the braces.
+    parts = re.split(r"\{\{|\}\}|\{([^{}]*)\}", source[2:-1])
+    if "{{" in source or "}}" in source or len(parts) % 2 == 0:
+        return None
+    for literal, field in zip(parts[::2], [*parts[1::2], None]):
+        text += literal.replace("%", "%%")
+        if field is not None:
+            kind = "r" if field.endswith("!r") else "d" if field.endswith(":d") else "s"
+            operands.append(field if kind == "s" else field[:-2])
+            text += f"%{kind}"
+    if not operands:
+        return None
+    made = f"{quote}{text}{quote} % " + (operands[0] if len(operands) == 1 else f"({', '.join(operands)})")
+    again = _code(f"({made})")
+    value = again and getattr(again.tree.body[0], "value", None)
+    return made if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mod) and _fstring(again, value) == source else None
+
+
 def _percent_to_fstring(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
-    changes = []
+    """Real ``%`` formatting; where there is none, that of real f-strings, which are the answer."""
+    forward: list[Change] = []
+    back: list[Change] = []
     for node in code.nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and (
                 isinstance(node.left, ast.JoinedStr) or isinstance(getattr(node.left, "value", None), (str, bytes))):
             new = _fstring(code, node) if isinstance(node.left, ast.Constant) else None
             if new is None:
                 return None
-            changes.append((code.start(node), code.end(node), new))
-    if not changes:
+            forward.append((code.start(node), code.end(node), new))
+        if isinstance(node, ast.JoinedStr) and node not in code.fixed:
+            # A formatting binds less tightly than a literal does.
+            loose = isinstance(code.parents[node], (ast.Attribute, ast.Subscript, ast.BinOp, ast.Await, ast.UnaryOp))
+            old = None if loose else _percent(code, node)
+            if old is not None:
+                back.append((code.start(node), code.end(node), old))
+    asks = ["Turn the % formatting into f-strings.", "Use f-strings instead of % formatting.",
+            "Rewrite the % formatting with f-strings."]
+    if forward:
+        return _edit(code, rng, asks, forward)
+    before = code.changed(back) if back else None
+    if before is None:
         return None
-    return _edit(code, rng, ["Turn the % formatting into f-strings.", "Use f-strings instead of % formatting.",
-                             "Rewrite the % formatting with f-strings."], changes)
+    lines = rng.choice(_LINES_ONLY), _changed_lines(before, code.text)
+    return Edit(before, rng.choice(asks), code.text, lines)
 
 
 # --- Statements ---------------------------------------------------------------------------------------------------
@@ -949,7 +989,7 @@ def reorder_functions(text: str, rng: random.Random, pool: list[str]) -> Exchang
 # --- The makers ---------------------------------------------------------------------------------------------------
 
 #: What a text must contain for an edit to be possible: spares parsing the others.
-_NEEDED = {"percent-to-fstring": re.compile(r"""['"]\s*%"""), "invert-condition": re.compile(r"\belse *:"),
+_NEEDED = {"percent-to-fstring": re.compile(r"""['"]\s*%|\bf['"]"""), "invert-condition": re.compile(r"\belse *:"),
            "change-default": re.compile(r"def \w+\([^)]*="), "remove-parameter": re.compile(r"def \w+\("),
            "add-parameter": re.compile(r"def \w+\("), "type-hints": re.compile(r"(async )?def \w+\(\s*(?!self\)|\))")}
 _EDITS: dict[str, Callable[[_Code, random.Random, list[str]], Edit | None]] = {
