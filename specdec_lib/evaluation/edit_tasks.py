@@ -41,7 +41,7 @@ TASKS: dict[str, str] = {
 }
 #: Share of the prompts that ask for the whole code, and the longest code in characters for which they do: both the
 #: code and its edited copy have to fit a window of 512 tokens.
-WHOLE_SHARE = 0.3
+WHOLE_SHARE = 0.2
 WHOLE_CHARS = 620
 #: Longest code in characters that two turns are made from: it stands three times in the conversation.
 TWO_TURN_CHARS = 420
@@ -69,9 +69,9 @@ class _Code:
     def __init__(self, text: str) -> None:
         self.text = text
         self.lines = text.split("\n")
-        self._starts = [0]
+        self.starts = [0]
         for line in self.lines:
-            self._starts.append(self._starts[-1] + len(line) + 1)
+            self.starts.append(self.starts[-1] + len(line) + 1)
         self.tree = ast.parse(text)
         self.parents: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
@@ -95,10 +95,10 @@ class _Code:
         self.functions = [n for n in self.nodes if isinstance(n, _FUNCTIONS) and names[n.name] == 1]
 
     def start(self, node: ast.AST) -> int:
-        return self._starts[node.lineno - 1] + node.col_offset
+        return self.starts[node.lineno - 1] + node.col_offset
 
     def end(self, node: ast.AST) -> int:
-        return self._starts[node.end_lineno - 1] + node.end_col_offset
+        return self.starts[node.end_lineno - 1] + node.end_col_offset
 
     def source(self, node: ast.AST) -> str:
         return self.text[self.start(node): self.end(node)]
@@ -235,31 +235,54 @@ def _defaults(function: ast.AST) -> list[tuple[ast.arg, ast.expr]]:
 
 
 def _change_default(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
-    places = [(f, p, d) for f in code.functions for p, d in _defaults(f) if isinstance(d, ast.Constant)]
-    if not places:
+    """One default of a function, or two."""
+    places = {f: [(p, d) for p, d in _defaults(f) if isinstance(d, ast.Constant)] for f in code.functions}
+    owners = [f for f, defaults in places.items() if defaults]
+    if not owners:
         return None
-    function, parameter, default = rng.choice(places)
-    new = _another(code.source(default), default.value, rng, pool)
-    if new is None:
-        return None
-    f, p = function.name, parameter.arg
-    return _edit(code, rng, [f"Change the default of `{p}` in `{f}` to `{new}`.", f"Let `{p}` of `{f}` default to `{new}`.",
-                             f"`{f}` should take `{new}` as the default of `{p}`."],
-                 [(code.start(default), code.end(default), new)])
+    function = rng.choice(owners)
+    f, defaults = function.name, places[function]
+    chosen = rng.sample(defaults, min(len(defaults), rng.choice([1, 2, 2])))
+    changes, names = [], []
+    for parameter, default in chosen:
+        new = _another(code.source(default), default.value, rng, pool)
+        if new is None:
+            return None
+        names.append((parameter.arg, new))
+        changes.append((code.start(default), code.end(default), new))
+    p, new = names[0]
+    if len(names) == 2:
+        q, newer = names[1]
+        asks = [f"Change the defaults of `{f}`: `{p}` to `{new}` and `{q}` to `{newer}`.",
+                f"In `{f}`, let `{p}` default to `{new}` and `{q}` to `{newer}`."]
+    else:
+        asks = [f"Change the default of `{p}` in `{f}` to `{new}`.", f"Let `{p}` of `{f}` default to `{new}`.",
+                f"`{f}` should take `{new}` as the default of `{p}`."]
+    return _edit(code, rng, asks, changes)
 
 
 def _change_literal(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
+    """One literal wherever it stands, or two."""
     literals = _literals(code, code.tree)
     if not literals:
         return None
-    old = rng.choice(list(literals))
-    nodes = literals[old]
-    new = _another(old, nodes[0].value, rng, pool)
-    if new is None:
-        return None
-    return _edit(code, rng, [f"Change the literal `{old}` to `{new}`.", f"Use `{new}` instead of `{old}`.",
-                             f"Replace the value `{old}` by `{new}`."],
-                 [(code.start(n), code.end(n), new) for n in nodes])
+    changes: list[Change] = []
+    pairs: list[tuple[str, str]] = []
+    for old in rng.sample(list(literals), min(len(literals), rng.choice([1, 2, 2]))):
+        new = _another(old, literals[old][0].value, rng, pool)
+        if new is None or any(new in pair for pair in pairs):
+            return None
+        pairs.append((old, new))
+        changes += [(code.start(n), code.end(n), new) for n in literals[old]]
+    old, new = pairs[0]
+    if len(pairs) == 2:
+        older, newer = pairs[1]
+        asks = [f"Change the literal `{old}` to `{new}` and `{older}` to `{newer}`.",
+                f"Use `{new}` instead of `{old}`, and `{newer}` instead of `{older}`."]
+    else:
+        asks = [f"Change the literal `{old}` to `{new}`.", f"Use `{new}` instead of `{old}`.",
+                f"Replace the value `{old}` by `{new}`."]
+    return _edit(code, rng, asks, changes)
 
 
 # --- Parameters ---------------------------------------------------------------------------------------------------
@@ -504,8 +527,7 @@ def _wrap_try(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
         statement = call
         while not isinstance(statement, (ast.stmt, ast.Lambda, ast.ExceptHandler)):
             statement = code.parents[statement]
-        simple = isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Return))
-        if counts[name] == 1 and simple and isinstance(code.parents[statement], ast.AST):
+        if counts[name] == 1 and isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)):
             places.append((name, statement))
     if not places:
         return None
@@ -528,7 +550,7 @@ def _wrap_try(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
         return None
     block = [f"{indent}try:", *(f"    {line}" if line.strip() else line for line in lines),
              f"{indent}except {error}{caught}:", f"{indent}    {handler}"]
-    start, end = code._starts[first], code._starts[last] - 1
+    start, end = code.starts[first], code.starts[last] - 1
     made = _edit(code, rng, [f"Wrap the call of `{name}` in try/except: `{error}` {words}.",
                              f"Catch `{error}` around `{name}(...)`; the handler {words}.",
                              f"Put the statement that calls `{name}` in a try block whose `except {error}` {words}."],
@@ -546,7 +568,7 @@ def _negated(code: _Code, test: ast.expr) -> str | None:
     """The source of the opposite condition."""
     source = code.source(test)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return code.text[code.start(test): code.end(test)].removeprefix("not").strip()
+        return source.removeprefix("not").strip()
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         first, last = code.end(test.left), code.start(test.comparators[0])
         operator = _OPERATOR.search(code.text, first, last)
@@ -578,14 +600,13 @@ def _invert_condition(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
     head, last = node.lineno, node.orelse[-1].end_lineno
     line = code.lines[head - 1]
     place = line.index("if", node.col_offset) + 2
-    parenthesised = line[place:].strip() != f"{test}:"
-    if parenthesised:
+    if line[place:].strip() != f"{test}:":  # in parentheses
         return None
     block = [f"{line[:place]} {opposite}:", *code.lines[split + 1: last], code.lines[split], *code.lines[head: split]]
     made = _edit(code, rng, [f"Invert the condition `{test}` and swap the branches.",
                              f"Negate `{test}` and exchange its two branches.",
                              f"Turn the if statement with `{test}` around."],
-                 [(code._starts[head - 1], code._starts[last] - 1, "\n".join(block))])
+                 [(code.starts[head - 1], code.starts[last] - 1, "\n".join(block))])
     return made and made._replace(part=(rng.choice(["Give only the if statement.", "Answer with the if statement only."]),
                                         "\n".join(block)))
 
@@ -863,7 +884,7 @@ def _with_section(code: _Code, node: ast.AST, section: list[str]) -> Change | No
     indent = " " * first.col_offset
     lines = "\n".join(indent + line if line else "" for line in section)
     if not _is_docstring(first):
-        place = code._starts[first.lineno - 1]
+        place = code.starts[first.lineno - 1]
         return place, place, f'{indent}"""\n{lines}\n{indent}"""\n'
     source = code.source(first)
     if source[:3] != '"""':
@@ -999,8 +1020,9 @@ def reorder_functions(text: str, rng: random.Random, pool: list[str]) -> Exchang
 
 #: What a text must contain for an edit to be possible: spares parsing the others.
 _NEEDED = {"percent-to-fstring": re.compile(r"""['"]\s*%|\bf['"]"""), "invert-condition": re.compile(r"\belse *:"),
-           "change-default": re.compile(r"def \w+\([^)]*="), "remove-parameter": re.compile(r"def \w+\("),
-           "add-parameter": re.compile(r"def \w+\("), "type-hints": re.compile(r"(async )?def \w+\(\s*(?!self\)|\))")}
+           "change-default": re.compile(r"def \w+\([^)]*="), "add-parameter": re.compile(r"def \w+\("),
+           "remove-parameter": re.compile(r"def \w+\(\s*(?!(?:self|cls)?\s*\))"),
+           "type-hints": re.compile(r"^(?:async )?def \w+\([^)]*[=:]|->|:type |:param |Parameters\n|Args:|Arguments:")}
 _EDITS: dict[str, Callable[[_Code, random.Random, list[str]], Edit | None]] = {
     "change-default": _change_default, "change-literal": _change_literal, "add-parameter": _add_parameter,
     "remove-parameter": _remove_parameter, "percent-to-fstring": _percent_to_fstring, "type-hints": _type_hints,
@@ -1070,7 +1092,7 @@ MAKERS = {name: MAKERS[name] for name in TASKS}
 
 # --- How much of an answer is copied ------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"[^\W\d_]+|\d|_+|[^\w\s]|\n *")
+_TOKEN = re.compile(r"\w+|[^\w\s]|\n *")
 #: Shortest match in tokens that counts as copied.
 COPIED_RUN = 4
 
@@ -1081,7 +1103,8 @@ def copied_share(prompt: str, answer: str, run: int = COPIED_RUN) -> float:
     Parameters
     ----------
     prompt, answer : str
-        Tokens are words, digits, punctuation marks, and line breaks with the indentation that follows.
+        Tokens are words (names and numbers too), punctuation marks, and line breaks with the indentation that
+        follows.
     run : int
         Tokens from which a match counts.
 

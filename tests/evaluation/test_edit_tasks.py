@@ -69,16 +69,18 @@ def made(name, text, seed=0):
 
 
 def test_change_default_by_hand():
+    edit = made("change-default", "def f(a, b=True, *, c=None):\n    return a", 5)
+    assert re.search(r"`b` to `False`|`c` to `(.*?)`", edit.instruction)
     edit = made("change-default", "def f(a, b=True):\n    return a, b")
     assert edit.after == "def f(a, b=False):\n    return a, b" and edit.part[1] == "def f(a, b=False):"
     assert made("change-default", "def f(a, b):\n    return a, b") is None
 
 
 def test_change_literal_by_hand():
-    edit = made("change-literal", "def f(a=3):\n    # 3 is not 7\n    return [a, 70, x7, 'id', 'id']")
-    new = quoted(edit)
-    value = next(v for v in new if v.strip("'") in POOL)
-    assert edit.after == f"def f(a=3):\n    # 3 is not 7\n    return [a, 70, x7, {value}, {value}]" or "70" in new
+    # Neither the default nor the number in the comment is a literal of the body.
+    edit = made("change-literal", "def f(a=3):\n    # 3 is not 7\n    return [a, 3, 7, x7, 'id', 'id']")
+    new = next(v for v in quoted(edit) if v.strip("'") in POOL)
+    assert edit.after == f"def f(a=3):\n    # 3 is not 7\n    return [a, 3, 7, x7, {new}, {new}]"
 
 
 def test_add_parameter_by_hand():
@@ -222,7 +224,7 @@ def test_pieces_of_a_module():
                          + "\n".join(f"    def m{i}(self):\n        return {i}, 'some more text here'\n" for i in range(5)))
     assert [s.text for s in edit_tasks.import_blocks(module)] == ["import a\nfrom b import c, d\nimport e as f"]
     runs = [re.findall(r"^def (\w+)", s.text, re.M) for s in edit_tasks.function_runs(module)]
-    assert runs == [["one", "two"], ["m0", "m1", "m2"], ["m3", "m4"]]
+    assert runs == [["one", "two"], ["m0", "m1", "m2", "m3"]]
 
 
 # --- Properties over held-out text -------------------------------------------------------------------------------
@@ -242,28 +244,39 @@ def test_both_sides_of_an_edit_compile_and_its_part_holds_the_change(name):
         assert set(new) - set(old) <= set(part) <= set(new)
 
 
-def test_changed_default_is_the_only_change():
+def test_changed_defaults_are_the_only_change():
+    counts = set()
     for edit in edits("change-default"):
         names = quoted(edit)
-        parameter, function, value = names if len(names) == 3 and edit.instruction[0] != "`" else (names[2], names[0], names[1])
+        if edit.instruction.startswith(("Change the default of", "Let")):
+            names = [names[1], names[0], names[2]]
+        elif edit.instruction[0] == "`":
+            names = [names[0], names[2], names[1]]
         tree = ast.parse(edit.before)
-        (node,) = functions(tree, function)
+        (node,) = functions(tree, names[0])
         a = node.args
         positional = [p.arg for p in a.posonlyargs + a.args]
-        if parameter in positional:
-            a.defaults[positional.index(parameter) - len(positional)] = expression(value)
-        else:
-            a.kw_defaults[[p.arg for p in a.kwonlyargs].index(parameter)] = expression(value)
+        for parameter, value in zip(names[1::2], names[2::2]):
+            if parameter in positional:
+                a.defaults[positional.index(parameter) - len(positional)] = expression(value)
+            else:
+                a.kw_defaults[[p.arg for p in a.kwonlyargs].index(parameter)] = expression(value)
+        counts.add(len(names))
         assert dump(tree) == dump(edit.after)
+    assert counts == {3, 5}
 
 
-def test_changed_literal_is_the_only_token_that_differs():
+def test_changed_literals_are_the_only_tokens_that_differ():
+    counts = set()
     for edit in edits("change-literal"):
-        old, new = re.search(r"`(.*)`.*`(.*)`", edit.instruction).groups()
-        if edit.instruction.startswith("Use"):
-            old, new = new, old
-        assert old in tokens(edit.before)
-        assert [new if t == old else t for t in tokens(edit.before)] == tokens(edit.after)
+        names = quoted(edit)
+        first, second = names[::2], names[1::2]
+        new = dict(zip(second, first) if edit.instruction.startswith("Use") else zip(first, second))
+        before = tokens(edit.before)
+        assert set(new) <= set(before)
+        assert [new.get(t, t) for t in before] == tokens(edit.after)
+        counts.add(len(new))
+    assert counts == {1, 2}
 
 
 def test_taking_the_added_parameter_out_gives_the_code_before():
