@@ -1,8 +1,8 @@
 """Edits of code whose right answer a program knows: more than copying the text again.
 
-Each edit changes the source text at the positions of syntax nodes, so that what is not edited stays verbatim.
-Half of the prompts or more ask for the changed part alone, whose answer is not mostly copied
-(:func:`copied_share`). A maker that cannot use a text returns ``None``.
+Each edit changes the source text at the positions of syntax nodes, so that what is not edited stays verbatim, and
+Python compiles the code before and after. Most prompts ask for the changed part alone, because the whole code is
+nearly all copied (:func:`copied_share`). A maker that cannot use a text returns ``None``.
 """
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Code:
         while waiting:
             node = waiting.pop()
             self.nodes.append(node)
-            inside = isinstance(node, ast.JoinedStr) or node in self.fixed and not isinstance(node, ast.Expr)
+            inside = isinstance(node, ast.JoinedStr) or node in self.fixed
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
                 if inside:
@@ -893,7 +893,18 @@ def _with_section(code: _Code, node: ast.AST, section: list[str]) -> Change | No
     return start, code.end(first), f'{source[:-3].rstrip()}\n\n{lines}\n{indent}"""'
 
 
+def _default_type(default: ast.expr) -> str | None:
+    """The type of a default, None where it is ``None`` or no literal."""
+    if isinstance(default, ast.UnaryOp) and isinstance(default.op, ast.USub):
+        default = default.operand
+    if isinstance(default, ast.Tuple):
+        return "tuple"
+    known = isinstance(default, ast.Constant) and type(default.value) in (int, str, float, bool, bytes)
+    return type(default.value).__name__ if known else None
+
+
 def _type_hints(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
+    """Types that a docstring names: those of real hints, of a real docstring, or of the defaults, in this order."""
     node = _function(code)
     if node is None or len(node.body) == 1 and _is_docstring(node.body[0]):
         return None
@@ -913,8 +924,7 @@ def _type_hints(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None
             return None
         section = (0, 0, "")
         if not types:
-            types = {p.arg: type(d.value).__name__ for p, d in _defaults(node) if isinstance(d, ast.Constant)
-                     and type(d.value) in (int, str, float, bool, bytes)}
+            types = {p.arg: type_ for p, d in _defaults(node) if (type_ := _default_type(d))}
             section = _with_section(code, node, _section(types, rng)) if types else None
         changes = _hint_changes(code, node, types) if section else None
         before, after = section and code.changed([section]), changes and code.changed([section, *changes])

@@ -513,3 +513,14 @@ def test_copied_share_of_nothing_is_an_error():
         edit_tasks.copied_share("a", " ")
     with pytest.raises(ValueError, match="run is 0"):
         edit_tasks.copied_share("a", "a", 0)
+
+
+def test_several_tasks_copy_a_third_to_four_fifths_of_their_answers():
+    shares = mechanical.copied_shares(100)
+    assert list(shares) == list(mechanical.MAKERS)
+    assert sum(0.3 <= share <= 0.8 for share in shares.values()) >= 6
+    assert min(shares[t] for t in ("rename", "remove-docstring", "quote-lines", "reorder-functions")) > 0.9
+    prompt = mechanical.prompts("write-function", 1)[0]
+    assert mechanical.copied_shares(1)["write-function"] == edit_tasks.copied_share(prompt.turns[0], prompt.reference)
+    with pytest.raises(ValueError, match="per_task is 0"):
+        mechanical.copied_shares(0)
