@@ -128,7 +128,7 @@ def _compiled(text: str) -> str | None:
     return text
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _code(text: str) -> _Code | None:
     if not text.isascii() or re.search(r"[\t\r\f\v\x1c-\x1e]", text) or _compiled(text) is None:
         return None
@@ -421,7 +421,7 @@ def _remove_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
 # --- Formatting ---------------------------------------------------------------------------------------------------
 
 _PERCENT = re.compile(r"%(.)")
-_LITERAL = re.compile(r"""(r?)('''|\"""|'|")(.*)\2""", re.S)
+_LITERAL = re.compile(r"""(r?)('''|\"""|'|")(.*)\2""", re.DOTALL)
 
 
 def _fstring(code: _Code, node: ast.BinOp) -> str | None:
@@ -797,25 +797,25 @@ def annotation(named: str) -> str | None:
 def named_types(docstring: str) -> dict[str, str]:
     """Type by parameter as a docstring in numpy, reStructuredText or Google style names it; ``"return"`` if it does."""
     found: dict[str, str] = {}
-    for name, type_ in re.findall(r"^\s*:type\s+(\w+):\s*(.+?)\s*$", docstring, re.M):
+    for name, type_ in re.findall(r"^\s*:type\s+(\w+):\s*(.+?)\s*$", docstring, re.MULTILINE):
         found[name] = type_
-    for type_, name in re.findall(r"^\s*:param\s+(\S[^:\n]*?)\s+(\w+):", docstring, re.M):
+    for type_, name in re.findall(r"^\s*:param\s+(\S[^:\n]*?)\s+(\w+):", docstring, re.MULTILINE):
         found[name] = type_
-    for type_ in re.findall(r"^\s*:rtype:\s*(.+?)\s*$", docstring, re.M):
+    for type_ in re.findall(r"^\s*:rtype:\s*(.+?)\s*$", docstring, re.MULTILINE):
         found["return"] = type_
     if found:
         return found
-    section = re.search(r"^Parameters\n-{3,}\n(.*?)(?=^\w[^\n]*\n-{3,}|\Z)", docstring, re.M | re.S)
+    section = re.search(r"^Parameters\n-{3,}\n(.*?)(?=^\w[^\n]*\n-{3,}|\Z)", docstring, re.MULTILINE | re.DOTALL)
     if section:
-        for names, type_ in re.findall(r"^(\w+(?:, \w+)*) ?: (.+?)\s*$", section[1], re.M):
+        for names, type_ in re.findall(r"^(\w+(?:, \w+)*) ?: (.+?)\s*$", section[1], re.MULTILINE):
             found |= dict.fromkeys(names.split(", "), type_)
-        returns = re.search(r"^Returns\n-{3,}\n(?:\w+ : )?([^\n]+)\n?(?: |\Z|\n)", docstring, re.M)
+        returns = re.search(r"^Returns\n-{3,}\n(?:\w+ : )?([^\n]+)\n?(?: |\Z|\n)", docstring, re.MULTILINE)
         return found | ({"return": returns[1]} if returns else {})
-    section = re.search(r"^(?:Args|Arguments|Parameters):\n((?:[ ]+[^\n]*\n?|\n)*)", docstring, re.M)
+    section = re.search(r"^(?:Args|Arguments|Parameters):\n((?:[ ]+[^\n]*\n?|\n)*)", docstring, re.MULTILINE)
     if section:
-        for name, type_ in re.findall(r"^ +(\w+) \(([^)\n]+)\)(?:\s*:|\s*$)", section[1], re.M):
+        for name, type_ in re.findall(r"^ +(\w+) \(([^)\n]+)\)(?:\s*:|\s*$)", section[1], re.MULTILINE):
             found[name] = type_
-        returns = re.search(r"^Returns:\n +([\w\[\], |.]+?)(?::[^\n]*)?$", docstring, re.M)
+        returns = re.search(r"^Returns:\n +([\w\[\], |.]+?)(?::[^\n]*)?$", docstring, re.MULTILINE)
         if found and returns:
             found["return"] = returns[1]
     return found
@@ -943,7 +943,7 @@ def _type_hints(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None
 # --- Pieces of a module's top level -------------------------------------------------------------------------------
 
 _IMPORT = r"(?:import [\w.]+(?:, ?[\w.]+)*(?: as \w+)?|from [\w.]+ import \w+(?:, ?\w+)*(?: as \w+)?)"
-_IMPORT_BLOCK = re.compile(rf"^( *){_IMPORT}(?:\n\1{_IMPORT})+$", re.M)
+_IMPORT_BLOCK = re.compile(rf"^( *){_IMPORT}(?:\n\1{_IMPORT})+$", re.MULTILINE)
 #: Length in characters of import blocks, of functions of a run, and of a run.
 IMPORT_CHARS = (40, 600)
 FUNCTION_CHARS = (30, 360)

@@ -6,7 +6,7 @@ import io
 import random
 import re
 import tokenize
-from functools import lru_cache
+from functools import lru_cache, cache
 
 import pytest
 
@@ -19,7 +19,7 @@ EDITS = ("change-default", "change-literal", "add-parameter", "remove-parameter"
          "invert-condition", "fix-bug")
 
 
-@lru_cache(maxsize=None)
+@cache
 def edits(name: str, most: int = 60) -> tuple[edit_tasks.Edit, ...]:
     """Edits of held-out pieces."""
     pieces, pool = mechanical._split_materials("heldout")
@@ -147,7 +147,7 @@ def test_types_as_docstrings_name_them(named, hint):
 
 def test_wrap_try_by_hand():
     edit = made("wrap-try", "def f(a):\n    b = 1\n    g(a,\n      b)  # why\n    return b")
-    error, handler = re.search(r"    except (.*):\n        (.*)\n    return b$", edit.after).groups()
+    (error,) = re.search(r"    except (.*):\n        .*\n    return b$", edit.after).groups()
     assert edit.after.startswith("def f(a):\n    b = 1\n    try:\n        g(a,\n          b)  # why\n    except ")
     assert error.removesuffix(" as error") in edit.instruction and "try:\n" in edit.part[1]
 
@@ -223,7 +223,7 @@ def test_pieces_of_a_module():
                          "    def inner():\n        return x\n    return inner, x, x\n\n# why\ndef three():\n    return 'some more text here'\n\nX = 3\n\n" + "class C:\n"
                          + "\n".join(f"    def m{i}(self):\n        return {i}, 'some more text here'\n" for i in range(5)))
     assert [s.text for s in edit_tasks.import_blocks(module)] == ["import a\nfrom b import c, d\nimport e as f"]
-    runs = [re.findall(r"^def (\w+)", s.text, re.M) for s in edit_tasks.function_runs(module)]
+    runs = [re.findall(r"^def (\w+)", s.text, re.MULTILINE) for s in edit_tasks.function_runs(module)]
     assert runs == [["one", "two"], ["m0", "m1", "m2", "m3"]]
 
 
@@ -302,7 +302,7 @@ def test_taking_the_added_parameter_out_gives_the_code_before():
             call.keywords = [k for k in call.keywords if k.arg != new]
             passed += len(values)
         kinds.add(passed > 0)
-        tree = Swap(lambda n: expression(default) if isinstance(n, ast.Name) and n.id == new else None).visit(tree)
+        tree = Swap(lambda n, new=new, default=default: expression(default) if isinstance(n, ast.Name) and n.id == new else None).visit(tree)
         assert dump(tree) == dump(edit.before)
     assert kinds == {False, True}
 
@@ -320,7 +320,7 @@ def test_removed_parameter_is_the_value_wherever_it_was_used():
         if -from_end <= len(a.defaults):
             del a.defaults[from_end]
         del a.args[place]
-        Swap(lambda n: expression(value) if isinstance(n, ast.Name) and n.id == name else None).visit(node)
+        Swap(lambda n, name=name, value=value: expression(value) if isinstance(n, ast.Name) and n.id == name else None).visit(node)
         for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
             called = getattr(call.func, "id", getattr(call.func, "attr", None))
             if called == function:
@@ -383,7 +383,8 @@ def test_swapping_the_branches_back_gives_the_code_before():
     opposite = {ast.Eq: ast.NotEq, ast.Lt: ast.GtE, ast.Gt: ast.LtE, ast.Is: ast.IsNot, ast.In: ast.NotIn}
     opposite |= {b: a for a, b in opposite.items()}
     for edit in edits("invert-condition"):
-        condition = dump(expression(re.search(r"`(.*)`", edit.instruction)[1]))
+        source = re.search(r"`(.*)`", edit.instruction)[1]
+        condition = dump(expression(f"({source})"))
         tree = ast.parse(edit.before)
         (node,) = (n for n in ast.walk(tree) if isinstance(n, ast.If) and dump(n.test) == condition)
         node.body, node.orelse = node.orelse, node.body
