@@ -236,29 +236,29 @@ class Learns(Drafter):
 
 def test_a_cold_drafter_knows_nothing_of_other_prompts_and_a_warm_one_what_came_before(model, recordings):
     some = [recordings[0], recordings[1], recordings[0]]
-    for state in suite.STATES:
+    for state in recorded_runs.STATES:
         # By hand: the same drafter, in the same order, with reset() where it belongs.
         drafter, expected = Learns(), []
         for recording in some:
             if state == "cold":
                 drafter.reset()
             expected.append(replay(recording.trace, drafter))
-        for run_all in (lambda d, s: suite.replay_all(some, d, s), lambda d, s: suite.run_again(model, some, d, state=s)):
+        for run_all in (lambda d, s: recorded_runs.replay_all(some, d, s), lambda d, s: recorded_runs.run_again(model, some, d, state=s)):
             drafter = Learns()
-            suite.replay_all(some[::-1], drafter)  # what it knows from before must not matter
+            recorded_runs.replay_all(some[::-1], drafter)  # what it knows from before must not matter
             drafter.began.clear()
             runs = run_all(drafter, state)
             assert all(comparison.same_steps(*pair) for pair in zip(runs, expected, strict=True))
             assert [run.state for run in runs] == [state] * 3
             assert drafter.began[0] == 0
             assert (drafter.began[1:] == [0, 0]) == (state == "cold")
-    assert [run.state for run in suite.replay_all(some, None)] == ["cold"] * 3
+    assert [run.state for run in recorded_runs.replay_all(some, None)] == ["cold"] * 3
 
 
 def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recordings):
-    for state in suite.STATES:
+    for state in recorded_runs.STATES:
         drafter = Learns()
-        timed = suite.time_methods(model, recordings[:2], {"plain": None, "learns": drafter}, 3, state=state)
+        timed = recorded_runs.time_methods(model, recordings[:2], {"plain": None, "learns": drafter}, 3, state=state)
         # The first generation warms the machine up.
         began = [drafter.began[1 + 2 * repeat : 3 + 2 * repeat] for repeat in range(3)]
         assert began[0] == began[1] == began[2] and began[0][0] == 0
@@ -271,14 +271,14 @@ def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recor
 def test_a_state_that_is_neither_is_named_before_any_work(model, recordings):
     drafter = Learns()
     for run in (
-        lambda: suite.replay_all(recordings, drafter, "hot"),
-        lambda: suite.run_again(model, recordings, drafter, state="hot"),
-        lambda: suite.time_methods(model, recordings, {"learns": drafter}, 1, state="hot"),
+        lambda: recorded_runs.replay_all(recordings, drafter, "hot"),
+        lambda: recorded_runs.run_again(model, recordings, drafter, state="hot"),
+        lambda: recorded_runs.time_methods(model, recordings, {"learns": drafter}, 1, state="hot"),
     ):
         with pytest.raises(ValueError, match="state is 'hot'; expected one of cold, warm"):
             run()
     with pytest.raises(ValueError, match="two methods share one drafter"):
-        suite.time_methods(model, recordings, {"a": drafter, "b": drafter}, 1, state="warm")
+        recorded_runs.time_methods(model, recordings, {"a": drafter, "b": drafter}, 1, state="warm")
     assert drafter.began == []
 
 
