@@ -6,7 +6,7 @@ import io
 import random
 import re
 import tokenize
-
+from functools import cache
 
 import pytest
 
