@@ -118,8 +118,8 @@ def test_real_fstrings_are_asked_for_from_percent_formatting():
 
 
 @pytest.mark.parametrize("docstring, signature", [
-    ('"""Do.\n\n    Parameters\n    ----------\n    a : int\n        One.\n    b, c : list of str, optional\n        Two.\n\n    Returns\n'
-     '    -------\n    bool\n        Yes.\n    """', "def f(a: int, b: list[str] = None, *, c: list[str] = 3) -> bool:"),
+    (('"""Do.\n\n    Parameters\n    ----------\n    a : int\n        One.\n    b, c : list of str, optional\n        Two.\n\n    Returns\n'
+     '    -------\n    bool\n        Yes.\n    """'), "def f(a: int, b: list[str] = None, *, c: list[str] = 3) -> bool:"),
     ('"""Do.\n\n    :param int a: one\n    :type c: string\n    :rtype: dict\n    """', "def f(a: int, b=None, *, c: str = 3) -> dict:"),
     ('"""Do.\n\n    Args:\n        a (int or None): one\n        b (Path): two\n\n    Returns:\n        float: three\n    """',
      "def f(a: int | None, b: Path = None, *, c=3) -> float:")])
