@@ -36,6 +36,7 @@ from specdec_lib.commands import exit_status
 from specdec_lib.files import replacing
 from specdec_lib.experiments import made_tasks
 from specdec_lib.chapters.a1_pocket_models import training_rows, training_text
+from specdec_lib.chapters.a1_pocket_models.muon import BatchedMuon
 from specdec_lib.models.fingerprint import fingerprint
 
 CONTEXT = 2048
@@ -146,8 +147,9 @@ def _optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Opti
     hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
     chosen = {id(p) for p in hidden}
     others = [p for p in model.parameters() if id(p) not in chosen]
-    return [torch.optim.Muon(hidden, lr=recipe.muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=recipe.adamw_rate, betas=(0.9, 0.95), weight_decay=0.0)]
+    return [BatchedMuon(hidden, lr=recipe.muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=recipe.adamw_rate, betas=(0.9, 0.95), weight_decay=0.0,
+                              fused=others[0].is_cuda)]
 
 
 def _loss(model: torch.nn.Module, teacher: torch.nn.Module | None, tokens: torch.Tensor, weights: torch.Tensor):
