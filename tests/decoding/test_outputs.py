@@ -145,13 +145,13 @@ def test_a_replay_shows_what_is_on_record_and_nothing_else(llama, ends):
         options["max_new_tokens"] = 1
     trace = record(llama, start, capture=Capture(topk=2) | Capture(topk=K + 2), **options)
     assert trace.outputs.tokens.shape == (len(trace.prompt) + len(trace.tokens), K + 2)
-    real, again = Witness(text, 5), Witness(text, 5)
+    deep = 30 if ends == "eos on a draft" else 5
+    real, again = Witness(text, 5, depth=deep), Witness(text, 5, depth=deep)
     run, replayed = generate(llama, start, real, **options), replay(trace, again)
     assert run.tokens == replayed.tokens and run.finish_reason == replayed.finish_reason
     assert len(real.seen) == len(again.seen) == len(run.steps)
     if ends != "one token":
         np.testing.assert_allclose(again.prompt.logprobs, real.prompt.logprobs, atol=2e-4)
-    ended_on_draft = False
     for (length, tree, path, outputs), (expected_length, *expected) in zip(again.seen, real.seen, strict=True):
         assert (length, tree, path) == (expected_length, *expected[:2])
         assert outputs.root == expected[2].root
@@ -159,12 +159,9 @@ def test_a_replay_shows_what_is_on_record_and_nothing_else(llama, ends):
         unknown = [i for i in range(len(tree) + 1) if i not in known]
         np.testing.assert_allclose(outputs.logprobs[known], expected[2].logprobs[known], atol=2e-4)
         assert (outputs.tokens[unknown] == -1).all() and np.isnan(outputs.logprobs[unknown]).all()
-        ended_on_draft = bool(path) and tree.tokens[path[-1]] == trace.tokens[-1] and length == len(text)
-        for row, i in enumerate(known):
-            after = log_probabilities(llama, [*trace.prompt, *trace.tokens][: length + 1])
-            if row == 0:
-                assert after.shape[1] == VOCABULARY and outputs.tokens[i].min() >= 0
-    assert ends != "eos on a draft" or ended_on_draft or replayed.finish_reason == "eos"
+    if ends == "eos on a draft":
+        tree, path = again.seen[-1][1:3]
+        assert tree.tokens[path[-1]] == options["eos_token_id"], "what follows the end token is on record too"
 
 
 def test_recorded_outputs_are_those_of_a_full_forward(llama, tmp_path):
