@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -25,6 +27,55 @@ class _Running(threading.local):
 RUNNING = _Running()
 
 
+class _Backends:
+    """How many are within :func:`backends`, in all threads, and what torch had been set to before the first."""
+
+    def __init__(self):
+        self.lock, self.users, self.before = threading.Lock(), 0, False
+
+
+_BACKENDS = _Backends()
+
+
+@contextmanager
+def backends(device: torch.device, cudnn: bool = False) -> Iterator[None]:
+    """Choose the attention kernels of a GPU for the time of the context, for every model of the process.
+
+    From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of keys,
+    tens of milliseconds of the host's time, and in decoding nearly every pass has one. Without it torch takes flash
+    attention where there is no mask, and memory-efficient attention where there is one.
+
+    Parameters
+    ----------
+    device : device
+        Nothing is set for one that is no GPU.
+    cudnn : bool
+        Whether cuDNN's attention may be chosen. Of contexts within each other the outermost decides.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    state = _BACKENDS
+    with state.lock:
+        if not state.users:
+            state.before = torch.backends.cuda.cudnn_sdp_enabled()
+            torch.backends.cuda.enable_cudnn_sdp(cudnn)
+        state.users += 1
+    try:
+        yield
+    finally:
+        with state.lock:
+            state.users -= 1
+            if not state.users:
+                torch.backends.cuda.enable_cudnn_sdp(state.before)
+
+
+def rows_of_groups(mask: torch.Tensor, groups: int) -> torch.Tensor:
+    """A mask of n queries, shape (1, 1, n, length), for ``groups`` query heads stacked: (1, 1, groups * n, length)."""
+    width, length = mask.shape[2:]
+    return mask.expand(1, groups, width, length).reshape(1, 1, groups * width, length)
+
+
 def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor,
                       scaling: float | None) -> torch.Tensor:
     """Attention of grouped queries under a mask, the queries of a group as more rows of one head.
@@ -37,6 +88,7 @@ def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
     query : tensor, shape (1, heads, n, d)
     key, value : tensor, shape (1, key heads, length, d)
     mask : bool or float tensor, shape (1, 1, n, length)
+        Or that of :func:`rows_of_groups`.
     scaling : float, optional
         Factor of the scores; 1 / sqrt(d) by default.
 
@@ -48,21 +100,25 @@ def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
     shared = key.shape[1]
     groups = heads // shared
     rows = query.reshape(1, shared, groups * width, size)
-    seen = mask.expand(1, groups, width, mask.shape[-1]).reshape(1, 1, groups * width, mask.shape[-1])
+    seen = rows_of_groups(mask, groups) if mask.shape[2] == width else mask
     out = scaled_dot_product_attention(rows, key, value, attn_mask=seen, scale=scaling)
     return out.reshape(1, heads, width, value.shape[-1]).transpose(1, 2).contiguous()
 
 
 def _attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
     # A compiled pass captures nothing.
-    if not torch.compiler.is_compiling():
-        forward = RUNNING.forward
-        if forward is not None and forward.rows is not None:
-            forward.rows.read(module, query, key, attention_mask, scaling)
+    forward = None if torch.compiler.is_compiling() else RUNNING.forward
+    if forward is not None and forward.rows is not None:
+        forward.rows.read(module, query, key, attention_mask, scaling)
     plain = kwargs.get("position_bias") is None and kwargs.get("softcap") is None and not kwargs.get("dropout")
     if (plain and attention_mask is not None and attention_mask.shape[1] == 1 and query.shape[0] == 1
             and query.shape[1] > key.shape[1]):
-        return grouped_attention(query, key, value, attention_mask[..., : key.shape[2]], scaling), None
+        groups, length = query.shape[1] // key.shape[1], key.shape[2]
+        if forward is None:
+            seen = rows_of_groups(attention_mask[..., :length], groups)
+        else:
+            seen = forward.stacked(attention_mask, groups, length)
+        return grouped_attention(query, key, value, seen, scaling), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
 

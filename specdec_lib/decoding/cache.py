@@ -39,7 +39,8 @@ class _Slots(CacheLayerMixin):
         if self.owner.slots is not None:
             self.keys.index_copy_(2, self.owner.slots, key_states)
             self.values.index_copy_(2, self.owner.slots, value_states)
-            return self.keys, self.values
+            extent = self.owner.extent
+            return self.keys[:, :, :extent], self.values[:, :, :extent]
         start = self.owner.length
         end = start + key_states.shape[-2]
         self.keys[:, :, start:end] = key_states
@@ -52,7 +53,7 @@ class _Slots(CacheLayerMixin):
 
     def get_mask_sizes(self, query) -> tuple[int, int]:
         if self.owner.slots is not None:
-            return self.owner.capacity, 0
+            return self.owner.extent or self.owner.capacity, 0
         # transformers 5.17 hands over the query's positions, later releases its length.
         width = query.shape[0] if isinstance(query, torch.Tensor) else query
         return self.owner.length + width, 0
@@ -82,8 +83,10 @@ class TreeCache(Cache):
     length : int
         Committed positions. A forward pass writes behind them and leaves ``length`` as it is.
     slots : int64 tensor, shape (width,), optional
-        Where the next pass writes, on the model's device; it then attends over the whole buffers. None, the default,
-        is a pass right behind the committed positions, over those and itself.
+        Where the next pass writes, on the model's device; it then attends over the first ``extent`` slots. None, the
+        default, is a pass right behind the committed positions, over those and itself.
+    extent : int, optional
+        Slots that a pass under ``slots`` attends over: all that it writes and all before it. None for the whole buffers.
     """
 
     def __init__(self, layers: int, capacity: int, static: bool = False):
@@ -91,6 +94,7 @@ class TreeCache(Cache):
         self.length = 0
         self.capacity = capacity
         self.slots: torch.Tensor | None = None
+        self.extent: int | None = None
         self._static = static
         # Keys and values of all layers of one shape lie in one buffer, so that a commit is one operation.
         self._arenas: dict[tuple, torch.Tensor] = {}

@@ -33,12 +33,16 @@ class Forward:
         The reader of the captured heads.
     window : int, optional
         The sliding window of some or all layers in tokens; None where there is none.
+    in_place : bool
+        Whether the pass that runs is one over buffers in place, where norms are fused.
     """
 
     def __init__(self, model: PreTrainedModel, cache: TreeCache, device: torch.device):
         self.model, self.cache, self.device = model, cache, device
         self.additive = model.config._attn_implementation == "eager"
         self.rows: AttentionRows | None = None
+        self.in_place = False
+        self._stacked: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._windows = windows(decoder_config(model))
         self.window = self._windows.get(SLIDING)
         self._keep = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -47,6 +51,14 @@ class Forward:
     def running(self) -> bool:
         """Whether this thread runs one of its calls: the model may serve others at the same time."""
         return attention.RUNNING.forward is self
+
+    def stacked(self, mask: torch.Tensor, groups: int, length: int) -> torch.Tensor:
+        """The mask of grouped heads (:func:`~specdec_lib.decoding.attention.rows_of_groups`), made once a pass."""
+        key = (id(mask), groups)
+        if key not in self._stacked:
+            # The mask is held as well: its id stays its own.
+            self._stacked[key] = mask, attention.rows_of_groups(mask[..., :length], groups)
+        return self._stacked[key][1]
 
     def as_mask(self, visible: torch.Tensor, rows: torch.Tensor | None = None,
                 columns: torch.Tensor | None = None) -> Mask:
@@ -69,8 +81,12 @@ class Forward:
         return self.by_window(lambda window: self.as_taken(in_window(visible, rows, columns, window)))
 
     def as_taken(self, visible: torch.Tensor) -> torch.Tensor:
-        """One mask, bool or additive, of shape (1, 1, n, length)."""
-        if self.additive:
+        """One mask, bool or additive, of shape (1, 1, n, length).
+
+        Of a pass over buffers in place it is additive always: SDPA's kernels on a GPU take no other, and each layer would
+        turn a bool mask into one again.
+        """
+        if self.additive or self.in_place:
             dtype = self.model.dtype
             visible = torch.zeros(visible.shape, dtype=dtype, device=self.device).masked_fill_(
                 ~visible, torch.finfo(dtype).min)
@@ -106,8 +122,10 @@ class Forward:
             self.rows.begin(last_only)
         attention.RUNNING.forward = self
         try:
-            out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
-                       use_cache=True, return_dict=True, **kwargs)
+            with attention.backends(self.device):
+                out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
+                           use_cache=True, return_dict=True, **kwargs)
         finally:
             attention.RUNNING.forward = None
+            self._stacked.clear()
         return out.logits[0]
