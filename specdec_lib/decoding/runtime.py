@@ -264,7 +264,8 @@ class Runtime:
         """The width a pass over ``count`` tokens is padded to; None where none is wide enough."""
         return next((width for width in self.widths if width >= count), None)
 
-    def run(self, forward: Forward, capture: Capture, tokens: Sequence[int], tree: DraftTree | None) -> torch.Tensor:
+    def run(self, forward: Forward, capture: Capture, tokens: Sequence[int] | torch.Tensor, tree: DraftTree | None,
+            ) -> torch.Tensor:
         """One pass over a block behind the committed positions.
 
         Parameters
@@ -273,7 +274,7 @@ class Runtime:
             Of the holder of the buffers.
         capture : Capture
             The one it came with.
-        tokens : sequence of int
+        tokens : sequence of int, or int64 tensor on the model's device
             At most as many as the widest width.
         tree : DraftTree, optional
             What the tokens after the first form, its passengers last; None for a chain.
@@ -293,9 +294,9 @@ class Runtime:
         if (width, extent) not in recorded:
             # All widths now, so that no later pass over about as many tokens takes longer than its like.
             for each in self.widths:
-                if self.cache.length + each <= extent:
-                    self._fill(each, [0], None)
-                    recorded[each, extent] = self._record(each, extent, forward)
+                # What a recording computes is used by nobody, so that it may lie past the extent.
+                self._fill(each, [0], None)
+                recorded[each, extent] = self._record(each, extent, forward)
             self._fill(width, tokens, tree)
         found = recorded[width, extent]
         found.graph.replay()
@@ -325,15 +326,18 @@ class Runtime:
         chain = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
         return _Inputs(host, host.numpy(), host.to(self.device, copy=True), tree, tree.numpy(), chain.clone(), chain)
 
-    def _fill(self, width: int, tokens: Sequence[int], tree: DraftTree | None) -> None:
+    def _fill(self, width: int, tokens: Sequence[int] | torch.Tensor, tree: DraftTree | None) -> None:
         inputs, count = self._inputs[width], len(tokens)
         if inputs.copied is not None:
             inputs.copied.synchronize()  # the last copy out of this memory; long done where its pass was waited for
         bushy = tree is not None and not tree.is_causal
         # Padding continues the chain, or stands alone beside a tree: nothing attends to it.
         depths = [*tree.block_depths, *[0] * (width - count)] if bushy else range(width)
-        inputs.values[:] = [*tokens, *[0] * (width - count), *depths, self.cache.length]
+        known = [0] * count if isinstance(tokens, torch.Tensor) else tokens
+        inputs.values[:] = [*known, *[0] * (width - count), *depths, self.cache.length]
         inputs.line.copy_(inputs.host, non_blocking=True)
+        if isinstance(tokens, torch.Tensor):
+            inputs.line[:count].copy_(tokens)
         if bushy:
             seen = inputs.seen
             seen[:] = False

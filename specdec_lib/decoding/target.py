@@ -143,12 +143,13 @@ class Target:
         """Committed positions."""
         return self.cache.length
 
-    def extend(self, tokens: Sequence[int], each: Callable[[torch.Tensor], None] | None = None) -> torch.Tensor:
+    def extend(self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
         Parameters
         ----------
-        tokens : sequence of int
+        tokens : sequence of int, or int64 tensor of shape (n,) on the model's device
+            A tensor's values are not read by the host.
         each : callable, optional
             Gets the logits after each of the tokens, some at a time, shape (n, vocabulary); the next pass overwrites them.
 
@@ -305,10 +306,11 @@ class Target:
             self._strips[window] = strip = strip if window is None else strip.triu(capacity - window + 1)
         return self.forward.as_taken(strip[:width, capacity - length: capacity + width])
 
-    def _eager(self, tokens: Sequence[int], positions: torch.Tensor, mask: Mask | None, last_only: bool):
+    def _eager(self, tokens: Sequence[int] | torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool):
         if self.runtime is not None:
             self.runtime.passes["eager"] += 1
-        return self.forward(self.model, torch.tensor([tokens], device=self.device), positions, mask, last_only)
+        ids = tokens[None] if isinstance(tokens, torch.Tensor) else torch.tensor([tokens], device=self.device)
+        return self.forward(self.model, ids, positions, mask, last_only)
 
     def _layer(self, layer: int) -> int:
         return self.layers if layer == LAST else layer

@@ -9,11 +9,12 @@ from transformers import PreTrainedModel
 
 from ..decoding.contract import Capture, Context, Drafter
 from ..decoding.runtime import Runtime
-from ..decoding.sampling import DRAFT, distribution, invert_cdf, most_likely
+from ..decoding.sampling import DRAFT, invert_cdfs, not_numbers, unchecked_distribution
 from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length, vocabulary_size
 from ..decoding.target import Target, check_model
 from ..decoding.tree import EMPTY, DraftTree
 from ..heads.acceptance import AcceptanceHead
+from ..heads.acceptance import not_numbers as no_states
 from .stopping import FixedLength, Round, StoppingRule
 
 
@@ -71,7 +72,7 @@ class AdaptiveDraftModel(Drafter):
                 "(specdec_lib.load_model gives one)"
             )
         check_model(model)
-        self._score, own, self._needs = None, Capture(), set(rule.needs)
+        self._score, self._queued_score, own, self._needs = None, None, Capture(), set(rule.needs)
         if "acceptance" in rule.needs:
             if head is None:
                 raise ValueError(
@@ -79,7 +80,10 @@ class AdaptiveDraftModel(Drafter):
                     "head=AcceptanceHead.load(path, model)"
                 )
             head.check(model)
-            self._score = head.scorer(model.device)
+            if model.device.type == "cpu":
+                self._score = head.scorer(model.device)
+            else:
+                self._queued_score = head.queued_scorer(model.device)
             self._needs |= {"confidence"} if head.sees_confidence else set()
             own = Capture(layers=(decoder_config(model).num_hidden_layers,))
         self.model, self.rule, self.head, self.runtime = model, rule, head, runtime
@@ -135,50 +139,91 @@ class AdaptiveDraftModel(Drafter):
         if most < 1:
             return EMPTY
         self._roll_back(context.tokens)
-        drafted, rows = self._drafted, []
         self._round = seen = Round(len(context.tokens))
-        logits, feed = None, context.tokens[len(self._cached) :]
+        draft = self._judged if self._needs or self.rule.check_newest else self._unread
         with torch.inference_mode():
-            while len(drafted) < most:
-                if len(drafted) >= self.min_tokens:
-                    if logits is None and drafted and self.rule.check_newest:
-                        logits = self._forward(feed, seen)
-                    if self.rule.stop(seen):
-                        break
-                if logits is None:
-                    logits = self._forward(feed, seen)
-                token = self._choose(logits, context.sampling, seen, rows)
-                drafted.append(token)
-                logits, feed = None, [token]
-        return DraftTree.chain(drafted, torch.stack(rows) if rows else None)
+            self._drafted, rows = draft(context, most, seen)
+        return DraftTree.chain(self._drafted, torch.stack(rows) if rows else None)
 
-    def _forward(self, feed: list[int], seen: Round) -> torch.Tensor:
-        logits = self._target.extend(feed)
-        self._cached += feed
-        # The first pass of a round ends with the last emitted token, which is not judged.
-        if self._score is not None and seen.count:
-            confidence = seen.confidence[-1] if seen.confidence else 0.5
-            seen.acceptance.append(self._score(self._target.last_hidden(self._own.layers[0]), confidence))
-        return logits
+    def _unread(self, context: Context, most: int, seen: Round) -> tuple[list[int], list[torch.Tensor]]:
+        """Draft by a rule that looks at no value: each token goes into the next pass on the device, unread.
 
-    def _choose(self, logits: torch.Tensor, sampling, seen: Round, rows: list[torch.Tensor]) -> int:
-        """The next draft token; notes what the rule needs and, in ``rows``, the distribution it was drawn
-        from."""
-        needs = self._needs
+        Returns the tokens, and the distributions that they were drawn from.
+        """
+        feed: list[int] | torch.Tensor = context.tokens[len(self._cached) :]
+        known, queued, rows = list(feed), [], []
+        while seen.count < most and not (seen.count >= self.min_tokens and self.rule.stop(seen)):
+            token, row = self._choose(self._target.extend(feed), context.sampling, seen)
+            queued.append(token)
+            rows += [] if row is None else [row]
+            seen.count += 1
+            feed = token.clamp(min=0)[None]
+        drafted = torch.stack(queued).tolist() if queued else []
+        if drafted:
+            if min(drafted) < 0:
+                raise not_numbers()
+            self._cached += known + drafted[:-1]
+        return drafted, rows
+
+    def _judged(self, context: Context, most: int, seen: Round) -> tuple[list[int], list[torch.Tensor]]:
+        """Draft by a rule that looks at values: all that a pass gives is read at once.
+
+        The token that the rule may be asked about next is chosen before it is asked, and left out where it says stop;
+        what it is told does not depend on that token.
+        """
+        drafted, rows = [], []
+        feed, newest = context.tokens[len(self._cached) :], None
+        fed: list[int] | torch.Tensor = feed
+        while len(drafted) < most:
+            asked, check_newest = len(drafted) >= self.min_tokens, self.rule.check_newest and bool(drafted)
+            if asked and not check_newest and self.rule.stop(seen):
+                break
+            logits = self._target.extend(fed)
+            self._cached += feed
+            token, row = self._choose(logits, context.sampling, seen)
+            queued = {"token": token}
+            # The first pass of a round ends with the last emitted token, which is not judged.
+            if seen.count and self._score is not None:
+                confidence = seen.confidence[-1] if seen.confidence else 0.5
+                seen.acceptance.append(self._score(self._target.last_hidden(self._own.layers[0]), confidence))
+            elif seen.count and self._queued_score is not None:
+                queued["acceptance"] = self._queued_score(self._target.last_hidden(self._own.layers[0]), newest)
+            if "confidence" in self._needs:
+                queued["confidence"] = newest = row.gather(0, token.clamp(min=0)[None])[0]
+            if "entropy" in self._needs:
+                queued["entropy"] = torch.special.entr(row).sum()
+            values = torch.stack([value.double() for value in queued.values()]).tolist()
+            read = dict(zip(queued, values, strict=True))
+            if "acceptance" in read:
+                if read["acceptance"] != read["acceptance"]:
+                    raise no_states()
+                seen.acceptance.append(read["acceptance"])
+            if read["token"] < 0:
+                raise not_numbers()
+            if asked and check_newest and self.rule.stop(seen):
+                break
+            drafted.append(int(read["token"]))
+            for name in ("confidence", "entropy"):
+                if name in read:
+                    getattr(seen, name).append(read[name])
+            rows += [] if context.sampling.greedy else [row]
+            seen.count += 1
+            feed, fed = drafted[-1:], token.clamp(min=0)[None]
+        return drafted, rows
+
+    def _choose(
+        self, logits: torch.Tensor, sampling, seen: Round
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
+        that is needed."""
         if sampling.greedy:
-            token = most_likely(logits[None])[0]
-            row = logits.float().softmax(-1) if "confidence" in needs or "entropy" in needs else None
-        else:
-            row = distribution(logits, sampling)
-            rows.append(row)
-            # The salt tells drafts of one position in different rounds apart.
-            token = invert_cdf(row, sampling.uniform(seen.position + seen.count, DRAFT, salt=seen.position))
-        if "confidence" in needs:
-            seen.confidence.append(float(row[token]))
-        if "entropy" in needs:
-            seen.entropy.append(float(torch.special.entr(row).sum()))
-        seen.count += 1
-        return token
+            largest, token = logits.max(-1)  # NaN counts as largest
+            row = logits.float().softmax(-1) if {"confidence", "entropy"} & self._needs else None
+            return torch.where(largest.isnan(), -1, token), row
+        row = unchecked_distribution(logits, sampling)
+        # The salt tells drafts of one position in different rounds apart.
+        uniform = sampling.uniform(seen.position + seen.count, DRAFT, salt=seen.position)
+        return torch.where(row[0].isnan(), -1, invert_cdfs(row[None], [uniform])[0]), row
 
     def _tell(self, tokens: list[int]) -> None:
         """Report to the rule how much of the last draft was accepted, as the emitted tokens show."""

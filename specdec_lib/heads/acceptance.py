@@ -170,10 +170,22 @@ class AcceptanceHead(nn.Module):
         def score(state: torch.Tensor, confidence: float = 0.5) -> float:
             z = _logit(weights, shifts, order, last, bias, state.float().numpy(), confidence)
             if z != z:
-                raise _not_numbers()
+                raise not_numbers()
             return 1.0 / (1.0 + math.exp(-z)) if z > -700.0 else 0.0
 
         return score
+
+    def queued_scorer(self, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
+        """:meth:`scorer` for a device whose host should not wait: nothing is read back.
+
+        Returns
+        -------
+        callable
+            From a tensor of shape (width,) and a probability, a tensor of no dimension (None for 0.5), to a tensor of no
+            dimension, which holds NaN for a state with NaN.
+        """
+        own, half = copy.deepcopy(self).to(device), torch.tensor(0.5, device=device)
+        return lambda state, confidence: own(state.float(), half if confidence is None else confidence).sigmoid()
 
     def check(self, model: PreTrainedModel) -> None:
         """Refuse a draft model that the head was not trained for.
@@ -269,7 +281,7 @@ class AcceptanceHead(nn.Module):
         return head.eval()
 
 
-def _not_numbers() -> FloatingPointError:
+def not_numbers() -> FloatingPointError:
     return FloatingPointError(
         "the draft model's states hold NaN or infinity: its weights may be damaged, or too large for "
         "their type (try dtype='bfloat16' or 'float32')"
@@ -278,7 +290,7 @@ def _not_numbers() -> FloatingPointError:
 
 def _checked(values: torch.Tensor) -> torch.Tensor:
     if not bool(values.isfinite().all()):
-        raise _not_numbers()
+        raise not_numbers()
     return values
 
 

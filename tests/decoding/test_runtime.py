@@ -10,12 +10,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specdec_lib import Capture, Drafter, Runtime, Sampling, generate, record
-from specdec_lib.decoding.attention import grouped_attention
+from specdec_lib.decoding.attention import backends, grouped_attention
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import DraftModel
+from specdec_lib.drafters import DraftModel, SpecDecPP
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.models.fingerprint import fingerprint
 from tests.chaos import Chaos, Riding
 from tests.families import SERVED, build, prompt
 
@@ -293,3 +295,62 @@ def test_what_a_failed_generation_left_reaches_no_later_one(llama):
         generate(llama, prompt(1, 9), max_new_tokens=10, runtime=runtime)
     hook.remove()
     assert generate(llama, prompt(1, 9), max_new_tokens=10, runtime=runtime).tokens == plain.tokens
+
+
+def test_cudnn_attention_is_off_within_a_pass_on_a_gpu_and_as_it_was_after():
+    card, own = torch.device("cuda"), torch.backends.cuda.cudnn_sdp_enabled
+    was = own()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        with backends(card):
+            assert not own()
+            with backends(card, cudnn=True):
+                assert not own(), "the outermost decides"
+            assert not own()
+        assert own()
+        with pytest.raises(KeyError), backends(card):
+            raise KeyError
+        with backends(torch.device("cpu")):
+            assert own(), "nothing is set for a CPU"
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        with backends(card, cudnn=True):
+            assert own()
+        assert not own()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("judged", [False, True], ids=["fixed length", "judged"])
+@pytest.mark.parametrize("place", ["eager", "in place"])
+def test_drafting_reads_the_device_once_a_round_or_once_a_token(library, place, judged, sampling, monkeypatch):
+    target, draft, ids = library["llama"], library.draft("llama"), prompt(1, 12)
+    head = AcceptanceHead(32, 2, False, True, fingerprint(draft), {}, True)
+    torch.manual_seed(0)
+    for weights in head.parameters():
+        torch.nn.init.normal_(weights, std=0.3)
+    runtime = Runtime(draft, 60, widths=(1, 4)) if place == "in place" else None
+    if judged:
+        drafter = SpecDecPP(draft, head, 0.6, runtime=runtime)
+        eager = generate(target, ids, drafter, sampling, max_new_tokens=30)
+        # What a GPU takes: the head's probability stays there until the token is read.
+        drafter._score, drafter._queued_score = None, head.queued_scorer(torch.device("cpu"))
+    else:
+        drafter = DraftModel(draft, 4, runtime=runtime)
+        eager = generate(target, ids, drafter, sampling, max_new_tokens=30)
+    counts, propose = [], drafter.propose
+
+    def watched(context, limit):
+        with Reads() as reads:
+            tree = propose(context, limit)
+        counts.append((reads.count, len(tree)))
+        return tree
+
+    monkeypatch.setattr(drafter, "propose", watched)
+    run = generate(target, ids, drafter, sampling, max_new_tokens=30)
+    assert run.tokens == eager.tokens
+    assert [step.tree.tokens for step in run.steps] == [step.tree.tokens for step in eager.steps]
+    assert sum(tokens for _, tokens in counts) > 10
+    for reads, tokens in counts:
+        # A context's end leaves no room for a draft.
+        assert reads == (0 if not tokens else tokens if judged else 1)
