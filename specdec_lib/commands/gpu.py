@@ -11,8 +11,10 @@ import csv
 import gc
 import io
 import json
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,18 @@ from specdec_lib import paths
 from specdec_lib.commands import exit_status
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of, measure_machine
 from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import METHODS, build_pair
-from specdec_lib.chapters.ch06_gpu_benchmarks.widened_study import Plan, study
+from specdec_lib.chapters.ch06_gpu_benchmarks.widened_study import PARTS, Plan, study
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import preset
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report.display import provenance
 from specdec_lib.report.build.files import write_atomic
 
+#: Tokens and repeats by kind of device. The 7b shape decodes 14 prompts greedily and sampled by 8 methods, about 4 passes
+#: for each 10 tokens: 48 tokens and 2 repeats are 14,000 passes of 6 ms, 90 s; as long again take transformers' eager
+#: passes, 22 ms each; products, steps, heads and stores two minutes; five to six in all, of a call of ten.
+TOKENS = {"cuda": 48, "cpu": 64}
+REPEATS = {"cuda": 2, "cpu": 3}
+STEP_REPEATS = {"cuda": 100, "cpu": 20}
 #: Shapes by kind of device. A pair names the draft's shape too, and compares draft models alone.
 SHAPES = {"cuda": ("7b", "13b"), "cpu": ("0.35b",)}
 PAIRS = {"cuda": ("34b/7b",), "cpu": ()}
@@ -80,20 +88,48 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ratio", type=float, default=0.1, help="wanted t_draft / t_target where no shape is named")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--runtime", default="auto", choices=("auto", "eager", "static", "graph"),
+    parser.add_argument("--runtime", default="auto", choices=("auto", "eager", "static", "graph", "compiled-graph"),
                         help="auto: graph on one GPU, else eager")
     parser.add_argument("--per-task", type=int, default=2)
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--max-new-tokens", type=int, help="(default: 48 on a GPU, else 64)")
+    parser.add_argument("--repeats", type=int, help="(default: 2 on a GPU, else 3)")
+    parser.add_argument("--only", metavar="PART,PART", default=",".join(PARTS),
+                        help=f"parts of each pair, of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no part begins after so many seconds")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--out", type=Path, help="folder (default: data/results/<device>)")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure the asked pairs; what is done is written after each."""
+    """Measure the asked pairs; what is done is written after each of their parts.
+
+    Results of other shapes that the folder holds from the same device stay.
+    """
     args = _parser().parse_args(argv)
-    return exit_status(lambda: _run(args), "interrupted; what was finished before is written")
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    # What ends a job at its time limit ends it as a key does.
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        return exit_status(lambda: _run(args), "interrupted; what was finished before is written")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _shapes(run: Mapping[str, Any]) -> tuple[str, str]:
+    return run["shape"], run.get("draft_shape", "")
+
+
+def _earlier(out: Path, device: str) -> list[dict[str, Any]]:
+    """Runs that a folder holds of the same device."""
+    try:
+        found = json.loads((out / RESULTS).read_text())
+    except OSError:
+        return []
+    return found["runs"] if found["machine"]["device"] == device else []
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -108,14 +144,19 @@ def _run(args: argparse.Namespace) -> int:
     wanted = [(shape, "") for shape in shapes] + [tuple(pair.split("/")) for pair in pairs]
     for name in {name for pair in wanted for name in pair} - {"", "own"}:
         preset(name)
+    only = args.only.split(",")
+    unknown = [part for part in only if part not in PARTS]
+    if unknown:
+        raise ValueError(f"--only has {unknown[0]!r}; expected some of {', '.join(PARTS)}, with commas between them")
     transformers.logging.set_verbosity_error()
     on_gpu = device.type == "cuda"
     runtime = ("graph" if on_gpu else "eager") if args.runtime == "auto" else args.runtime
     plan = Plan(
         per_task=args.per_task,
-        max_new_tokens=args.max_new_tokens,
-        repeats=args.repeats,
+        max_new_tokens=args.max_new_tokens or TOKENS[device.type],
+        repeats=args.repeats or REPEATS[device.type],
         context=args.context,
+        step_repeats=STEP_REPEATS[device.type],
         runtimes=tuple(dict.fromkeys(["eager", "graph" if on_gpu else "static", runtime])),
         runtime=runtime,
     )
@@ -123,21 +164,27 @@ def _run(args: argparse.Namespace) -> int:
     dtype = resolve_dtype(args.dtype, device)
     machine = measure_machine(str(device), dtype)
     print(
-        f"{machine.device}: reads {machine.bandwidth.best / 1e9:,.0f} GB/s, "
+        f"{machine.device}: moves {machine.bandwidth.best / 1e9:,.0f} GB/s ({machine.bandwidth.what}), "
         f"multiplies {machine.matrix_rate.best / 1e12:,.2f} TFLOP/s ({machine.dtype})",
         flush=True,
     )
     out = args.out or (paths.ROOT or Path.cwd()) / "data" / "results" / folder_of(machine.device)
     found: dict[str, Any] = {
-        "machine": machine.as_dict(), "runs": [], "left_out": [], "provenance": provenance.collect()
+        "machine": machine.as_dict(), "runs": _earlier(out, machine.device), "left_out": [],
+        "provenance": provenance.collect(),
     }  # fmt: skip
+    failed, measured = False, set()
     for shape, draft_shape in wanted:
 
         def say(text: str, shape: str = shape) -> None:
             print(f"[{time.perf_counter() - began:6.0f} s] {shape}: {text}", flush=True)
 
+        if time.perf_counter() - began >= args.seconds:
+            found["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": "out of time"})
+            write(out, found)
+            continue
         say("building")
-        pair = None
+        pair, run = None, {"draft_shape": draft_shape}
         try:
             pair = build_pair(
                 args.target,
@@ -149,18 +196,33 @@ def _run(args: argparse.Namespace) -> int:
                 draft_named=draft_shape,
             )
             methods = ("plain", "SpecDec", "SpecDec++") if draft_shape else METHODS
-            found["runs"].append(study(pair, Plan(**{**vars(plan), "methods": methods}), machine, say))
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            # The smaller shapes are worth having; which one was too large is written down.
-            found["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": str(error).splitlines()[0]})
-            say(f"left out: {found['left_out'][-1]['why']}")
+            chosen = Plan(**{**vars(plan), "methods": methods})
+
+            def keep(run: dict[str, Any] = run) -> None:
+                # In place of an earlier one of the same shapes, as soon as a part of it is measured.
+                others = [each for each in found["runs"] if _shapes(each) != _shapes(run)]
+                found["runs"] = [*others, run]
+                measured.add(_shapes(run))
+                write(out, found)
+
+            study(
+                pair, chosen, machine, say, only, run, keep, lambda: time.perf_counter() - began < args.seconds
+            )  # fmt: skip
+        except Exception as error:
+            # The other shapes are worth having, and so is what was measured of this one; what ended it is written down.
+            why = (str(error).splitlines() or [""])[0] or type(error).__name__
+            found["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": why})
+            say(f"left out: {why}")
+            if not isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+                failed = True
+                traceback.print_exc()
         write(out, found)
         del pair
         gc.collect()
         if on_gpu:
             torch.cuda.empty_cache()
     print(f"written to {out} after {time.perf_counter() - began:.0f} s")
-    return 0 if found["runs"] else 1
+    return 0 if measured and not failed else 1
 
 
 if __name__ == "__main__":

@@ -341,6 +341,20 @@ def sweep_draft_model(
     return runs
 
 
+def _warming(recordings: Sequence[Recording], runtime: Runtime | None) -> list[Recording]:
+    """The first recording, and those whose passes are over extents that none before them has reached."""
+    if runtime is None:
+        return list(recordings[:1])
+    chosen, reached = [], set()
+    for recording in recordings:
+        prompt, end = len(recording.trace.prompt), len(recording.trace.prompt) + len(recording.trace.tokens)
+        extents = {runtime.extent_for(count) for count in range(prompt + 1, end + runtime.widths[-1])}
+        if extents - reached:
+            chosen.append(recording)
+            reached |= extents
+    return chosen
+
+
 def time_methods(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
@@ -357,7 +371,8 @@ def time_methods(
     ----------
     model : PreTrainedModel
     recordings : sequence of Recording
-        What to decode; the first is decoded once more by each method before any time counts.
+        What to decode; the first is decoded once more by each method before any time counts, and under a runtime as many as
+        reach all lengths for which it records passes.
     drafters : mapping
         Drafter by method, None for plain decoding.
     repeats : int
@@ -382,7 +397,8 @@ def time_methods(
         raise ValueError("two methods share one drafter, which would learn from both; make one for each")
     runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
     for drafter in drafters.values():
-        _run(model, recordings[0].trace, drafter, runtime)
+        for recording in _warming(recordings, runtime):
+            _run(model, recording.trace, drafter, runtime)
     names = list(drafters)
     for repeat in range(repeats):
         for i, recording in enumerate(recordings):

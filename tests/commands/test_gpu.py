@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of
+from specdec_lib.chapters.ch06_gpu_benchmarks import speedups, widened_study
+from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Rate, folder_of
 from specdec_lib.commands import gpu
 
 BLOCKED = """
@@ -56,6 +59,9 @@ def test_torch_transformers_numpy_and_numba_are_enough(tmp_path, monkeypatch):
     assert {row["sampling"] for row in study["speedups"]} == {"greedy", "sampled"}
     assert all(row["equal"] == row["outputs"] for row in study["divergences"] + study["one_width"])
     assert sum(count for width, count in study["passes"].items() if width != "eager") > 10
+    assert {"steps", "kernels", "speedups", "peers", "width"} <= set(study["parts"])
+    assert set(study["attention"]) == {"masked", "unmasked"} and found["machine"]["bandwidth"]["what"] == "sum"
+    assert study["ceiling_ms"]["1"] > 0 and study["kernels"][0]["launches"] > 10
     with (tmp_path / "out" / "wide_speedups.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(study["speedups"])
     assert gpu.results(tmp_path) == {}, "a CPU's results are not shown as a GPU's"
@@ -69,6 +75,7 @@ def test_torch_transformers_numpy_and_numba_are_enough(tmp_path, monkeypatch):
     (["--device", "cuda:99"], "device is 'cuda:99', which cannot be used here"),
     (["--device", "meta"], "device is 'meta'; expected 'auto', 'cpu', 'cuda'"),
     (["--shapes", "--pairs", "34b", "--device", "cpu"], "--pairs has '34b'; expected target/draft"),
+    (["--only", "steps,speed", "--device", "cpu"], "--only has 'speed'; expected some of steps, kernels"),
 ])  # fmt: skip
 def test_bad_input_is_told_in_a_sentence_before_anything_is_written(tmp_path, capsys, words, message):
     assert gpu.main([*words, "--out", str(tmp_path / "out")]) == 2
@@ -96,3 +103,78 @@ def test_a_shape_that_does_not_fit_is_left_out_and_told(tmp_path, monkeypatch, c
     found = json.loads((tmp_path / "out" / "wide.json").read_text())
     assert found["runs"] == [] and found["left_out"][0]["shape"] == "7b"
     assert "left out: the model takes 99 bytes" in capsys.readouterr().out
+
+
+RATE = Rate(1e9, 1e9, 1, 1, "sum")
+STEP = {"runtime": "eager", "width": 1, "ms": 1.0}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The pocket pair as it is, with a machine and steps that cost nothing to measure."""
+    monkeypatch.setattr(gpu, "measure_machine", lambda device, dtype: Machine("cpu", 1, "float32", RATE, RATE))
+    monkeypatch.setattr(widened_study, "steps", lambda *args: [STEP])
+    monkeypatch.setattr(widened_study, "draft_ms", lambda *args: 0.5)
+
+
+def small(out, *words: str) -> list[str]:
+    return ["--shapes", "own", "--pairs", "--device", "cpu", "--dtype", "float32", "--per-task", "1", "--max-new-tokens",
+            "4", "--repeats", "1", "--out", str(out), *words]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_the_parts_that_were_measured(tmp_path, monkeypatch, capsys, quick, end):
+    monkeypatch.setattr(speedups, "measure", lambda *args: os.kill(os.getpid(), end) or signal.pause())
+    monkeypatch.setattr(widened_study.WidePair, "choose_heads", lambda self, prompts: None)
+    before = signal.getsignal(signal.SIGTERM)
+    assert gpu.main(small(tmp_path, "--only", "steps,speedups,peers")) == 130
+    assert signal.getsignal(signal.SIGTERM) is before
+    (run,) = json.loads((tmp_path / "wide.json").read_text())["runs"]
+    assert run["parts"] == ["steps"] and run["steps"] == [STEP] and run["speedups"] == run["peers"] == []
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_an_error_in_one_shape_keeps_its_parts_and_the_other_shapes(tmp_path, monkeypatch, capsys, quick):
+    def broken(pair, *args, **kwargs):
+        if not seen:
+            seen.append(pair)
+            raise RuntimeError("CUDA error: an illegal memory access\nmore")
+        return []
+
+    seen = []
+    monkeypatch.setattr(widened_study.speedups, "peers", broken)
+    monkeypatch.setattr(widened_study, "record_prompts", lambda *args, **kwargs: [])
+    # A pair is measured besides the shape: here of the same models.
+    monkeypatch.setattr(gpu, "PAIRS", {"cpu": ("own/own",)})
+    own = gpu.build_pair
+    monkeypatch.setattr(gpu, "build_pair", lambda *args, draft_named="", **kwargs: own(*args, **kwargs))
+    words = small(tmp_path, "--only", "steps,peers")
+    words.remove("--pairs")
+    assert gpu.main(words) == 1
+    found = json.loads((tmp_path / "wide.json").read_text())
+    assert [(run["draft_shape"], run["parts"]) for run in found["runs"]] == [("", ["steps"]), ("own", ["steps", "peers"])]
+    assert found["left_out"] == [{"shape": "own", "draft_shape": "", "why": "CUDA error: an illegal memory access"}]
+    assert "illegal memory access" in capsys.readouterr().err
+
+
+def test_parts_are_chosen_and_none_begins_after_the_time_is_over(tmp_path, quick, capsys):
+    assert gpu.main(small(tmp_path, "--only", "steps")) == 0
+    (run,) = json.loads((tmp_path / "wide.json").read_text())["runs"]
+    assert run["parts"] == ["steps"] and run["peers"] == []
+    assert gpu.main(small(tmp_path / "none", "--seconds", "0")) == 1
+    found = json.loads((tmp_path / "none" / "wide.json").read_text())
+    assert found["runs"] == [] and found["left_out"][0]["why"] == "out of time"
+
+
+def test_other_shapes_of_the_same_device_stay_in_the_folder(tmp_path, quick):
+    assert gpu.main(small(tmp_path, "--only", "steps")) == 0
+    found = json.loads((tmp_path / "wide.json").read_text())
+    found["runs"][0] |= {"shape": "7b", "steps": [STEP, STEP]}
+    (tmp_path / "wide.json").write_text(json.dumps(found))
+    for _ in range(2):
+        assert gpu.main(small(tmp_path, "--only", "steps")) == 0
+    assert [run["shape"] for run in json.loads((tmp_path / "wide.json").read_text())["runs"]] == ["7b", "its own"]
+    found["machine"]["device"] = "another"
+    (tmp_path / "wide.json").write_text(json.dumps(found))
+    assert gpu.main(small(tmp_path, "--only", "steps")) == 0
+    assert [run["shape"] for run in json.loads((tmp_path / "wide.json").read_text())["runs"]] == ["its own"]

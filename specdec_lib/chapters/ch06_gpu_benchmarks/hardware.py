@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -29,6 +29,10 @@ CACHE_MULTIPLE = 8
 #: Rows and columns of the square matrices.
 CPU_SIDE, CUDA_SIDE = 2048, 8192
 WARM_UP = 2
+#: On a GPU at least so many seconds of warm-up: its clock is low after idle time.
+WARM_SECONDS = 0.3
+#: Columns of the matrix whose product with one state is timed.
+GEMV_COLUMNS = 8192
 
 
 def folder_of(device: str) -> str:
@@ -54,17 +58,20 @@ class Rate:
     amount : int
         Bytes or operations of one repeat.
     repeats : int
+    what : str
+        What was done.
     """
 
     best: float
     median: float
     amount: int
     repeats: int
+    what: str = field(default="", compare=False)
 
     @classmethod
-    def of(cls, amount: int, seconds: list[float]) -> Rate:
+    def of(cls, amount: int, seconds: list[float], what: str = "") -> Rate:
         """The rate of an amount done in each of several times, s."""
-        return cls(amount / min(seconds), amount / median(seconds), amount, len(seconds))
+        return cls(amount / min(seconds), amount / median(seconds), amount, len(seconds), what)
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class Machine:
     dtype : str
         Of the matrices.
     bandwidth : Rate
-        Bytes read per second.
+        Bytes per second of what moves most of them; its ``what`` says what (:func:`bandwidths`).
     matrix_rate : Rate
         Floating-point operations per second of a large square product.
     """
@@ -191,6 +198,10 @@ def timed(run: Callable[[], Any], device: torch.device, repeats: int) -> list[fl
             seconds.append(time.perf_counter() - began)
         return seconds
     events = []
+    began_at = time.perf_counter()
+    while time.perf_counter() - began_at < WARM_SECONDS:
+        run()
+        torch.cuda.synchronize(device)
     with torch.cuda.device(device):
         for _ in range(repeats):
             began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -202,8 +213,52 @@ def timed(run: Callable[[], Any], device: torch.device, repeats: int) -> list[fl
     return [began.elapsed_time(ended) / 1e3 for began, ended in events]
 
 
+def bandwidths(
+    device: str = "auto", size: int | None = None, repeats: int = 7, dtype: torch.dtype = torch.bfloat16
+) -> list[Rate]:
+    """Bytes per second of three ways through a large memory.
+
+    ``sum``: the sum of 64-bit integers, which reads alone; ``copy``: half of it to the other half, read and written bytes
+    counted; ``product``: a matrix of ``dtype`` with one state, as a pass over one token reads weights.
+
+    Parameters
+    ----------
+    device : str
+    size : int, optional
+        Bytes; by default :func:`read_bytes` says.
+    repeats : int
+    dtype : torch.dtype
+
+    Raises
+    ------
+    ValueError
+        If the device is unknown, or size or repeats is too small.
+    MemoryError
+        If too little memory is free for a buffer larger than the caches.
+    """
+    place = resolve_device(device)
+    size = read_bytes(place) if size is None else size
+    row = GEMV_COLUMNS * dtype.itemsize
+    if size < 2 * row:
+        raise ValueError(f"size is {size}; expected at least {2 * row} bytes, two rows of the matrix")
+    # Written, because untouched pages would all be one page of zeros.
+    matrix = torch.empty(size // row, GEMV_COLUMNS, dtype=dtype, device=place).uniform_(-0.02, 0.02)
+    numbers = matrix.view(torch.int64).flatten()
+    half = len(numbers) // 2
+    state = torch.ones(1, GEMV_COLUMNS, dtype=dtype, device=place)
+    with torch.inference_mode():
+        return [
+            Rate.of(numbers.nbytes, timed(lambda: numbers.sum(), place, repeats), "sum"),
+            Rate.of(matrix.nbytes, timed(lambda: torch.nn.functional.linear(state, matrix), place, repeats), "product"),
+            # Last, for it writes.
+            Rate.of(16 * half, timed(lambda: numbers[half : 2 * half].copy_(numbers[:half]), place, repeats), "copy"),
+        ]
+
+
 def memory_bandwidth(device: str = "auto", size: int | None = None, repeats: int = 7) -> Rate:
-    """Bytes per second of a large read: the sum of 64-bit integers.
+    """Bytes per second of a large read: the sum of 64-bit integers; on a GPU the best of :func:`bandwidths`.
+
+    On a GPU a sum need not reach what the memory gives, and shares of its rate would be too large.
 
     Parameters
     ----------
@@ -223,10 +278,12 @@ def memory_bandwidth(device: str = "auto", size: int | None = None, repeats: int
     size = read_bytes(place) if size is None else size
     if size < 8:
         raise ValueError(f"size is {size}; expected at least 8 bytes")
+    if place.type == "cuda":
+        return max(bandwidths(str(place), size, repeats), key=lambda rate: rate.best)
     # Written, because untouched pages would all be one page of zeros.
     buffer = torch.empty(size // 8, dtype=torch.int64, device=place).fill_(1)
     with torch.inference_mode():
-        return Rate.of(buffer.nbytes, timed(lambda: buffer.sum(), place, repeats))
+        return Rate.of(buffer.nbytes, timed(lambda: buffer.sum(), place, repeats), "sum")
 
 
 def matrix_rate(
@@ -261,7 +318,7 @@ def matrix_rate(
     )
     out = torch.empty(shape, dtype=dtype, device=place)
     with torch.inference_mode():
-        return Rate.of(2 * side**3, timed(lambda: torch.mm(left, right, out=out), place, repeats))
+        return Rate.of(2 * side**3, timed(lambda: torch.mm(left, right, out=out), place, repeats), "product")
 
 
 def measure_machine(device: str = "auto", dtype: torch.dtype = torch.bfloat16, repeats: int = 7) -> Machine:

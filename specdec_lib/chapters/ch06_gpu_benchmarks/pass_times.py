@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,38 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
+from specdec_lib.decoding import attention
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.target import Target
-from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Work, roofline, step_work
 
 #: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
-RUNTIMES = ("eager", "static", "compiled", "graph")
+RUNTIMES = ("eager", "static", "compiled", "graph", "compiled-graph")
+#: Passes before the first that is timed, seconds, on a GPU, whose clock is low after idle time.
+WARM_SECONDS = 0.3
 
 
-def _tokens(model: PreTrainedModel, count: int) -> list[int]:
+def chain_of(model: PreTrainedModel, count: int) -> list[int]:
+    """Tokens that depend on nothing but how many they are."""
     size = vocabulary_size(model)
     return [(7 * i + 3) % size for i in range(count)]
 
 
+def _warm(device: torch.device, run: Callable[[], Any]) -> None:
+    if device.type == "cuda":
+        began = time.perf_counter()
+        while time.perf_counter() - began < WARM_SECONDS:
+            run()
+            torch.cuda.synchronize(device)
+
+
 def _summary(spent: Sequence[float]) -> dict[str, float]:
     return {
+        "samples": len(spent),
         "ms": float(np.median(spent)),
         "ms_low": float(np.percentile(spent, 10)),
         "ms_high": float(np.percentile(spent, 90)),
@@ -62,13 +76,14 @@ def step_times(
     capture : Capture
         What is kept on the way.
     capacity : int, optional
-        Of a runtime with buffers in place, whose passes attend over all of it; the context by default.
+        Of a runtime with buffers in place; the context by default.
 
     Returns
     -------
     list of dict
-        For each width ``runtime``, ``width``, ``ms`` (median), ``ms_low`` and ``ms_high`` (the 10th and 90th
-        percentile) and ``ms_p99``; the device's own time on a GPU.
+        For each width ``runtime``, ``width``, ``slots`` that its keys take, those that are masked included, ``samples``,
+        ``ms`` (median), ``ms_low`` and ``ms_high`` (the 10th and 90th percentile) and ``ms_p99``; the device's own time on
+        a GPU.
 
     Raises
     ------
@@ -81,16 +96,18 @@ def step_times(
     rows = []
     with Target(model, context, capture, context + max(widths), held) as target:
         clock = clock_of(target.devices)
-        target.extend(_tokens(model, context))
+        target.extend(chain_of(model, context))
+        _warm(target.device, lambda: target.verify(5, EMPTY))
         for width in widths:
-            tree, marks = DraftTree.chain(_tokens(model, width - 1)), []
+            tree, marks = DraftTree.chain(chain_of(model, width - 1)), []
+            slots = context + width if held is None else held.extent_for(context + width)
             for _ in range(repeats + 3):
                 began = clock.mark()
                 target.verify(5, tree)
                 marks.append((began, clock.mark()))
             clock.settle()
             spent = [1e3 * clock.seconds(*pair) for pair in marks[3:]]
-            rows.append({"runtime": runtime, "width": width, **_summary(spent)})
+            rows.append({"runtime": runtime, "width": width, "slots": slots, **_summary(spent)})
     return rows
 
 
@@ -100,17 +117,26 @@ def transformers_step_times(
 ) -> list[dict[str, Any]]:
     """The same passes by the model's own forward with transformers' growing cache, cut back after each.
 
+    The attention kernels are chosen as for our passes (:func:`specdec_lib.decoding.attention.backends`).
+
     Returns
     -------
     list of dict
         As :func:`step_times`, the runtime being ``"transformers"``.
     """
+    with attention.backends(model.get_input_embeddings().weight.device):
+        return _transformers_step_times(model, context, widths, repeats)
+
+
+def _transformers_step_times(
+    model: PreTrainedModel, context: int, widths: Sequence[int], repeats: int
+) -> list[dict[str, Any]]:
     device = model.get_input_embeddings().weight.device
     clock, rows = clock_of({device}), []
     cache = DynamicCache(config=model.config)
-    model(torch.tensor([_tokens(model, context)], device=device), past_key_values=cache, use_cache=True)
+    model(torch.tensor([chain_of(model, context)], device=device), past_key_values=cache, use_cache=True)
     for width in widths:
-        ids, marks = torch.tensor([_tokens(model, width)], device=device), []
+        ids, marks = torch.tensor([chain_of(model, width)], device=device), []
         for _ in range(repeats + 3):
             began = clock.mark()
             model(ids, past_key_values=cache, use_cache=True)
@@ -118,7 +144,7 @@ def transformers_step_times(
             cache.crop(-width)
         clock.settle()
         spent = [1e3 * clock.seconds(*pair) for pair in marks[3:]]
-        rows.append({"runtime": "transformers", "width": width, **_summary(spent)})
+        rows.append({"runtime": "transformers", "width": width, "slots": context + width, **_summary(spent)})
     return rows
 
 
@@ -135,6 +161,8 @@ def beside_roofline(
     rows: Sequence[dict[str, Any]], model: PreTrainedModel, context: int, machine: Machine
 ) -> list[dict[str, Any]]:
     """Step times beside the least time that bandwidth and matrix rate of the same run allow.
+
+    The bound counts the keys of the context and the step; what a pass in place reads beyond them is its own cost.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from specdec_lib.decoding import attention
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.decoding.results import PARTS
@@ -302,7 +303,9 @@ def peers(
     told = logging.get_verbosity()
     logging.set_verbosity_error()  # its assisted generation warns of its own way of calling itself
     try:
-        return _peers(pair, recordings, repeats, lengths, runtime, drafters)
+        # Theirs with the attention kernels that ours run with.
+        with attention.backends(pair.target.device):
+            return _peers(pair, recordings, repeats, lengths, runtime, drafters)
     finally:
         logging.set_verbosity(told)
 

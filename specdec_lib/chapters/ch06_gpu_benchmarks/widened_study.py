@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from specdec_lib.decoding import attention
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.chapters.ch06_gpu_benchmarks import speedups, pass_times
+from specdec_lib.chapters.ch06_gpu_benchmarks import kernels, pass_times, speedups
 from specdec_lib.experiments import input_guided
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine
 from specdec_lib.experiments.prompt import Prompt
@@ -19,6 +20,10 @@ from specdec_lib.experiments.recorded_runs import record_prompts, run_again
 from specdec_lib.experiments.tasks import load_task
 from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import METHODS, WidePair, model_bytes
 
+#: Parts of the study, in the order in which they are measured.
+PARTS = ("steps", "kernels", "speedups", "peers", "width")
+#: Passes timed at each width by a runtime that records none; their 99th percentile is about the largest.
+EAGER_REPEATS = 20
 #: Tasks of the comparison: the five input-guided ones, and continuing a module, where there is little to copy.
 TASKS = (*input_guided.TASKS, "completion")
 
@@ -71,22 +76,35 @@ class Plan:
 
 def steps(pair: WidePair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
     """Step times of the target for each runtime, and of transformers' own pass."""
+    few = min(plan.step_repeats, EAGER_REPEATS)
     rows = [
         row
         for runtime in plan.runtimes
         for row in pass_times.step_times(
-            pair.target, plan.context, runtime, WIDTHS, plan.step_repeats, capacity=plan.capacity
+            pair.target, plan.context, runtime, WIDTHS, plan.step_repeats if runtime.endswith("graph") else few
         )
     ]
-    rows += pass_times.transformers_step_times(pair.target, plan.context, WIDTHS, plan.step_repeats)
+    rows += pass_times.transformers_step_times(pair.target, plan.context, WIDTHS, few)
     return pass_times.beside_roofline(rows, pair.target, plan.context, machine)
+
+
+def with_cudnn(pair: WidePair, plan: Plan) -> list[dict[str, Any]]:
+    """Step times of two widths where cuDNN's attention may be chosen, for each runtime; nothing is measured on a CPU."""
+    if pair.target.device.type != "cuda":
+        return []
+    with attention.backends(pair.target.device, cudnn=True):
+        rows = [
+            row
+            for runtime in plan.runtimes
+            for row in pass_times.step_times(pair.target, plan.context, runtime, (1, 32), EAGER_REPEATS)
+        ]
+        chosen = kernels.attention_choices(pair.target)
+    return [{**row, "attention": chosen} for row in rows]
 
 
 def draft_ms(pair: WidePair, plan: Plan) -> float:
     """Milliseconds of the draft model's pass over one token, under the plan's runtime."""
-    return pass_times.step_times(
-        pair.draft, plan.context, plan.runtime, (1,), plan.step_repeats, capacity=plan.capacity
-    )[0]["ms"]
+    return pass_times.step_times(pair.draft, plan.context, plan.runtime, (1,), plan.step_repeats)[0]["ms"]
 
 
 def fitted(plan: Plan, pair: WidePair, prompts: Sequence[Prompt]) -> Plan:
@@ -127,8 +145,19 @@ def through_one_width(pair: WidePair, prompts: Sequence[Prompt], plan: Plan) -> 
     ]
 
 
+class _Over(Exception):
+    """No part may begin any more."""
+
+
 def study(
-    pair: WidePair, plan: Plan, machine: Machine, say: Callable[[str], None] = lambda text: None
+    pair: WidePair,
+    plan: Plan,
+    machine: Machine,
+    say: Callable[[str], None] = lambda text: None,
+    only: Sequence[str] = PARTS,
+    into: dict[str, Any] | None = None,
+    keep: Callable[[], None] = lambda: None,
+    begin: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """Measure a pair.
 
@@ -140,61 +169,133 @@ def study(
         Rates of the same run.
     say : callable
         Told what is measured next.
+    only : sequence of str
+        Of :data:`PARTS`.
+    into : dict, optional
+        Filled with the result as it grows, so that an interruption leaves what was measured.
+    keep : callable
+        Called after each part.
+    begin : callable
+        Whether another part may begin; those that may not are named in the result.
 
     Returns
     -------
     dict
-        JSON: ``shape``, ``dtype``, ``parameters``, ``bytes`` and ``draft_parameters``; ``plan``; ``steps`` (:func:`steps`),
-        ``draft_ms``; ``speedups``, rows of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.table` with ``sampling``;
-        ``divergences`` and ``one_width``; ``peers``; ``passes`` of the target by width; ``notes``; on a GPU
-        ``peak_bytes``.
+        JSON: ``shape``, ``dtype``, ``parameters``, ``bytes`` and ``draft_parameters``; ``machine``; ``plan``; ``attention``
+        (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.kernels.attention_choices`); ``steps`` (:func:`steps`),
+        ``draft_ms`` and ``cudnn_steps``; ``products``, ``ceiling_ms`` by width and ``kernels``; ``speedups``, rows of
+        :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.table` with ``sampling``; ``divergences`` and ``one_width``;
+        ``peers``; ``passes`` of the target by width; ``notes``; on a GPU ``peak_bytes``; ``parts`` that were measured. What
+        was not is empty.
+
+    Raises
+    ------
+    ValueError
+        If ``only`` holds no part or an unknown one.
     """
+    unknown = [name for name in only if name not in PARTS]
+    if unknown or not only:
+        raise ValueError(f"only holds {unknown[0] if unknown else None!r}; expected some of {', '.join(PARTS)}")
     target = pair.target
     prompts = comparison_prompts(plan.per_task, plan.seed)
     plan = fitted(plan, pair, prompts)
-    if torch.cuda.is_available():
+    card = target.device.type == "cuda"
+    if card:
         torch.cuda.reset_peak_memory_stats()
-    say("step costs")
-    found: dict[str, Any] = {
+    found: dict[str, Any] = {} if into is None else into
+    found |= {
         "shape": pair.shape,
         "dtype": str(target.dtype).removeprefix("torch."),
         "parameters": target.num_parameters(),
         "bytes": model_bytes(target),
         "draft_parameters": pair.draft.num_parameters(),
+        "machine": machine.as_dict(),
         "plan": {k: list(v) if isinstance(v, tuple) else v for k, v in vars(plan).items()},
-        "steps": steps(pair, plan, machine),
-        "draft_ms": draft_ms(pair, plan),
-    }
-    say("heads and stores")
-    pair.choose_heads(prompts)
+        "attention": kernels.attention_choices(target),
+        "steps": [], "draft_ms": None, "cudnn_steps": [], "products": [], "ceiling_ms": {}, "kernels": [],
+        "speedups": [], "divergences": [], "peers": [], "one_width": [], "passes": {}, "notes": {}, "parts": [],
+    }  # fmt: skip
+
+    def done(part: str) -> None:
+        found["notes"] = dict(pair.notes)
+        found["parts"].append(part)
+        if card:
+            found["peak_bytes"] = torch.cuda.max_memory_allocated()
+        keep()
+
+    def wanted(part: str) -> bool:
+        if part not in only:
+            return False
+        if not begin():
+            raise _Over
+        return True
+
+    try:
+        _measure(pair, plan, machine, prompts, found, say, wanted, done)
+    except _Over:
+        say(f"out of time; left out: {', '.join(part for part in only if part not in found['parts'])}")
+    return found
+
+
+def _measure(
+    pair: WidePair,
+    plan: Plan,
+    machine: Machine,
+    prompts: Sequence[Prompt],
+    found: dict[str, Any],
+    say: Callable[[str], None],
+    wanted: Callable[[str], bool],
+    done: Callable[[str], None],
+) -> None:
+    target = pair.target
+    if wanted("steps"):
+        say("step costs")
+        found["steps"] = steps(pair, plan, machine)
+        found["draft_ms"] = draft_ms(pair, plan)
+        found["cudnn_steps"] = with_cudnn(pair, plan)
+        done("steps")
+    if wanted("kernels"):
+        say("products and kernels")
+        found["products"] = kernels.product_times(target)
+        found["ceiling_ms"] = {str(width): ms for width, ms in kernels.ceiling_ms(found["products"]).items()}
+        found["kernels"] = kernels.kernels_of_pass(target, plan.context, plan.runtime)
+        done("kernels")
     runtime = draft_runtime = None
     if plan.runtime != "eager":
         runtime = Runtime(target, plan.capacity, plan.runtime)
         draft_runtime = Runtime(pair.draft, plan.capacity, plan.runtime, (1, 2, 4))
-    samplings = {"greedy": Sampling()}
-    if plan.temperature:
-        samplings["sampled"] = Sampling(plan.temperature, seed=plan.seed)
-    rows: list[dict[str, Any]] = []
-    for name, sampling in samplings.items():
-        say(f"{name} outputs")
-        recordings, timed = speedups.measure(
-            pair, prompts, sampling, plan.max_new_tokens, plan.repeats, plan.methods, runtime, draft_runtime
-        )
-        rows += [{"sampling": name, **row} for row in speedups.table(recordings, timed, TASKS)]
-        if sampling.greedy:
-            greedy = recordings
-            found["divergences"] = speedups.divergences(
-                target, recordings, {method: runs[0] for method, runs in timed.items()}
+    greedy = None
+    if wanted("speedups"):
+        say("heads and stores")
+        pair.choose_heads(prompts)
+        samplings = {"greedy": Sampling()}
+        if plan.temperature:
+            samplings["sampled"] = Sampling(plan.temperature, seed=plan.seed)
+        for name, sampling in samplings.items():
+            say(f"{name} outputs")
+            recordings, timed = speedups.measure(
+                pair, prompts, sampling, plan.max_new_tokens, plan.repeats, plan.methods, runtime, draft_runtime
             )
-    found["speedups"] = rows
-    say("transformers' own methods")
-    found["peers"] = speedups.peers(pair, greedy, plan.repeats, runtime=runtime, draft_runtime=draft_runtime)
+            found["speedups"] += [{"sampling": name, **row} for row in speedups.table(recordings, timed, TASKS)]
+            if sampling.greedy:
+                greedy = recordings
+                # How close a choice was, by the pass that it was made in.
+                found["divergences"] = speedups.divergences(
+                    target, recordings, {method: runs[0] for method, runs in timed.items()}, runtime
+                )
+            done(f"speedups, {name}")
+        found["parts"].append("speedups")
+    if wanted("peers"):
+        say("transformers' own methods")
+        if greedy is None:
+            greedy = record_prompts(
+                target, pair.tokenizer, prompts, Sampling(), plan.max_new_tokens, runtime=runtime
+            )
+        found["peers"] = speedups.peers(pair, greedy, plan.repeats, runtime=runtime, draft_runtime=draft_runtime)
+        done("peers")
     if runtime is not None:
         found["passes"] = {str(width): count for width, count in sorted(runtime.passes.items(), key=str)}
-    if plan.one_width:
+    if plan.one_width and wanted("width"):
         say("outputs through one width")
         found["one_width"] = through_one_width(pair, prompts[:: plan.per_task], plan)
-    found["notes"] = {k: v for k, v in pair.notes.items()}
-    if torch.cuda.is_available():
-        found["peak_bytes"] = torch.cuda.max_memory_allocated()
-    return found
+        done("width")

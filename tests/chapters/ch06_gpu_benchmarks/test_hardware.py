@@ -159,3 +159,20 @@ def test_events_and_the_clock_agree_on_the_gpu():
 def test_what_cannot_be_measured_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_each_way_through_the_memory_counts_the_bytes_that_it_moves(monkeypatch):
+    ran = []
+
+    def note(run, device, repeats):
+        ran.append(run())
+        return [0.5] * repeats
+
+    monkeypatch.setattr(hardware, "timed", note)
+    rows = 6
+    rates = hardware.bandwidths("cpu", rows * hardware.GEMV_COLUMNS * 2 + 10, 3, torch.bfloat16)
+    size = rows * hardware.GEMV_COLUMNS * 2
+    assert {rate.what: rate.amount for rate in rates} == {"sum": size, "product": size, "copy": size}
+    assert ran[0].shape == () and ran[1].shape == (1, rows) and ran[2].nbytes == size // 2
+    with pytest.raises(ValueError, match="size is 100; expected at least 32768 bytes"):
+        hardware.bandwidths("cpu", 100)
