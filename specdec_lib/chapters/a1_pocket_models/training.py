@@ -14,6 +14,8 @@ import math
 import platform
 import shutil
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -35,7 +37,7 @@ from specdec_lib import paths
 from specdec_lib.commands import exit_status
 from specdec_lib.files import replacing
 from specdec_lib.experiments import made_tasks
-from specdec_lib.chapters.a1_pocket_models import training_rows, training_text
+from specdec_lib.chapters.a1_pocket_models import carrying, training_rows, training_text
 from specdec_lib.chapters.a1_pocket_models.muon import BatchedMuon
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -143,6 +145,28 @@ class Batches:
         return tokens[place * batch: (place + 1) * batch], weights[place * batch: (place + 1) * batch]
 
 
+def rows_of_steps(batches: Batches, first: int, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Tokens and loss weights of the steps from ``first`` on, on the device.
+
+    For a GPU the next step's are made while this one's are worked on, and moved from pinned memory, so that neither waits.
+    """
+    if device.type != "cuda":
+        for step in range(first, batches.steps):
+            yield tuple(torch.from_numpy(rows).to(device) for rows in batches(step))
+        return
+
+    def made(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(torch.from_numpy(rows).pin_memory() for rows in batches(step))
+
+    with ThreadPoolExecutor(1) as maker:
+        coming = maker.submit(made, first)
+        for step in range(first, batches.steps):
+            rows = coming.result()
+            if step + 1 < batches.steps:
+                coming = maker.submit(made, step + 1)
+            yield tuple(each.to(device, non_blocking=True) for each in rows)
+
+
 def _optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
     chosen = {id(p) for p in hidden}
@@ -201,8 +225,9 @@ def _held(checkpoint: Path, key: dict, steps: int, recipe: Recipe) -> dict | Non
 
 def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, name: str, probes: list,
           heldout: dict[str, np.ndarray], corpus: str, teacher: PreTrainedModel | None = None, distill_from: int = 0,
-          every: int = 100, compiled: bool = True) -> list[dict]:
-    """Train ``model`` in place; return its learning curve.
+          every: int = 100, compiled: bool = True, pieces: Path | None = None,
+          until: float = math.inf) -> list[dict]:
+    """Train ``model`` in place; return its learning curve, which ends before the last step where time is over.
 
     Parameters
     ----------
@@ -224,6 +249,12 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
         Steps between checkpoints.
     compiled : bool
         Compile the step: several times faster once compiled, which takes half a minute.
+    pieces : Path, optional
+        Folder that receives each checkpoint in pieces (:mod:`specdec_lib.chapters.a1_pocket_models.carrying`). Where
+        ``work`` has no checkpoint the run goes on from them.
+    until : float
+        Moment of :func:`time.monotonic` at which the run must have ended: it does after the checkpoint from which the next
+        would come too late.
 
     Returns
     -------
@@ -241,6 +272,8 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
     optimizers = _optimizers(model, recipe)
     checkpoint = work / f"{name}.pt"
     first, curve = 0, []
+    if pieces is not None and not checkpoint.exists():
+        carrying.join(pieces, checkpoint)
     state = _held(checkpoint, key, steps, recipe)
     if state is not None:
         model.load_state_dict(state["model"])
@@ -250,8 +283,10 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
     peaks = [recipe.muon_rate, recipe.adamw_rate]
     loss_of = torch.compile(_loss, dynamic=False) if compiled else _loss
     losses, began, spent = [], time.perf_counter(), curve[-1]["seconds"] if curve else 0.0
+    last = time.monotonic()
+    coming = rows_of_steps(batches, first, device)
     for step in (bar := tqdm(range(first, steps), initial=first, total=steps, desc=name, mininterval=10)):
-        tokens, weights = (torch.from_numpy(rows).to(device) for rows in batches(step))
+        tokens, weights = next(coming)
         distilling = teacher is not None and step >= distill_from
         loss = loss_of(model, teacher if distilling else None, tokens, weights)
         loss.backward()
@@ -278,6 +313,13 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
                             "steps": steps, "curve": json.dumps(curve), "key": json.dumps(key)}, aside)
             with replacing(work / f"{name}.curve.json") as aside:
                 aside.write_text(json.dumps(curve, indent=1))
+            if pieces is not None:
+                carrying.split(checkpoint, pieces)
+            now = time.monotonic()
+            if now + (now - last) > until:
+                break
+            last = now
+    coming.close()
     return curve
 
 
@@ -336,12 +378,17 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: P
     model.float()
 
 
+def device_name(device: torch.device) -> str:
+    """``"cpu"``, or the GPU's name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def _story(part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: Recipe, curve: list[dict],
            data: Path) -> dict:
     return {
         "part": part, "parameters": sum(p.numel() for p in model.parameters()), "recipe": asdict(recipe),
         "shape": asdict(shape), "curve": curve, "python": platform.python_version(), "torch": torch.__version__,
-        "transformers": transformers.__version__, "device": next(model.parameters()).device.type,
+        "transformers": transformers.__version__, "device": device_name(next(model.parameters()).device),
         "corpus": json.loads((data / "corpus.json").read_text()),
     }
 
@@ -351,7 +398,7 @@ def main(argv: list[str] | None = None) -> int:
     defaults = Recipe()
     parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
     parser.add_argument("--data", type=Path, default=paths.cache() / "pocket",
-                        help="what make pocket-data prepared (default: %(default)s)")
+                        help="what make pocket-data prepared, or a file of pocket-data --compact (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=paths.POCKET if paths.ROOT else Path("pocket"),
                         help="folder that receives target/ and the drafts (default: %(default)s)")
     parser.add_argument("--qwen-out", type=Path, default=paths.POCKET_QWEN if paths.ROOT else Path("pocket_qwen"),
@@ -362,13 +409,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, help="of the part; more than a run under way has lengthen it")
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--seconds", type=float, default=math.inf,
+                        help="end after a checkpoint within so many seconds; the same command goes on")
+    parser.add_argument("--pieces", type=Path, metavar="FOLDER",
+                        help="receives each checkpoint in pieces of at most 15 MB; a run goes on from them elsewhere")
     args = parser.parse_args(argv)
     recipe = replace(defaults, seed=args.seed)
     return exit_status(lambda: _run(args, recipe), "interrupted; the same command goes on from the last checkpoint")
 
 
 def _run(args: argparse.Namespace, recipe: Recipe) -> None:
-    part = args.part
+    part, until = args.part, time.monotonic() + args.seconds
+    if args.data.is_file():
+        args.data = carrying.unpack(args.data, args.work / "data")
     steps = args.steps or {"target": recipe.target_steps, "qwen": recipe.qwen_steps}.get(part, recipe.draft_steps)
     text = training_text.load(args.data)
     args.work.mkdir(parents=True, exist_ok=True)
@@ -384,6 +437,9 @@ def _run(args: argparse.Namespace, recipe: Recipe) -> None:
         teacher = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
         distill_from = round(steps * (1 - recipe.distill_share))
     curve = train(model, batches, recipe, args.work, part, probes, text.heldout, text.fingerprint, teacher, distill_from,
-                  args.every)
+                  args.every, pieces=args.pieces, until=until)
+    if curve[-1]["step"] < steps:
+        print(f"stopped after step {curve[-1]['step']} of {steps}; the same command goes on from there")
+        return
     folder = args.qwen_out if part == "qwen" else args.out / part
     export(model, tokenizer, folder, _story(part, getattr(recipe, part), model, recipe, curve, args.data))

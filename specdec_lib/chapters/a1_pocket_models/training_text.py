@@ -30,6 +30,7 @@ from specdec_lib.files import replacing
 from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.corpus import Module, stdlib_modules
 from specdec_lib.experiments.stores import RUN_CHARS, SHARED_RUNS, _mixed, _runs
+from specdec_lib.chapters.a1_pocket_models import carrying
 from specdec_lib.chapters.a1_pocket_models.training_rows import ASSISTANT, END, USER
 
 CORPUS = paths.POCKET / "corpus.yml"
@@ -305,9 +306,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket-data", description=main.__doc__)
     parser.add_argument("--folder", type=Path, default=paths.cache() / "pocket",
                         help="receives packages/ and the tokens (default: %(default)s)")
+    parser.add_argument("--compact", nargs=2, metavar=("TOKENS", "FILE"),
+                        help="fetch nothing: write the first TOKENS of what is prepared into one compressed file")
     args = parser.parse_args(argv)
 
     def work() -> None:
+        if args.compact:
+            tokens, file = args.compact
+            if not tokens.isdigit():
+                raise ValueError(f"--compact has {tokens!r}; expected a number of tokens and a file")
+            print(f"{carrying.compact(args.folder, int(tokens), Path(file)):,} bytes in {file}")
+            return
         corpus = Corpus.read()
         fetch(corpus, args.folder / "packages")
         prepare(PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target"), args.folder, corpus)
