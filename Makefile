@@ -24,7 +24,7 @@ EXTRAS ?= book,test,cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-core test-slow test-random test-book test-oldest bench losslessness pocket pocket-data doctor check clean distclean
+.PHONY: gpu help venv book pdf readme test test-core test-gpu test-slow test-random test-book test-oldest bench losslessness pocket pocket-data doctor check clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -78,6 +78,11 @@ test-random: venv  ## run the tests that draw their cases with other ones (ROUND
 	@for seed in $$(seq $(SEED) $$(($(SEED) + $(ROUNDS) - 1))); do \
 	  echo "seed $$seed; repeat it with: make test-random SEED=$$seed ROUNDS=1"; \
 	  SPECDEC_TESTS_DRAW=random $(PYTEST) -q -m 'hypothesis or draws' --hypothesis-seed=$$seed $(ARGS); done
+
+GPU_TESTS = tests/decoding/test_gpu.py tests/decoding/test_runtime.py tests/drafters/test_specdec_pp.py \
+  tests/chapters/ch06_gpu_benchmarks/test_hardware.py tests/chapters/ch06_gpu_benchmarks/test_widen.py
+test-gpu:  ## run the tests of a GPU, which need torch, transformers, numpy, numba and pytest alone
+	@"$(PYTHON)" -m pytest -m gpu $(GPU_TESTS) $(ARGS)
 
 test-book: venv  ## open every page of the built book in a headless browser
 	@$(PY) -m pytest -m browser tests/report/test_rendered_book.py tests/report/test_claims_filter.py $(ARGS)

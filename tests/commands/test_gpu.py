@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from specdec_lib import paths
 from specdec_lib.chapters.ch06_gpu_benchmarks import speedups, widened_study
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Rate, folder_of
 from specdec_lib.commands import gpu
@@ -28,6 +29,39 @@ NOT_THERE = [
     "jupyter_book", "sphinx", "scipy", "sklearn", "accelerate",
 ]  # fmt: skip
 
+#: Modules with tests of a GPU, which need no more than the command and pytest (``make test-gpu``).
+GPU_TESTS = [
+    "tests/decoding/test_gpu.py", "tests/decoding/test_runtime.py", "tests/drafters/test_specdec_pp.py",
+    "tests/chapters/ch06_gpu_benchmarks/test_hardware.py", "tests/chapters/ch06_gpu_benchmarks/test_widen.py",
+]  # fmt: skip
+COLLECTED = """
+import sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {missing!r} else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+import pytest
+sys.exit(pytest.main(["-q", "-m", "gpu", "--collect-only", "-p", "no:cacheprovider", *{tests!r}]))
+"""
+
+
+def test_the_tests_of_a_gpu_are_collected_where_little_is_installed():
+    code = COLLECTED.format(missing=[*NOT_THERE, "hypothesis"], tests=GPU_TESTS)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=paths.ROOT,
+                          env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})  # fmt: skip
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert {line.partition("::")[0] for line in told.stdout.splitlines() if "::" in line} == set(GPU_TESTS)
+    text = (paths.ROOT / "Makefile").read_text()
+    assert all(name in text for name in GPU_TESTS)
+
 
 def run(arguments: list[str], environment: dict | None = None, missing: list[str] | None = None):
     code = BLOCKED.format(missing=missing or [])
@@ -35,7 +69,7 @@ def run(arguments: list[str], environment: dict | None = None, missing: list[str
         [sys.executable, "-W", "default", "-c", code, "gpu", *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env=environment,
     )
 

@@ -1,0 +1,213 @@
+"""What a GPU alone can show; needs torch, transformers, numpy, numba and pytest.
+
+Graph mode's logic is tested on every machine (``test_graphs.py``).
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec_lib import Capture, Runtime, Sampling, generate
+from specdec_lib.chapters.ch06_gpu_benchmarks.kernels import attention_choices
+from specdec_lib.decoding.attention import backends
+from specdec_lib.decoding.results import PARTS
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters import DraftModel, PromptLookup, SpecDecPP
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.models.fingerprint import fingerprint
+from tests.chaos import Chaos
+from tests.families import perturbed, prompt
+
+DEVICE, MODE = "cuda", "graph"
+pytestmark = pytest.mark.gpu
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+SEEDED = Sampling(temperature=1.0, top_p=0.9, seed=3)
+TREE = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture(autouse=True)
+def _card():
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
+def build(head_dim: int = 64, kv_heads: int = 4, dtype: torch.dtype = torch.float32, seed: int = 0) -> LlamaForCausalLM:
+    """A Llama of four query heads and two layers, whose choices depend on what it attends to."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=96, hidden_size=4 * head_dim, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=kv_heads, head_dim=head_dim, max_position_embeddings=4096, initializer_range=0.08,
+        tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="sdpa",
+    )  # fmt: skip
+    return LlamaForCausalLM(config).to(DEVICE, dtype).eval()
+
+
+def head_of(draft) -> AcceptanceHead:
+    torch.manual_seed(1)
+    head = AcceptanceHead(draft.config.hidden_size, 2, False, True, fingerprint(draft), {}, True)
+    for weights in head.parameters():
+        torch.nn.init.normal_(weights, std=0.1)
+    return head
+
+
+@torch.inference_mode()
+def passes(model, runtime, capture=Capture()) -> list[torch.Tensor]:
+    """Logits, states and rows of a prompt, and of chains and trees committed in part."""
+    seen = []
+    with Target(model, 400, capture, runtime=runtime) as target:
+        target.extend(prompt(2, 230))
+        for step in range(12):
+            draft = TREE if step % 2 else DraftTree.chain([3, 4, 9][: step % 4])
+            seen.append(target.verify(2 + step, draft).clone())
+            target.commit(TREE.path(step % 7) if step % 2 else [])
+            if capture.heads:
+                seen += [target.attention().clone(), *(target.hidden(layer).clone() for layer in capture.layers)]
+    return seen
+
+
+@pytest.mark.parametrize("cudnn", [False, True], ids=["no cudnn", "cudnn"])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_graphs_compute_what_static_and_eager_passes_do(dtype, head_dim, kv_heads, cudnn):
+    model = build(head_dim, kv_heads, DTYPES[dtype])
+    capture = Capture(layers=(1,), heads=((0, 1), (1, 3)))
+    # float32 to the rounding of products, bfloat16 to a few units of its own.
+    tolerance = {"rtol": 1e-3, "atol": 1e-3} if dtype == "float32" else {"rtol": 0.05, "atol": 0.15}
+    with backends(torch.device(DEVICE), cudnn=cudnn):
+        eager = passes(model, None, capture)
+        for mode in (MODE, "static"):
+            runtime = Runtime(model, 400, mode, WIDTHS)
+            # A second run replays what the first recorded, over other memory.
+            for _ in range(2):
+                for got, expected in zip(passes(model, runtime, capture), eager, strict=True):
+                    torch.testing.assert_close(got.float(), expected.float(), **tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_graphs_and_static_passes_of_one_width_give_the_same_tokens(dtype):
+    model, ids = build(dtype=DTYPES[dtype]), prompt(1, 40)
+    outputs = {
+        mode: generate(model, ids, PromptLookup(3, 7), max_new_tokens=60, runtime=Runtime(model, 120, mode, (8,))).tokens
+        for mode in (MODE, "static")
+    }
+    assert outputs[MODE] == outputs["static"]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("kv_heads", [4, 2], ids=["mha", "gqa"])
+def test_trees_under_graphs_change_no_token(kv_heads, sampling):
+    model, ids = build(kv_heads=kv_heads), prompt(1, 240)
+    plain = generate(model, ids, sampling=sampling, max_new_tokens=60)
+    runtime = Runtime(model, 320, MODE, WIDTHS)
+    for seed in range(3):
+        chaos = Chaos(ids + plain.tokens, seed)
+        assert generate(model, ids, chaos, sampling, max_new_tokens=60, runtime=runtime).tokens == plain.tokens
+    assert runtime.extents == (256, 448) and sum(n for width, n in runtime.passes.items() if width != "eager") > 20
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "rejection sampling"])
+@pytest.mark.parametrize("judged", [False, True], ids=["SpecDec", "SpecDec++"])
+def test_draft_models_under_graphs_draft_what_they_draft_eagerly(judged, sampling):
+    target, ids = build(), prompt(1, 40)
+    draft = perturbed(target)
+
+    def drafter(runtime):
+        return SpecDecPP(draft, head_of(draft), 0.6, runtime=runtime) if judged else DraftModel(draft, 4, runtime)
+
+    eager = generate(target, ids, drafter(None), sampling, max_new_tokens=60)
+    runtimes = Runtime(target, 120, MODE, WIDTHS), Runtime(draft, 120, MODE, (1, 2, 4))
+    graph = generate(target, ids, drafter(runtimes[1]), sampling, max_new_tokens=60, runtime=runtimes[0])
+    assert graph.tokens == eager.tokens
+    assert [step.tree.tokens for step in graph.steps] == [step.tree.tokens for step in eager.steps]
+    if sampling.greedy:
+        assert graph.tokens == generate(target, ids, max_new_tokens=60).tokens
+
+
+@pytest.mark.parametrize("judged", [False, True], ids=["SpecDec", "SpecDec++"])
+def test_drafting_waits_for_the_device_once_a_round_or_once_a_token(judged):
+    target, ids = build(), prompt(1, 40)
+    draft = perturbed(target)
+    runtimes = Runtime(target, 120, MODE, WIDTHS), Runtime(draft, 120, MODE, (1, 2, 4))
+    drafter = SpecDecPP(draft, head_of(draft), 0.6, runtime=runtimes[1]) if judged else DraftModel(draft, 4, runtimes[1])
+    generate(target, ids, drafter, max_new_tokens=60, runtime=runtimes[0])  # records the graphs
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            run = generate(target, ids, drafter, max_new_tokens=60, runtime=runtimes[0])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = sum("synchronizing" in str(each.message) for each in told)
+    drafted = sum(len(step.tree) if judged else bool(len(step.tree)) for step in run.steps)
+    # Each step's verification waits once; the two prompts' passes are eager.
+    assert waits <= len(run.steps) + drafted + 8
+
+
+def test_the_parts_of_a_generation_add_up_to_the_wall_clock():
+    model, ids = build(128, dtype=torch.bfloat16), prompt(1, 200)
+    for runtime in (None, Runtime(model, 700, MODE, WIDTHS)):
+        generate(model, ids, PromptLookup(3, 7), max_new_tokens=400, runtime=runtime)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        run = generate(model, ids, PromptLookup(3, 7), max_new_tokens=400, runtime=runtime)
+        wall = time.perf_counter() - began
+        parts = run.prefill_seconds + sum(getattr(step, part) for step in run.steps for part in PARTS)
+        assert parts == pytest.approx(wall, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", ["eager", MODE])
+def test_memory_is_flat_over_twenty_generations(mode):
+    model, ids = build(128, dtype=torch.bfloat16), prompt(1, 200)
+    draft = perturbed(model)
+    runtimes = (None, None) if mode == "eager" else (Runtime(model, 300, MODE, WIDTHS), Runtime(draft, 300, MODE, (1, 2)))
+
+    def once() -> int:
+        generate(model, ids, DraftModel(draft, 4, runtimes[1]), max_new_tokens=40, runtime=runtimes[0])
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+
+    for _ in range(3):
+        before = once()
+    gc.disable()  # what is free only after a collection is not free
+    try:
+        assert [once() for _ in range(20)] == [before] * 20
+    finally:
+        gc.enable()
+
+
+def test_cudnn_attention_is_chosen_where_it_is_allowed_alone():
+    model = build(128, dtype=torch.bfloat16)
+    assert "CUDNN_ATTENTION" not in attention_choices(model).values()
+    was = torch.backends.cuda.cudnn_sdp_enabled()
+    generate(model, prompt(1, 40), max_new_tokens=4)
+    assert torch.backends.cuda.cudnn_sdp_enabled() == was
+
+
+def test_compiled_passes_are_recorded_and_change_no_token():
+    model, ids = build(), prompt(1, 40)
+    plain = generate(model, ids, max_new_tokens=30)
+    runtime = Runtime(model, 100, "compiled-graph", (1, 8))
+    fast = generate(model, ids, PromptLookup(3, 7), max_new_tokens=30, runtime=runtime)
+    assert fast.tokens == plain.tokens and runtime.passes[1] + runtime.passes[8] > 5
+
+
+def test_a_capture_that_failed_leaves_the_device_usable():
+    model, ids = build(), prompt(1, 40)
+    plain = generate(model, ids, max_new_tokens=10)
+    hook = model.model.layers[0].register_forward_hook(lambda module, args, output: float(output[0].sum()) and None)
+    runtime = Runtime(model, 100, MODE, (1, 8))
+    with pytest.raises(RuntimeError, match="cannot be recorded as a CUDA graph"):
+        generate(model, ids, max_new_tokens=10, runtime=runtime)
+    hook.remove()
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    for again in (Runtime(model, 100, "static", (1, 8)), runtime, Runtime(model, 100, MODE, (1, 8))):
+        assert generate(model, ids, max_new_tokens=10, runtime=again).tokens == plain.tokens
