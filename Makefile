@@ -93,7 +93,7 @@ gpu:  ## measure wide models on the GPU (or this processor) into data/results/<d
 	@if "$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null; then python="$(PYTHON)"; else python=$(PY); fi; \
 	  "$$python" -m specdec_lib gpu $(ARGS)
 
-bench: venv  ## measure speed against transformers into _build/bench.json
+bench: venv  ## measure how fast the library is into data/results/cpu/bench.json (ARGS='--only loop')
 	@$(PY) -m specdec_lib bench $(ARGS)
 
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/

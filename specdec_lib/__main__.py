@@ -12,7 +12,7 @@ from specdec_lib.report.build.params import UsageError
 
 # Commands with options of their own; loaded on call, because each brings heavy imports.
 _ELSEWHERE = {
-    "bench": ("specdec_lib.report.benchmarks", "measure speed against transformers into _build/bench.json"),
+    "bench": ("specdec_lib.report.benchmarks", "measure how fast the library itself is, into data/results/cpu/bench.json"),
     "claims": ("specdec_lib.commands.claims", "print every claim of the papers with its verdict here"),
     "compare": ("specdec_lib.report.build.compare_runs", "compare two runs of the notebooks; times may differ"),
     "datastore": ("specdec_lib.commands.datastore", "build, describe, verify and import datastores"),
