@@ -408,7 +408,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.quick and args.out is None:
         parser.error("--quick measures nothing worth keeping: name another file with --out")
-    out = args.out or (paths.DATA / "results" / "cpu" / "bench.json" if paths.ROOT else Path("bench.json"))
+    out = args.out or (paths.BENCH if paths.ROOT else Path("bench.json"))
     kept = json.loads(out.read_text(encoding="utf-8"))["sections"] if args.only and out.is_file() else {}
     transformers.logging.set_verbosity_error()
     # Forwards this small gain little from a second thread and lose much when another program takes its core.

@@ -8,6 +8,7 @@ errors end the build.
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+import specdec_lib
 from specdec_lib import paths
 from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.claims import ledger
@@ -253,6 +256,12 @@ def _add_script(
         app.add_js_file("claims.js")
 
 
+def _name_packages(app: Sphinx, config: Config) -> None:
+    """Tell the template of the library's pages which modules are folders: those get a page of their own."""
+    modules = pkgutil.walk_packages(specdec_lib.__path__, "specdec_lib.")
+    config.autosummary_context = {"packages": [module.name for module in modules if module.ispkg]}
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the role with Sphinx."""
     app.add_directive("made-from", MadeFrom)
@@ -260,4 +269,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("claims-ledger", ClaimsLedger)
     app.add_role("published", Published())
     app.connect("html-page-context", _add_script)
+    app.connect("config-inited", _name_packages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -162,7 +162,7 @@ def numbers(folder: Path | None = None) -> dict[str, dict[str, str]]:
     Raises
     ------
     ClaimError
-        An id is in two files, or a file is not as :func:`specdec_lib.report.claims.rules.published` wants it.
+        An id is in two files, or a file is not as :func:`specdec_lib.experiments.published_numbers.published` wants it.
     """
     found: dict[str, dict[str, str]] = {}
     for paper in rules.PAPERS:
