@@ -72,7 +72,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
+def served(folder: Path) -> Iterator[str]:
     """Serve a folder to this machine alone; gives its address."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -104,7 +104,7 @@ def print_page(folder: Path, name: str, output: Path) -> None:
     browser = find_browser()
     with (
         tempfile.TemporaryDirectory(prefix="specdec-pdf-", ignore_cleanup_errors=True) as scratch,
-        _served(folder) as site,
+        served(folder) as site,
     ):
         aside = Path(scratch) / "book.pdf"
         options = [
