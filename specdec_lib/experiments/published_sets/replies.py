@@ -72,24 +72,11 @@ CHAT_SETS = {
 
 @dataclass(frozen=True)
 class Reply:
-    """A recorded output of a model.
+    """A recorded output of a model: ``prompt`` includes earlier turns, ``questions`` are all turns of it (empty for
+    code to complete).
 
-    Attributes
-    ----------
-    id : str
-    model : str
-    prompt : str
-        What the model was given, earlier turns included.
-    text : str
-        What it wrote.
-    questions : tuple of str
-        All turns of its prompt, those after this one included; empty for code to complete.
-    group : str
-        Category or source of the prompt.
-    tokens : int or None
-        New tokens, by the model's own tokenizer, where they were recorded.
-    steps : int or None
-        Forward passes the authors' REST needed for this turn, where they were recorded.
+    ``tokens`` counts by the model's own tokenizer and ``steps`` the forward passes of the authors' REST, where they
+    were recorded.
     """
 
     id: str
@@ -211,18 +198,8 @@ def alpaca_eval_replies(model: str, root: str | os.PathLike[str] | None = None) 
 
 
 def codegen_replies(root: str | os.PathLike[str] | None = None, samples: int = 1) -> list[Reply]:
-    """Completions of HumanEval sampled from CodeGen-16B at temperature 0.8, top-p 0.95.
-
-    Parameters
-    ----------
-    root : path, optional
-    samples : int
-        The first so many of 100 for each of the 164 prompts.
-
-    Raises
-    ------
-    MissingData, BadRecord
-    """
+    """Completions of HumanEval sampled from CodeGen-16B at temperature 0.8, top-p 0.95: the first ``samples`` of 100
+    for each of the 164 prompts."""
     records = read_jsonl(Root("codegen replies", root).find(CODEGEN))
     return [
         Reply(f"{task}-{i}", "codegen-16b", record.text("prompt"), text)

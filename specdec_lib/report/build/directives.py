@@ -119,18 +119,7 @@ def make_table(
     headings: Sequence[str], rows: Iterable[nodes.row], widths: Sequence[int], caption: str,
     classes: Sequence[str],
 ) -> nodes.table:
-    """Return a table of docutils.
-
-    Parameters
-    ----------
-    headings : sequence of str
-    rows : iterable of docutils.nodes.row
-    widths : sequence of int
-        Relative widths of the columns.
-    caption : str
-    classes : sequence of str
-        Classes of CSS.
-    """
+    """Return a table of docutils; ``widths`` are relative, ``classes`` those of CSS."""
     head = nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in headings))
     group = nodes.tgroup("", *(nodes.colspec(colwidth=width) for width in widths), cols=len(widths))
     group += [nodes.thead("", head), nodes.tbody("", *rows)]

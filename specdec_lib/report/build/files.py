@@ -43,17 +43,8 @@ def sha256(path: Path) -> str:
 
 
 def tree_digest(root: Path, pattern: str = "**/*", skip: Iterable[str] = ()) -> str:
-    """Return one checksum over the names and contents of all files below ``root`` that match ``pattern``.
-
-    Parameters
-    ----------
-    root : Path
-        A folder that is not there has a checksum too.
-    pattern : str
-        Glob pattern relative to ``root``.
-    skip : iterable of str
-        Names of folders that do not count, wherever they lie.
-    """
+    """Return one checksum over the names and contents of all files below ``root`` that match ``pattern``, wherever a
+    folder named in ``skip`` does not hold them."""
     skipped = {"__pycache__", *skip}
     digest = hashlib.sha256()
     for path in sorted(root.glob(pattern)):

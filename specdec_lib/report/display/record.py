@@ -48,22 +48,8 @@ def plain(value: Any, name: str = "value") -> Any:
 
 
 def record(name: str, value: Any, display: bool = False) -> None:
-    """Record one value under a name that is unique in the notebook.
-
-    Parameters
-    ----------
-    name : str
-        Letters, digits and underscores.
-    value : int, float, bool, str, list or dict
-        NumPy and torch scalars are converted.
-    display : bool
-        Also show ``name = value`` as the output of the cell.
-
-    Raises
-    ------
-    RecordError
-        The name is not an identifier, or the value cannot be recorded (:func:`plain`).
-    """
+    """Record one value under a name that is unique in the notebook, and with ``display`` show it; RecordError if the
+    name is not an identifier or the value cannot be recorded (:func:`plain`)."""
     from IPython.display import display as show
 
     if not name.isidentifier():
