@@ -112,7 +112,7 @@ check: venv  ## static checks of notebooks, parameters and pages
 	@$(PY) -m specdec_lib check
 
 clean:  ## remove what was generated, keep the environment
-	rm -rf _build book/notebooks book/pictures .pytest_cache .hypothesis build dist conf.py
+	rm -rf _build book/notebooks book/pictures book/api/generated .pytest_cache .hypothesis build dist conf.py
 	find specdec_lib tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environments too
