@@ -172,7 +172,6 @@ def test_gpt_neo_is_served_where_a_draft_fits_its_local_window_and_refused_past_
 
 def test_doge_is_served_within_the_tokens_it_keeps_and_refused_past_them():
     model = made("doge", keep_window_size=40)
-    model.set_attn_implementation("sdpa")
     start = prompt(1, 20)
     theirs = model.generate(torch.tensor([start]), do_sample=False, max_new_tokens=20, eos_token_id=None)[0, 20:].tolist()
     for drafter in (None, PromptLookup(), Chaos(start + theirs, 1)):
