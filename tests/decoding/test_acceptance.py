@@ -252,6 +252,7 @@ def test_stopping_early_keeps_the_target_distribution_end_to_end(pair, exact, ru
     assert surprise(counts, exact) < RIGHT
 
 
+@pytest.mark.slow  # 6,000 generations
 def test_withdrawing_an_unlikely_token_is_found_out(pair, exact):
     drafter = AdaptiveDraftModel(pair[1], stopping.Confidence(0.45))
     propose = drafter.propose
