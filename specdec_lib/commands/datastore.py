@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_lib import datastores, paths
+from specdec_lib import datastores, files, paths
 from specdec_lib.commands import exit_status
-from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore, files
+from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore
 from specdec_lib.datastores.dense import FOLDER
 from specdec_lib.datastores.states import COVERS
 from specdec_lib.decoding.served_models import decoder_config
@@ -61,8 +61,8 @@ class Texts:
         if self.library:
             about.append({"name": "Python standard "
                                   "library", "split": self.library, "python": platform.python_version()})
-        for kind, files in (("text", self.texts), ("JSON lines", self.lines)):
-            for path in files:
+        for kind, named in (("text", self.texts), ("JSON lines", self.lines)):
+            for path in named:
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                 about.append({"name": path.name, "format": kind, "sha256": digest})

@@ -28,7 +28,7 @@ from specdec_lib.chapters.ch06_gpu_benchmarks.widened_study import Plan, study
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import preset
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report.display import provenance
-from specdec_lib.report.build.files import write_atomic
+from specdec_lib.files import write_atomic
 
 #: Shapes by kind of device. A pair names the draft's shape too, and compares draft models alone.
 SHAPES = {"cuda": ("7b", "13b"), "cpu": ("0.35b",)}

@@ -5,7 +5,8 @@ import argparse
 from pathlib import Path
 
 from specdec_lib import datastores
-from specdec_lib.datastores import TokenStore, files
+from specdec_lib import files
+from specdec_lib.datastores import TokenStore
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 
 

@@ -327,7 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     # A command writes a result with its provenance and so stands at the report's level, unlike the rest of
     # this module.
-    from specdec_lib.report.build.files import write_atomic
+    from specdec_lib.files import write_atomic
     from specdec_lib.report.display.provenance import collect
 
     options = _parser().parse_args(argv)

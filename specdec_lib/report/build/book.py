@@ -13,8 +13,8 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import paths
-from specdec_lib.report.build import files, rerun
+from specdec_lib import files, paths
+from specdec_lib.report.build import rerun
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA

@@ -15,8 +15,8 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import paths
-from specdec_lib.report.build import files, params
+from specdec_lib import files, paths
+from specdec_lib.report.build import params
 from specdec_lib.report.display import provenance
 
 PROFILES = ("smoke", "default", "full")

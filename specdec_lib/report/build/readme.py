@@ -17,8 +17,7 @@ from typing import Any
 
 import nbformat
 
-from specdec_lib import paths
-from specdec_lib.report.build import files
+from specdec_lib import files, paths
 from specdec_lib.report.build.compare_runs import is_timed
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.display.record import recorded

@@ -13,8 +13,8 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import paths
-from specdec_lib.report.build import files, params, plan
+from specdec_lib import files, paths
+from specdec_lib.report.build import params, plan
 from specdec_lib.report.display import tables
 from specdec_lib.report.build.runner import METADATA
 

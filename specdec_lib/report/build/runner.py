@@ -21,8 +21,8 @@ from typing import Any
 import nbformat
 from tqdm import tqdm
 
-from specdec_lib import paths
-from specdec_lib.report.build import failures, files, params, plan
+from specdec_lib import files, paths
+from specdec_lib.report.build import failures, params, plan
 from specdec_lib.report.display import run_context, provenance
 from specdec_lib.report.build.plan import Job
 
