@@ -13,11 +13,16 @@ from specdec_lib.report.claims.ledger import plain, read_ledger
 from specdec_lib.report.display.record import RecordError
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the ledger; returns the exit status."""
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib claims", description=__doc__)
     parser.add_argument("--json", action="store_true", help="every field, as JSON")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the ledger; returns the exit status."""
+    options = build_parser().parse_args(argv)
     try:
         entries, waiting = read_ledger()
     except (ClaimError, RecordError, FileNotFoundError) as error:

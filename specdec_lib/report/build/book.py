@@ -1,4 +1,4 @@
-"""``python -m specdec_lib book``: render the pages from the executed notebooks, with warnings as errors."""
+"""The pages, rendered from the executed notebooks; warnings count as errors."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def render(root: Path, builder: str = "html") -> Path:
 
 
 def pages_key(root: Path) -> str:
-    """A checksum over what the pages are made from: prose, executed notebooks, library, data and the programs' versions."""
+    """A checksum over what the pages are made from: prose, executed notebooks, library, data and programs' versions."""
     parts = [files.tree_digest(root / "book", skip=("pictures",)), files.tree_digest(root / "specdec_lib", "**/*.py")]
     parts += [files.tree_digest(root / "data"), files.tree_digest(root / "notebooks")]
     parts += [files.sha256(root / name) for name in ("_config.yml", "pyproject.toml") if (root / name).is_file()]
@@ -165,9 +165,3 @@ def _complaints(log: Path) -> str:
     lines = strip_ansi(log.read_text(encoding="utf-8", errors="replace")).splitlines()
     marked = [line for line in lines if "WARNING" in line or "ERROR" in line or "rror:" in line]
     return "\n".join(f"  {line}" for line in (marked or lines[-20:])[:40])
-
-
-def main() -> int:
-    """Run the command; returns the exit status."""
-    build()
-    return 0
