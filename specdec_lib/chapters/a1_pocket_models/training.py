@@ -1,10 +1,10 @@
 """Recipe of the pocket models: the target and drafts that the book runs on by default, and a second target.
 
 ``make pocket-data`` prepares the text (:mod:`specdec_lib.chapters.a1_pocket_models.training_text`);
-``python -m specdec_lib pocket`` trains on it. The targets learn by next-token loss alone, each on its own; the drafts by
-next-token loss and then by distillation from the target. Hidden matrices are trained with Muon (as shipped with torch),
-embeddings and norms with AdamW. The rate is constant and the windows are short at first; over the last part the windows
-are long and the rate falls to zero. A run can be lengthened from any checkpoint of its first part.
+``python -m specdec_lib pocket`` trains on it. The targets learn by next-token loss alone, each on its own; the drafts
+by next-token loss and then by distillation from the target. Hidden matrices are trained with Muon (as shipped with
+torch), embeddings and norms with AdamW. The rate is constant and the windows are short at first; over the last part the
+windows are long and the rate falls to zero. A run can be lengthened from any checkpoint of its first part.
 """
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def rate_factor(step: int, steps: int, recipe: Recipe) -> float:
 
 
 class Batches:
-    """Rows of each step of a run, made by :class:`specdec_lib.chapters.a1_pocket_models.training_rows.Rows` for a block of
-    steps at a time."""
+    """Rows of each step of a run, made by :class:`specdec_lib.chapters.a1_pocket_models.training_rows.Rows` for a
+    block of steps at a time."""
 
     def __init__(self, rows: training_rows.Rows, recipe: Recipe, steps: int):
         self.rows, self.recipe, self.steps = rows, recipe, steps
@@ -274,7 +274,8 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
             bar.set_postfix(loss=mean, **{k[:6]: v for k, v in curve[-1]["heldout"].items()})
             with replacing(checkpoint) as aside:
                 torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
-                            "step": step + 1, "steps": steps, "curve": json.dumps(curve), "key": json.dumps(key)}, aside)
+                            "step": step + 1, "steps": steps, "curve": json.dumps(curve), "key": json.dumps(key)},
+                           aside)
             with replacing(work / f"{name}.curve.json") as aside:
                 aside.write_text(json.dumps(curve, indent=1))
     return curve
@@ -283,7 +284,7 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
 @torch.no_grad()
 def text_loss(model: PreTrainedModel, texts: dict[str, np.ndarray], length: int = 512, windows: int = 12,
               ) -> dict[str, float]:
-    """Mean loss in nats a token over ``windows`` evenly spaced windows of each text, each token given all before."""
+    """Mean loss in nats a token over ``windows`` evenly spaced windows of each text."""
     device = next(model.parameters()).device
     losses = {}
     for name, tokens in texts.items():
@@ -316,7 +317,8 @@ def task_accuracy(model: PreTrainedModel, probes: list) -> dict[str, float]:
     for task, ids, is_answer in probes:
         with torch.autocast(device.type, dtype=torch.bfloat16):
             best = model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1].argmax(-1).tolist()
-        right.setdefault(task, []).extend(int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:], strict=True) if a)
+        right.setdefault(task, []).extend(int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:], strict=True)
+                                           if a)
     return {task: sum(r) / len(r) for task, r in right.items()}
 
 

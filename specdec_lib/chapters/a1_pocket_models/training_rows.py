@@ -160,6 +160,6 @@ class Rows:
             tried = (maker(rng.choice(self.materials[kind]).text, rng, pool) for _ in range(TRIES))
             made = next((exchange for exchange in tried if exchange is not None), None)
             if made is None:
-                raise ValueError(f"none of {TRIES} pieces of {kind} from the training text allows the task {task!r}; give "
-                                 "more text, or leave the task out of TASK_SHARES")
+                raise ValueError(f"none of {TRIES} pieces of {kind} from the training text allows the task {task!r}; "
+                                 "give more text, or leave the task out of TASK_SHARES")
             yield conversation(self.tokenizer, *made)

@@ -190,8 +190,8 @@ def conversations(corpus: Corpus, root: Path | None = None) -> list[str]:
 
 
 def training_modules(corpus: Corpus, folder: Path) -> Iterator[Module]:
-    """Files to train on: the standard library's training side, then the packages'; near-duplicates and held-out text are
-    left out."""
+    """Files to train on: the standard library's training side, then the packages'; near-duplicates and held-out text
+    are left out."""
     heldout = {run for module in stdlib_modules("heldout") for run in _runs(module.text)}
     for package in corpus.heldout:
         heldout |= {run for module in package_files(package, corpus, folder) for run in _runs(module.text)}

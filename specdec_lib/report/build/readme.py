@@ -51,9 +51,9 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "06_gpu_benchmarks": (
         "What is it worth by the clock, at the cost of a wider model?",
-        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {composed_h_all:.1f}, PLD "
-        "{composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as plain "
-        "decoding",
+        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {composed_h_all:.1f}, "
+        "PLD {composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as "
+        "plain decoding",
     ),
     "A1_pocket_models": (
         "Which models is this measured on, and what can they do?",
