@@ -72,7 +72,7 @@ def test_how_a_command_ends(raised, status, says, monkeypatch, capsys):
 
 def test_a_missing_extra_is_named_with_what_to_install(tmp_path):
     """Without the extra ``book``, in a process of its own: help works, the work is refused."""
-    blocked = dict.fromkeys(("pandas", "matplotlib", "papermill", "nbformat", "jupyter_client", "yaml"))
+    blocked = dict.fromkeys(("pandas", "matplotlib", "papermill", "nbformat", "jupyter_client"))
     lines = (f"import sys; sys.modules.update({blocked!r})", "from specdec_lib.__main__ import main",
              "sys.exit(main(sys.argv[1:]))")
 

@@ -177,7 +177,8 @@ def parses(words: list[str]) -> None:
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
     (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
-    (r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|train-acceptance-head --help)", lambda words: parses(words[3:])),
+    (r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|train-acceptance-head --help)",
+     lambda words: parses(words[3:])),
     # The same commands as on the other page, of the pocket target and the whole standard library.
     (r"python -m specdec_lib datastore \w+ (library|own)\b", lambda words: parses(words[3:])),
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),

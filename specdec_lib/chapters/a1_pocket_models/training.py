@@ -284,13 +284,13 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
 @torch.no_grad()
 def text_loss(model: PreTrainedModel, texts: dict[str, np.ndarray], length: int = 512, windows: int = 12,
               ) -> dict[str, float]:
-    """Mean loss in nats a token over ``windows`` evenly spaced windows of each text."""
+    """Mean loss in nats a token over ``windows`` evenly spaced windows of each text; one window where it is shorter."""
     device = next(model.parameters()).device
     losses = {}
     for name, tokens in texts.items():
-        count = min(windows, len(tokens) // (length + 1))
-        starts = np.linspace(0, len(tokens) - length - 1, count).astype(int)
-        rows = np.stack([tokens[start: start + length + 1] for start in starts]).astype(np.int64)
+        width = min(length + 1, len(tokens))
+        starts = np.linspace(0, len(tokens) - width, min(windows, len(tokens) // width)).astype(int)
+        rows = np.stack([tokens[start: start + width] for start in starts]).astype(np.int64)
         rows = torch.from_numpy(rows).to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16):
             logits = model(rows[:, :-1], use_cache=False).logits
