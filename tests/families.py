@@ -101,6 +101,13 @@ REFUSED: dict[str, tuple[str, dict]] = {
 }
 
 
+def bounded(length: int) -> PreTrainedModel:
+    """A Llama whose long-context positions change over after so many tokens, up to which alone it is served."""
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    rope["original_max_position_embeddings"] = length
+    return build("llama", rope_parameters=rope, original_max_position_embeddings=length)
+
+
 def tokenizer(size: int = TEXT) -> PreTrainedTokenizerFast:
     """One token a character: two special ones, then the printable characters from the space on."""
     words = ["<s>", "</s>", *(chr(32 + i) for i in range(size - 2))]

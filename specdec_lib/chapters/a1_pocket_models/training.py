@@ -384,7 +384,7 @@ def train_part(part: str, recipe: Recipe, data: Path, work: Path, out: Path, qwe
     tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     rows = training_rows.Rows(tokenizer, text.stream, text.materials, recipe.task_share, recipe.seed)
     batches = Batches(rows, recipe, steps)
-    probes = make_probes(tokenizer, recipe.length)
+    probes = make_probes(tokenizer, recipe.length, per_task=8)
     shape = getattr(recipe, part)
     model = shape.build(recipe.vocab_size).to(device)
     teacher, distill_from = None, 0

@@ -93,7 +93,7 @@ def test_rows_of_text_walk_through_the_stream_and_start_again_at_its_end(rows):
 
 
 def test_text_that_allows_none_of_a_task_is_an_error(tokenizer, monkeypatch):
-    documented = Module("m", "def f(a):\n    \"\"\"Return twice what is given, as a number.\"\"\"\n    return a + a\n" * 6)
+    documented = Module("m", 'def f(a):\n    """Return twice what is given, as a number."""\n    return a + a\n' * 6)
     imports = {"imports": [made_tasks.Snippet("m", "import os\nimport sys\n")]}
     rows = Rows(tokenizer, np.arange(4, 2000, dtype=np.uint16), made_tasks.materials([documented]) | imports, 1.0, 0)
     monkeypatch.setattr(training_rows, "TRIES", 50)
