@@ -26,11 +26,11 @@ class BookError(UsageError):
 
 def toc_files(toc: Path) -> list[str]:
     """Return every page that a table of contents names, in order and without suffix."""
-    found: list[str] = []
+    pages: list[str] = []
 
     def walk(node: Any) -> None:
         if isinstance(node, dict):
-            found.extend(str(node[key]) for key in ("root", "file") if key in node)
+            pages.extend(str(node[key]) for key in ("root", "file") if key in node)
             for key in ("parts", "chapters", "sections"):
                 walk(node.get(key))
         elif isinstance(node, list):
@@ -38,7 +38,7 @@ def toc_files(toc: Path) -> list[str]:
                 walk(item)
 
     walk(yaml.safe_load(toc.read_text(encoding="utf-8")))
-    return found
+    return pages
 
 
 def executed_profiles(book: Path) -> dict[str, str]:

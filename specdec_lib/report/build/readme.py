@@ -79,9 +79,9 @@ def _names(template: str) -> list[str]:
 
 def wanted() -> dict[str, list[str]]:
     """Return the recorded values that the README needs, by notebook."""
-    found = {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
-    found[FIGURE_NOTEBOOK] += ["equal_k", *(f"equal0_{m}_{t}" for m in _METHODS for t in _TASKS)]
-    return found
+    names = {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
+    names[FIGURE_NOTEBOOK] += ["equal_k", *(f"equal0_{m}_{t}" for m in _METHODS for t in _TASKS)]
+    return names
 
 
 def collect(executed: Path) -> dict[str, Any]:
