@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.claims.ledger import plain, read_ledger
+from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.display.record import RecordError
 
 

@@ -8,11 +8,11 @@ from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import load_model, paths
 from specdec_lib.__main__ import main
+from specdec_lib.chapters.a1_pocket_models import training
+from specdec_lib.commands import find_heads
 from specdec_lib.experiments.input_guided import calibration_prompts
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.heads.induction import InductionHeads, identify
-from specdec_lib.chapters.a1_pocket_models import training
-from specdec_lib.commands import find_heads
 
 
 @pytest.fixture(scope="module")
