@@ -180,7 +180,8 @@ def test_a_missing_faiss_is_told_without_a_traceback(inputs, capsys, monkeypatch
 
 def test_a_models_own_responses_become_a_store_and_are_not_asked_for_twice(tmp_path, capsys):
     words = ["datastore", "respond", str(tmp_path / "own"), "--dtype", "float32", "--task", "replace-word",
-             "code-completion", "--count", "2", "--samples", "2", "--temperature", "0.7", "--top-p", "0.95", "--max-new-tokens", "6"]
+             "code-completion", "--count", "2", "--samples", "2",
+             "--temperature", "0.7", "--top-p", "0.95", "--max-new-tokens", "6"]
     assert main(words) == 0
     assert "suffix array" in capsys.readouterr().out
     store = TokenStore.open(tmp_path / "own")

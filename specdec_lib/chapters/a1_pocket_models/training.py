@@ -31,9 +31,9 @@ from transformers import (
 )
 
 from specdec_lib import paths
-from specdec_lib.files import replacing
-from specdec_lib.experiments import made_tasks
 from specdec_lib.chapters.a1_pocket_models import training_rows, training_text
+from specdec_lib.experiments import made_tasks
+from specdec_lib.files import replacing
 from specdec_lib.models.fingerprint import fingerprint
 
 CONTEXT = 2048

@@ -24,11 +24,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import paths
-from specdec_lib.files import replacing
+from specdec_lib.chapters.a1_pocket_models.training_rows import ASSISTANT, END, USER
 from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.corpus import Module, stdlib_modules
 from specdec_lib.experiments.stores import RUN_CHARS, SHARED_RUNS, _mixed, _runs
-from specdec_lib.chapters.a1_pocket_models.training_rows import ASSISTANT, END, USER
+from specdec_lib.files import replacing
 
 CORPUS = paths.POCKET / "corpus.yml"
 #: Archives are chosen for one Python and platform, so that everyone trains on the same files.
