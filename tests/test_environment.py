@@ -120,6 +120,7 @@ def test_every_package_that_the_code_imports_is_declared():
         "jupyter_client": "nbclient",
         "cycler": "matplotlib",
         "websocket": "websocket-client",
+        "importlinter": "import-linter",
         "markdown_it": "jupyter-book",
         "myst_parser": "jupyter-book",
     }

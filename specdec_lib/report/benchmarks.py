@@ -33,7 +33,7 @@ from specdec_lib.chapters.ch05_specdec_pp.head_study import head_cost
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.report import benchmarks_dense, benchmarks_retrieval, benchmarks_wide
 from specdec_lib.report.display import provenance
-from specdec_lib.report.build.files import write_atomic
+from specdec_lib.files import write_atomic
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
 TASKS = ("code-completion", "rename", "replace-word")

@@ -1,4 +1,4 @@
-"""``python -m specdec_lib compare``: two runs of the notebooks, value by value and table by table.
+"""Two runs of the notebooks, value by value and table by table.
 
 A second run of the same code with the same parameters gives the same numbers in everything that is not a time. Which
 values are times, or follow from some, the notebooks say where they record them (``report.record(..., timed=True)``,
@@ -9,9 +9,6 @@ counts as a time.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,34 +99,3 @@ def _tables(notebook: str, first: Path, second: Path, timed: set[tuple[str, str]
                 is_time = (Path(name).stem, column) in timed
                 found.append(Difference(place, column, f"{apart} of {len(one)} rows", "differ", is_time))
     return found
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib compare", description=__doc__)
-    parser.add_argument("first", type=Path, help="folder of executed notebooks, book/notebooks say")
-    parser.add_argument("second", type=Path, help="another one")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the differences; the exit status is 1 when one of them is no time.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line behind ``compare``.
-    """
-    options = _parser().parse_args(argv)
-    try:
-        found = compare(options.first, options.second)
-    except FileNotFoundError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    others = [one for one in found if not one.timed]
-    for one in others:
-        print(f"{one.place}: {one.name}: {str(one.first)[:60]} | {str(one.second)[:60]}")
-    timed = [f"{one.place}: {one.name}" for one in found if one.timed]
-    if timed:
-        print(f"{len(timed)} times differ: " + ", ".join(timed))
-    print(f"{len(others)} values that are no times differ" if others else "everything that is no time is the same")
-    return 1 if others else 0
