@@ -28,7 +28,7 @@ from specdec_lib.chapters.ch06_gpu_benchmarks.widened_study import Plan, study
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import preset
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report.display import provenance
-from specdec_lib.report.build.files import write_atomic
+from specdec_lib.files import write_atomic
 
 #: Shapes by kind of device. A pair names the draft's shape too, and compares draft models alone.
 SHAPES = {"cuda": ("7b", "13b"), "cpu": ("0.35b",)}
@@ -67,13 +67,15 @@ def results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
     return {name: about for name, about in found.items() if about["machine"]["device"] != "cpu"}
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib gpu", description=main.__doc__)
     parser.add_argument(
         "--shapes", nargs="*", metavar="7b", help="targets, all methods each (default: 7b 13b on a GPU, else 0.35b)"
     )
     parser.add_argument(
-        "--pairs", nargs="*", metavar="34b/7b", help="target/draft shapes, draft models alone (default: on a GPU 34b/7b)"
+        "--pairs", nargs="*", metavar="34b/7b", help="target/draft shapes, draft models alone (default: on a GPU "
+        "34b/7b)"
     )
     parser.add_argument("--target", default="pocket", help="small model that is widened; with --shapes own: as it is")
     parser.add_argument("--draft", default="pocket-draft")
@@ -92,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure the asked pairs; what is done is written after each."""
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     return exit_status(lambda: _run(args), "interrupted; what was finished before is written")
 
 

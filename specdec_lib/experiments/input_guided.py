@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.decoding.contract import Drafter
-from specdec_lib.chapters.ch04_pld_plus.attribution import Sourced
 from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.made_tasks import MAKERS
@@ -195,51 +194,3 @@ def best_layer(recordings: Sequence[Recording], make: Any, layers: Iterable[int]
     """The layer whose drafter ``make(layer)`` gives most tokens per forward; the lowest among equals."""
     found = {layer: rate(recordings, make(layer))["all"] for layer in layers}
     return max(found, key=lambda layer: (found[layer], -layer))
-
-
-class Choice(NamedTuple):
-    """A place after which two drafters copied from different occurrences (figure 2): what each copied from, proposed
-    and had accepted."""
-
-    recording: Recording
-    position: int
-    sources: tuple[int, int]
-    drafts: tuple[list[int], list[int]]
-    accepted: tuple[int, int]
-
-
-def _choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
-    """For each position at which a replay drafted: the source, the draft, and how many of it were
-    accepted."""
-    watched = Sourced(drafter)
-    (run,) = replay_all([recording], watched)
-    out, place = {}, run.prompt_length
-    for i, step in enumerate(run.steps):
-        source = watched.sources[i] if i < len(watched.sources) else None
-        if source is not None and step.drafted:
-            out[place] = (source, step.tree.tokens, step.accepted)
-        place += len(step.tokens)
-    return out
-
-
-def wrong_occurrence(
-    recordings: Sequence[Recording], first: Drafter, second: Drafter, longest: int = 260
-) -> Choice | None:
-    """The place where ``second`` copies from another occurrence and has most tokens more accepted, both occurrences in
-    the prompt; None where there is none.
-
-    Prompts of more than ``longest`` tokens are passed over: they do not fit a picture.
-    """
-    best = None
-    for recording in recordings:
-        length = len(recording.trace.prompt)
-        if recording.looped or recording.turn or length > longest:
-            continue
-        ours, theirs = _choices(recording, second), _choices(recording, first)
-        for place in ours.keys() & theirs.keys():
-            a, b = theirs[place], ours[place]
-            better = b[2] - a[2] > (best.accepted[1] - best.accepted[0] if best else 0)
-            inside = max(a[0] + a[2], b[0] + b[2]) < length
-            if better and inside and a[0] != b[0]:
-                best = Choice(recording, place, (a[0], b[0]), (a[1], b[1]), (a[2], b[2]))
-    return best

@@ -15,7 +15,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.datastores.files import BuildLock
+from specdec_lib.datastores.store_files import BuildLock
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.models.fingerprint import fingerprint

@@ -36,7 +36,7 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.experiments import made_tasks, recorded_runs
-from specdec_lib.report.build.files import write_atomic
+from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
@@ -397,14 +397,20 @@ def measure(names: Sequence[str], quick: bool, command: str) -> dict[str, Any]:
     return sections
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure how fast the library is, and write the file of the page "How fast is the library itself?"."""
-    argv = sys.argv[1:] if argv is None else argv
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib bench", description=main.__doc__)
     parser.add_argument("--out", type=Path, help="default: data/results/cpu/bench.json in a checkout, else ./bench.json")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", choices=SECTIONS,
                         help=f"one of {', '.join(SECTIONS)}; may be repeated; the file's other sections stay")
     parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs; needs --out")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure how fast the library is, and write the file of the page "How fast is the library itself?"."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = build_parser()
     args = parser.parse_args(argv)
     if args.quick and args.out is None:
         parser.error("--quick measures nothing worth keeping: name another file with --out")

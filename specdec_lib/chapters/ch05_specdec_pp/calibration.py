@@ -23,17 +23,17 @@ def reliability(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> d
     predicted, outcome = _checked(predicted, outcome)
     place = np.minimum((predicted * bins).astype(int), bins - 1)
     count = np.bincount(place, minlength=bins)
-    kept = count > 0
-    sums = [np.bincount(place, values, bins)[kept] / count[kept] for values in (predicted, outcome)]
-    return {"predicted": sums[0], "outcome": sums[1], "count": count[kept]}
+    filled = count > 0
+    sums = [np.bincount(place, values, bins)[filled] / count[filled] for values in (predicted, outcome)]
+    return {"predicted": sums[0], "outcome": sums[1], "count": count[filled]}
 
 
 def expected_calibration_error(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> float:
     """Mean absolute difference of prediction and outcome over the bins of :func:`reliability`, weighted by
     their counts."""
-    found = reliability(predicted, outcome, bins)
+    diagram = reliability(predicted, outcome, bins)
     return float(
-        (np.abs(found["predicted"] - found["outcome"]) * found["count"]).sum() / found["count"].sum()
+        (np.abs(diagram["predicted"] - diagram["outcome"]) * diagram["count"]).sum() / diagram["count"].sum()
     )
 
 
@@ -45,8 +45,8 @@ def ranking_accuracy(predicted: np.ndarray, outcome: np.ndarray) -> float:
     """
     predicted, outcome = _checked(predicted, outcome)
     _, place = np.unique(predicted, return_inverse=True)
-    kept, refused = np.bincount(place, outcome), np.bincount(place, 1 - outcome)
-    if not kept.sum() or not refused.sum():
+    accepted, refused = np.bincount(place, outcome), np.bincount(place, 1 - outcome)
+    if not accepted.sum() or not refused.sum():
         return float("nan")
     below = np.cumsum(refused) - refused
-    return float((kept * (below + refused / 2)).sum() / (kept.sum() * refused.sum()))
+    return float((accepted * (below + refused / 2)).sum() / (accepted.sum() * refused.sum()))

@@ -118,7 +118,7 @@ def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftP
         wrong = torch.ones(count + 1, dtype=torch.bool)
         wrong[:-1] = choice[:-1].cpu() != torch.tensor(tokens)
         begins = wrong.nonzero()[:, 0]
-        found = [(confidence[begins.numpy()], entropy[begins.numpy()])]
+        per_step = [(confidence[begins.numpy()], entropy[begins.numpy()])]
         branch_states = []
         feed = choice[begins.to(choice.device)]
         chain = torch.arange(start + count)[None] < (start + begins)[:, None]
@@ -128,7 +128,7 @@ def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftP
             at = (start + begins + step).clamp(max=int(min(longest, 2**31)) - 1)
             visible = torch.cat([chain, own.repeat(1, step + 1)], dim=1)
             feed, *about = _about(model.extend_rows(feed.tolist(), at.tolist(), visible))
-            found.append(tuple(about))
+            per_step.append(tuple(about))
             branch_states.append(model.hidden(last)[-len(begins) :].float().cpu().clone())
         states = model.hidden(last)[start : start + count].float().cpu().clone()
     branch = np.full(count + 1, -1)
@@ -142,7 +142,7 @@ def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftP
         confidence,
         entropy,
         states,
-        *(np.stack(parts, axis=1) for parts in zip(*found, strict=True)),
+        *(np.stack(parts, axis=1) for parts in zip(*per_step, strict=True)),
         torch.stack(branch_states, dim=1),
     )
 

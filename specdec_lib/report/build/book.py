@@ -1,4 +1,4 @@
-"""``python -m specdec_lib book``: render the pages from the executed notebooks, with warnings as errors."""
+"""The pages, rendered from the executed notebooks; warnings count as errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import paths
-from specdec_lib.report.build import files, rerun, speed
+from specdec_lib import files, paths
+from specdec_lib.report.build import rerun, speed
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
@@ -31,11 +31,11 @@ class BookError(UsageError):
 
 def toc_files(toc: Path) -> list[str]:
     """Return every page that a table of contents names, in order and without suffix."""
-    found: list[str] = []
+    pages: list[str] = []
 
     def walk(node: Any) -> None:
         if isinstance(node, dict):
-            found.extend(str(node[key]) for key in ("root", "file") if key in node)
+            pages.extend(str(node[key]) for key in ("root", "file") if key in node)
             for key in ("parts", "chapters", "sections"):
                 walk(node.get(key))
         elif isinstance(node, list):
@@ -43,7 +43,7 @@ def toc_files(toc: Path) -> list[str]:
                 walk(item)
 
     walk(yaml.safe_load(toc.read_text(encoding="utf-8")))
-    return found
+    return pages
 
 
 def executed_profiles(book: Path) -> dict[str, str]:
@@ -130,8 +130,9 @@ def render(root: Path, builder: str = "html") -> Path:
 
 
 def pages_key(root: Path) -> str:
-    """A checksum over what the pages are made from: prose, executed notebooks, library, data and the programs' versions."""
-    parts = [files.tree_digest(root / "book", skip=("pictures", GENERATED)), files.tree_digest(root / "specdec_lib", "**/*.py")]
+    """A checksum over what the pages are made from: prose, executed notebooks, library, data and programs' versions."""
+    parts = [files.tree_digest(root / "book", skip=("pictures", GENERATED))]
+    parts += [files.tree_digest(root / "specdec_lib", "**/*.py")]
     parts += [files.tree_digest(root / "data"), files.tree_digest(root / "notebooks")]
     parts += [files.sha256(root / name) for name in ("_config.yml", "pyproject.toml") if (root / name).is_file()]
     return " ".join([*parts, *(f"{name} {metadata.version(name)}" for name in ("jupyter-book", "sphinx", "myst-nb"))])
@@ -173,9 +174,3 @@ def _complaints(log: Path) -> str:
     lines = strip_ansi(log.read_text(encoding="utf-8", errors="replace")).splitlines()
     marked = [line for line in lines if "WARNING" in line or "ERROR" in line or "rror:" in line]
     return "\n".join(f"  {line}" for line in (marked or lines[-20:])[:40])
-
-
-def main() -> int:
-    """Run the command; returns the exit status."""
-    build()
-    return 0

@@ -24,7 +24,7 @@ import specdec_lib
 from specdec_lib import paths
 from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.claims import ledger
-from specdec_lib.report.build.files import write_atomic
+from specdec_lib.files import write_atomic
 from specdec_lib.report.claims.ledger import Entry
 from specdec_lib.report.display.notices import notice
 from specdec_lib.report.claims.published_tables import published_text

@@ -1,4 +1,4 @@
-"""``python -m specdec_lib pdf``: the book as one PDF, printed by a headless Chromium from the book as one page.
+"""The book as one PDF, printed by a headless Chromium from the book as one page.
 
 Nothing is fetched: the page, its pictures and MathJax are served from this machine. What a page offers to click (a
 folded cell, a table's CSV file) is unfolded or left out, because paper has nothing to click.
@@ -6,18 +6,16 @@ folded cell, a table's CSV file) is unfolded or left out, because paper has noth
 
 from __future__ import annotations
 
-import argparse
 import functools
 import http.server
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,13 +37,13 @@ def find_browser() -> str:
     UsageError
         There is none.
     """
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
         raise UsageError(
             f"the PDF is printed by a browser, and none of {', '.join(BROWSERS)} is on the PATH: install Chromium "
             "(Debian and Ubuntu: apt install chromium)"
         )
-    return found
+    return browser
 
 
 def printable(page: str) -> str:
@@ -141,20 +139,3 @@ def build(root: Path | None = None) -> Path:
     print_page(page.parent, ready.name, output)
     print(f"{output} ({output.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - start:.0f} s)")
     return output
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line behind ``pdf``; there are none but ``--help``.
-    """
-    argparse.ArgumentParser(prog="python -m specdec_lib pdf", description=__doc__).parse_args(argv)
-    try:
-        build()
-    except (UsageError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib.experiments.input_guided import Choice
+from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
 from specdec_lib.report.display import figures
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def picture(
     Parameters
     ----------
     choice : Choice
-        Of :func:`specdec_lib.experiments.input_guided.wrong_occurrence`.
+        Of :func:`specdec_lib.chapters.ch04_pld_plus.occurrences.wrong_occurrence`.
     tokenizer : PreTrainedTokenizerBase
     names : (str, str)
         The two methods.

@@ -94,8 +94,8 @@ def bound(rounds: Rounds, costs: Costs, solution: Solution) -> Bound:
     solution : Solution
         :func:`specdec_lib.chapters.ch05_specdec_pp.theory.mdp.solve` of the same.
     """
-    found = solution.outcome
-    ending = endless(rounds, found.relative(costs), found.cost(costs))
+    played = solution.outcome
+    ending = endless(rounds, played.relative(costs), played.cost(costs))
     constant = delta(rounds, costs, cases(rounds, costs, ending, solution.stops))
     limit = stopping_threshold(costs, constant)
     return Bound(
@@ -104,7 +104,7 @@ def bound(rounds: Rounds, costs: Costs, solution: Solution) -> Bound:
         frontier(rounds, solution.decision).needed,
         frontier(rounds, solution.decision, max(rounds.longest // 2, 1)).single,
         counterexamples(rounds, solution.decision, limit),
-        certified(rounds, solution.stops, found.starts, limit),
+        certified(rounds, solution.stops, played.starts, limit),
     )
 
 

@@ -117,13 +117,13 @@ def solve(rounds: Rounds, costs: Costs) -> Solution:
     """
     stops, least = rounds.fixed(1), np.inf
     while True:
-        found = outcome(rounds, stops)
-        cost = found.cost(costs)
-        decision = compare(rounds, costs, endless(rounds, found.relative(costs), cost))
+        played = outcome(rounds, stops)
+        cost = played.cost(costs)
+        decision = compare(rounds, costs, endless(rounds, played.relative(costs), cost))
         better = decision.stops
         # Actions that cost the same could change places for ever: no gain ends it too.
         if cost >= least * (1 - 1e-14) or all(map(np.array_equal, stops, better)):
-            return Solution(stops, found, decision)
+            return Solution(stops, played, decision)
         stops, least = better, cost
 
 
@@ -170,11 +170,11 @@ def finite_costs(rounds: Rounds, costs: Costs, tokens: int, stops: Policy | None
 
 def visits(rounds: Rounds, stops: Policy, starts: np.ndarray) -> list[np.ndarray]:
     """How often a round visits each state, on average, given the share of rounds that begin in each context."""
-    found = [starts]
+    reached = [starts]
     for k, child in enumerate(rounds.children):
-        flow = (found[-1] * ~stops[k])[:, None] * rounds.pair.draft[rounds.contexts[k]]
-        found.append(np.bincount(child.ravel(), flow.ravel(), minlength=len(rounds.contexts[k + 1])))
-    return found
+        flow = (reached[-1] * ~stops[k])[:, None] * rounds.pair.draft[rounds.contexts[k]]
+        reached.append(np.bincount(child.ravel(), flow.ravel(), minlength=len(rounds.contexts[k + 1])))
+    return reached
 
 
 def oracle_cost(pair: ChainPair, costs: Costs) -> float:
