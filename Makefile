@@ -93,7 +93,7 @@ gpu:  ## measure wide models on the GPU (or this processor) into data/results/<d
 	@if "$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null; then python="$(PYTHON)"; else python=$(PY); fi; \
 	  "$$python" -m specdec_lib gpu $(ARGS)
 
-bench: venv  ## measure speed against transformers into _build/bench.json
+bench: venv  ## measure how fast the library is into data/results/cpu/bench.json (ARGS='--only loop')
 	@$(PY) -m specdec_lib bench $(ARGS)
 
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
@@ -117,7 +117,7 @@ lint: venv  ## the layout of the code, faults seen without running it, and which
 	@$(VENV)/bin/lint-imports
 
 clean:  ## remove what was generated, keep the environment
-	rm -rf _build book/notebooks book/pictures .pytest_cache .hypothesis .ruff_cache .import_linter_cache build dist conf.py
+	rm -rf _build book/notebooks book/pictures book/api/generated .pytest_cache .hypothesis .ruff_cache .import_linter_cache build dist conf.py
 	find specdec_lib tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environments too

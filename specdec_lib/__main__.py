@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command] = {
     "check": Command("specdec_lib.commands.check",
                      "check notebooks, parameters, pages and links without running anything", in_repository=True),
     "doctor": Command("specdec_lib.commands.doctor", "report versions, devices and data of this machine"),
-    "bench": Command("specdec_lib.report.benchmarks", "measure speed against transformers into _build/bench.json"),
+    "bench": Command("specdec_lib.report.benchmarks", "measure how fast the library itself is, into data/results/cpu/bench.json"),
     "claims": Command("specdec_lib.commands.claims", "print every claim of the papers with its verdict here",
                       in_repository=True),
     "compare": Command("specdec_lib.commands.compare", "compare two runs of the notebooks; times may differ"),

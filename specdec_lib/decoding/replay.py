@@ -3,7 +3,7 @@
 The output does not depend on the drafter, so the recorded tokens decide exactly what any draft would have had accepted,
 and the recorded states, attention rows and most likely tokens are what the drafter would have been shown of the tokens
 emitted. Of rejected nodes and passengers nothing is recorded: a drafter that depends on those cannot be replayed, and says
-so (:attr:`specdec_lib.Drafter.replays`).
+so (``replays`` of :class:`specdec_lib.Drafter`).
 """
 from __future__ import annotations
 

@@ -30,19 +30,8 @@ TASKS = ("rename", "remove-docstring", "quote-lines", "outline", "complete", "tw
 def training_prompts(
     tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int, seed: int = 0, longest: int = 700
 ) -> list[list[int]]:
-    """First turns of prompts to train on: of the mechanical tasks those from modules that are not held out.
-
-    Parameters
-    ----------
-    tokenizer, tasks, per_task, seed
-    longest : int
-        Longer prompts are left out, in tokens.
-
-    Returns
-    -------
-    list of list of int
-        The tasks in turn, so that any beginning of it is a mixture of all.
-    """
+    """First turns of prompts of at most ``longest`` tokens to train on, the tasks in turn; of mechanical tasks those
+    from modules that are not held out."""
     from specdec_lib.experiments import made_tasks
 
     by_task = []
@@ -56,17 +45,8 @@ def training_prompts(
 def parted(responses: Sequence[Response], share: float = 0.1) -> tuple[list[Response], list[Response]]:
     """Responses to train on, and those held out to choose the epoch by.
 
-    Parameters
-    ----------
-    responses : sequence of Response
-    share : float
-        Part of the responses that is held out, at least one: drawn by a fixed permutation, because every n-th
-        one misses some of the tasks that :func:`training_prompts` takes in turn.
-
-    Returns
-    -------
-    tuple of two lists of Response
-        Every response is in one of them; both keep the order.
+    At least one is held out, by a fixed permutation, because every n-th one misses some of the tasks that
+    :func:`training_prompts` takes in turn.
     """
     drawn = np.random.default_rng(0).permutation(len(responses))
     held_out = set(drawn[: max(1, round(share * len(responses)))].tolist())

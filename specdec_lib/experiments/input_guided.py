@@ -80,24 +80,10 @@ def mechanical_prompts(per_task: int, seed: int = 0) -> list[Prompt]:
 def calibration_prompts(
     tasks: Sequence[str], per_task: int, seed: int = 1, split: str = "heldout", without: Iterable[Prompt] = ()
 ) -> list[Prompt]:
-    """Prompts to choose heads and layer on: ``per_task`` of each task.
+    """Prompts to choose heads and layer on: ``per_task`` of each task, without those whose text is in ``without``.
 
-    Parameters
-    ----------
-    tasks : sequence of str
-        Names of :func:`specdec_lib.experiments.tasks.load_task`.
-    per_task : int
-    seed : int
-    split : {"heldout", "train"}
-        Side of the standard library that mechanical tasks are made from; the training side takes longer to
-        read. Published sets have no such sides.
-    without : iterable of Prompt
-        Mechanical prompts whose text is not used again.
-
-    Raises
-    ------
-    ValueError
-        If ``per_task`` is below 1, a task is unknown, or there are not so many other prompts.
+    ``split`` is the side of the standard library that mechanical tasks are made from. ValueError if a task is unknown
+    or there are not so many other prompts.
     """
     if per_task < 1:
         raise ValueError(f"per_task is {per_task}; expected 1 or more prompts of each task")
@@ -125,24 +111,9 @@ def _body(prompt: Prompt) -> str:
 def published_prompts(
     tokenizer: PreTrainedTokenizerBase, per_task: int, longest: int, root: str | Path | None = None
 ) -> tuple[list[Prompt], list[str]]:
-    """Prompts of the sets that the paper used, as far as they are there.
+    """Prompts of the sets that the paper used, as far as they are there, and the names of those that are not.
 
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        With a chat template.
-    per_task : int
-        0 reads nothing.
-    longest : int
-        Prompts whose first turn has more tokens are passed over.
-    root : path, optional
-        Folder of the real data sets; without it SPECDEC_DATASETS.
-
-    Returns
-    -------
-    prompts : list of Prompt
-    missing : list of str
-        Sets that are not there.
+    Prompts whose first turn has more than ``longest`` tokens are passed over; ``per_task`` 0 reads nothing.
     """
     out: list[Prompt] = []
     missing: list[str] = []
@@ -158,15 +129,8 @@ def published_prompts(
 
 
 def library_store(folder: str | Path, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> SuffixIndex:
-    """A datastore of the training side of the standard library, for REST, in a new folder.
-
-    Parameters
-    ----------
-    folder : path
-    tokenizer : PreTrainedTokenizerBase
-    max_tokens : int
-        Modules are taken in order of name until the next would exceed it.
-    """
+    """A datastore of the training side of the standard library, for REST, in a new folder: modules in order of name
+    until the next would exceed ``max_tokens``."""
     texts = [module.text for module in stdlib_modules("train")]
     return SuffixIndex.open(
         build_from_texts(
@@ -181,20 +145,8 @@ def of_task(recordings: Sequence[Recording], task: str | None) -> list[Recording
 
 
 def by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[dict[str, Any]]:
-    """Tokens per forward of each method on each task and on all, with and without outputs that end in a loop.
-
-    Parameters
-    ----------
-    recordings : sequence of Recording
-    runs : mapping
-        By method: one run a recording.
-
-    Returns
-    -------
-    list of dict
-        ``task``, ``outputs``, ``looped``, and for each method its name (all outputs) and its name with ``*``
-        (without loops; NaN where all loop).
-    """
+    """Tokens per forward of each method on each task and on all; under its name with ``*`` without outputs that end in
+    a loop (NaN where all do)."""
     rows = []
     for task in (*dict.fromkeys(r.task for r in recordings), None):
         own = of_task(recordings, task)

@@ -212,19 +212,8 @@ def training_modules(corpus: Corpus, folder: Path) -> Iterator[Module]:
 
 @dataclass(frozen=True)
 class TrainingText:
-    """The corpus as tokens, and pieces of it that tasks are made from.
-
-    Attributes
-    ----------
-    stream : uint16 array
-        All documents in a mixed order, each ended by the end token.
-    heldout : dict of str to uint16 array
-        Tokens of the held-out standard library (``"stdlib"``) and of each held-out package.
-    materials : dict of str to list of Snippet
-        As :func:`specdec_lib.experiments.made_tasks.materials` gives them.
-    fingerprint : str
-        Of the stream.
-    """
+    """The corpus as tokens: ``stream`` (uint16, documents in a mixed order, each ended by the end token), ``heldout``
+    by name, ``materials`` for tasks, and the stream's ``fingerprint``."""
 
     stream: np.ndarray
     heldout: dict[str, np.ndarray]

@@ -178,18 +178,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts of one generation after the prefill.
+    """Counts of one generation after the prefill: N tokens, N_target calls, drafted and accepted tokens, and N_draft
+    passes.
 
-    Attributes
-    ----------
-    tokens : int
-        N, emitted.
-    calls : int
-        N_target.
-    drafted, accepted : int
-    passes : int
-        N_draft, the draft model's passes: as many as drafted tokens, and one more for each round that
-        stopped after its newest token was judged.
+    The draft model makes one pass for each drafted token, and one more in each round that stopped after its newest
+    token was judged.
     """
 
     tokens: int
@@ -309,19 +302,8 @@ def ratio_interval(
     samples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float, float]:
-    """Ratio of two means over the same prompts, and its percentile bootstrap interval over prompts.
-
-    Parameters
-    ----------
-    ours, theirs : float array, shape (n,)
-        One entry a prompt, in the same order.
-    level : float
-    samples, seed : int
-
-    Returns
-    -------
-    ratio, low, high : float
-    """
+    """Ratio of two means over the same prompts, in the same order, with its percentile bootstrap interval over
+    prompts."""
     if len(ours) != len(theirs) or not len(ours):
         raise ValueError(f"{len(ours)} and {len(theirs)} values; expected the same prompts, one at least")
     picks = np.random.default_rng(seed).integers(len(ours), size=(samples, len(ours)))

@@ -44,17 +44,8 @@ def folder_of(device: str) -> str:
 
 @dataclass(frozen=True)
 class Rate:
-    """Repeated measurements of one rate.
-
-    Attributes
-    ----------
-    best, median : float
-        Bytes or floating-point operations per second. What else the machine does only lowers a rate, so the
-        best is what it can do.
-    amount : int
-        Bytes or operations of one repeat.
-    repeats : int
-    """
+    """Repeated measurements of one rate, per second, each of ``amount`` bytes or operations. What else the machine does
+    only lowers a rate, so the best is what it can do."""
 
     best: float
     median: float
@@ -69,21 +60,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Machine:
-    """Bandwidth and matrix rate of one device, by :func:`measure_machine`.
-
-    Attributes
-    ----------
-    device : str
-        ``"cpu"``, or the GPU's name.
-    threads : int
-        Of torch, which the CPU's rates hang on.
-    dtype : str
-        Of the matrices.
-    bandwidth : Rate
-        Bytes read per second.
-    matrix_rate : Rate
-        Floating-point operations per second of a large square product.
-    """
+    """Bandwidth (bytes read per second) and matrix rate (operations per second of a large square product) of one
+    device, by :func:`measure_machine`; the CPU's depend on ``threads``."""
 
     device: str
     threads: int
@@ -104,15 +82,7 @@ class Work(NamedTuple):
 
 
 def roofline(bytes: float, flops: float, bandwidth: float, rate: float) -> float:
-    """Least time of some work, s: max(bytes / bandwidth, flops / rate).
-
-    Parameters
-    ----------
-    bytes, flops : float
-        To read, and to compute (:func:`step_work`).
-    bandwidth, rate : float
-        Bytes and floating-point operations per second.
-    """
+    """Least time of some work, s: max(bytes / bandwidth, flops / rate)."""
     return max(bytes / bandwidth, flops / rate)
 
 
@@ -203,22 +173,8 @@ def timed(run: Callable[[], Any], device: torch.device, repeats: int) -> list[fl
 
 
 def memory_bandwidth(device: str = "auto", size: int | None = None, repeats: int = 7) -> Rate:
-    """Bytes per second of a large read: the sum of 64-bit integers.
-
-    Parameters
-    ----------
-    device : str
-    size : int, optional
-        Bytes; by default :func:`read_bytes` says.
-    repeats : int
-
-    Raises
-    ------
-    ValueError
-        If the device is unknown, or size or repeats is too small.
-    MemoryError
-        If too little memory is free for a buffer larger than the caches.
-    """
+    """Bytes per second of a large read, the sum of 64-bit integers; :func:`read_bytes` says the default size.
+    ValueError for an unknown device or too small numbers, MemoryError without room."""
     place = resolve_device(device)
     size = read_bytes(place) if size is None else size
     if size < 8:
@@ -232,23 +188,10 @@ def memory_bandwidth(device: str = "auto", size: int | None = None, repeats: int
 def matrix_rate(
     dtype: torch.dtype, device: str = "auto", side: int | None = None, repeats: int = 7, seed: int = 0
 ) -> Rate:
-    """Floating-point operations per second of a product of two square matrices of random numbers.
+    """Floating-point operations per second of a product of two square matrices, 2 n^3 for n = ``side``.
 
-    Random, because processors draw less power on zeros and may run faster on them.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-    device : str
-    side : int, optional
-        Rows and columns n; 2 n^3 operations.
-    repeats : int
-    seed : int
-
-    Raises
-    ------
-    ValueError
-        If the device is unknown, or side or repeats is below 1.
+    The matrices are random, because processors draw less power on zeros and may run faster on them. ValueError for an
+    unknown device or numbers below 1.
     """
     place = resolve_device(device)
     side = (CUDA_SIDE if place.type == "cuda" else CPU_SIDE) if side is None else side

@@ -31,28 +31,11 @@ def comparison_prompts(per_task: int, seed: int = 0) -> list[Prompt]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured of one pair.
+    """What is measured of one pair; a temperature of 0 leaves the sampled outputs out, a ``one_width`` of 0 the
+    comparison through one width.
 
-    Attributes
-    ----------
-    per_task : int
-        Prompts of each task.
-    max_new_tokens, repeats : int
-    temperature : float
-        Of the sampled outputs; 0 leaves them out.
-    context : int
-        Committed tokens in the measurement of steps.
-    step_repeats : int
-    runtimes : tuple of str
-        Whose steps are timed (:data:`specdec_lib.chapters.ch06_gpu_benchmarks.pass_times.RUNTIMES`).
-    runtime : str
-        Under which the methods run.
-    capacity : int
-        Longest prompt and output together under a runtime with buffers in place.
-    one_width : int
-        Width through which plain decoding and drafts are compared; 0 leaves it out.
-    methods : tuple of str
-    seed : int
+    ``context`` is committed before steps are timed; ``runtimes`` are those whose steps are timed, ``runtime`` the one
+    that the methods run under, and ``capacity`` its longest prompt and output together.
     """
 
     per_task: int = 2

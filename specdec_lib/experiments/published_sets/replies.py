@@ -47,7 +47,8 @@ CHAT_SETS = {
 
 @dataclass(frozen=True)
 class Reply:
-    """A recorded output of a model.
+    """A recorded output of a model: ``prompt`` includes earlier turns, ``questions`` are all turns of it (empty for
+    code to complete).
 
     ``prompt`` is what the model was given, earlier turns included, and ``text`` what it wrote. ``questions`` are all
     turns of its prompt, those after this one included; empty for code to complete. ``group`` is the category or source

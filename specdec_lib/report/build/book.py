@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,10 +15,14 @@ import nbformat
 import yaml
 
 from specdec_lib import files, paths
-from specdec_lib.report.build import rerun
+from specdec_lib.report.build import rerun, speed
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
+
+
+GENERATED = "generated"
+"""Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""
 
 
 class BookError(UsageError):
@@ -61,14 +66,14 @@ def executed_profiles(book: Path) -> dict[str, str]:
 
 
 def draw_pictures(folder: Path) -> bool:
-    """Draw the pictures of the method pages as ``<page>.svg``, unless the same library and models drew those there.
+    """Draw the pictures of the pages as ``<page>.svg``, unless the same library, models and measurements drew those there.
 
     Returns
     -------
     bool
         Whether anything was drawn.
     """
-    key = f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)}\n"
+    key = f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)} {files.sha256(paths.BENCH)}\n"
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
@@ -80,6 +85,7 @@ def draw_pictures(folder: Path) -> bool:
     figures.use_style()
     for page, draw in method_pictures.PICTURES.items():
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
+    speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
     files.write_atomic(stamp, key)
     return True
 
@@ -102,6 +108,8 @@ def render(root: Path, builder: str = "html") -> Path:
     executed_profiles(root / "book")
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
+    # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
+    shutil.rmtree(root / "book" / "api" / GENERATED, ignore_errors=True)
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     log = root / "_build" / "book.log"
@@ -123,7 +131,7 @@ def render(root: Path, builder: str = "html") -> Path:
 
 def pages_key(root: Path) -> str:
     """A checksum over what the pages are made from: prose, executed notebooks, library, data and programs' versions."""
-    parts = [files.tree_digest(root / "book", skip=("pictures",)), files.tree_digest(root / "specdec_lib", "**/*.py")]
+    parts = [files.tree_digest(root / "book", skip=("pictures", GENERATED)), files.tree_digest(root / "specdec_lib", "**/*.py")]
     parts += [files.tree_digest(root / "data"), files.tree_digest(root / "notebooks")]
     parts += [files.sha256(root / name) for name in ("_config.yml", "pyproject.toml") if (root / name).is_file()]
     return " ".join([*parts, *(f"{name} {metadata.version(name)}" for name in ("jupyter-book", "sphinx", "myst-nb"))])

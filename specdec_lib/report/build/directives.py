@@ -8,6 +8,7 @@ errors end the build.
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+import specdec_lib
 from specdec_lib import paths
 from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.claims import ledger
@@ -116,18 +119,7 @@ def make_table(
     headings: Sequence[str], rows: Iterable[nodes.row], widths: Sequence[int], caption: str,
     classes: Sequence[str],
 ) -> nodes.table:
-    """Return a table of docutils.
-
-    Parameters
-    ----------
-    headings : sequence of str
-    rows : iterable of docutils.nodes.row
-    widths : sequence of int
-        Relative widths of the columns.
-    caption : str
-    classes : sequence of str
-        Classes of CSS.
-    """
+    """Return a table of docutils; ``widths`` are relative, ``classes`` those of CSS."""
     head = nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in headings))
     group = nodes.tgroup("", *(nodes.colspec(colwidth=width) for width in widths), cols=len(widths))
     group += [nodes.thead("", head), nodes.tbody("", *rows)]
@@ -253,6 +245,12 @@ def _add_script(
         app.add_js_file("claims.js")
 
 
+def _name_packages(app: Sphinx, config: Config) -> None:
+    """Tell the template of the library's pages which modules are folders: those get a page of their own."""
+    modules = pkgutil.walk_packages(specdec_lib.__path__, "specdec_lib.")
+    config.autosummary_context = {"packages": [module.name for module in modules if module.ispkg]}
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the role with Sphinx."""
     app.add_directive("made-from", MadeFrom)
@@ -260,4 +258,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("claims-ledger", ClaimsLedger)
     app.add_role("published", Published())
     app.connect("html-page-context", _add_script)
+    app.connect("config-inited", _name_packages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

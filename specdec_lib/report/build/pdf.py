@@ -49,13 +49,8 @@ def find_browser() -> str:
 def printable(page: str) -> str:
     """Return the single page as paper needs it.
 
-    Folded boxes are unfolded, except code that the book hides; links lead within the page or to the network, never to
-    a file of the machine that prints.
-
-    Parameters
-    ----------
-    page : str
-        HTML.
+    Folded boxes are unfolded, except code that the book hides; links lead within the page or to the network, never to a
+    file of the machine that prints.
     """
     page = re.sub(r"<details(?![^>]*\bopen\b)(?=[^>]*sd-dropdown)", "<details open", page)
     page = re.sub(r"<details(?=[^>]*class=\"[^\"]*\b(?:hide|above-input|below-input)\b)[^>]*>\s*<summary.*?</details>",
@@ -70,7 +65,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
+def served(folder: Path) -> Iterator[str]:
     """Serve a folder to this machine alone; gives its address."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -102,7 +97,7 @@ def print_page(folder: Path, name: str, output: Path) -> None:
     browser = find_browser()
     with (
         tempfile.TemporaryDirectory(prefix="specdec-pdf-", ignore_cleanup_errors=True) as scratch,
-        _served(folder) as site,
+        served(folder) as site,
     ):
         aside = Path(scratch) / "book.pdf"
         options = [
@@ -132,20 +127,8 @@ def print_page(folder: Path, name: str, output: Path) -> None:
 
 
 def build(root: Path | None = None) -> Path:
-    """Render the book as one page and print it; returns ``_build/book.pdf``.
-
-    Parameters
-    ----------
-    root : Path, optional
-        The repository, this one by default.
-
-    Raises
-    ------
-    specdec_lib.report.build.book.BookError
-        A notebook is not executed, or jupyter-book failed.
-    UsageError
-        No browser is there, or it wrote no PDF.
-    """
+    """Render the book as one page and print it; returns ``_build/book.pdf``. Fails like
+    :func:`specdec_lib.report.build.book.render` and :func:`print_page`."""
     root = root or paths.root()
     find_browser()  # before the minute that rendering takes
     start = time.perf_counter()

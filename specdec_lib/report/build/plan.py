@@ -178,23 +178,8 @@ def make_plan(
 ) -> list[Job]:
     """Return the jobs of a run with all parameters checked, before anything is executed.
 
-    Parameters
-    ----------
-    profile : str
-        Name of a file in ``params/`` beside the notebooks.
-    only : sequence of str
-        Numbers or names of notebooks; all of them when empty.
-    overrides : sequence of str
-        ``01.name=value``.
-    notebooks : Path, optional
-        Folder of the sources.
-
-    Raises
-    ------
-    PlanError
-        See :func:`find_notebooks`, :func:`load_profile` and :func:`parse_overrides`.
-    specdec_lib.report.build.params.ParameterError
-        A parameter is unknown or of another type than declared.
+    ``profile`` is a file in ``params/``, ``only`` names notebooks by number or name (all when empty), ``overrides``
+    read ``01.name=value``. PlanError or ParameterError names what does not fit.
     """
     folder = notebooks or paths.root() / "notebooks"
     chosen = find_notebooks(folder, only)

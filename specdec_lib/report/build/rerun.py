@@ -14,7 +14,7 @@ import nbformat
 import yaml
 
 from specdec_lib import files, paths
-from specdec_lib.report.build import params, plan
+from specdec_lib.report.build import params, plan, speed
 from specdec_lib.report.display import tables
 from specdec_lib.report.build.runner import METADATA
 
@@ -137,9 +137,10 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
 
 
 def write_pages(root: Path) -> Path:
-    """Write both texts into ``_build/pages`` of a repository; returns that folder."""
+    """Write these texts and that of :mod:`specdec_lib.report.build.speed` into ``_build/pages`` of a repository; returns that folder."""
     folder = root / "_build" / "pages"
     files.write_atomic(folder / "parameters.md", parameters_text(root / "notebooks"))
     facts = run_facts((root / "book" / "notebooks").glob("*.ipynb"))
     files.write_atomic(folder / "times.md", times_text(facts, _folder_bytes(paths.cache())))
+    files.write_atomic(folder / "speed.md", speed.text(speed.sections()))
     return folder

@@ -18,21 +18,8 @@ WIDTH = 84
 
 
 def layout(pieces: Sequence[str], width: int = WIDTH) -> tuple[list[str], list[list[tuple[int, int]]]]:
-    """Lay out a text that comes in pieces.
-
-    Parameters
-    ----------
-    pieces : sequence of str
-        Tokens as they are decoded.
-    width : int
-        Characters after which a line is broken.
-
-    Returns
-    -------
-    lines : list of str
-    cells : list of list of (int, int)
-        For each piece the (row, column) of its characters, line breaks left out.
-    """
+    """Lay out a text that comes in pieces, in lines of ``width`` characters; gives the lines, and for each piece the
+    (row, column) of its characters, line breaks left out."""
     lines, cells = [""], []
     for piece in pieces:
         own = []

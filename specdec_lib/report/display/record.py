@@ -50,24 +50,10 @@ def plain(value: Any, name: str = "value") -> Any:
 
 
 def record(name: str, value: Any, display: bool = False, timed: bool = False) -> None:
-    """Record one value under a name that is unique in the notebook.
+    """Record one value under a name that is unique in the notebook, and with ``display`` show it.
 
-    Parameters
-    ----------
-    name : str
-        Letters, digits and underscores.
-    value : int, float, bool, str, list or dict
-        NumPy and torch scalars are converted.
-    display : bool
-        Also show ``name = value`` as the output of the cell.
-    timed : bool
-        Say that the value comes from a clock, or follows from values that do (a speed-up in seconds, a choice that
-        measured times decide), so that a second run of the same code may give another one.
-
-    Raises
-    ------
-    RecordError
-        The name is not an identifier, or the value cannot be recorded (:func:`plain`).
+    ``timed`` says that it comes from a clock, or follows from values that do, so that a second run of the same code may
+    give another one. RecordError if the name is not an identifier or the value cannot be recorded (:func:`plain`).
     """
     from IPython.display import display as show
 
