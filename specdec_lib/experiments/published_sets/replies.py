@@ -47,11 +47,12 @@ CHAT_SETS = {
 
 @dataclass(frozen=True)
 class Reply:
-    """A recorded output of a model: ``prompt`` includes earlier turns, ``questions`` are all turns of it (empty for
-    code to complete).
+    """A recorded output of a model.
 
-    ``tokens`` counts by the model's own tokenizer and ``steps`` the forward passes of the authors' REST, where they
-    were recorded.
+    ``prompt`` is what the model was given, earlier turns included, and ``text`` what it wrote. ``questions`` are all
+    turns of its prompt, those after this one included; empty for code to complete. ``group`` is the category or source
+    of the prompt. Where they were recorded, ``tokens`` are the new tokens by the model's own tokenizer and ``steps``
+    the forward passes that the authors' REST needed for this turn.
     """
 
     id: str

@@ -50,8 +50,11 @@ def plain(value: Any, name: str = "value") -> Any:
 
 
 def record(name: str, value: Any, display: bool = False, timed: bool = False) -> None:
-    """Record one value under a name that is unique in the notebook, and with ``display`` show it; RecordError if the
-    name is not an identifier or the value cannot be recorded (:func:`plain`)."""
+    """Record one value under a name that is unique in the notebook, and with ``display`` show it.
+
+    ``timed`` says that it comes from a clock, or follows from values that do, so that a second run of the same code may
+    give another one. RecordError if the name is not an identifier or the value cannot be recorded (:func:`plain`).
+    """
     from IPython.display import display as show
 
     if not name.isidentifier():
