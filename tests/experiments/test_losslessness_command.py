@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from importlib import metadata
 
 import pytest
@@ -15,13 +16,14 @@ from specdec_lib.decoding.sampling import choose
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.experiments import losslessness
 from specdec_lib.experiments.losslessness import SLACK, Judge, compare_all, explain, main, margin
-from specdec_lib.methods import Bench
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import Method
 from specdec_lib.experiments.prompt import Prompt
 from tests.families import build, perturbed, prompt
 
 GREEDY, HOT = Sampling(), Sampling(0.7, 0.9, seed=1)
 #: Those that need no datastore: the model of these tests has no tokenizer to build one with.
-WITHOUT_STORES = {name: losslessness.METHODS[name] for name in ("PLD", "PLD+ (h)", "SpecDec")}
+WITHOUT_STORES = {name: replace(losslessness.METHODS[name], variants={}) for name in ("PLD", "PLD+ (h)", "SpecDec")}
 PROMPTS = [(f"p{i}", prompt(i, 12 + i)) for i in range(3)]
 
 
@@ -33,7 +35,7 @@ def pair():
 
 def test_every_method_and_way_of_sampling_is_counted(pair, monkeypatch):
     monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
-    found = compare_all(Bench(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
+    found = compare_all(ModelPair.untuned(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
     assert found["mismatches"] == []
     rows = {(row["method"], row["sampling"]): row for row in found["counts"]}
     assert set(rows) == {
@@ -196,7 +198,9 @@ def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
 
 
 def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
-    methods = losslessness.METHODS | {"lying": (lambda bench: Liar(), True)}
+    methods = losslessness.METHODS | {"lying": Method(
+        "lying", "lying", "#000000", "o", "Changes a token.", "lying", "nobody2026", Liar, lambda bench: Liar()
+    )}
     monkeypatch.setattr(losslessness, "METHODS", methods)
     status, found = command()
     assert status == 1 and found["unexplained"] == len(found["mismatches"]) > 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.report.display.record import recorded
 
 TIME_WORDS = {"ms", "us", "seconds", "microseconds", "tps", "speedup", "time"}
@@ -28,7 +29,7 @@ TIMED_BEGINNINGS: dict[str, tuple[str, ...]] = {
         "composed_error",
         "composed_tree_",
         "composed_unlooped_",
-        *(f"composed_{m}_" for m in ("plain", "pld", "h", "a", "rest", "dresd", "specdec")),
+        *(f"composed_{slug}_" for slug in (PLAIN, *(method.slug for method in METHODS.values()))),
         "draft_share",
         "matrix_",
         "peer_ratio",
@@ -84,7 +85,7 @@ TIMED_COLUMNS: dict[str, set[str]] = {
         "speedup_ratio_of_mean_rates",
         "speedup_mean_of_ratios",
     },
-    "tab-wide-tasks": {"PLD", "PLD+ (h)", "PLD+ (a)", "REST", "DReSD", "SpecDec", "SpecDec++"},
+    "tab-wide-tasks": set(METHODS),
     "tab-wide-retrieval": {"draft_ms_per_step", "draft_ms_per_token", "verify_ms", "host_ms"},
     "tab-wide-peers": {"tokens_per_second", "ours_tokens_per_second", "ratio", "ratio_low", "ratio_high"},
     "tab-wide-published": {"ours"},
