@@ -233,12 +233,14 @@ def states(names: Collection[str]) -> dict[str, str]:
     return {name: method.state if (method := method_of(name)) else "cold" for name in names}
 
 
-def states_in_words(names: Collection[str]) -> str:
-    """A sentence for the caption of a table: which methods ran cold, and which warm."""
+def how_measured(names: Collection[str]) -> str:
+    """Sentences for the caption of a table: which methods ran cold, which warm, and which could not be replayed."""
     warm = [name for name, state in states(names).items() if state == "warm"]
-    if not warm:
-        return "Every drafter starts each prompt cold."
-    return f"Every drafter starts each prompt cold, but {' and '.join(warm)} ran warm: it keeps what earlier prompts taught it."
+    text = "Every drafter starts each prompt cold."
+    if warm:
+        text = f"Every drafter starts each prompt cold, but {' and '.join(warm)} ran warm, with what earlier prompts taught it."
+    live = [name for name in names if name in METHODS and METHODS[name].drafter.replays == "never"]
+    return f"{text} No replay can serve {' and '.join(live)}: it ran for real." if live else text
 
 
 def without_length(names: Collection[str]) -> str:

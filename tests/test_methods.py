@@ -102,8 +102,8 @@ def forty(monkeypatch):
 def test_any_number_of_methods_is_listed_and_left_out_where_it_should_be(forty):
     assert methods.compared_in("06") == (*(f"method {i}" for i in range(0, 40, 2)), "absent")
     assert methods.states(["plain", "method 7", "method 8"]) == {"plain": "cold", "method 7": "warm", "method 8": "cold"}
-    assert "method 7 ran warm" in methods.states_in_words(["method 7", "method 8"])
-    assert "warm" not in methods.states_in_words(["method 8"])
+    assert "method 7 ran warm" in methods.how_measured(["method 7", "method 8"])
+    assert "warm" not in methods.how_measured(["method 8"])
     target = build("llama-gqa")
     bench = ModelPair.untuned(target, perturbed(target), None)
     found = compare_all(bench, [("p", prompt(0, 12))], [Sampling()], 6, progress=False)
