@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from specdec_lib import paths
+from specdec_lib import methods, paths
 from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.claims import ledger
 from specdec_lib.report.build.files import write_atomic
@@ -244,6 +246,68 @@ class Published(SphinxRole):
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
 
 
+class Methods(SphinxDirective):
+    """``{methods}``: every method with its page, what it drafts, and what it keeps of the text.
+
+    ``{methods} 04`` with a line for each column, ``heading | cell``, is a table of the methods that a chapter compares;
+    ``SLUG`` in a cell stands for the method's name in recorded values. The options are those of a list table.
+    """
+
+    has_content = True
+    optional_arguments = 1
+    option_spec = {"name": directives.unchanged, "caption": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        """Return the nodes."""
+        try:
+            lines = method_lines(self.arguments[0] if self.arguments else "", list(self.content))
+        except ValueError as error:
+            raise self.error(str(error)) from error
+        fence = [f":::{{list-table}} {self.options.get('caption', '')}", ":header-rows: 1"]
+        fence += [f":name: {self.options['name']}"] if "name" in self.options else []
+        text = StringList([*fence, "", *lines, ":::"], source=self.state.document.current_source)
+        holder = nodes.Element()
+        self.state.nested_parse(text, self.content_offset, holder)
+        return holder.children
+
+
+def method_lines(chapter: str, columns: Sequence[str]) -> list[str]:
+    """Lines of a list table of methods: all of them, or those that a chapter compares.
+
+    Parameters
+    ----------
+    chapter : str
+        Its number, such as ``"04"``; empty for all methods and columns of their own.
+    columns : sequence of str
+        ``heading | cell`` each.
+
+    Raises
+    ------
+    ValueError
+        If the chapter compares no methods, or a column has no cell.
+    """
+    names = methods.compared_in(chapter) if chapter else tuple(methods.METHODS)
+    columns = [line for line in columns if line.strip()] if chapter else list(_EVERY)
+    parts = [[part.strip() for part in line.split(" | ")] for line in columns]
+    odd = [line for line, part in zip(columns, parts, strict=True) if len(part) != 2]
+    if odd:
+        raise ValueError(f"the column {odd[0]!r} is not of the form: heading | cell")
+    lines = ["* - Method", *(f"  - {heading}" for heading, _ in parts)]
+    for name in names:
+        row = methods.METHODS[name]
+        told = {"SLUG": row.slug, "ABOUT": row.about, "EXACT": _EXACT[row.exact], "PAPER": row.paper}
+        cells = [cell for _, cell in parts]
+        for word, text in told.items():
+            cells = [cell.replace(word, text) for cell in cells]
+        lines += [f"* - [{name}](/methods/{row.page}.md)", *(f"  - {cell}" for cell in cells)]
+    return lines
+
+
+#: Columns of the table of all methods, and its words for what is kept of the text.
+_EVERY = ("What it drafts | ABOUT", "Sampled output | EXACT", "Paper | {cite:t}`PAPER`")
+_EXACT = {"exact": "that of plain decoding", "in distribution": "of the same distribution", "lossy": "another"}
+
+
 def _add_script(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
@@ -258,6 +322,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("made-from", MadeFrom)
     app.add_directive("claims-summary", ClaimsSummary)
     app.add_directive("claims-ledger", ClaimsLedger)
+    app.add_directive("methods", Methods)
     app.add_role("published", Published())
     app.connect("html-page-context", _add_script)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
