@@ -24,8 +24,6 @@ HATCHES = ("", "////", "....", "xxxx")
 WIDEST = 8.4
 """Inches; a wider figure would be shrunk to the page until its letters cannot be read."""
 
-_MARKERS = {methods.PLAIN: methods.PLAIN_MARKER} | {m.name: m.marker for m in methods.METHODS.values()}
-
 STYLE: dict[str, Any] = {
     "figure.figsize": (6.4, 3.6),
     "figure.constrained_layout.use": True,
@@ -69,8 +67,10 @@ def use_style() -> None:
 
 def color(method: str) -> str:
     """Return the colour of a method; an unknown name always gets the same one of the palette."""
-    if method in METHODS:
-        return METHODS[method]
+    if method in methods.METHODS:
+        return methods.METHODS[method].color
+    if method == methods.PLAIN:
+        return methods.PLAIN_COLOR
     return PALETTE[int(hashlib.sha256(method.encode()).hexdigest(), 16) % len(PALETTE)]
 
 
@@ -79,9 +79,9 @@ def marker(method: str) -> str:
 
     Another name has that of the first method of its colour.
     """
-    if method in _MARKERS:
-        return _MARKERS[method]
-    return next((_MARKERS[name] for name, shade in METHODS.items() if shade == color(method)), methods.PLAIN_MARKER)
+    if method in methods.METHODS:
+        return methods.METHODS[method].marker
+    return next((row.marker for row in methods.METHODS.values() if row.color == color(method)), methods.PLAIN_MARKER)
 
 
 def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1,
