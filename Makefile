@@ -24,7 +24,7 @@ EXTRAS ?= book,test,cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-book test-oldest bench losslessness pocket pocket-data doctor check clean distclean
+.PHONY: gpu help venv book pdf readme test test-core test-slow test-random test-book test-oldest bench losslessness pocket pocket-data doctor check clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -58,15 +58,33 @@ pdf: venv  ## print the executed notebooks and all pages into _build/book.pdf (n
 readme: venv  ## make the README's table and figure from the executed notebooks
 	@$(PY) -m specdec_lib readme $(ARGS)
 
-test: venv  ## run the tests
-	@$(PY) -m pytest $(ARGS)
+# Each test runs on one thread, so two processes use two cores; a file stays in one process, with what its tests share.
+WORKERS ?= 2
+PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile
+CORE := tests/decoding tests/drafters tests/datastores tests/heads tests/models
+test: venv  ## run the tests (WORKERS=2 processes)
+	@$(PYTEST) -m 'not slow' $(ARGS)
+
+test-core: venv  ## run those of decoding, drafters, datastores, heads and models, without pandas, matplotlib and jupyter
+	@SPECDEC_TESTS_CORE=1 $(PYTEST) -m 'not slow' $(CORE) $(ARGS)
+
+test-slow: venv  ## run the tests that take half a minute and more each
+	@$(PYTEST) -m slow $(ARGS)
+
+# Never the same cases twice: a failure is repeated by the seed that is printed before each round.
+ROUNDS ?= 10
+SEED ?= $(shell date +%s)
+test-random: venv  ## run the tests that draw their cases with other ones (ROUNDS=10, SEED=...)
+	@for seed in $$(seq $(SEED) $$(($(SEED) + $(ROUNDS) - 1))); do \
+	  echo "seed $$seed; repeat it with: make test-random SEED=$$seed ROUNDS=1"; \
+	  SPECDEC_TESTS_DRAW=random $(PYTEST) -q -m 'hypothesis or draws' --hypothesis-seed=$$seed $(ARGS); done
 
 test-book: venv  ## open every page of the built book in a headless browser
 	@$(PY) -m pytest -m browser tests/report/test_rendered_book.py tests/report/test_claims_filter.py $(ARGS)
 
 test-oldest:  ## run the tests on the oldest transformers that is supported
 	@$(MAKE) venv VENV=.venv-oldest EXTRAS=test,cpu,book PIN='transformers==5.17.*' CI=
-	@.venv-oldest/bin/python -m pytest -m 'not browser and not notebooks' $(ARGS)
+	@.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not browser and not notebooks and not slow' $(ARGS)
 
 # Where a Python has torch already, such as on a GPU machine without a network, nothing is installed.
 HAS_TORCH := import torch, transformers, numba

@@ -1,8 +1,10 @@
-"""What holds for every test: no network, no window, one thread, and reasons for what is skipped."""
+"""What holds for every test: no network, no window, one thread, the same cases each time, and reasons for what is
+skipped."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -12,11 +14,20 @@ import pytest
 import torch
 from hypothesis import settings
 
-#: ``make test-random`` draws other cases with each seed; everywhere else a test draws the same ones each time.
-RANDOM = os.environ.get("SPECDEC_TESTS") == "random"
-settings.register_profile("same", derandomize=True, database=None, deadline=None, max_examples=50, print_blob=True)
-settings.register_profile("random", derandomize=False, database=None, deadline=None, max_examples=200, print_blob=True)
-settings.load_profile("random" if RANDOM else "same")
+#: Which cases are drawn: "same", the default, is the same ones each time, so that no run depends on luck; "random",
+#: of ``make test-random``, is other ones with each ``--hypothesis-seed``.
+DRAWN = os.environ.get("SPECDEC_TESTS_DRAW", "same")
+if DRAWN not in ("same", "random"):
+    raise pytest.UsageError(f"SPECDEC_TESTS_DRAW is {DRAWN!r}; expected 'same' or 'random'")
+for name in ("same", "random"):
+    settings.register_profile(name, derandomize=name == "same", database=None, deadline=None, max_examples=50,
+                              print_blob=name == "random")
+settings.load_profile(DRAWN)
+
+#: What ``make test-core`` works without: the extra ``book``, and what only tables and figures need.
+if os.environ.get("SPECDEC_TESTS_CORE"):
+    sys.modules.update(dict.fromkeys(("pandas", "matplotlib", "papermill", "nbformat", "nbclient", "jupyter_client",
+                                      "IPython", "sphinx")))
 
 # The models of the tests are tiny: more threads would only wait for each other, above all on a busy machine.
 torch.set_num_threads(1)
@@ -37,8 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def seed(request) -> int:
-    """Of what a test draws itself: always the same, and that of the campaign in ``make test-random``."""
-    return int(request.config.getoption("--hypothesis-seed") or 0) if RANDOM else 0
+    """Of what a test draws itself, without hypothesis."""
+    return int(request.config.getoption("--hypothesis-seed") or 0) if DRAWN == "random" else 0
 
 
 @pytest.fixture(scope="session")

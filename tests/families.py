@@ -19,7 +19,8 @@ VOCABULARY = 96
 #: Ids that the tokenizer knows; transformers adds one or two special tokens of its own for some families.
 TEXT = 92
 CONTEXT = 128
-WINDOW = 64
+#: Sliding window of the families that have one: passed by the prompts of most tests, and several times by outputs.
+WINDOW = 12
 _COMMON = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -35,6 +36,7 @@ _COMMON = {
     "tie_word_embeddings": False,
 }
 _GROUPED = {"num_key_value_heads": 2}
+_MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 
 #: Name of each family that is served: transformers' model type and what differs from the common
 #: configuration.
@@ -47,8 +49,25 @@ SERVED: dict[str, tuple[str, dict]] = {
     "qwen3": ("qwen3", _GROUPED | {"head_dim": 8}),
     "gpt-neox": ("gpt_neox", {}),
     "gemma": ("gemma", {"num_key_value_heads": 1, "head_dim": 8}),
-    "gemma2": ("gemma2", _GROUPED | {"head_dim": 8, "sliding_window": WINDOW}),
-    "gemma3": ("gemma3_text", _GROUPED | {"head_dim": 8, "sliding_window": WINDOW}),
+    "qwen2-window": (
+        "qwen2",
+        _GROUPED | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+    "gemma2": ("gemma2", _GROUPED | _MIXED | {"head_dim": 8}),
+    "gemma3": ("gemma3_text", _GROUPED | _MIXED | {"head_dim": 8}),
+    "olmo3": ("olmo3", _GROUPED | _MIXED),
+    "cohere2": ("cohere2", _GROUPED | _MIXED),
+    "gpt-oss": (
+        "gpt_oss",
+        _GROUPED
+        | _MIXED
+        | {
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
     "gpt2": ("gpt2", {"n_positions": CONTEXT}),
     "deepseek-v3": (
         "deepseek_v3",
@@ -80,6 +99,13 @@ REFUSED: dict[str, tuple[str, dict]] = {
     "llama4": ("llama4_text", _GROUPED | {"head_dim": 8}),
     "lfm2": ("lfm2", _GROUPED | {"full_attn_idxs": [1]}),
 }
+
+
+def bounded(length: int) -> PreTrainedModel:
+    """A Llama whose long-context positions change over after so many tokens, up to which alone it is served."""
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    rope["original_max_position_embeddings"] = length
+    return build("llama", rope_parameters=rope, original_max_position_embeddings=length)
 
 
 def tokenizer(size: int = TEXT) -> PreTrainedTokenizerFast:

@@ -120,6 +120,8 @@ def test_every_package_that_the_code_imports_is_declared():
         "jupyter_client": "nbclient",
         "cycler": "matplotlib",
         "websocket": "websocket-client",
+        "markdown_it": "jupyter-book",
+        "myst_parser": "jupyter-book",
     }
     own = {"specdec_lib", "tests", "setuptools", *sys.stdlib_module_names}
     own |= {path.stem for path in (ROOT / "tests").rglob("*.py")}

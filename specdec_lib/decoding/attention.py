@@ -1,6 +1,7 @@
 """The attention function that targets run under SDPA: grouped keys are not copied, chosen heads can be read."""
 from __future__ import annotations
 
+import threading
 import weakref
 
 import torch
@@ -11,6 +12,17 @@ from transformers.masking_utils import sdpa_mask
 
 NAME = "specdec_sdpa"
 _USERS: weakref.WeakKeyDictionary[PreTrainedModel, weakref.WeakSet] = weakref.WeakKeyDictionary()
+# Of the same thread too, where the end of a user is met while another one is installed.
+_CHANGING = threading.RLock()
+
+
+class _Running(threading.local):
+    """The :class:`Forward` whose call this thread runs; what other threads run on the model is none of its."""
+
+    forward = None
+
+
+RUNNING = _Running()
 
 
 def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor,
@@ -42,9 +54,11 @@ def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
 
 
 def _attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    request = getattr(module, "_specdec_rows", None)
-    if request is not None:
-        request(query, key, scaling)
+    # A compiled pass captures nothing.
+    if not torch.compiler.is_compiling():
+        forward = RUNNING.forward
+        if forward is not None and forward.rows is not None:
+            forward.rows.read(module, query, key, attention_mask, scaling)
     plain = kwargs.get("position_bias") is None and kwargs.get("softcap") is None and not kwargs.get("dropout")
     if (plain and attention_mask is not None and attention_mask.shape[1] == 1 and query.shape[0] == 1
             and query.shape[1] > key.shape[1]):
@@ -58,22 +72,25 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 def install(model: PreTrainedModel, user: object) -> None:
     """Let a model that uses SDPA run this module's function for ``user``, until :func:`uninstall` or its end."""
-    if model.config._attn_implementation != NAME:
-        model.set_attn_implementation(NAME)
-    users = _USERS.setdefault(model, weakref.WeakSet())
-    if user not in users:
-        users.add(user)
-        weakref.finalize(user, _restore, weakref.ref(model)).atexit = False
+    with _CHANGING:
+        if model.config._attn_implementation != NAME:
+            model.set_attn_implementation(NAME)
+        users = _USERS.setdefault(model, weakref.WeakSet())
+        if user not in users:
+            users.add(user)
+            weakref.finalize(user, _restore, weakref.ref(model)).atexit = False
 
 
 def uninstall(model: PreTrainedModel, user: object) -> None:
     """Take back :func:`install`; with the last user gone the model has its own attention again."""
-    _USERS[model].discard(user)
-    _restore(weakref.ref(model))
+    with _CHANGING:
+        _USERS[model].discard(user)
+        _restore(weakref.ref(model))
 
 
 def _restore(model: weakref.ref[PreTrainedModel]) -> None:
     model = model()
-    # A set of weak references may still count one that is just gone; going through it finds those that are there.
-    if model is not None and not list(_USERS.get(model, ())) and model.config._attn_implementation == NAME:
-        model.set_attn_implementation("sdpa")
+    with _CHANGING:
+        # A set of weak references may still count one that is just gone; going through it finds those that are there.
+        if model is not None and not list(_USERS.get(model, ())) and model.config._attn_implementation == NAME:
+            model.set_attn_implementation("sdpa")

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from . import attention
 from .cache import on_device
+from .served_models import soft_capped
 
 
 class AttentionRows:
@@ -27,13 +28,20 @@ class AttentionRows:
     Raises
     ------
     ValueError
-        If a block or head does not exist, or the model does not use SDPA.
+        If a block or head does not exist, or the model does not use SDPA or cannot.
     """
 
     def __init__(self, model: PreTrainedModel, heads: Sequence[tuple[int, int]]):
         self.model, self.heads = model, list(heads)
-        self._modules: list[torch.nn.Module] = []
+        self._installed = False
         if model.config._attn_implementation not in ("sdpa", attention.NAME):
+            name = type(model).__name__
+            if soft_capped(model.config):
+                raise ValueError(f"attention rows are read under SDPA, which cannot cap attention scores as {name} does; they "
+                                 "cannot be captured on this model: use PLD+ (h), PromptLookupHidden, which reads hidden states")
+            if not getattr(model, "_supports_sdpa", False):
+                raise ValueError(f"attention rows are read under SDPA, which {name} does not have; they cannot be captured on "
+                                 "this model: use PLD+ (h), PromptLookupHidden, which reads hidden states")
             raise ValueError(f"attention rows are read under SDPA, but the model uses "
                              f"{model.config._attn_implementation!r}; load it with attn_implementation='sdpa'")
         modules = {m.layer_idx: m for m in model.modules()
@@ -47,30 +55,21 @@ class AttentionRows:
                 raise ValueError(f"head ({block}, {head}): expected a head from 0 to {count - 1}")
             by_block.setdefault(block, []).append(place)
         self._rows: list[torch.Tensor | None] = [None] * len(self.heads)
-        self._mask: torch.Tensor | None = None
         self._last_only = False
-        self._waiting: set[int] = set()
         self._indices: dict[tuple, list[torch.Tensor]] = {}
+        self._places = {modules[block]: places for block, places in by_block.items()}
         attention.install(model, self)
-        for block, places in by_block.items():
-            modules[block]._specdec_rows = self._reader(places)
-            self._modules.append(modules[block])
+        self._installed = True
 
     def close(self) -> None:
         """Give the model its own attention back."""
-        for module in self._modules:
-            del module._specdec_rows
-        if self._modules:
+        if self._installed:
             attention.uninstall(self.model, self)
-        self._modules = []
+        self._installed = False
 
-    def begin(self, mask: torch.Tensor | None, last_only: bool) -> None:
-        """Note the mask of the pass about to run; ``last_only`` keeps the last query's rows alone.
-
-        Only that pass is read: the model may serve others before the next one.
-        """
-        self._waiting = set(range(len(self.heads)))
-        self._mask, self._last_only = mask, last_only
+    def begin(self, last_only: bool) -> None:
+        """Prepare for the pass about to run; ``last_only`` keeps the last query's rows alone."""
+        self._last_only = last_only
 
     def held(self) -> list[torch.Tensor]:
         """The rows of the pass last run, as :meth:`take` wants them."""
@@ -80,31 +79,42 @@ class AttentionRows:
         """Have ``rows`` in place of those read: a replayed pass computes them without reading."""
         self._rows = list(rows)
 
-    def _reader(self, places: list[int]):
-        chosen = [self.heads[p][1] for p in places]
-        def read(query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
-            if not self._waiting.issuperset(places):
-                return
-            self._waiting.difference_update(places)
-            groups = query.shape[1] // key.shape[1]
-            # On the device once: a recorded pass may copy nothing from the host.
-            key_of = (tuple(chosen), groups, query.device)
-            if key_of not in self._indices:
-                self._indices[key_of] = [
-                    torch.tensor(index, device=query.device) for index in (chosen, [h // groups for h in chosen])]
-            heads, shared = self._indices[key_of]
-            q = query[0].index_select(0, heads)
-            q = q[:, -1:] if self._last_only else q
-            k = key[0].index_select(0, shared)
-            scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-            if self._mask is not None:
-                visible = self._mask[0, 0, -1:] if self._last_only else self._mask[0, 0]
-                scores = scores.masked_fill(~visible.to(scores.device), -torch.inf)
-            rows = scores.softmax(-1)
-            for place, row in zip(places, rows, strict=True):
-                self._rows[place] = row
+    def read(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None,
+             scaling: float | None) -> None:
+        """Keep the rows of a block's chosen heads, as its attention is about to compute them.
 
-        return read
+        Parameters
+        ----------
+        module : Module
+            The block's attention; nothing is kept of one without chosen heads.
+        query, key : tensor, shapes (1, heads, n, d) and (1, key heads, length, d)
+        mask : bool or float tensor, shape (1, 1 or heads, n, length), optional
+            What SDPA is given; None where each query sees all keys, or is the prompt's last.
+        scaling : float, optional
+            Factor of the scores; 1 / sqrt(d) by default.
+        """
+        places = self._places.get(module)
+        if places is None:
+            return
+        chosen = [self.heads[p][1] for p in places]
+        groups = query.shape[1] // key.shape[1]
+        # On the device once: a recorded pass may copy nothing from the host.
+        key_of = (tuple(chosen), groups, query.device)
+        if key_of not in self._indices:
+            self._indices[key_of] = [
+                torch.tensor(index, device=query.device) for index in (chosen, [h // groups for h in chosen])]
+        heads, shared = self._indices[key_of]
+        q = query[0].index_select(0, heads)
+        q = q[:, -1:] if self._last_only else q
+        k = key[0].index_select(0, shared)
+        scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        if mask is not None:
+            seen = mask[0] if mask.shape[1] == 1 else mask[0].index_select(0, heads)
+            seen = (seen[:, -1:] if self._last_only else seen)[..., : scores.shape[-1]].to(scores.device)
+            scores = scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
+        rows = scores.softmax(-1)
+        for place, row in zip(places, rows, strict=True):
+            self._rows[place] = row
 
     def last(self, block: Sequence[int], length: int) -> torch.Tensor:
         """Rows of the last committed position, shape (heads, length); ``block`` as committed, empty after prefill."""

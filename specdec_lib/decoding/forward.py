@@ -7,8 +7,14 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
+from . import attention
 from .attention_rows import AttentionRows
 from .cache import TreeCache
+from .masks import in_window
+from .served_models import SLIDING, decoder_config, windows
+
+#: One mask, or by kind of layer; as the models of transformers take them.
+Mask = torch.Tensor | dict[str, torch.Tensor | None]
 
 
 class Forward:
@@ -25,27 +31,60 @@ class Forward:
     ----------
     rows : AttentionRows, optional
         The reader of the captured heads.
-    running : bool
-        Whether a call is under way: the model may serve others at other times.
+    window : int, optional
+        The sliding window of some or all layers in tokens; None where there is none.
     """
 
     def __init__(self, model: PreTrainedModel, cache: TreeCache, device: torch.device):
         self.model, self.cache, self.device = model, cache, device
         self.additive = model.config._attn_implementation == "eager"
         self.rows: AttentionRows | None = None
-        self.running = False
+        self._windows = windows(decoder_config(model))
+        self.window = self._windows.get(SLIDING)
         self._keep = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def as_mask(self, visible: torch.Tensor) -> torch.Tensor:
-        """What the model takes to attend to ``visible``, bool of shape (n, length)."""
+    @property
+    def running(self) -> bool:
+        """Whether this thread runs one of its calls: the model may serve others at the same time."""
+        return attention.RUNNING.forward is self
+
+    def as_mask(self, visible: torch.Tensor, rows: torch.Tensor | None = None,
+                columns: torch.Tensor | None = None) -> Mask:
+        """What the model takes to attend to ``visible``.
+
+        Parameters
+        ----------
+        visible : bool tensor, shape (n, length)
+        rows, columns : int64 tensors, shapes (n,) and (length,), optional
+            Positions of the tokens and of what they attend to, by which layers with a sliding window attend to less.
+            Without them all layers attend to the same, which is right where the window is not passed.
+
+        Returns
+        -------
+        tensor, shape (1, 1, n, length), or dict of str to such a tensor
+            One mask, or one for each kind of layer.
+        """
+        if rows is None or self.window is None:
+            return self.as_taken(visible)
+        return self.by_window(lambda window: self.as_taken(in_window(visible, rows, columns, window)))
+
+    def as_taken(self, visible: torch.Tensor) -> torch.Tensor:
+        """One mask, bool or additive, of shape (1, 1, n, length)."""
         if self.additive:
             dtype = self.model.dtype
             visible = torch.zeros(visible.shape, dtype=dtype, device=self.device).masked_fill_(
                 ~visible, torch.finfo(dtype).min)
         return visible[None, None]
 
-    def __call__(self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None,
-                last_only: bool) -> torch.Tensor:
+    def by_window(self, make: Callable[[int | None], torch.Tensor | None]) -> Mask:
+        """The masks that ``make`` gives for each window; of one kind of layer the mask alone."""
+        masks = {window: make(window) for window in self._windows.values()}
+        if len(self._windows) == 1:
+            return masks[self.window]
+        return {kind: masks[window] for kind, window in self._windows.items()}
+
+    def __call__(self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None,
+                 last_only: bool) -> torch.Tensor:
         """Run ``call``, the model or what stands for it, over the cache.
 
         Parameters
@@ -53,7 +92,7 @@ class Forward:
         call : callable
         ids : int64 tensor, shape (1, n)
         positions : int64 tensor, shape (n,)
-        mask : tensor, optional
+        mask : tensor or dict, optional
             Of :meth:`as_mask`.
         last_only : bool
             Only the last token's logits are needed.
@@ -64,9 +103,11 @@ class Forward:
         """
         kwargs = {"logits_to_keep": 1} if last_only and self._keep else {}
         if self.rows is not None:
-            self.rows.begin(mask, last_only)
-        self.running = True
-        out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
-                   use_cache=True, return_dict=True, **kwargs)
-        self.running = False
+            self.rows.begin(last_only)
+        attention.RUNNING.forward = self
+        try:
+            out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
+                       use_cache=True, return_dict=True, **kwargs)
+        finally:
+            attention.RUNNING.forward = None
         return out.logits[0]

@@ -14,6 +14,7 @@ import torch
 from .acceptance import exact_match, rejection, rejection_at_once
 from .clock import Clock, HostClock
 from .contract import Context, Drafter
+from .in_use import alone
 from .outputs import Outputs, QueuedTopK, joined
 from .sampling import Sampling, choose, choose_each, distribution, most_likely, unchecked_distribution
 from specdec_lib.decoding.results import Generation, Step
@@ -164,7 +165,18 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
     limits : Limits
     on_tokens : callable, optional
         Called with each block of new tokens as soon as it is emitted.
+
+    Raises
+    ------
+    RuntimeError
+        If the drafter is in use by another generation.
     """
+    with alone(drafter):
+        return _decode(verifier, drafter, context, limits, on_tokens)
+
+
+def _decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits: Limits,
+            on_tokens: Callable[[list[int]], None] | None) -> Generation:
     clock = verifier.clock
     new: list[int] = []
     timed: list[tuple] = []

@@ -6,6 +6,7 @@ none of this, are what a target runs without a runtime.
 """
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from .tree import DraftTree
 #: Widths of a pass in tokens, the last emitted one included.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 MODES = ("auto", "static", "compiled", "graph")
+_TAKING = threading.Lock()
 
 
 @dataclass
@@ -160,10 +162,11 @@ class Runtime:
         if self.mode == "compiled" and capture != Capture():
             raise ValueError("mode 'compiled' captures no hidden states and attention rows, which the drafter needs; use "
                              "'static' or 'graph'")
-        if self._holder is not None and self._holder() is not None:
-            raise RuntimeError("the runtime is in use by another generation; a draft model that is the target itself "
-                               "needs a runtime of its own")
-        self._holder = weakref.ref(holder)
+        with _TAKING:
+            if self._holder is not None and self._holder() is not None:
+                raise RuntimeError("the runtime is in use by another generation; a draft model that is the target itself "
+                                   "needs a runtime of its own")
+            self._holder = weakref.ref(holder)
         self.cache.length = 0
         return self._kept.setdefault(capture, _Kept()).states
 
@@ -248,8 +251,12 @@ class Runtime:
         tokens, depths, length = inputs.line[:width], inputs.line[width: 2 * width], inputs.line[2 * width]
         behind = self._columns - length
         block = inputs.tree[:, behind.clamp(0, width - 1)] & (behind >= 0) & (behind < width)
-        mask = forward.as_mask(block | (behind < 0))
-        positions = (length + depths).clamp(max=self._last_position)
+        rows = length + depths
+        # Of the committed slots the index is the position; what lies past the block is seen by none.
+        columns = None if forward.window is None else torch.where(
+            behind < 0, self._columns, rows[behind.clamp(0, width - 1)])
+        mask = forward.as_mask(block | (behind < 0), rows, columns)
+        positions = rows.clamp(max=self._last_position)
         self.cache.slots = length + self._columns[:width]
         try:
             return forward(self._call, tokens[None], positions, mask, last_only=False)

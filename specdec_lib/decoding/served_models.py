@@ -1,11 +1,19 @@
 """Which models can be decoded by tree verification, as far as their configuration tells."""
 from __future__ import annotations
 
+import weakref
+
+import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding import attention
 
-_SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
+FULL, SLIDING = "full_attention", "sliding_attention"
+_SERVED_LAYER_TYPES = {FULL, SLIDING}
+#: Places of a draft that a window which counts places must hold as well.
+LOCAL_ROOM = 64
+#: Models whose attention did not follow masks with a window when it was tried: served within the window alone.
+WITHIN_WINDOW: weakref.WeakSet[PreTrainedModel] = weakref.WeakSet()
 
 
 class UnsupportedModel(ValueError):
@@ -15,6 +23,21 @@ class UnsupportedModel(ValueError):
 def decoder_config(model: PreTrainedModel):
     """The text decoder's configuration (that of the language part for a composite model)."""
     return model.config.get_text_config(decoder=True)
+
+
+def base_model(model: PreTrainedModel) -> torch.nn.Module:
+    """The decoder without the language model head.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the model does not name it as those of transformers do.
+    """
+    base = getattr(model, model.base_model_prefix, None)
+    if base is None:
+        raise UnsupportedModel(f"{type(model).__name__} has no part called {model.base_model_prefix!r}, where its decoder would "
+                               "be, so hidden states cannot be captured; use a drafter that needs none")
+    return base
 
 
 def soft_capped(config) -> bool:
@@ -27,17 +50,42 @@ def context_limit(model: PreTrainedModel) -> int | None:
     return getattr(decoder_config(model), "max_position_embeddings", None)
 
 
-def exact_length(model: PreTrainedModel) -> int | None:
-    """Longest sequence within which every token attends to all before it, at positions that stay as they are.
+def windows(config) -> dict[str, int | None]:
+    """The sliding window in tokens of each kind of layer; None for layers that attend to the whole context.
 
-    That of a sliding window, or where a long-context rotary embedding changes over; None where there is neither.
+    Parameters
+    ----------
+    config : PreTrainedConfig
+        Of the text decoder.
+    """
+    kinds = set(getattr(config, "layer_types", None) or [SLIDING])
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or SLIDING not in kinds or not getattr(config, "use_sliding_window", True):
+        return {FULL: None}
+    return {SLIDING: window} | ({FULL: None} if FULL in kinds else {})
+
+
+def local_window(config) -> int | None:
+    """Window in tokens of layers that count places in the cache and not positions, as those of GPT-Neo do."""
+    return config.window_size if "local" in (getattr(config, "attention_layers", None) or []) else None
+
+
+def exact_length(model: PreTrainedModel) -> int | None:
+    """Longest sequence within which a tree can be verified, where positions or attention change after so many tokens.
+
+    That is where a long-context rotary embedding changes over, or a window that goes by another rule than the one
+    masks are made by: Doge keeps the tokens that score highest, the local layers of GPT-Neo count places in the
+    cache, a draft's among them. None where there is no such length.
     """
     config = decoder_config(model)
     bounds = []
-    window = getattr(config, "sliding_window", None)
-    windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
-    if window and windowed and getattr(config, "use_sliding_window", True):
+    window = windows(config).get(SLIDING)
+    if window is not None and model in WITHIN_WINDOW:
         bounds.append(window)
+    if local_window(config) is not None:
+        bounds.append(max(0, local_window(config) - LOCAL_ROOM))
+    if getattr(config, "keep_window_size", None):
+        bounds.append(config.keep_window_size)
     rope = getattr(config, "rope_parameters", None) or {}
     for entry in (rope, *(v for v in rope.values() if isinstance(v, dict))):
         if entry.get("rope_type") == "longrope" and entry.get("original_max_position_embeddings"):
@@ -82,7 +130,11 @@ def check_kind(model: PreTrainedModel, longest: int) -> None:
             getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))):
         raise UnsupportedModel(f"{name} has ALiBi position biases, which follow the place in the block and not the path "
                                "in the tree; choose a model with rotary or learned positions")
-    bound = exact_length(model)
+    bound, local = exact_length(model), local_window(config)
+    if local is not None and longest > bound:
+        raise UnsupportedModel(f"{name} has layers that attend to the last {local} places of the cache, {LOCAL_ROOM} of which a "
+                               f"draft may take, so that prompt and output may take {bound} tokens; they may take {longest}: "
+                               "shorten them to fit")
     if bound is not None and longest > bound:
         raise UnsupportedModel(f"{name} attends to the last {bound} tokens only, or changes its positions after so many, but "
                                f"prompt and output may take {longest}; shorten them to fit")

@@ -1,10 +1,14 @@
 """The target model: prefill, one pass over a draft tree, and what is captured on the way."""
 from __future__ import annotations
 
+import copy
+import math
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -13,13 +17,19 @@ from . import attention
 from .attention_rows import AttentionRows
 from .cache import TreeCache, on_device
 from .contract import LAST, Capture
-from .forward import Forward
-from specdec_lib.decoding.served_models import (
+from .forward import Forward, Mask
+from .precision import HALF, InFloat32, in_half
+from .served_models import (
+    SLIDING,
+    WITHIN_WINDOW,
     UnsupportedModel,
+    base_model,
     check_kind,
     context_limit,
     decoder_config,
+    local_window,
     vocabulary_size,
+    windows,
 )
 from .runtime import Runtime
 from .tree import EMPTY, DraftTree
@@ -39,9 +49,9 @@ class Target:
     Parameters
     ----------
     model : PreTrainedModel
-        Any decoder-only causal language model with full attention.
+        Any decoder-only causal language model with attention over the whole context or a sliding window of it.
     longest : int
-        Length that prompt and output may reach; checked against a sliding window.
+        Length that prompt and output may reach; checked against :func:`~specdec_lib.decoding.served_models.exact_length`.
     capture : Capture
         Hidden states and attention rows to keep.
     capacity : int, optional
@@ -68,6 +78,10 @@ class Target:
         self.device = model.get_input_embeddings().weight.device
         self.devices = {parameter.device for parameter in model.parameters()}
         config = decoder_config(model)
+        self._local = local_window(config)
+        if self._local is not None and runtime is not None:
+            raise UnsupportedModel(f"{type(model).__name__} has layers whose window counts places in the cache, which buffers in "
+                                   "place do not fill in order; leave the runtime out")
         self.layers, self._vocabulary = config.num_hidden_layers, vocabulary_size(model)
         # The most likely tokens are read off the logits: no pass differs for them.
         self.runtime, self.capture = runtime, replace(capture, topk=0)
@@ -76,11 +90,12 @@ class Target:
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
         self.forward = Forward(model, self.cache, self.device)
-        self._additive = self.forward.additive
         # Drafts end at the model's last position; passengers may not.
         self._last_position = (context_limit(model) or sys.maxsize) - 1
-        self._strip: torch.Tensor | None = None
+        self._strips: dict[int | None, torch.Tensor] = {}
         self._positions = torch.arange(capacity, device=self.device)
+        #: Positions of the committed slots where they are not their indices, after :meth:`extend_rows`.
+        self._placed: torch.Tensor | None = None
         self._hooks: list = []
         self.rows: AttentionRows | None = None
         self._installed = False
@@ -91,7 +106,7 @@ class Target:
             if capture.heads:
                 self.rows = self.forward.rows = AttentionRows(model, capture.heads)
             shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-            if not self._additive and shared < config.num_attention_heads:
+            if not self.forward.additive and shared < config.num_attention_heads:
                 attention.install(model, self)
                 self._installed = True
         except BaseException:
@@ -177,8 +192,12 @@ class Target:
             Logits after each.
         """
         self._reserve(len(tokens))
-        at = torch.as_tensor(positions, device=self.device)
-        logits = self._eager(tokens, at, self.forward.as_mask(visible.to(self.device)), last_only=False)
+        length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
+        if self._placed is None:
+            self._placed = self._positions.clone()
+        self._placed[length: length + len(tokens)] = at
+        mask = self.forward.as_mask(visible.to(self.device), at, self._placed[: length + len(tokens)])
+        logits = self._eager(tokens, at, mask, last_only=False)
         self._commit(range(len(tokens)))
         return logits
 
@@ -203,10 +222,18 @@ class Target:
         if tree.is_causal:
             mask, positions = self._chain_mask(width), self._positions[length: length + width]
         else:
+            if self._local is not None and length + width > self._local:
+                raise UnsupportedModel(f"{type(self.model).__name__} has layers that attend to the last {self._local} places of "
+                                       f"the cache, and a tree of {len(tree)} nodes after {length} tokens passes them; draft "
+                                       "fewer tokens")
             visible = torch.ones((width, length + width), dtype=torch.bool)
             visible[:, length:] = torch.from_numpy(tree.mask())
-            mask = self.forward.as_mask(visible.to(self.device))
-            positions = (torch.tensor(tree.block_depths, device=self.device) + length).clamp_(max=self._last_position)
+            positions = torch.tensor(tree.block_depths, device=self.device) + length
+            columns = None
+            if self._beyond(length + max(tree.block_depths) + 1):
+                columns = torch.cat([self._positions[:length], positions])
+            mask = self.forward.as_mask(visible.to(self.device), None if columns is None else positions, columns)
+            positions = positions.clamp(max=self._last_position)
         return self._eager(tree.block(root), positions, mask, last_only=False)
 
     def commit(self, path: Sequence[int]) -> None:
@@ -217,6 +244,8 @@ class Target:
     def truncate(self, length: int) -> None:
         """Forget committed positions from ``length`` on."""
         self.cache.truncate(length)
+        if self._placed is not None:
+            self._placed[length:] = self._positions[length:]
 
     def hidden(self, layer: int) -> torch.Tensor:
         """Captured states of the committed positions, shape (length, d)."""
@@ -242,29 +271,41 @@ class Target:
         self.cache.reserve(width)
         if len(self._positions) < self.cache.capacity:
             self._positions = torch.arange(self.cache.capacity, device=self.device)
-            self._strip = None
+            self._strips = {}
+            if self._placed is not None:
+                self._placed = torch.cat([self._placed, self._positions[len(self._placed):]])
             for layer, states in self._states.items():
                 larger = states.new_empty((self.cache.capacity, states.shape[1]))
                 larger[: self.cache.length] = states[: self.cache.length]
                 self._states[layer] = larger
 
+    def _beyond(self, length: int) -> bool:
+        """Whether some layer attends to less than all of a sequence."""
+        return self.forward.window is not None and length > self.forward.window
+
     def _fits(self, width: int) -> bool:
         return self.runtime is not None and self.runtime.width_for(width) is not None
 
-    def _chain_mask(self, width: int) -> torch.Tensor | None:
-        # One token attends to everything; without a mask SDPA reads grouped keys as they are.
-        if width == 1:
-            return None
-        # Row i of a chain sees columns 0 .. length + i. Every such mask is a window into one strip, whose row i is
-        # true up to column capacity + i: no mask is built per step.
-        capacity, length = self.cache.capacity, self.cache.length
-        if self._strip is None or self._strip.shape[0] < width:
-            rows = max(width, 32)
-            self._strip = torch.ones((rows, capacity + rows), dtype=torch.bool, device=self.device).tril(capacity)
-        window = self._strip[:width, capacity - length: capacity + width]
-        return self.forward.as_mask(window) if self._additive else window[None, None]
+    def _chain_mask(self, width: int) -> Mask | None:
+        if not self._beyond(self.cache.length + width):
+            return self._chain_window(width, None)
+        return self.forward.by_window(lambda window: self._chain_window(width, window))
 
-    def _eager(self, tokens: Sequence[int], positions: torch.Tensor, mask: torch.Tensor | None, last_only: bool):
+    def _chain_window(self, width: int, window: int | None) -> torch.Tensor | None:
+        # One token attends to everything; without a mask SDPA reads grouped keys as they are.
+        if width == 1 and window is None:
+            return None
+        # Row i of a chain sees columns 0 .. length + i. Every such mask is a part of one strip, whose row i is
+        # true up to column capacity + i: no mask is built per step. Of a sliding window its last columns alone are true.
+        capacity, length = self.cache.capacity, self.cache.length
+        strip = self._strips.get(window)
+        if strip is None or strip.shape[0] < width:
+            rows = max(width, 32)
+            strip = torch.ones((rows, capacity + rows), dtype=torch.bool, device=self.device).tril(capacity)
+            self._strips[window] = strip = strip if window is None else strip.triu(capacity - window + 1)
+        return self.forward.as_taken(strip[:width, capacity - length: capacity + width])
+
+    def _eager(self, tokens: Sequence[int], positions: torch.Tensor, mask: Mask | None, last_only: bool):
         if self.runtime is not None:
             self.runtime.passes["eager"] += 1
         return self.forward(self.model, torch.tensor([tokens], device=self.device), positions, mask, last_only)
@@ -276,9 +317,12 @@ class Target:
         if not 0 <= layer <= self.layers:
             raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), "
                              f"or LAST ({LAST})")
+        if layer < self.layers and getattr(decoder_config(self.model), "altup_num_inputs", 1) > 1:
+            raise UnsupportedModel(f"{type(self.model).__name__} has several hidden states for each token between its blocks, of "
+                                   "which none is the one a drafter compares; capture LAST, or use a drafter that needs none")
 
         def store(states: torch.Tensor) -> None:
-            # The model may serve others at the same time, such as a draft that is the target itself.
+            # The model may serve others at the same time: another thread, or a draft that is the target itself.
             if not self.forward.running:
                 return
             if layer not in self._states:
@@ -290,8 +334,7 @@ class Target:
                 self._states[layer][start: start + states.shape[1]] = states[0]
 
         if layer == self.layers:
-            base = getattr(self.model, self.model.base_model_prefix)
-            hook = base.register_forward_hook(lambda module, args, out: store(out.last_hidden_state))
+            hook = base_model(self.model).register_forward_hook(lambda module, args, out: store(out.last_hidden_state))
         else:
             hook = decoder_blocks(self.model)[layer].register_forward_pre_hook(
                 lambda module, args, kwargs: store(args[0] if args else kwargs["hidden_states"]), with_kwargs=True)
@@ -306,7 +349,7 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
     UnsupportedModel
         If no list of ``num_hidden_layers`` modules is a direct child of the base model.
     """
-    base = getattr(model, model.base_model_prefix)
+    base = base_model(model)
     count = decoder_config(model).num_hidden_layers
     for child in base.children():
         if isinstance(child, torch.nn.ModuleList) and len(child) == count:
@@ -315,52 +358,163 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
                            "states and attention rows cannot be captured; use a drafter that needs neither")
 
 
-@torch.inference_mode()
+#: Of the spread of the logits: what two computations in float32 may differ by, and in half precision where a model's
+#: kernels take nothing else.
+TOLERANCE, TOLERANCE_HALF = 1e-3, 0.15
+#: Window for which a windowed model is checked: with so few tokens it is passed soon.
+_CHECKED_WINDOW = 3
+
+
 def check_model(model: PreTrainedModel) -> None:
     """See once per model that verifying a tree computes what the model computes on each path alone.
 
-    Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask.
+    Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask. A
+    model in half precision is compared in float32, so that its rounding hides nothing; one with a sliding window
+    also beyond it, on a copy with the same weights and a window of a few tokens, and is served within its window
+    alone where that fails.
 
     Raises
     ------
     UnsupportedModel
-        If the logits differ by more than the rounding of the model's type explains.
+        If the model cannot run by itself, or the logits differ by more than rounding explains.
     """
-    if model in _CHECKED:
-        return
-    check_kind(model, 12)
-    vocabulary = vocabulary_size(model)
+    if model not in _CHECKED:
+        check_kind(model, 12)
+        # Not in inference mode, which operations on weights cannot be seen in one by one.
+        with torch.inference_mode(False), torch.no_grad():
+            _check(model)
+        _CHECKED.add(model)
+
+
+def _check(model: PreTrainedModel) -> None:
+    name, vocabulary = type(model).__name__, vocabulary_size(model)
     prompt = [(7 * i + 3) % vocabulary for i in range(5)]
     root, a, b, c, d, e = ((11 * i + 5) % vocabulary for i in range(6))
     if a == b:
-        raise UnsupportedModel(f"{type(model).__name__} has a vocabulary of {vocabulary} tokens; expected 12 or more")
-    tree = DraftTree([a, b, c, d], [-1, -1, 0, 1])
+        raise UnsupportedModel(f"{name} has a vocabulary of {vocabulary} tokens; expected 12 or more")
+    texts = [*prompt, root, a, c], [*prompt, root, b, d, e]
     try:
-        pairs = _probe(model, prompt, root, e, tree)
+        finite = bool(torch.isfinite(_own_logits(model, texts[1])).all())
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UnsupportedModel(f"{type(model).__name__} cannot run a draft tree under a mask and positions of its own: "
-                               f"{type(error).__name__}: {error}") from error
-    tolerance = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.15
-    for row, path in pairs:
-        expected = model(torch.tensor([prompt + path], device=row.device), use_cache=False).logits[0, -1].float()
-        spread = (expected - expected.mean()).norm()
-        error = (row.float() - expected).norm() / spread.clamp_min(1e-12)
-        if not error <= tolerance:
-            raise UnsupportedModel(
-                f"{type(model).__name__}: logits of a verified draft differ from the model's own by {float(error):.2g} of "
-                f"their spread (allowed: {tolerance}); its attention or positions do not follow the tree mask")
-    _CHECKED.add(model)
+    except Exception as error:
+        raise UnsupportedModel(f"{name} cannot run: its own forward over {len(texts[1])} tokens, without a draft, fails with "
+                               f"{_told(error)}") from error
+    if not finite:
+        raise UnsupportedModel(_why_not_finite(model))
+    tree = DraftTree([a, b, c, d], [-1, -1, 0, 1])
+    try:
+        problem = _difference(model, texts, len(prompt), tree)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(f"{name} cannot run a draft tree under a mask and positions of its own: "
+                               f"{_told(error)}") from error
+    if problem is not None:
+        raise UnsupportedModel(f"{name}: {problem}")
+    if windows(decoder_config(model)).get(SLIDING) is not None:
+        try:
+            if _difference(_with_window(model, _CHECKED_WINDOW), texts, len(prompt), tree) is not None:
+                WITHIN_WINDOW.add(model)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            WITHIN_WINDOW.add(model)
 
 
-def _probe(model: PreTrainedModel, prompt: list[int], root: int, last: int, tree: DraftTree):
-    """Logits of a verified tree, and after a commit out of order, each with the tokens that lead there."""
+def _told(error: Exception) -> str:
+    """What an error is, also where it has no words of its own."""
+    if str(error):
+        return f"{type(error).__name__}: {error}"
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {at.name} ({Path(at.filename).name}, line {at.lineno}: {at.line})"
+
+
+def _own_logits(model: PreTrainedModel, text: list[int]) -> torch.Tensor:
+    """Logits after each token, computed without a cache."""
+    device = model.get_input_embeddings().weight.device
+    return model(torch.tensor([text], device=device), use_cache=False).logits[0].float()
+
+
+def _why_not_finite(model: PreTrainedModel) -> str:
+    name = type(model).__name__
+    broken = next((key for key, weights in model.named_parameters()
+                   if weights.dtype in (*HALF, torch.float32, torch.float64) and not torch.isfinite(weights).all()), None)
+    if broken is not None:
+        return (f"{name} gives logits that are not finite: its weight {broken} holds NaN or infinite values; the checkpoint is "
+                "damaged, or its values do not fit the type it was loaded in")
+    told = "overflows: load it in bfloat16 or float32" if model.dtype in HALF else "gives NaN or infinite values"
+    return f"{name} gives logits that are not finite, though its weights are: its arithmetic in {model.dtype} {told}"
+
+
+def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
+    """A copy with the same weights in memory, whose sliding window is another."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    other = copy.deepcopy(model, shared)
+    # A composite model's parts have configurations of their own.
+    before = decoder_config(other).sliding_window
+    for config in [decoder_config(other), *(part.config for part in other.modules() if hasattr(part, "config"))]:
+        if getattr(config, "sliding_window", None) == before:
+            config.sliding_window = window
+    return other
+
+
+def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree) -> str | None:
+    """:func:`_difference_within` what rounding explains; in float32 also for a model in half precision."""
+    if not in_half(model):
+        return _difference_within(TOLERANCE, model, texts, start, tree)
+    try:
+        with InFloat32():
+            problem = _difference_within(TOLERANCE, model, texts, start, tree)
+        allowed = math.inf
+    except Exception:
+        # A kernel that takes half precision alone, or no memory for a weight in float32.
+        problem, allowed = None, TOLERANCE_HALF
+    # As it is the model must run a tree as well, and to numbers.
+    return problem if problem is not None else _difference_within(allowed, model, texts, start, tree)
+
+
+def _difference_within(tolerance: float, model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int,
+                       tree: DraftTree) -> str | None:
+    """What differs between verified drafts and the model's own logits; None where nothing does.
+
+    Parameters
+    ----------
+    tolerance : float
+        Of the spread of the logits.
+    model : PreTrainedModel
+    texts : (list of int, list of int)
+        The prompt and root, and a path of the tree each; the second with the token after it.
+    start : int
+        Length of the prompt.
+    tree : DraftTree
+        Of nodes a, b, c, d, where c follows a and d follows b.
+    """
+    def differ(rows: torch.Tensor, expected: torch.Tensor) -> float:
+        spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-12)
+        # The largest; of NaN, which compares as neither larger nor smaller, NaN.
+        return float(((rows.float() - expected).norm(dim=-1) / spread).max())
+
+    first, second = (_own_logits(model, text) for text in texts)
+    error = differ(_own_logits(model, texts[1][:-2]), second[:-2])
+    if not error <= tolerance:
+        kind = next((type(module) for module in model.modules() if "quantized" in type(module).__module__), None)
+        why = ("it is not causal" if kind is None else
+               f"its {kind.__module__}.{kind.__name__} scales what it rounds by all tokens of a pass; use float weights, or "
+               "quantise the weights alone")
+        return (f"its own logits after a token differ by {error:.2g} of their spread (allowed: {tolerance}) when other tokens "
+                f"follow, so that no draft can be verified in one pass: {why}")
+    path = tree.path(3)
     with Target(model, 12) as target:
-        target.extend(prompt)
-        got = target.verify(root, tree)
-        pairs = [(got[node + 1], [root, *(tree.tokens[n] for n in tree.path(node))]) for node in range(-1, len(tree))]
-        path = tree.path(3)
+        target.extend(texts[0][:start])
+        # A copy: what is verified next may be written to the same memory.
+        got = target.verify(texts[0][start], tree).clone()
         target.commit(path)
-        pairs.append((target.verify(last, EMPTY)[0], [root, *(tree.tokens[n] for n in path), last]))
-    return pairs
+        after = target.verify(texts[1][-1], EMPTY)
+    expected = torch.stack([first[start], first[start + 1], second[start + 1], first[start + 2], second[start + 2],
+                            second[start + 3]])
+    error = differ(torch.cat([got, after]).to(expected.device), expected)
+    if not error <= tolerance:
+        return (f"logits of a verified draft differ from the model's own by {error:.2g} of their spread (allowed: "
+                f"{tolerance}); its attention or positions do not follow the tree mask")
+    return None

@@ -1,8 +1,8 @@
 """Edits of code whose right answer a program knows: more than copying the text again.
 
-Each edit changes the source text at the positions of syntax nodes, so that what is not edited stays verbatim.
-Half of the prompts or more ask for the changed part alone, whose answer is not mostly copied
-(:func:`copied_share`). A maker that cannot use a text returns ``None``.
+Each edit changes the source text at the positions of syntax nodes, so that what is not edited stays verbatim, and
+Python compiles the code before and after. Most prompts ask for the changed part alone, because the whole code is
+nearly all copied (:func:`copied_share`). A maker that cannot use a text returns ``None``.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TASKS: dict[str, str] = {
 }
 #: Share of the prompts that ask for the whole code, and the longest code in characters for which they do: both the
 #: code and its edited copy have to fit a window of 512 tokens.
-WHOLE_SHARE = 0.3
+WHOLE_SHARE = 0.2
 WHOLE_CHARS = 620
 #: Longest code in characters that two turns are made from: it stands three times in the conversation.
 TWO_TURN_CHARS = 420
@@ -69,9 +69,9 @@ class _Code:
     def __init__(self, text: str) -> None:
         self.text = text
         self.lines = text.split("\n")
-        self._starts = [0]
+        self.starts = [0]
         for line in self.lines:
-            self._starts.append(self._starts[-1] + len(line) + 1)
+            self.starts.append(self.starts[-1] + len(line) + 1)
         self.tree = ast.parse(text)
         self.parents: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
@@ -81,7 +81,7 @@ class _Code:
         while waiting:
             node = waiting.pop()
             self.nodes.append(node)
-            inside = isinstance(node, ast.JoinedStr) or node in self.fixed and not isinstance(node, ast.Expr)
+            inside = isinstance(node, ast.JoinedStr) or node in self.fixed
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
                 if inside:
@@ -95,10 +95,10 @@ class _Code:
         self.functions = [n for n in self.nodes if isinstance(n, _FUNCTIONS) and names[n.name] == 1]
 
     def start(self, node: ast.AST) -> int:
-        return self._starts[node.lineno - 1] + node.col_offset
+        return self.starts[node.lineno - 1] + node.col_offset
 
     def end(self, node: ast.AST) -> int:
-        return self._starts[node.end_lineno - 1] + node.end_col_offset
+        return self.starts[node.end_lineno - 1] + node.end_col_offset
 
     def source(self, node: ast.AST) -> str:
         return self.text[self.start(node): self.end(node)]
@@ -128,7 +128,7 @@ def _compiled(text: str) -> str | None:
     return text
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _code(text: str) -> _Code | None:
     if not text.isascii() or re.search(r"[\t\r\f\v\x1c-\x1e]", text) or _compiled(text) is None:
         return None
@@ -145,14 +145,16 @@ def _changed_lines(before: str, after: str) -> str:
     return "\n".join(line for what, _, _, first, last in blocks if what != "equal" for line in new[first: last])
 
 
+_LINES_ONLY = ("Give only the changed lines.", "Answer with the changed lines only.", "Show only what changes.")
+
+
 def _edit(code: _Code, rng: random.Random, instructions: list[str], changes: list[Change]) -> Edit | None:
     """The edit of ``changes`` with one of the instructions; its shorter answer is the changed lines."""
     after = code.changed(changes)
     if after is None or after == code.text:
         return None
     lines = _changed_lines(code.text, after)
-    asks = rng.choice(["Give only the changed lines.", "Answer with the changed lines only.", "Show only what changes."])
-    return Edit(code.text, rng.choice(instructions), after, (asks, lines) if lines else None)
+    return Edit(code.text, rng.choice(instructions), after, (rng.choice(_LINES_ONLY), lines) if lines else None)
 
 
 def _name(rng: random.Random, text: str, pool: list[str]) -> str | None:
@@ -233,31 +235,54 @@ def _defaults(function: ast.AST) -> list[tuple[ast.arg, ast.expr]]:
 
 
 def _change_default(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
-    places = [(f, p, d) for f in code.functions for p, d in _defaults(f) if isinstance(d, ast.Constant)]
-    if not places:
+    """One default of a function, or two."""
+    places = {f: [(p, d) for p, d in _defaults(f) if isinstance(d, ast.Constant)] for f in code.functions}
+    owners = [f for f, defaults in places.items() if defaults]
+    if not owners:
         return None
-    function, parameter, default = rng.choice(places)
-    new = _another(code.source(default), default.value, rng, pool)
-    if new is None:
-        return None
-    f, p = function.name, parameter.arg
-    return _edit(code, rng, [f"Change the default of `{p}` in `{f}` to `{new}`.", f"Let `{p}` of `{f}` default to `{new}`.",
-                             f"`{f}` should take `{new}` as the default of `{p}`."],
-                 [(code.start(default), code.end(default), new)])
+    function = rng.choice(owners)
+    f, defaults = function.name, places[function]
+    chosen = rng.sample(defaults, min(len(defaults), rng.choice([1, 2, 2])))
+    changes, names = [], []
+    for parameter, default in chosen:
+        new = _another(code.source(default), default.value, rng, pool)
+        if new is None:
+            return None
+        names.append((parameter.arg, new))
+        changes.append((code.start(default), code.end(default), new))
+    p, new = names[0]
+    if len(names) == 2:
+        q, newer = names[1]
+        asks = [f"Change the defaults of `{f}`: `{p}` to `{new}` and `{q}` to `{newer}`.",
+                f"In `{f}`, let `{p}` default to `{new}` and `{q}` to `{newer}`."]
+    else:
+        asks = [f"Change the default of `{p}` in `{f}` to `{new}`.", f"Let `{p}` of `{f}` default to `{new}`.",
+                f"`{f}` should take `{new}` as the default of `{p}`."]
+    return _edit(code, rng, asks, changes)
 
 
 def _change_literal(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
+    """One literal wherever it stands, or two."""
     literals = _literals(code, code.tree)
     if not literals:
         return None
-    old = rng.choice(list(literals))
-    nodes = literals[old]
-    new = _another(old, nodes[0].value, rng, pool)
-    if new is None:
-        return None
-    return _edit(code, rng, [f"Change the literal `{old}` to `{new}`.", f"Use `{new}` instead of `{old}`.",
-                             f"Replace the value `{old}` by `{new}`."],
-                 [(code.start(n), code.end(n), new) for n in nodes])
+    changes: list[Change] = []
+    pairs: list[tuple[str, str]] = []
+    for old in rng.sample(list(literals), min(len(literals), rng.choice([1, 2, 2]))):
+        new = _another(old, literals[old][0].value, rng, pool)
+        if new is None or any(new in pair for pair in pairs):
+            return None
+        pairs.append((old, new))
+        changes += [(code.start(n), code.end(n), new) for n in literals[old]]
+    old, new = pairs[0]
+    if len(pairs) == 2:
+        older, newer = pairs[1]
+        asks = [f"Change the literal `{old}` to `{new}` and `{older}` to `{newer}`.",
+                f"Use `{new}` instead of `{old}`, and `{newer}` instead of `{older}`."]
+    else:
+        asks = [f"Change the literal `{old}` to `{new}`.", f"Use `{new}` instead of `{old}`.",
+                f"Replace the value `{old}` by `{new}`."]
+    return _edit(code, rng, asks, changes)
 
 
 # --- Parameters ---------------------------------------------------------------------------------------------------
@@ -296,9 +321,15 @@ def _with_parameter(code: _Code, function: ast.AST, new: str) -> Change | None:
 def _add_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
     if not code.functions:
         return None
-    function = rng.choice(code.functions)
+    called = [n for n in code.functions if _calls(code, n)]
+    # One piece in thirty calls its own function: most of the others are passed over, so that calls are not rare.
+    if not called and rng.random() < 0.7:
+        return None
+    function = rng.choice(called if called and rng.random() < 0.7 else code.functions)
     f, new = function.name, _name(rng, code.text, pool)
     calls = _calls(code, function)
+    if calls is None:
+        return None
     literals = _literals(code, function)
     if new is None or f.startswith("__") and f != "__init__" or not calls and not literals:
         return None
@@ -326,10 +357,10 @@ def _add_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit | N
     return signature and _edit(code, rng, asks, [signature, *changes])
 
 
-def _without(code: _Code, start: int, end: int, before: str) -> Change:
+def _without(code: _Code, start: int, end: int) -> Change:
     """The removal of one item of a list in brackets, with the comma after it, or that before it."""
     after = re.compile(r"\s*,\s*").match(code.text, end)
-    if after and code.text[after.end()] != before:
+    if after and code.text[after.end()] != ")":
         return start, after.end(), ""
     comma = re.search(r",\s*$", code.text[:start])
     return (comma.start() if comma else start), end, ""
@@ -364,9 +395,9 @@ def _remove_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
         value = code.source(default)
     else:
         value = rng.choice(["None", "0", "1", "2", "10", "True", "False", "''", "()"])
-    changes = [(start, end, value) for start, end, _ in changes]
+    uses = [(start, end, value) for start, end, _ in changes]
     last = default or parameter.annotation or parameter
-    changes.append(_without(code, code.start(parameter), code.end(last), ")"))
+    removals = [_without(code, code.start(parameter), code.end(last))]
     calls = _calls(code, function)
     index = function.args.args.index(parameter)
     if calls is None or function.args.posonlyargs:
@@ -379,7 +410,9 @@ def _remove_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
             return None
         item = given[0] if given else call.args[place] if place < len(call.args) else None
         if item is not None:
-            changes.append(_without(code, code.start(item), code.end(item), ")"))
+            removals.append(_without(code, code.start(item), code.end(item)))
+    # A use within an argument that goes, goes with it.
+    changes = removals + [use for use in uses if not any(start <= use[0] < end for start, end, _ in removals)]
     return _edit(code, rng, [f"Remove the parameter `{name}` of `{f}` and use `{value}` instead.",
                              f"`{f}` no longer takes `{name}`; put `{value}` in its place.",
                              f"Drop `{name}` from `{f}`: it is always `{value}`."], changes)
@@ -388,7 +421,7 @@ def _remove_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
 # --- Formatting ---------------------------------------------------------------------------------------------------
 
 _PERCENT = re.compile(r"%(.)")
-_LITERAL = re.compile(r"""(r?)('''|\"""|'|")(.*)\2""", re.S)
+_LITERAL = re.compile(r"""(r?)('''|\"""|'|")(.*)\2""", re.DOTALL)
 
 
 def _fstring(code: _Code, node: ast.BinOp) -> str | None:
@@ -419,19 +452,57 @@ def _fstring(code: _Code, node: ast.BinOp) -> str | None:
     return f"f{prefix}{quote}{text}{quote}"
 
 
+def _percent(code: _Code, node: ast.JoinedStr) -> str | None:
+    """The ``%`` formatting of one f-string of which :func:`_fstring` makes that f-string again."""
+    source = code.source(node)
+    quote = source[1:2]
+    if source[:1] != "f" or not re.fullmatch(r"""'[^'\n]*'|"[^"\n]*\"""", source[1:]):
+        return None
+    text, operands = "", []
+    # The literal parts as the source spells them, escapes included, stand between the braces.
+    parts = re.split(r"\{\{|\}\}|\{([^{}]*)\}", source[2:-1])
+    if "{{" in source or "}}" in source or len(parts) % 2 == 0:
+        return None
+    for literal, field in zip(parts[::2], [*parts[1::2], None]):
+        text += literal.replace("%", "%%")
+        if field is not None:
+            kind = "r" if field.endswith("!r") else "d" if field.endswith(":d") else "s"
+            operands.append(field if kind == "s" else field[:-2])
+            text += f"%{kind}"
+    if not operands:
+        return None
+    made = f"{quote}{text}{quote} % " + (operands[0] if len(operands) == 1 else f"({', '.join(operands)})")
+    again = _code(f"({made})")
+    value = again and getattr(again.tree.body[0], "value", None)
+    return made if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mod) and _fstring(again, value) == source else None
+
+
 def _percent_to_fstring(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
-    changes = []
+    """Real ``%`` formatting; where there is none, that of real f-strings, which are the answer."""
+    forward: list[Change] = []
+    back: list[Change] = []
     for node in code.nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and (
                 isinstance(node.left, ast.JoinedStr) or isinstance(getattr(node.left, "value", None), (str, bytes))):
             new = _fstring(code, node) if isinstance(node.left, ast.Constant) else None
             if new is None:
                 return None
-            changes.append((code.start(node), code.end(node), new))
-    if not changes:
+            forward.append((code.start(node), code.end(node), new))
+        if isinstance(node, ast.JoinedStr) and node not in code.fixed:
+            # A formatting binds less tightly than a literal does.
+            loose = isinstance(code.parents[node], (ast.Attribute, ast.Subscript, ast.BinOp, ast.Await, ast.UnaryOp))
+            old = None if loose else _percent(code, node)
+            if old is not None:
+                back.append((code.start(node), code.end(node), old))
+    asks = ["Turn the % formatting into f-strings.", "Use f-strings instead of % formatting.",
+            "Rewrite the % formatting with f-strings."]
+    if forward:
+        return _edit(code, rng, asks, forward)
+    before = code.changed(back) if back else None
+    if before is None:
         return None
-    return _edit(code, rng, ["Turn the % formatting into f-strings.", "Use f-strings instead of % formatting.",
-                             "Rewrite the % formatting with f-strings."], changes)
+    lines = rng.choice(_LINES_ONLY), _changed_lines(before, code.text)
+    return Edit(before, rng.choice(asks), code.text, lines)
 
 
 # --- Statements ---------------------------------------------------------------------------------------------------
@@ -456,8 +527,7 @@ def _wrap_try(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
         statement = call
         while not isinstance(statement, (ast.stmt, ast.Lambda, ast.ExceptHandler)):
             statement = code.parents[statement]
-        simple = isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Return))
-        if counts[name] == 1 and simple and isinstance(code.parents[statement], ast.AST):
+        if counts[name] == 1 and isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)):
             places.append((name, statement))
     if not places:
         return None
@@ -480,7 +550,7 @@ def _wrap_try(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
         return None
     block = [f"{indent}try:", *(f"    {line}" if line.strip() else line for line in lines),
              f"{indent}except {error}{caught}:", f"{indent}    {handler}"]
-    start, end = code._starts[first], code._starts[last] - 1
+    start, end = code.starts[first], code.starts[last] - 1
     made = _edit(code, rng, [f"Wrap the call of `{name}` in try/except: `{error}` {words}.",
                              f"Catch `{error}` around `{name}(...)`; the handler {words}.",
                              f"Put the statement that calls `{name}` in a try block whose `except {error}` {words}."],
@@ -498,7 +568,7 @@ def _negated(code: _Code, test: ast.expr) -> str | None:
     """The source of the opposite condition."""
     source = code.source(test)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return code.text[code.start(test): code.end(test)].removeprefix("not").strip()
+        return source.removeprefix("not").strip()
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         first, last = code.end(test.left), code.start(test.comparators[0])
         operator = _OPERATOR.search(code.text, first, last)
@@ -511,13 +581,14 @@ def _negated(code: _Code, test: ast.expr) -> str | None:
 
 def _invert_condition(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
     places = []
+    conditions = Counter(code.source(n.test) for n in code.nodes if isinstance(n, ast.If))
     for node in code.nodes:
         if not isinstance(node, ast.If) or not node.orelse or not code.text.startswith("if", code.start(node)):
             continue
         gap = [i for i in range(node.body[-1].end_lineno, node.orelse[0].lineno) if
                re.fullmatch(r" *else *: *", code.lines[i])]
         header = node.test.end_lineno == node.lineno and code.lines[node.lineno - 1].endswith(":")
-        if len(gap) == 1 and header and node.body[0].lineno > node.lineno and code.text.count(code.source(node.test)) == 1:
+        if len(gap) == 1 and header and node.body[0].lineno > node.lineno and conditions[code.source(node.test)] == 1:
             places.append((node, gap[0]))
     if not places:
         return None
@@ -529,14 +600,13 @@ def _invert_condition(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
     head, last = node.lineno, node.orelse[-1].end_lineno
     line = code.lines[head - 1]
     place = line.index("if", node.col_offset) + 2
-    parenthesised = line[place:].strip() != f"{test}:"
-    if parenthesised:
+    if line[place:].strip() != f"{test}:":  # in parentheses
         return None
     block = [f"{line[:place]} {opposite}:", *code.lines[split + 1: last], code.lines[split], *code.lines[head: split]]
     made = _edit(code, rng, [f"Invert the condition `{test}` and swap the branches.",
                              f"Negate `{test}` and exchange its two branches.",
                              f"Turn the if statement with `{test}` around."],
-                 [(code._starts[head - 1], code._starts[last] - 1, "\n".join(block))])
+                 [(code.starts[head - 1], code.starts[last] - 1, "\n".join(block))])
     return made and made._replace(part=(rng.choice(["Give only the if statement.", "Answer with the if statement only."]),
                                         "\n".join(block)))
 
@@ -684,7 +754,7 @@ def summarise_docstring(text: str, rng: random.Random, pool: list[str]) -> Excha
         return None
     docstring = ast.get_docstring(node)
     sentence = first_sentence(docstring)
-    if sentence is None or not 15 <= len(sentence) <= 160 or len(docstring) < len(sentence) + 20 or '"' in sentence or (
+    if sentence is None or not 10 <= len(sentence) <= 160 or len(docstring) < len(sentence) + 20 or '"' in sentence or (
             "\\" in sentence):
         return None
     if rng.random() < 0.5:
@@ -727,25 +797,25 @@ def annotation(named: str) -> str | None:
 def named_types(docstring: str) -> dict[str, str]:
     """Type by parameter as a docstring in numpy, reStructuredText or Google style names it; ``"return"`` if it does."""
     found: dict[str, str] = {}
-    for name, type_ in re.findall(r"^\s*:type\s+(\w+):\s*(.+?)\s*$", docstring, re.M):
+    for name, type_ in re.findall(r"^\s*:type\s+(\w+):\s*(.+?)\s*$", docstring, re.MULTILINE):
         found[name] = type_
-    for type_, name in re.findall(r"^\s*:param\s+(\S[^:\n]*?)\s+(\w+):", docstring, re.M):
+    for type_, name in re.findall(r"^\s*:param\s+(\S[^:\n]*?)\s+(\w+):", docstring, re.MULTILINE):
         found[name] = type_
-    for type_ in re.findall(r"^\s*:rtype:\s*(.+?)\s*$", docstring, re.M):
+    for type_ in re.findall(r"^\s*:rtype:\s*(.+?)\s*$", docstring, re.MULTILINE):
         found["return"] = type_
     if found:
         return found
-    section = re.search(r"^Parameters\n-{3,}\n(.*?)(?=^\w[^\n]*\n-{3,}|\Z)", docstring, re.M | re.S)
+    section = re.search(r"^Parameters\n-{3,}\n(.*?)(?=^\w[^\n]*\n-{3,}|\Z)", docstring, re.MULTILINE | re.DOTALL)
     if section:
-        for names, type_ in re.findall(r"^(\w+(?:, \w+)*) ?: (.+?)\s*$", section[1], re.M):
+        for names, type_ in re.findall(r"^(\w+(?:, \w+)*) ?: (.+?)\s*$", section[1], re.MULTILINE):
             found |= dict.fromkeys(names.split(", "), type_)
-        returns = re.search(r"^Returns\n-{3,}\n(?:\w+ : )?([^\n]+)\n?(?: |\Z|\n)", docstring, re.M)
+        returns = re.search(r"^Returns\n-{3,}\n(?:\w+ : )?([^\n]+)\n?(?: |\Z|\n)", docstring, re.MULTILINE)
         return found | ({"return": returns[1]} if returns else {})
-    section = re.search(r"^(?:Args|Arguments|Parameters):\n((?:[ ]+[^\n]*\n?|\n)*)", docstring, re.M)
+    section = re.search(r"^(?:Args|Arguments|Parameters):\n((?:[ ]+[^\n]*\n?|\n)*)", docstring, re.MULTILINE)
     if section:
-        for name, type_ in re.findall(r"^ +(\w+) \(([^)\n]+)\)(?:\s*:|\s*$)", section[1], re.M):
+        for name, type_ in re.findall(r"^ +(\w+) \(([^)\n]+)\)(?:\s*:|\s*$)", section[1], re.MULTILINE):
             found[name] = type_
-        returns = re.search(r"^Returns:\n +([\w\[\], |.]+?)(?::[^\n]*)?$", docstring, re.M)
+        returns = re.search(r"^Returns:\n +([\w\[\], |.]+?)(?::[^\n]*)?$", docstring, re.MULTILINE)
         if found and returns:
             found["return"] = returns[1]
     return found
@@ -814,7 +884,7 @@ def _with_section(code: _Code, node: ast.AST, section: list[str]) -> Change | No
     indent = " " * first.col_offset
     lines = "\n".join(indent + line if line else "" for line in section)
     if not _is_docstring(first):
-        place = code._starts[first.lineno - 1]
+        place = code.starts[first.lineno - 1]
         return place, place, f'{indent}"""\n{lines}\n{indent}"""\n'
     source = code.source(first)
     if source[:3] != '"""':
@@ -823,7 +893,18 @@ def _with_section(code: _Code, node: ast.AST, section: list[str]) -> Change | No
     return start, code.end(first), f'{source[:-3].rstrip()}\n\n{lines}\n{indent}"""'
 
 
+def _default_type(default: ast.expr) -> str | None:
+    """The type of a default, None where it is ``None`` or no literal."""
+    if isinstance(default, ast.UnaryOp) and isinstance(default.op, ast.USub):
+        default = default.operand
+    if isinstance(default, ast.Tuple):
+        return "tuple"
+    known = isinstance(default, ast.Constant) and type(default.value) in (int, str, float, bool, bytes)
+    return type(default.value).__name__ if known else None
+
+
 def _type_hints(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
+    """Types that a docstring names: those of real hints, of a real docstring, or of the defaults, in this order."""
     node = _function(code)
     if node is None or len(node.body) == 1 and _is_docstring(node.body[0]):
         return None
@@ -843,8 +924,7 @@ def _type_hints(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None
             return None
         section = (0, 0, "")
         if not types:
-            types = {p.arg: type(d.value).__name__ for p, d in _defaults(node) if isinstance(d, ast.Constant)
-                     and type(d.value) in (int, str, float, bool, bytes)}
+            types = {p.arg: type_ for p, d in _defaults(node) if (type_ := _default_type(d))}
             section = _with_section(code, node, _section(types, rng)) if types else None
         changes = _hint_changes(code, node, types) if section else None
         before, after = section and code.changed([section]), changes and code.changed([section, *changes])
@@ -863,11 +943,11 @@ def _type_hints(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None
 # --- Pieces of a module's top level -------------------------------------------------------------------------------
 
 _IMPORT = r"(?:import [\w.]+(?:, ?[\w.]+)*(?: as \w+)?|from [\w.]+ import \w+(?:, ?\w+)*(?: as \w+)?)"
-_IMPORT_BLOCK = re.compile(rf"^( *){_IMPORT}(?:\n\1{_IMPORT})+$", re.M)
+_IMPORT_BLOCK = re.compile(rf"^( *){_IMPORT}(?:\n\1{_IMPORT})+$", re.MULTILINE)
 #: Length in characters of import blocks, of functions of a run, and of a run.
 IMPORT_CHARS = (40, 600)
 FUNCTION_CHARS = (30, 360)
-RUN_CHARS = (100, 640)
+RUN_CHARS = (80, 640)
 
 
 def import_blocks(module: Module) -> Iterator[Snippet]:
@@ -905,7 +985,7 @@ def function_runs(module: Module) -> Iterator[Snippet]:
 
 
 def _import_key(line: str) -> tuple[str, str]:
-    return line.split()[1].lower(), line
+    return line.split()[1].rstrip(",").lower(), line
 
 
 def sort_imports(text: str, rng: random.Random, pool: list[str]) -> Exchange | None:
@@ -949,9 +1029,10 @@ def reorder_functions(text: str, rng: random.Random, pool: list[str]) -> Exchang
 # --- The makers ---------------------------------------------------------------------------------------------------
 
 #: What a text must contain for an edit to be possible: spares parsing the others.
-_NEEDED = {"percent-to-fstring": re.compile(r"""['"]\s*%"""), "invert-condition": re.compile(r"\belse *:"),
-           "change-default": re.compile(r"def \w+\([^)]*="), "remove-parameter": re.compile(r"def \w+\("),
-           "add-parameter": re.compile(r"def \w+\("), "type-hints": re.compile(r"(async )?def \w+\(\s*(?!self\)|\))")}
+_NEEDED = {"percent-to-fstring": re.compile(r"""['"]\s*%|\bf['"]"""), "invert-condition": re.compile(r"\belse *:"),
+           "change-default": re.compile(r"def \w+\([^)]*="), "add-parameter": re.compile(r"def \w+\("),
+           "remove-parameter": re.compile(r"def \w+\(\s*(?!(?:self|cls)?\s*\))"),
+           "type-hints": re.compile(r"^(?:async )?def \w+\([^)]*[=:]|->|:type |:param |Parameters\n|Args:|Arguments:")}
 _EDITS: dict[str, Callable[[_Code, random.Random, list[str]], Edit | None]] = {
     "change-default": _change_default, "change-literal": _change_literal, "add-parameter": _add_parameter,
     "remove-parameter": _remove_parameter, "percent-to-fstring": _percent_to_fstring, "type-hints": _type_hints,
@@ -1021,7 +1102,7 @@ MAKERS = {name: MAKERS[name] for name in TASKS}
 
 # --- How much of an answer is copied ------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"[^\W\d_]+|\d|_+|[^\w\s]|\n *")
+_TOKEN = re.compile(r"\w+|[^\w\s]|\n *")
 #: Shortest match in tokens that counts as copied.
 COPIED_RUN = 4
 
@@ -1032,7 +1113,8 @@ def copied_share(prompt: str, answer: str, run: int = COPIED_RUN) -> float:
     Parameters
     ----------
     prompt, answer : str
-        Tokens are words, digits, punctuation marks, and line breaks with the indentation that follows.
+        Tokens are words (names and numbers too), punctuation marks, and line breaks with the indentation that
+        follows.
     run : int
         Tokens from which a match counts.
 

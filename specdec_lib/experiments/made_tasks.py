@@ -250,3 +250,36 @@ def prompts(task: str, n: int, seed: int = 0, split: str = "heldout") -> list[Pr
     if len(out) < n:
         raise ValueError(f"n is {n}, but the {split} modules give only {len(out)} prompts of {task!r}; ask for fewer")
     return out
+
+
+def copied_shares(per_task: int = 100, seed: int = 0, split: str = "heldout") -> dict[str, float]:
+    """Mean share of the last answer that is copied from what stands before it, by chat task.
+
+    Parameters
+    ----------
+    per_task : int
+        Prompts of each task; at least 1.
+    seed : int
+    split : {"heldout", "train"}
+
+    Returns
+    -------
+    dict
+        Share (0 to 1, :func:`specdec_lib.experiments.edit_tasks.copied_share`) by task of :data:`MAKERS`.
+
+    Raises
+    ------
+    ValueError
+        If ``per_task`` is below 1, or the modules give fewer prompts of a task.
+    """
+    if per_task < 1:
+        raise ValueError(f"per_task is {per_task}; expected 1 or more prompts of each task")
+    out = {}
+    for task in MAKERS:
+        shares = []
+        for prompt in prompts(task, per_task, seed, split):
+            *earlier, answer = prompt.meta["answers"]
+            before = "\n".join(text for pair in zip(prompt.turns, [*earlier, ""]) for text in pair)
+            shares.append(edit_tasks.copied_share(before, answer))
+        out[task] = sum(shares) / per_task
+    return out

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..datastores.states import States, write_states
 from ..datastores.tokens import TokenStore
-from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, vocabulary_size
 from .fingerprint import fingerprint
 
 COMPUTES = ("model", "bfloat16")
@@ -36,7 +36,7 @@ def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray],
     -------
     list of float32 array, shape (n_i, d)
     """
-    base = getattr(model, model.base_model_prefix)
+    base = base_model(model)
     device = model.get_input_embeddings().weight.device
     ids = np.zeros((len(documents), max(map(len, documents))), np.int64)
     for row, tokens in zip(ids, documents, strict=True):

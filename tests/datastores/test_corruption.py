@@ -45,6 +45,7 @@ def ended(path) -> str:
     return f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else result
 
 
+@pytest.mark.draws
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("name", corruption.FILES)
 def test_a_store_with_one_damage_is_refused_or_used(sound, tmp_path, name, seed):
@@ -57,6 +58,7 @@ def test_a_store_with_one_damage_is_refused_or_used(sound, tmp_path, name, seed)
     assert outcomes["refused"] or name == "dense/index.faiss", outcomes  # most of it are the keys' own bits
 
 
+@pytest.mark.draws
 @pytest.mark.slow  # compiles all loops with checks: a minute
 def test_no_compiled_loop_leaves_its_arrays_whatever_is_damaged(tmp_path, seed):
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}

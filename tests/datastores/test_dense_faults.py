@@ -153,8 +153,9 @@ def test_a_full_disk_leaves_the_old_index_at_every_write(store, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_kill_at_any_moment_leaves_the_old_index_or_the_new_one_whole(store):
-    rng = random.Random(time.time_ns())
+@pytest.mark.draws
+def test_a_kill_at_any_moment_leaves_the_old_index_or_the_new_one_whole(store, seed):
+    rng = random.Random(seed)
     sides = [source(store, 1), source(store, 2)]
 
     def work():

@@ -152,9 +152,10 @@ def test_an_interrupted_run_keeps_its_shards_and_another_one_starts_anew(store, 
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_kill_at_any_moment_leaves_no_states_or_all_and_the_next_run_goes_on(store, monkeypatch):
+@pytest.mark.draws
+def test_a_kill_at_any_moment_leaves_no_states_or_all_and_the_next_run_goes_on(store, monkeypatch, seed):
     monkeypatch.setattr(states, "SHARD_BYTES", 40 * WIDTH * 4)
-    rng, path = random.Random(time.time_ns()), store.path.with_name("states")
+    rng, path = random.Random(seed), store.path.with_name("states")
     began = time.perf_counter()
     whole = write(store, name="whole").manifest
     duration = time.perf_counter() - began

@@ -173,6 +173,7 @@ def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refu
         build(tmp_path / "ids", [[1, 2]]).check_tokenizer(tokenizer)
 
 
+@pytest.mark.draws
 def test_a_tokenizers_settings_do_not_change_its_fingerprint_and_a_new_token_does(tokenizer):
     before = datastores.tokenizer_fingerprint(tokenizer)
     tokenizer([CODE, "a"],
@@ -299,8 +300,8 @@ def in_child(work) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_kill_at_any_moment_leaves_the_old_store_or_the_new_one_whole(tmp_path):
-    rng = random.Random(time.time_ns())
+def test_a_kill_at_any_moment_leaves_the_old_store_or_the_new_one_whole(tmp_path, seed):
+    rng = random.Random(seed)
     path, sides = tmp_path / "store", [random_texts(3, 400), random_texts(4, 500)]
 
     def work():

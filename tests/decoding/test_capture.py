@@ -15,7 +15,7 @@ from specdec_lib.decoding.target import Target
 from tests.chaos import Chaos
 from tests.families import SERVED, build, prompt
 
-FAMILIES = ["llama", "llama-gqa", "qwen3", "gpt-neox", "gemma", "gemma2", "gemma3", "gpt2"]
+FAMILIES = ["llama", "llama-gqa", "mistral-window", "qwen3", "gpt-neox", "gemma", "gemma2", "gemma3", "olmo3", "gpt2"]
 LAYERS = (0, 1, 2)
 HEADS = tuple((block, head) for block in range(2) for head in range(4))
 
@@ -52,7 +52,7 @@ def test_hidden_states_equal_those_of_transformers_at_every_layer(library, famil
     run_with_tree_commits(model, Capture(layers=LAYERS), check)
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "gemma2"])
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("gemma2", "gpt-oss")])
 def test_attention_rows_equal_those_of_eager_attention(library, family):
     model = library[family]
     eager = build(family)  # the same weights
@@ -161,8 +161,65 @@ def test_layers_and_heads_that_do_not_exist_are_refused_before_any_work(llama, c
 
 
 def test_attention_rows_of_an_eager_model_are_refused(library):
-    with pytest.raises(ValueError, match="attn_implementation='sdpa'"):
-        record(library["gemma2"], prompt(2, 9), max_new_tokens=3, capture=Capture(heads=((0, 0),)))
+    heads = Capture(heads=((0, 0),))
+    with pytest.raises(ValueError, match="cannot cap .* as Gemma2ForCausalLM does; .* use PLD. .h., PromptLookupHidden"):
+        record(library["gemma2"], prompt(2, 9), max_new_tokens=3, capture=heads)
+    with pytest.raises(ValueError, match="GptOssForCausalLM does not have; .* use PLD. .h., PromptLookupHidden"):
+        record(library["gpt-oss"], prompt(2, 9), max_new_tokens=3, capture=heads)
+    model = build("llama")
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="load it with attn_implementation='sdpa'"):
+        record(model, prompt(2, 9), max_new_tokens=3, capture=heads)
+
+
+def test_states_that_are_several_for_a_token_are_refused_before_any_work():
+    from transformers import AutoModelForCausalLM, Gemma3nTextConfig
+
+    config = Gemma3nTextConfig(
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=[48, 48],
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        vocab_size_per_layer_input=96,
+        hidden_size_per_layer_input=8,
+        num_kv_shared_layers=0,
+        activation_sparsity_pattern=[0.0, 0.0],
+        sliding_window=12,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    plain = generate(model, prompt(2, 20), max_new_tokens=8, eos_token_id=[]).tokens
+    theirs = model.generate(torch.tensor([prompt(2, 20)]), do_sample=False, max_new_tokens=8, eos_token_id=None)
+    assert plain == theirs[0, 20:].tolist()
+    assert len(record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(LAST,))).hidden[LAST])
+    with pytest.raises(UnsupportedModel, match="Gemma3nForCausalLM has several hidden states for each token"):
+        record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
+
+
+def test_a_model_whose_decoder_is_not_where_it_says_is_refused_by_name():
+    from transformers import MllamaForCausalLM
+    from transformers.models.mllama.configuration_mllama import MllamaTextConfig
+
+    model = MllamaForCausalLM(
+        MllamaTextConfig(
+            vocab_size=96,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            cross_attention_layers=[],
+            max_position_embeddings=128,
+            pad_token_id=0,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        )
+    ).eval()
+    assert generate(model, prompt(2, 9), max_new_tokens=3, eos_token_id=[]).tokens
+    with pytest.raises(UnsupportedModel, match="MllamaForCausalLM has no part called 'language_model'"):
+        record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
 
 
 def test_a_model_whose_blocks_are_not_found_says_so():

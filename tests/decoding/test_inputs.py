@@ -11,7 +11,7 @@ from specdec_lib import DraftTree, Sampling, UnsupportedModel, generate, record
 from specdec_lib.decoding.generate import check_tokenizer
 from specdec_lib.drafters import PromptLookup
 from tests.chaos import Silent
-from tests.families import CONTEXT, REFUSED, VOCABULARY, WINDOW, build, prompt, tokenizer
+from tests.families import CONTEXT, REFUSED, VOCABULARY, build, prompt, tokenizer
 
 
 @pytest.fixture
@@ -143,13 +143,6 @@ def test_encoder_decoder_models_are_refused():
     ).eval()
     with pytest.raises(UnsupportedModel, match="encoder-decoder"):
         generate(model, [1, 2, 3])
-
-
-def test_a_window_shorter_than_prompt_and_output_is_refused(library):
-    model = library["mistral-window"]
-    assert len(generate(model, prompt(0, WINDOW - 10), max_new_tokens=10, eos_token_id=[]).tokens) == 10
-    with pytest.raises(UnsupportedModel, match=f"the last {WINDOW} tokens only.* may take {WINDOW + 1}"):
-        generate(model, prompt(0, WINDOW - 10), max_new_tokens=11)
 
 
 def test_long_context_positions_that_change_over_are_refused_past_the_change():

@@ -11,7 +11,7 @@ from specdec_lib import Sampling, generate
 from specdec_lib.experiments.losslessness import margin
 from specdec_lib.methods import METHODS
 from tests.chaos import FACTORIES, SAMPLING
-from tests.families import SERVED, prompt, tokenizer
+from tests.families import SERVED, build, prompt, tokenizer
 
 NEW = 28
 NO_TOKEN = 10**6
@@ -62,7 +62,7 @@ def test_output_equals_plain_decoding(library, plain, family, drafter):
         start, expected = plain(family, sampling, 20)
         made = FACTORIES[drafter](library, family, start + expected, sampling.seed)
         if made.capture.heads and library[family].config._attn_implementation == "eager":
-            with pytest.raises(ValueError, match="sdpa"):
+            with pytest.raises(ValueError, match="cannot be captured on this model: use PLD"):
                 generate(library[family], start, made, sampling, NEW)
             continue
         run = generate(library[family], start, made, sampling, NEW)
@@ -135,8 +135,21 @@ def test_stop_strings_end_the_output_with_the_token_that_completes_one(library, 
 
 
 def test_a_window_as_long_as_prompt_and_output_changes_nothing(library, plain):
-    # The windowed model has the weights of the one without; with a window of 64, 20 + 28 tokens fit.
-    assert plain("mistral-window", GREEDY, 20) == plain("mistral", GREEDY, 20)
+    # The windowed model has the weights of the one without.
+    start, expected = plain("mistral", GREEDY, 20)
+    assert generate(build("mistral-window", sliding_window=48), start, None, GREEDY, NEW).tokens == expected
+    assert generate(build("mistral-window", sliding_window=24), start, None, GREEDY, NEW).tokens != expected
+
+
+@pytest.mark.parametrize("family", ["mistral-window", "gemma3", "gpt-oss"])
+def test_a_prompt_longer_than_window_and_prefill_pass(library, monkeypatch, family):
+    from specdec_lib.decoding import target
+
+    model, start = library[family], prompt(9, 50)
+    theirs = model.generate(torch.tensor([start]), do_sample=False, max_new_tokens=12)[0, 50:].tolist()
+    monkeypatch.setattr(target, "PREFILL_CHUNK", 16)
+    made = FACTORIES["chaos watching"](library, family, start + theirs, 0)
+    assert generate(model, start, made, GREEDY, 12).tokens == theirs
 
 
 def test_a_prompt_longer_than_one_prefill_pass(library, monkeypatch):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specdec_lib import Capture, DraftTree
 from specdec_lib.decoding.cache import TreeCache
+from specdec_lib.decoding.masks import in_window
 from specdec_lib.decoding.target import Target
 from tests.families import SERVED, VOCABULARY, prompt
 
@@ -59,6 +60,45 @@ def test_verify_equals_running_each_path_alone_before_and_after_commits(library,
             target.commit(path)
             text += [root, *(tree.tokens[n] for n in path)]
             assert target.length == len(text)
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "mistral-window", "gemma3", "gpt-oss"])
+def test_rows_that_continue_several_branches_equal_running_each_alone(library, family):
+    # Branches of several lengths after one text, a token of each at a time: slots do not go by position.
+    model, text, starts = library[family], prompt(3, 20), [6, 13, 20]
+    branches = [[(11 * step + 7 * row) % 90 for step in range(9)] for row in range(len(starts))]
+    own = torch.eye(len(starts), dtype=torch.bool)
+    before = torch.arange(len(text))[None] < torch.tensor(starts)[:, None]
+    with torch.inference_mode(), Target(model, 0, capacity=8) as target:
+        target.extend(text)
+        for step in range(9):
+            visible = torch.cat([before, own.repeat(1, step + 1)], dim=1)
+            got = target.extend_rows([b[step] for b in branches], [s + step for s in starts], visible)
+            for row, (start, branch) in enumerate(zip(starts, branches, strict=True)):
+                assert relative(got[row], alone(model, text[:start] + branch[: step + 1])[-1]) < CLOSE
+        # What comes after them in the cache is forgotten with them.
+        target.truncate(len(text))
+        assert relative(target.extend(branches[2]), alone(model, text + branches[2])[-1]) < CLOSE
+        got = target.extend_rows([5], [len(text) + 9], torch.ones((1, len(text) + 10), dtype=torch.bool))
+        assert relative(got[0], alone(model, [*text, *branches[2], 5])[-1]) < CLOSE
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_window_leaves_what_each_node_may_see_by_its_position(seed):
+    rng = random.Random(seed)
+    tree, length, window = random_tree(rng), rng.randint(0, 12), rng.randint(1, 9)
+    depths = [0, *tree.depths]
+    visible = torch.ones((len(tree) + 1, length + len(tree) + 1), dtype=torch.bool)
+    visible[:, length:] = torch.from_numpy(tree.mask())
+    rows = torch.tensor(depths) + length
+    got = in_window(visible, rows, torch.cat([torch.arange(length), rows]), window)
+    for node, depth in enumerate(depths):
+        ancestors = {0, node, *(n + 1 for n in tree.path(node - 1))} if node else {0}
+        assert got[node].tolist() == [
+            *(length + depth - place < window for place in range(length)),
+            *(n in ancestors and depth - depths[n] < window for n in range(len(depths))),
+        ]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,7 +9,7 @@ from specdec_lib import Sampling, UnsupportedModel, generate
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import DraftModel
-from tests.families import CONTEXT, VOCABULARY, WINDOW, build, perturbed, prompt
+from tests.families import VOCABULARY, bounded, build, perturbed, prompt
 
 
 def context(tokens: list[int], sampling: Sampling = Sampling()) -> Context:
@@ -98,12 +98,22 @@ def test_the_draft_falls_silent_at_the_end_of_its_own_context(llama):
         length += len(step.tokens)
 
 
-def test_the_draft_falls_silent_past_its_own_window(library):
-    target, windowed = library["mistral"], library["mistral-window"]
-    run = generate(target, prompt(2, WINDOW - 8), DraftModel(windowed, 4), max_new_tokens=20)
-    assert run.tokens == generate(target, prompt(2, WINDOW - 8), max_new_tokens=20).tokens
+def test_the_draft_falls_silent_past_the_length_it_is_served_to(library):
+    target = library["mistral"]
+    run = generate(target, prompt(2, 56), DraftModel(bounded(64), 4), max_new_tokens=20)
+    assert run.tokens == generate(target, prompt(2, 56), max_new_tokens=20).tokens
     assert run.steps[0].drafted == 4 and run.steps[-1].drafted == 0
-    assert WINDOW + 20 < CONTEXT
+
+
+def test_the_draft_goes_on_past_its_own_window(library):
+    target, windowed = library["mistral"], library["mistral-window"]
+    run = generate(target, prompt(2, 20), DraftModel(windowed, 4), max_new_tokens=30)
+    assert run.tokens == generate(target, prompt(2, 20), max_new_tokens=30).tokens
+    text, length = prompt(2, 20) + run.tokens, 21
+    for step in run.steps[:-1]:
+        expected = windowed.generate(torch.tensor([text[:length]]), do_sample=False, max_new_tokens=4)
+        assert list(step.tree.tokens) == expected[0, length:].tolist()[: len(step.tree.tokens)]
+        length += len(step.tokens)
 
 
 def test_a_draft_of_another_vocabulary_is_refused_before_any_draft(llama):

@@ -208,6 +208,80 @@ def test_every_method_is_timed_on_every_prompt(model, recordings):
             assert all(run.prefill_seconds > 0 for run in repeat)
 
 
+class Learns(Drafter):
+    """Drafts what followed the last token in any earlier text; notes how much it knew as each prompt began."""
+
+    def __init__(self):
+        self.began: list[int] = []
+        self.reset()
+
+    def reset(self):
+        self.following: dict[int, int] = {}
+
+    def start(self, context):
+        self.began.append(len(self.following))
+        self.context = context
+
+    def verified(self, tree, path, outputs):
+        tokens = self.context.tokens
+        for pair in zip(tokens[:-1], tokens[1:], strict=True):
+            self.following.setdefault(*pair)
+
+    def propose(self, context, limit):
+        draft = [context.tokens[-1]]
+        while len(draft) <= min(limit, 6) and draft[-1] in self.following:
+            draft.append(self.following[draft[-1]])
+        return DraftTree.chain(draft[1:])
+
+
+def test_a_cold_drafter_knows_nothing_of_other_prompts_and_a_warm_one_what_came_before(model, recordings):
+    some = [recordings[0], recordings[1], recordings[0]]
+    for state in recorded_runs.STATES:
+        # By hand: the same drafter, in the same order, with reset() where it belongs.
+        drafter, expected = Learns(), []
+        for recording in some:
+            if state == "cold":
+                drafter.reset()
+            expected.append(replay(recording.trace, drafter))
+        for run_all in (lambda d, s: recorded_runs.replay_all(some, d, s), lambda d, s: recorded_runs.run_again(model, some, d, state=s)):
+            drafter = Learns()
+            recorded_runs.replay_all(some[::-1], drafter)  # what it knows from before must not matter
+            drafter.began.clear()
+            runs = run_all(drafter, state)
+            assert all(comparison.same_steps(*pair) for pair in zip(runs, expected, strict=True))
+            assert [run.state for run in runs] == [state] * 3
+            assert drafter.began[0] == 0
+            assert (drafter.began[1:] == [0, 0]) == (state == "cold")
+    assert [run.state for run in recorded_runs.replay_all(some, None)] == ["cold"] * 3
+
+
+def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recordings):
+    for state in recorded_runs.STATES:
+        drafter = Learns()
+        timed = recorded_runs.time_methods(model, recordings[:2], {"plain": None, "learns": drafter}, 3, state=state)
+        # The first generation warms the machine up.
+        began = [drafter.began[1 + 2 * repeat : 3 + 2 * repeat] for repeat in range(3)]
+        assert began[0] == began[1] == began[2] and began[0][0] == 0
+        assert (began[0][1] == 0) == (state == "cold")
+        for runs in timed["learns"]:
+            assert all(comparison.same_steps(*pair) for pair in zip(runs, timed["learns"][0], strict=True))
+            assert [run.state for run in runs] == [state] * 2
+
+
+def test_a_state_that_is_neither_is_named_before_any_work(model, recordings):
+    drafter = Learns()
+    for run in (
+        lambda: recorded_runs.replay_all(recordings, drafter, "hot"),
+        lambda: recorded_runs.run_again(model, recordings, drafter, state="hot"),
+        lambda: recorded_runs.time_methods(model, recordings, {"learns": drafter}, 1, state="hot"),
+    ):
+        with pytest.raises(ValueError, match="state is 'hot'; expected one of cold, warm"):
+            run()
+    with pytest.raises(ValueError, match="two methods share one drafter"):
+        recorded_runs.time_methods(model, recordings, {"a": drafter, "b": drafter}, 1, state="warm")
+    assert drafter.began == []
+
+
 def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
     for name, own in (("a", tokenizer), ("b", training_rows.train_tokenizer([TEXT[::-1]], 300, 512))):
         model.save_pretrained(tmp_path / name)

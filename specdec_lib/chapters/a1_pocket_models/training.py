@@ -375,7 +375,7 @@ def _run(args: argparse.Namespace, recipe: Recipe) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     rows = training_rows.Rows(tokenizer, text.stream, text.materials, recipe.task_share, recipe.seed)
     batches = Batches(rows, recipe, steps)
-    probes = make_probes(tokenizer, recipe.length)
+    probes = make_probes(tokenizer, recipe.length, per_task=8)
     model = getattr(recipe, part).build(recipe.vocab_size).to(args.device)
     teacher, distill_from = None, 0
     if part in DRAFTS:

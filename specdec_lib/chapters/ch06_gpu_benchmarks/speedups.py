@@ -90,7 +90,8 @@ def table(recordings: Sequence[Recording], timed: Timed, tasks: Sequence[str]) -
     Returns
     -------
     list of dict
-        ``method``, ``task`` (``"all"`` too), ``prompts``; ``tokens_per_second`` and the speed-ups
+        ``method``, ``task`` (``"all"`` too), ``state`` of the drafter (``"cold"`` or ``"warm"``), ``prompts``;
+        ``tokens_per_second`` and the speed-ups
         :data:`DEFINITIONS`, medians over the repeats, with ``speedup_low`` and ``speedup_high`` the least and
         largest of the first definition; ``tokens_per_forward``; milliseconds of a token by part (``draft_ms``,
         ``verify_ms``, ``commit_ms``, ``host_ms``); ``draft_ms_per_step`` and ``draft_ms_per_token``; ``equal``, how
@@ -106,7 +107,8 @@ def table(recordings: Sequence[Recording], timed: Timed, tasks: Sequence[str]) -
         plain = [select(runs, recordings, keep) for runs in timed["plain"]]
         for method, repeats in timed.items():
             kept = [select(runs, recordings, keep) for runs in repeats]
-            rows.append({"method": method, "task": task, **_row(known, kept, plain)})
+            state = repeats[0][0].state
+            rows.append({"method": method, "task": task, "state": state, **_row(known, kept, plain)})
     return rows
 
 

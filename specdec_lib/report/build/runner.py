@@ -22,7 +22,7 @@ import nbformat
 from tqdm import tqdm
 
 from specdec_lib import paths
-from specdec_lib.report.build import failures, files, plan
+from specdec_lib.report.build import failures, files, params, plan
 from specdec_lib.report.display import run_context, provenance
 from specdec_lib.report.build.plan import Job
 
@@ -60,10 +60,20 @@ def run(
     ------
     specdec_lib.report.build.plan.PlanError, specdec_lib.report.build.params.ParameterError
         Before anything is executed.
+    specdec_lib.report.build.params.UsageError
+        Before anything is executed, where a folder that a run writes to cannot be written to.
     """
     jobs = plan.make_plan(profile, only, overrides, notebooks)
     output = output or paths.root() / "book" / "notebooks"
     kept = kept or paths.root() / "_build" / "failed"
+    _check_writable(
+        {
+            "executed notebooks": output,
+            "copies of notebooks that failed": kept,
+            "datastores and recordings (SPECDEC_CACHE)": paths.cache(),
+            "the sockets of kernels (TMPDIR)": Path(tempfile.gettempdir()),
+        }
+    )
     surroundings = plan.surroundings()
     failed: list[failures.Failure] = []
     bars = sys.stderr.isatty() and not os.environ.get("CI")
@@ -85,6 +95,28 @@ def run(
     return failed
 
 
+def _check_writable(folders: dict[str, Path]) -> None:
+    """Refuse folders in which no file can be made, all of them in one message.
+
+    Raises
+    ------
+    specdec_lib.report.build.params.UsageError
+    """
+    refused = []
+    for what, folder in folders.items():
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+        except OSError as error:
+            refused.append(f"{what} go to {folder}, where no file can be made ({error.strerror})")
+    if refused:
+        raise params.UsageError(
+            f"nothing was run: {'; '.join(refused)}. Use a copy of the repository that you may write to, or name another "
+            "folder where a variable is given"
+        )
+
+
 def execute(
     job: Job, output: Path, kept: Path, surroundings: str, progress: bool = False
 ) -> str | failures.Failure:
@@ -93,7 +125,10 @@ def execute(
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     source_sum = files.sha256(job.path)
-    with tempfile.TemporaryDirectory(prefix="specdec-run-") as scratch_name:
+    with (
+        tempfile.TemporaryDirectory(prefix="specdec-run-") as scratch_name,
+        tempfile.TemporaryDirectory(prefix="specdec-", dir=_folder_of_sockets()) as sockets,
+    ):
         scratch = Path(scratch_name)
         copy_path, downloads = scratch / job.path.name, scratch / "files"
         about = run_context.RunContext(job.name, job.profile, str(downloads), source_sum)
@@ -110,7 +145,7 @@ def execute(
                     progress_bar={"desc": job.name, "position": 1, "leave": False} if progress else False,
                     # A kernel that is told to end logs the interruption as an error.
                     extra_arguments=["--log-level=CRITICAL"],
-                    **_kernel_manager(),
+                    **_kernel_manager(Path(sockets)),
                 )
         except (
             Exception
@@ -187,8 +222,21 @@ def _keep_failed(path: Path, folder: Path) -> Path | None:
     return Path(shutil.move(path, folder / path.name))
 
 
-def _kernel_manager() -> dict[str, Any]:
-    """A kernel over local sockets: no port can be taken, and no warning about unencrypted TCP is printed."""
+def _folder_of_sockets() -> str | None:
+    """Where folders for sockets are made: the usual temporary folder, None, unless its name is too long.
+
+    The whole name of a socket has at most 107 bytes on Linux and 103 on macOS; ``/specdec-`` with eight letters and
+    the socket's own name take less than 30 of them.
+    """
+    return None if len(os.fsencode(tempfile.gettempdir())) <= 70 else "/tmp"
+
+
+def _kernel_manager(sockets: Path) -> dict[str, Any]:
+    """A kernel over local sockets: no port can be taken, and no warning about unencrypted TCP is printed.
+
+    Their names begin with ``sockets / "kernel"``. Without a folder of its own a run would find its sockets in the
+    working directory, which is the same for all runs.
+    """
     if sys.platform == "win32":
         return {}
     from jupyter_client.manager import AsyncKernelManager
@@ -197,6 +245,7 @@ def _kernel_manager() -> dict[str, Any]:
         def __init__(self, **kwargs: Any):
             super().__init__(**kwargs)
             self.transport = "ipc"
+            self.ip = str(sockets / "kernel")
 
     return {"kernel_manager_class": IpcKernelManager}
 

@@ -22,7 +22,7 @@ from specdec_lib.experiments.draft_costs import latency
 from specdec_lib.experiments.metrics import greedy_agreement, pooled
 from specdec_lib.experiments.sum_of_forwards import oracle_calls
 from tests.chaos import RULES, head_of
-from tests.families import WINDOW, perturbed, prompt
+from tests.families import bounded, perturbed, prompt
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +100,19 @@ def test_the_oracle_discards_nothing_and_calls_as_the_lemma_says(pair, traces):
         assert all(found.calls <= play(passed, stopping.FixedLength(k)).calls for k in (1, 4, 20))
 
 
-def test_a_draft_past_its_own_window_is_silent(library):
-    target, windowed = library["mistral"], library["mistral-window"]
-    trace = record(target, prompt(2, WINDOW - 8), max_new_tokens=20)
+def test_a_draft_past_the_length_it_is_served_to_is_silent(library):
+    draft = bounded(64)
+    trace = record(library["mistral"], prompt(2, 56), max_new_tokens=20)
+    found = counted(draft_along(trace, draft), stopping.FixedLength(4))
+    assert found == steps(trace, AdaptiveDraftModel(draft, stopping.FixedLength(4), max_tokens=4))
+    assert found[-1][0] == 0
+
+
+def test_a_draft_goes_on_past_its_own_window(library):
+    windowed = library["mistral-window"]
+    trace = record(library["mistral"], prompt(2, 20), max_new_tokens=30)
     found = counted(draft_along(trace, windowed), stopping.FixedLength(4))
     assert found == steps(trace, AdaptiveDraftModel(windowed, stopping.FixedLength(4), max_tokens=4))
-    assert found[-1][0] == 0
 
 
 def test_examples_are_first_choices_behind_the_recorded_text(pair, traces):

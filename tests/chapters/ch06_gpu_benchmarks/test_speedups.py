@@ -85,6 +85,7 @@ def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
     assert set(timed) == {"plain", *compared_in("06")} and all(len(runs) == 2 for runs in timed.values())
     rows = speedups.table(recordings, timed, [recordings[0].task])
     assert {row["equal"] for row in rows if row["task"] == "all"} == {2}
+    assert {row["state"] for row in rows} == {"cold"}
     for row in rows:
         if row["method"] == "plain":
             assert [row[name] for name in speedups.DEFINITIONS] == [1.0] * 3 and row["tokens_per_forward"] == 1

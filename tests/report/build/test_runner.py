@@ -3,10 +3,12 @@ words."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -112,6 +114,70 @@ def test_a_kernel_that_dies_is_a_failure(folders, capsys):
     (failure,) = runner.run("smoke", **folders)
     assert "code cell 4 of 4" in failure.message and "kernel died" in failure.message
     assert not (folders["output"] / "01_small.ipynb").exists()
+
+
+def start_run(folders: dict[str, Path], temporary: Path | None = None) -> subprocess.Popen:
+    words = ", ".join(f"{name}=Path({str(folder)!r})" for name, folder in folders.items())
+    program = f"from pathlib import Path\nfrom specdec_lib.report.build import runner\nassert not runner.run('smoke', {words})"
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=paths.root(),
+        env=os.environ | ({"TMPDIR": str(temporary)} if temporary else {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_two_runs_at_once_do_not_meet_and_leave_no_sockets(tmp_path):
+    runs = []
+    before = sorted(path.name for path in paths.root().iterdir())
+    # The name of the second temporary folder is too long for sockets in it.
+    for number, temporary in ((1, tmp_path / "t"), (2, tmp_path / ("t" * 90))):
+        temporary.mkdir()
+        folders = {name: tmp_path / str(number) / name for name in ("notebooks", "output", "kept")}
+        write_notebook(folders["notebooks"], code=["import time\n\ntime.sleep(1)\nreport.record('alpha', alpha)"])
+        runs.append((start_run(folders, temporary), folders["output"] / "01_small.ipynb", temporary))
+    for process, copy, temporary in runs:
+        told, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, told
+        assert record.recorded(copy) == {"alpha": 0.5}
+        assert not [path for path in temporary.iterdir() if path.name.startswith("specdec")]
+    assert sorted(path.name for path in paths.root().iterdir() if path.name != ".pytest_cache") == [
+        name for name in before if name != ".pytest_cache"
+    ]
+
+
+@pytest.mark.parametrize("which", ["output", "kept", "cache", "temporary"])
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(folders, tmp_path, monkeypatch, which):
+    write_notebook(folders["notebooks"])
+    monkeypatch.setattr("papermill.execute_notebook", lambda *a, **k: pytest.fail("it ran"))
+    (tmp_path / "file").write_text("")
+    wrong = tmp_path / "file" / "below"  # a folder that nobody can write to, root neither
+    if which == "cache":
+        monkeypatch.setenv("SPECDEC_CACHE", str(wrong))
+    elif which == "temporary":
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: str(wrong))
+    else:
+        folders[which] = wrong
+    with pytest.raises(params.UsageError, match=f"^nothing was run: .* go to {wrong}, where no file can be made"):
+        runner.run("smoke", **folders)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notebooks"]
+
+
+def test_a_read_only_checkout_is_one_sentence_and_status_2(folders, monkeypatch, capsys):
+    write_notebook(folders["notebooks"])
+    monkeypatch.setattr(paths, "root", lambda: folders["notebooks"].parent)
+    monkeypatch.setattr(plan, "find_notebooks", lambda folder, only=(): [folders["notebooks"] / "01_small.ipynb"])
+
+    def read_only(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    assert command.main(["run", "--profile", "smoke"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: nothing was run: executed notebooks go to ") and error.count("\n") == 1
+    assert "Read-only file system" in error and "_build" in error and "SPECDEC_CACHE" in error
 
 
 def test_a_failure_ends_the_command_with_status_one(monkeypatch):

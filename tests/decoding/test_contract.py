@@ -1,0 +1,378 @@
+"""What a drafter declares, what is refused, and what a generation leaves."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import time
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+
+import specdec_lib
+from specdec_lib import (
+    Capture,
+    Drafter,
+    DraftTree,
+    Passengers,
+    Runtime,
+    Sampling,
+    Trace,
+    WrappedDrafter,
+    generate,
+    record,
+    replay,
+)
+from specdec_lib.decoding.cache import TreeCache
+from specdec_lib.decoding.target import Target
+from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, stopping
+from specdec_lib.methods import METHODS
+from tests.chaos import FACTORIES, Chaos, Perfect, Recycling, Silent
+from tests.families import prompt
+
+OLD = Path(__file__).parent / "data" / "trace_without_format.safetensors"
+
+
+def test_what_a_subclass_leaves_out_has_a_default(llama):
+    class Twice(Drafter):
+        def propose(self, context, limit):
+            return DraftTree.chain(context.tokens[-2:])
+
+    assert (Twice.capture, Twice.replays) == (Capture(), "any")
+    plain = generate(llama, prompt(1, 9), max_new_tokens=12)
+    run = generate(llama, prompt(1, 9), Twice(), max_new_tokens=12)
+    assert run.tokens == plain.tokens and any(step.drafted for step in run.steps)
+    assert run.state is None
+    Twice().reset()
+
+
+def test_a_drafter_that_proposes_nothing_at_all_cannot_be_made():
+    with pytest.raises(TypeError, match="propose"):
+        type("Half", (Drafter,), {})()
+
+
+def test_every_drafter_of_the_library_is_one_and_says_where_it_can_be_replayed():
+    assert all(issubclass(method.drafter, Drafter) for method in METHODS.values())
+    sampling = {name for name, method in METHODS.items() if method.exact == "in distribution"}
+    assert sampling == {name for name, method in METHODS.items() if method.drafter.replays == "greedy"} >= {"SpecDec"}
+    assert DraftModel.replays == "greedy"
+
+
+class Duck:
+    capture = Capture()
+
+    def start(self, context):
+        pass
+
+    def propose(self, context, limit):
+        return DraftTree.chain([])
+
+
+@pytest.mark.parametrize("run", ["generate", "replay"])
+@pytest.mark.parametrize(
+    "drafter, says",
+    [
+        (Duck(), "a subclass of\\s+specdec_lib.Drafter"),
+        ("pld", "a subclass of specdec_lib.Drafter"),
+        (PromptLookup, r"make one, PromptLookup\(...\)"),
+    ],
+    ids=["duck", "text", "class"],
+)
+def test_what_is_no_drafter_is_told_what_to_be(llama, run, drafter, says):
+    trace = record(llama, [3, 4], max_new_tokens=2)
+    hook = llama.register_forward_pre_hook(lambda *args: pytest.fail("the model ran"))
+    try:
+        with pytest.raises(TypeError, match=says):
+            generate(llama, [3, 4], drafter) if run == "generate" else replay(trace, drafter)
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize(
+    "name, value, kind", [("capture", (1,), TypeError), ("replays", "sometimes", ValueError)]
+)
+def test_what_cannot_be_declared_is_named(llama, name, value, kind):
+    drafter = Silent()
+    setattr(drafter, name, value)
+    with pytest.raises(kind, match=f"has {name} .*{value[0]}.*; expected"):
+        generate(llama, [3, 4], drafter)
+
+
+@pytest.mark.parametrize("proposal", [None, [3, 4], (DraftTree.chain([3]), 1)], ids=str)
+def test_a_proposal_that_is_no_tree_is_named(llama, proposal):
+    class Wrong(Silent):
+        def propose(self, context, limit):
+            return proposal
+
+        def __repr__(self):
+            return "Wrong(7)"
+
+    trace = record(llama, [3, 4], max_new_tokens=5, eos_token_id=[])
+    for run in (lambda: generate(llama, [3, 4], Wrong(), eos_token_id=[]), lambda: replay(trace, Wrong())):
+        with pytest.raises(TypeError, match=r"propose\(\) of Wrong\(7\) returned .*; expected a specdec_lib.DraftTree"):
+            run()
+
+
+TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+
+
+@pytest.mark.parametrize(
+    "make, name",
+    [
+        (lambda: BertModel(BertConfig(**TINY)), "BertModel"),
+        (lambda: torch.nn.Linear(2, 2), "Linear"),
+        (lambda: None, "NoneType"),
+        (lambda: "pocket", "str"),
+        (lambda: LlamaModel(LlamaConfig(**TINY)), "LlamaModel"),
+    ],
+    ids=["bert", "linear", "none", "name", "headless"],
+)
+def test_what_is_no_language_model_is_refused_before_any_work(make, name):
+    model = make()
+    for run in (generate, record):
+        with pytest.raises(TypeError, match=f"model is a {name}; expected a causal language model of transformers"):
+            run(model, [1, 2], stop_strings=["x"])
+
+
+def test_what_an_author_of_a_method_needs_is_at_the_top():
+    for name in ("Capture", "Context", "Drafter", "DraftTree", "LAST", "Outputs", "Passengers", "WrappedDrafter"):
+        assert name in specdec_lib.__all__ and hasattr(specdec_lib, name)
+
+
+def test_a_wrapped_drafter_is_passed_every_call(llama):
+    calls = []
+
+    class All(Chaos):
+        replays = "greedy"
+
+        def __getattribute__(self, name):
+            if name in ("reset", "start", "propose", "verified", "finish"):
+                calls.append(name)
+            return super().__getattribute__(name)
+
+    plain = generate(llama, prompt(1, 9), max_new_tokens=12).tokens
+    inner = All(prompt(1, 9) + plain, capture=Capture((1,), topk=2))
+    outer = WrappedDrafter(inner)
+    assert (outer.capture, outer.replays) == (inner.capture, "greedy")
+    outer.reset()
+    run = generate(llama, prompt(1, 9), outer, max_new_tokens=12)
+    assert run.tokens == plain
+    asked = sum(len(plain) - done > 1 for done in np.cumsum([1, *(len(s.tokens) for s in run.steps)])[:-1])
+    assert calls.count("propose") == asked and calls.count("verified") == len(run.steps)
+    assert (calls[0], calls[1], calls[-1]) == ("reset", "start", "finish")
+
+
+def test_the_time_to_learn_from_a_pass_is_drafting_time(llama):
+    class Slow(Silent):
+        def verified(self, tree, path, outputs):
+            time.sleep(0.004)
+
+    run = generate(llama, [3, 4], Slow(), max_new_tokens=4, eos_token_id=[])
+    assert all(0.004 <= step.draft_seconds < 1 for step in run.steps)
+    assert all(step.commit_seconds + step.host_seconds + step.verify_seconds < 0.2 for step in run.steps)
+
+
+# Trees
+
+
+@pytest.mark.parametrize("make", [
+    lambda: DraftTree.chain([5, 6, 7, 8]),
+    lambda: DraftTree.chain([5, 6, 7, 8], torch.full((4, 9), 1 / 9)),
+    lambda: DraftTree([5, 6, 7, 8], [-1, -1, 0, 2]),
+    lambda: DraftTree.batch([[5, 6], [5, 7]]),
+], ids=["chain", "drawn chain", "tree", "batch"])
+def test_notes_of_a_tree_go_with_its_nodes(make):
+    tree = make()
+    visible = np.random.default_rng(0).random((3, 8)) < 0.5
+    riding = Passengers([1, 2, 1], [9, 0, 4], visible)
+    noted = tree.annotated(scores=[1, 0.5, 0.25, 0.125], sources=list("abcd"), passengers=riding)
+    assert (tree.scores, tree.sources, tree.passengers, tree.width) == (None, None, None, 5)
+    assert (noted.tokens, noted.parents, noted.children()) == (tree.tokens, tree.parents, tree.children())
+    assert noted.probabilities is tree.probabilities and noted.is_chain == tree.is_chain
+    assert noted != tree and noted == tree.annotated(scores=noted.scores, sources=noted.sources, passengers=noted.passengers)
+    assert noted != noted.annotated(scores=[1, 0.5, 0.25, 0.1], sources=list("abcd"), passengers=noted.passengers)
+    assert (noted.width, len(noted), noted.block(3)) == (8, 4, [3, *tree.tokens, 1, 2, 1])
+    assert noted.block_depths == [0, *tree.depths, 9, 0, 4] and not noted.is_causal
+    mask = noted.mask()
+    assert np.array_equal(mask[:5, :5], tree.mask()) and not mask[:5, 5:].any() and np.array_equal(mask[5:], visible)
+    for depth in range(4):
+        cut, bare = noted.truncated(depth), tree.truncated(depth)
+        kept = [node for node in range(4) if tree.depths[node] <= depth]
+        assert (cut.tokens, cut.parents) == (bare.tokens, bare.parents)
+        if depth < tree.depth:
+            assert cut.scores == [noted.scores[node] for node in kept] and cut.sources == ["abcd"[node] for node in kept]
+            assert (cut.passengers.tokens, cut.passengers.depths) == ([1, 2, 1], [9, 0, 4])
+            assert np.array_equal(cut.passengers.visible, visible[:, [0, *(n + 1 for n in kept), 5, 6, 7]])
+        else:
+            assert cut is noted
+
+
+@pytest.mark.parametrize("notes, says", [
+    ({"scores": [1.0]}, "1 scores but 2 tokens"),
+    ({"sources": ["a", "b", "c"]}, "3 sources but 2 tokens"),
+    ({"passengers": Passengers([1], [1], np.ones((1, 3)))}, r"visible has shape \(1, 3\); expected 4 columns"),
+])
+def test_notes_that_do_not_fit_a_tree_are_refused(notes, says):
+    for make in (DraftTree.chain([3, 4]).annotated, lambda **k: DraftTree([3, 4], [-1, -1], **k)):
+        with pytest.raises(ValueError, match=says):
+            make(**notes)
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (([1, 2], [1], np.ones((2, 3))), "2 passengers but 1 depths"),
+    (([1, 2], [1, 1], np.ones((1, 3))), r"visible has shape \(1, 3\)"),
+    (([1, 2], [1, 1], np.ones(2)), r"visible has shape \(2,\)"),
+    (([1, -2], [1, 1], np.ones((2, 3))), "tokens of passengers hold -2"),
+    (([1, 2], [1, -1], np.ones((2, 3))), "depths of passengers hold -1"),
+])
+def test_passengers_that_cannot_be_are_refused(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        Passengers(*arguments)
+
+
+def test_a_passenger_outside_the_vocabulary_is_an_error(llama):
+    class Far(Silent):
+        def propose(self, context, limit):
+            return DraftTree.chain([]).annotated(passengers=Passengers([96], [1], np.ones((1, 2), bool)))
+
+    with pytest.raises(ValueError, match="drafted token id 96, which is outside the target's vocabulary of 96"):
+        generate(llama, [3, 4], Far())
+
+
+# Replay and state
+
+
+def test_a_trace_of_the_first_format_is_read(llama):
+    """The file was written before files stated a format."""
+    with safe_open(OLD, "pt") as file:
+        assert '"format"' not in file.metadata()["trace"]
+    old = Trace.load(OLD)
+    assert (len(old.tokens), old.sampling) == (5, Sampling(0.8, 0.95, seed=2))
+    assert (old.outputs, old.heads, old.finish_reason, old.vocabulary) == (None, ((0, 1),), "length", 96)
+    # Under that release the prompt did not enter the seed: what it drew is forced through the model.
+    with torch.inference_mode(), Target(llama, 40, Capture((1,), ((0, 1),))) as target:
+        target.extend(old.prompt + old.tokens[:-1])
+        torch.testing.assert_close(old.hidden[1], target.hidden(1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(old.attention[-1], target.attention(), rtol=1e-4, atol=1e-5)
+    run = replay(old, PromptLookup(1, 4))
+    assert run.tokens == old.tokens
+
+
+def test_a_trace_of_a_later_format_says_so(llama, tmp_path):
+    path = tmp_path / "trace.safetensors"
+    record(llama, [3, 4], max_new_tokens=3).save(path)
+    with safe_open(path, "pt") as file:
+        tensors, about = {k: file.get_tensor(k) for k in file.keys()}, file.metadata()["trace"]
+    assert '"format": 2' in about
+    save_file(tensors, path, metadata={"trace": about.replace('"format": 2', '"format": 3')})
+    with pytest.raises(ValueError, match="is a trace of format 3 and this release reads formats up to 2"):
+        Trace.load(path)
+
+
+def test_outputs_that_do_not_fit_their_trace_are_damage(llama, tmp_path):
+    path = tmp_path / "trace.safetensors"
+    trace = record(llama, [3, 4], max_new_tokens=3, capture=Capture(topk=2))
+    trace.outputs = specdec_lib.Outputs(trace.outputs.tokens[1:], trace.outputs.logprobs[1:])
+    trace.save(path)
+    with pytest.raises(ValueError, match="is no trace.*expected 5 rows"):
+        Trace.load(path)
+
+
+def test_what_can_be_replayed_is_what_a_drafter_says(llama):
+    greedy, sampled = (record(llama, [3, 4], s, 4, capture=Capture(topk=3)) for s in (Sampling(), Sampling(0.7)))
+    with pytest.raises(ValueError, match="Recycling object .*cannot be replayed .*run it with generate"):
+        replay(greedy, Recycling())
+    drafter = Silent()
+    drafter.replays = "greedy"
+    replay(greedy, drafter)
+    with pytest.raises(ValueError, match="the trace was sampled and .*Silent.*replay a greedy trace"):
+        replay(sampled, drafter)
+
+
+def test_a_replay_from_an_equal_state_is_the_real_run(library, llama):
+    """Of drafters that keep what they learn: the same prompts in the same order."""
+    draft = library.draft("llama-gqa")
+    makes = {
+        "heuristic": lambda: AdaptiveDraftModel(draft, stopping.Heuristic(3)),
+        "recycling": lambda: Recycling(everywhere=False),
+    }
+    traces = [record(llama, prompt(seed, 20), max_new_tokens=20, capture=Capture(topk=3)) for seed in (3, 4, 3)]
+    for name, make in makes.items():
+        real, again = make(), make()
+        steps = []
+        for trace in traces:
+            run, replayed = generate(llama, trace.prompt, real, max_new_tokens=20), replay(trace, again)
+            assert [(s.tree, s.path) for s in run.steps] == [(s.tree, s.path) for s in replayed.steps]
+            steps.append([(s.tree, s.path) for s in run.steps])
+        assert steps[0] != steps[2], f"{name} learned nothing"
+        real.reset()
+        run = generate(llama, traces[0].prompt, real, max_new_tokens=20)
+        assert [(s.tree, s.path) for s in run.steps] == steps[0], f"{name} remembers after reset()"
+
+
+def test_a_heuristic_length_is_carried_over_until_it_is_reset():
+    rule = stopping.Heuristic(4)
+    rule.verified(stopping.Round(0, 4), 4)
+    rule.start()
+    assert rule.length == 6
+    rule.reset()
+    assert rule.length == 4
+
+
+# Memory
+
+
+@pytest.mark.parametrize("how", ["eager", "static"])
+@pytest.mark.parametrize(
+    "name", ["plain", "perfect", "chaos watching", "chaos riding", "recycling", "PLD+ (a)", "SpecDec", "holds"]
+)
+def test_no_cache_outlives_its_generation(library, llama, name, how):
+    start = prompt(1, 9)
+    text = start + generate(llama, start, max_new_tokens=6).tokens
+
+    class Holds(Perfect):
+        """Keeps what it is shown of each generation."""
+
+        def start(self, context):
+            self.held = [*getattr(self, "held", []), context]
+
+    def once(drafter):
+        runtime = Runtime(llama, 20, widths=(1, 8)) if how == "static" else None
+        generate(llama, start, drafter, max_new_tokens=6, runtime=runtime)
+        record(llama, start, max_new_tokens=3, capture=Capture((1,), ((0, 1),), 2))
+
+    if name == "plain":
+        drafter = None
+    else:
+        drafter = Holds(text) if name == "holds" else FACTORIES[name](library, "llama-gqa", text, 0)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            once(drafter)
+        alive = sum(type(each) is TreeCache for each in gc.get_objects())
+    finally:
+        gc.enable()
+    assert alive == 0
+
+
+# Imports
+
+
+def test_no_two_modules_of_decoding_import_each_other_in_a_circle():
+    """Imports for type checkers alone count too."""
+    folder = Path(specdec_lib.__file__).parent / "decoding"
+    imports = {}
+    for path in folder.glob("*.py"):
+        statements = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+        own = [node for node in statements if node.level == 1]
+        whole = {alias.name for node in own if not node.module for alias in node.names}
+        imports[path.stem] = {node.module for node in own if node.module} | whole
+    assert {"contract", "cache"} <= imports["target"]
+    tuple(TopologicalSorter(imports).static_order())  # raises CycleError
