@@ -10,7 +10,7 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -20,9 +20,8 @@ import nbformat
 from specdec_lib import paths
 from specdec_lib.methods import compared_in, slug
 from specdec_lib.report.build import files
-from specdec_lib.report.build.compare_runs import is_timed
 from specdec_lib.report.build.params import UsageError
-from specdec_lib.report.display.record import recorded
+from specdec_lib.report.display.record import recorded, timed_names
 from specdec_lib.report.build.runner import METADATA
 
 BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme`: end -->"
@@ -191,13 +190,13 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     files.write_atomic(path, drawn.getvalue())
 
 
-def stale(committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the names of committed values that another run does not give; times do not count."""
+def stale(committed: Mapping[str, Any], now: Mapping[str, Any], timed: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the names of committed values that another run does not give, but for those ``timed`` by notebook."""
     return [
         f"{notebook}: {name} is {now['chapters'][notebook]['values'].get(name)!r}, committed {value!r}"
         for notebook, one in committed["chapters"].items()
         for name, value in one["values"].items()
-        if not is_timed(name, notebook) and now["chapters"][notebook]["values"].get(name) != value
+        if name not in timed[notebook] and now["chapters"][notebook]["values"].get(name) != value
     ]
 
 
@@ -220,7 +219,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = readme.read_text(encoding="utf-8")
         if options.check:
             committed = json.loads(place.read_text(encoding="utf-8"))
-            faults = stale(committed, results)
+            executed = {name: timed_names(root / "book" / "notebooks" / f"{name}.ipynb") for name in results["chapters"]}
+            faults = stale(committed, results, executed)
             if put(text, block(committed)) != text:
                 faults.append("the README's table is not what key_results.json says: make readme")
             print("\n".join(faults) or "the README says what the last run gave")
