@@ -26,6 +26,7 @@ from specdec_lib.drafters import (
     SpecDecPP,
 )
 from specdec_lib.drafters.stopping import Confidence
+from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.heads.acceptance import AcceptanceHead
 
 #: Plain decoding, which every method is compared with: its name, also in recorded values, and its look.
@@ -186,6 +187,10 @@ _ROWS = (
         "specdec-pp", "huang2024", SpecDecPP,
         lambda bench: SpecDecPP(bench.draft, bench.acceptance_head, runtime=bench.draft_runtime),
         exact="in distribution", price="token", chapters=("06",),
+    ),
+    Method(
+        "Token Recycling", "recycling", "#8c564b", "h", "Drafts a tree of what the target last found likely after each token.",
+        "token-recycling", "luo2025", TokenRecycling, lambda bench: TokenRecycling(), state="warm",
     ),
 )  # fmt: skip
 
