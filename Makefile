@@ -24,7 +24,7 @@ EXTRAS ?= book,test,cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-core test-gpu test-slow test-random test-book test-oldest bench losslessness pocket pocket-data doctor check clean distclean
+.PHONY: gpu help venv book pdf readme test test-core test-gpu test-slow test-random test-book test-oldest bench losslessness pocket pocket-data doctor check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -98,7 +98,7 @@ gpu:  ## measure wide models on the GPU (or this processor) into data/results/<d
 	@if "$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null; then python="$(PYTHON)"; else python=$(PY); fi; \
 	  "$$python" -m specdec_lib gpu $(ARGS)
 
-bench: venv  ## measure speed against transformers into _build/bench.json
+bench: venv  ## measure how fast the library is into data/results/cpu/bench.json (ARGS='--only loop')
 	@$(PY) -m specdec_lib bench $(ARGS)
 
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
@@ -116,8 +116,13 @@ doctor: venv  ## report versions, devices and data that this machine has
 check: venv  ## static checks of notebooks, parameters and pages
 	@$(PY) -m specdec_lib check
 
+lint: venv  ## the layout of the code, faults seen without running it, and which package imports which
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(VENV)/bin/lint-imports
+
 clean:  ## remove what was generated, keep the environment
-	rm -rf _build book/notebooks book/pictures .pytest_cache .hypothesis build dist conf.py
+	rm -rf _build book/notebooks book/pictures book/api/generated .pytest_cache .hypothesis .ruff_cache .import_linter_cache build dist conf.py
 	find specdec_lib tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environments too

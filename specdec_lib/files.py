@@ -1,9 +1,11 @@
-"""Files that are there whole or not at all."""
+"""Files and folders that are there whole or not at all, and checksums of what was read."""
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,3 +33,90 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """The neighbour of ``path`` whose name has ``suffix`` added."""
+    return path.with_name(path.name + suffix)
+
+
+def flush_folder(folder: Path) -> None:
+    """Bring the names in ``folder`` onto the disk: a rename counts only then."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def swap_in(new: Path, target: Path) -> None:
+    """Put the folder ``new`` in the place of ``target``; :func:`present` finds one of the two at any
+    moment."""
+    old = beside(target, ".old")
+    if target.exists():
+        if old.exists():
+            shutil.rmtree(old)
+        os.rename(target, old)
+    os.rename(new, target)
+    flush_folder(target.parent)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def present(target: Path) -> Path:
+    """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two
+    renames."""
+    old = beside(target, ".old")
+    return old if not target.exists() and old.exists() else target
+
+
+def recover(target: Path) -> None:
+    """Undo a replacement that was interrupted; called by whoever holds the lock."""
+    old = beside(target, ".old")
+    if target.exists():
+        if old.exists():
+            shutil.rmtree(old)
+    elif old.exists():
+        os.rename(old, target)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file aside and rename it; an interruption leaves the old file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Put the folder ``new`` in the place of ``target``; without ``new``, remove ``target``.
+
+    An interruption leaves the old folder or the new one whole; if it falls between the two renames at the end,
+    :func:`recover` brings the old one back.
+    """
+    if not new.is_dir():
+        shutil.rmtree(target, ignore_errors=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    recover(target)
+    aside = target.with_name(target.name + ".new")
+    shutil.rmtree(aside, ignore_errors=True)
+    # A copy where ``new`` lies on another file system, as temporary folders often do.
+    shutil.move(new, aside)
+    swap_in(aside, target)
+
+
+def sha256(path: Path) -> str:
+    """Return the checksum of one file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def tree_digest(root: Path, pattern: str = "**/*", skip: Iterable[str] = ()) -> str:
+    """Return one checksum over the names and contents of all files below ``root`` that match ``pattern``, wherever a
+    folder named in ``skip`` does not hold them."""
+    skipped = {"__pycache__", *skip}
+    digest = hashlib.sha256()
+    for path in sorted(root.glob(pattern)):
+        if path.is_file() and not skipped.intersection(path.relative_to(root).parts):
+            digest.update(f"{path.relative_to(root).as_posix()}\0{sha256(path)}\n".encode())
+    return digest.hexdigest()

@@ -34,6 +34,9 @@ POCKET_QWEN = DATA / "models" / "pocket_qwen"
 PUBLISHED = DATA / "published"
 """Numbers of the papers, one CSV file a paper."""
 
+BENCH = DATA / "results" / "cpu" / "bench.json"
+"""How fast the library itself is, as ``python -m specdec_lib bench`` measured it."""
+
 CLAIMS = DATA / "claims.yml"
 """The ledger of claims."""
 

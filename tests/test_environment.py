@@ -119,7 +119,7 @@ def test_every_package_that_the_code_imports_is_declared():
         "matplotlib_inline": "ipykernel",
         "jupyter_client": "nbclient",
         "cycler": "matplotlib",
-        "websocket": "websocket-client",
+        "importlinter": "import-linter",
         "markdown_it": "jupyter-book",
         "myst_parser": "jupyter-book",
     }

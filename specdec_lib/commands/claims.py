@@ -8,16 +8,21 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.claims.ledger import plain, read_ledger
+from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.display.record import RecordError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib claims", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="every field, as JSON")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the ledger; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib claims", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="every field, as JSON")
-    options = parser.parse_args(argv)
+    options = build_parser().parse_args(argv)
     try:
         entries, waiting = read_ledger()
     except (ClaimError, RecordError, FileNotFoundError) as error:

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_lib import datastores, paths
+from specdec_lib import datastores, files, paths
 from specdec_lib.commands import exit_status
-from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore, files
+from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore
 from specdec_lib.datastores.dense import FOLDER
 from specdec_lib.datastores.states import COVERS
+from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.experiments import corpus
 from specdec_lib.experiments.published_sets.reading import opened, read_jsonl
-from specdec_lib.commands import respond
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -61,8 +61,8 @@ class Texts:
         if self.library:
             about.append({"name": "Python standard "
                                   "library", "split": self.library, "python": platform.python_version()})
-        for kind, files in (("text", self.texts), ("JSON lines", self.lines)):
-            for path in files:
+        for kind, named in (("text", self.texts), ("JSON lines", self.lines)):
+            for path in named:
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                 about.append({"name": path.name, "format": kind, "sha256": digest})
@@ -196,7 +196,51 @@ def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namesp
     return index
 
 
-def _parser() -> argparse.ArgumentParser:
+def _add_respond_parser(commands: argparse._SubParsersAction) -> None:
+    """An in-distribution store of the target's own responses."""
+    parser = commands.add_parser("respond", help="store a model's own responses to prompts; run again, it continues")
+    parser.add_argument("path", type=Path, help="folder of the store")
+    parser.add_argument("--model", default="pocket", help="pocket, a directory or a name on the hub (default: "
+                                                          "%(default)s)")
+    parser.add_argument("--device", default="auto", help="where it runs (default: %(default)s)")
+    parser.add_argument("--dtype", default="auto", help="as which it is loaded, float32 or bfloat16 say")
+    parser.add_argument("--task", nargs="+", default=["code-completion"], help="whose prompts are answered (default: "
+                                                                               "code-completion); mechanical tasks "
+                                                                               "give those of the training side")
+    parser.add_argument("--count", type=int, default=100, help="prompts of each task (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=1, help="responses to each (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+    parser.add_argument("--top-p", type=float, default=1.0, help="nucleus (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of prompts and draws (default: %(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=128, help="longest response (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=16, help="requests at a time (default: %(default)s)")
+
+
+def answer(options: argparse.Namespace) -> TokenStore:
+    """Answer the prompts and build the store; the responses are kept in ``<path>.responses.jsonl``."""
+    from specdec_lib.decoding.sampling import Sampling
+    from specdec_lib.experiments.made_tasks import TASKS
+    from specdec_lib.experiments.responses import generate_responses
+    from specdec_lib.experiments.tasks import load_task
+    from specdec_lib.models.loading import load_model
+
+    sampling = Sampling(options.temperature, options.top_p, seed=options.seed)
+    prompts = []
+    for task in options.task:
+        side = {"split": "train"} if task in TASKS else {}
+        prompts += load_task(task, limit=options.count, seed=options.seed, **side)
+    model, tokenizer = load_model(options.model, options.device, options.dtype)
+    documents = generate_responses(model, tokenizer, prompts, files.beside(options.path, ".responses.jsonl"), sampling,
+                                   options.samples, options.max_new_tokens, options.batch)
+    about = {"name": "responses", "model": options.model, "tasks": " ".join(options.task), "samples": options.samples,
+             "temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
+    return datastores.build_tokens(
+        options.path, documents, tokenizer_vocabulary(tokenizer), fingerprint=tokenizer_fingerprint(tokenizer),
+        sources=[about], short_documents="skip", finish=datastores.build_suffix_array)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib datastore", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it "
@@ -219,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
                                               "continues")
     dense.add_argument("path", type=Path, help="folder of the store")
     _add_dense_options(dense)
-    respond.add_parser(commands)
+    _add_respond_parser(commands)
     for name, text in (("info", "say what a store "
                                 "holds"), ("verify", "compare every byte with the checksums")):
         one = commands.add_parser(name, help=text)
@@ -241,7 +285,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     if options.command == "respond":
-        respond.run(options)
+        answer(options)
         print(describe(options.path))
         return
     name = getattr(options, "tokenizer", None)
@@ -292,5 +336,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : sequence of str, optional
         Words of the command line behind ``datastore``.
     """
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     return exit_status(lambda: _run(options), "interrupted; the same command continues after the last whole chunk")

@@ -25,12 +25,13 @@ import transformers
 from specdec_lib import paths
 from specdec_lib.commands import exit_status
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of, measure_machine
-from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import METHODS, build_pair
+from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import build_pair
 from specdec_lib.chapters.ch06_gpu_benchmarks.widened_study import PARTS, Plan, study
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import preset
+from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report.display import provenance
-from specdec_lib.report.build.files import write_atomic
+from specdec_lib.files import write_atomic
 
 #: Tokens and repeats by kind of device. The 7b shape decodes 14 prompts greedily and sampled by 8 methods, about 4 passes
 #: for each 10 tokens: 48 tokens and 2 repeats are 14,000 passes of 6 ms, 90 s; as long again take transformers' eager
@@ -75,13 +76,15 @@ def results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
     return {name: about for name, about in found.items() if about["machine"]["device"] != "cpu"}
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib gpu", description=main.__doc__)
     parser.add_argument(
         "--shapes", nargs="*", metavar="7b", help="targets, all methods each (default: 7b 13b on a GPU, else 0.35b)"
     )
     parser.add_argument(
-        "--pairs", nargs="*", metavar="34b/7b", help="target/draft shapes, draft models alone (default: on a GPU 34b/7b)"
+        "--pairs", nargs="*", metavar="34b/7b", help="target/draft shapes, draft models alone (default: on a GPU "
+        "34b/7b)"
     )
     parser.add_argument("--target", default="pocket", help="small model that is widened; with --shapes own: as it is")
     parser.add_argument("--draft", default="pocket-draft")
@@ -106,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Results of other shapes that the folder holds from the same device stay.
     """
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -195,7 +198,9 @@ def _run(args: argparse.Namespace) -> int:
                 args.dtype,
                 draft_named=draft_shape,
             )
-            methods = ("plain", "SpecDec", "SpecDec++") if draft_shape else METHODS
+            methods = plan.methods
+            if draft_shape:  # draft models alone
+                methods = tuple(name for name in methods if name == PLAIN or METHODS[name].price == "token")
             chosen = Plan(**{**vars(plan), "methods": methods})
 
             def keep(run: dict[str, Any] = run) -> None:

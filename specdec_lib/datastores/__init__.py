@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .build import CHUNK_TOKENS, build_tokens
 from .dense import DenseIndex, build_dense_index
-from .files import StoreBusy, StoreError
+from specdec_lib.datastores.store_files import StoreBusy, StoreError
 from .ranks import mean_reciprocal_rank, next_token_reciprocal_rank
 from .reduction import fit_transform
 from .rest_import import import_rest

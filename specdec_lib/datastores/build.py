@@ -12,7 +12,8 @@ from typing import BinaryIO
 import numpy as np
 from tqdm.auto import tqdm
 
-from . import dense, files
+from specdec_lib import files
+from specdec_lib.datastores import dense, store_files
 from .tokens import FORMAT, MANIFEST, VERSION, TokenStore, token_dtype
 
 CHUNK_TOKENS = 1 << 20
@@ -96,7 +97,7 @@ def build_tokens(path: str | Path,
     key = {"format": FORMAT, "version": VERSION, "vocabulary": vocabulary, "tokenizer": fingerprint,
            "sources": list(sources), "max_tokens": max_tokens, "short_documents": short_documents}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.BuildLock(path):
+    with store_files.BuildLock(path):
         files.recover(path)
         partial = files.beside(path, ".partial")
         try:
@@ -121,12 +122,12 @@ def _keep_dense(path: Path, partial: Path) -> None:
     index = files.present(path / dense.FOLDER)
     if not index.is_dir():
         return
-    about, new = files.read_json(index / dense.MANIFEST), files.read_json(partial / MANIFEST)
+    about, new = store_files.read_json(index / dense.MANIFEST), store_files.read_json(partial / MANIFEST)
     if about is None or about.get("tokens_sha256") != new["files"]["tokens.npy"]["sha256"]:
-        raise files.StoreError(f"{path} stays as it is, because its dense index is not of the tokens that "
+        raise store_files.StoreError(f"{path} stays as it is, because its dense index is not of the tokens that "
                                f"were built now: remove {index} and run this again, it continues from "
                                f"{partial.name}; or build into another folder")
-    files.take_over(index, partial / dense.FOLDER)
+    store_files.take_over(index, partial / dense.FOLDER)
 
 
 def _update(digest: hashlib._Hash, document: Document) -> None:
@@ -176,14 +177,14 @@ class _Writer:
         """Bytes of the two files at the noted state."""
         stored = self.state["tokens"] + self.state["documents"] + 1
         starts = self.state["documents"] + 1
-        return files.NPY_HEADER + stored * self.dtype.itemsize, files.NPY_HEADER + starts * 8
+        return store_files.NPY_HEADER + stored * self.dtype.itemsize, store_files.NPY_HEADER + starts * 8
 
     def _resume(self) -> bool:
-        known = files.read_json(self.folder / self.PROGRESS)
+        known = store_files.read_json(self.folder / self.PROGRESS)
         if known is None or known.get("key") != self.key or not isinstance(known.get("state"), dict):
             return False
         if not (known["state"].keys() == self.state.keys() and all(
-                files.is_count(value) for name, value in known["state"].items() if name != "digest")):
+                store_files.is_count(value) for name, value in known["state"].items() if name != "digest")):
             return False
         passed = 0
         for document in itertools.islice(self.remaining, known["state"]["items"]):
@@ -217,16 +218,16 @@ class _Writer:
         }
         self._tokens, self._starts = ((self.folder / name).open("x+b")
                                       for name in ("tokens.npy", "documents.npy"))
-        files.npy_header(self._tokens, self.dtype, 0)
-        files.npy_header(self._starts, np.dtype(np.int64), 0)
-        files.write(self._tokens, np.array([self.key["vocabulary"]], self.dtype).data)
-        files.write(self._starts, np.array([1], np.int64).data)
+        store_files.npy_header(self._tokens, self.dtype, 0)
+        store_files.npy_header(self._starts, np.dtype(np.int64), 0)
+        store_files.write(self._tokens, np.array([self.key["vocabulary"]], self.dtype).data)
+        store_files.write(self._starts, np.array([1], np.int64).data)
         self._note()
 
     def _note(self) -> None:
-        files.flush(self._tokens)
-        files.flush(self._starts)
-        files.write_json(self.folder / self.PROGRESS, {"key": self.key, "state": self.state})
+        store_files.flush(self._tokens)
+        store_files.flush(self._starts)
+        store_files.write_json(self.folder / self.PROGRESS, {"key": self.key, "state": self.state})
 
     def add(self, documents: Iterator[tuple[np.ndarray, str]], chunk_tokens: int, progress: bool) -> None:
         chunk: list[np.ndarray] = []
@@ -281,8 +282,8 @@ class _Writer:
             stored[begin:end] = ids
             begin = end + 1
         first = self.state["tokens"] + self.state["documents"] + 1
-        files.write(self._tokens, stored.data)
-        files.write(self._starts, (first + ends + 1).astype(np.int64).data)
+        store_files.write(self._tokens, stored.data)
+        store_files.write(self._starts, (first + ends + 1).astype(np.int64).data)
         self.state = dict(state)
         self._note()
 
@@ -291,10 +292,10 @@ class _Writer:
         documents, tokens = self.state["documents"], self.state["tokens"]
         for file, dtype, length in ((self._tokens, self.dtype, tokens + documents + 1),
                                     (self._starts, np.dtype(np.int64), documents + 1)):
-            files.npy_header(file, dtype, length)
-            files.flush(file)
-        about = {name: files.describe(self.folder / name) for name in ("tokens.npy", "documents.npy")}
-        files.write_json(
+            store_files.npy_header(file, dtype, length)
+            store_files.flush(file)
+        about = {name: store_files.describe(self.folder / name) for name in ("tokens.npy", "documents.npy")}
+        store_files.write_json(
             self.folder / MANIFEST, {
                 "format": FORMAT, "version": VERSION, "vocabulary": self.key["vocabulary"],
                 "dtype": self.dtype.name, "tokenizer": self.key["tokenizer"], "sources": self.key["sources"],

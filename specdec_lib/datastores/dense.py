@@ -22,9 +22,10 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from . import faiss_index, files
+from specdec_lib import files
+from specdec_lib.datastores import faiss_index, store_files
 from .exact_search import TorchSearch
-from .files import StoreError
+from specdec_lib.datastores.store_files import StoreError
 from .reduction import EPSILON, Moments, Reduction, check_states, fit
 from .states import StateSource
 from .tokens import TokenStore
@@ -40,8 +41,9 @@ FOLDER = "dense"
 DEVICES = ("auto", "cpu", "cuda")
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
 _FIELDS = {
-    "rows": files.SIZE, "width": files.SIZE, "dims": files.SIZE, "factory": files.TEXT, "model": files.TEXT_OR_NULL,
-    "tokens_sha256": files.TEXT, "files": files.FILES
+    "rows": store_files.SIZE, "width": store_files.SIZE, "dims": store_files.SIZE,
+    "factory": store_files.TEXT, "model": store_files.TEXT_OR_NULL,
+    "tokens_sha256": store_files.TEXT, "files": store_files.FILES
 }
 
 
@@ -108,7 +110,7 @@ def build_dense_index(path: str | Path, source: StateSource, store: TokenStore |
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists and is no dense index; give the name of a new folder, or of an "
                          "index to replace")
-    with files.BuildLock(path):
+    with store_files.BuildLock(path):
         files.recover(path)
         partial = files.beside(path, ".partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -142,19 +144,19 @@ def _build(folder: Path, source: StateSource, store: TokenStore, inner: faiss.In
             whole.add(np.ascontiguousarray(check_states(states, source.width)))
             bar.update(len(states))
     with (folder / "index.faiss").open("wb") as file:
-        writer = faiss_index.load_faiss().PyCallbackIOWriter(lambda data: files.write(file, data))
+        writer = faiss_index.load_faiss().PyCallbackIOWriter(lambda data: store_files.write(file, data))
         faiss_index.load_faiss().write_index(whole, writer)
-        files.flush(file)
-    files.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
-    files.write_array(folder / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
-    files.write_json(folder / MANIFEST, {
+        store_files.flush(file)
+    store_files.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
+    store_files.write_array(folder / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
+    store_files.write_json(folder / MANIFEST, {
         "format": FORMAT, "version": VERSION, "rows": len(positions), "width": source.width, "dims": dims,
         "factory": factory, "zscore": zscore, "normalise": normalise, "eps": eps,
         "sample": min(sample, len(positions)), "model": source.model,
         "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
         "states": {name: value for name, value in getattr(source, "manifest", {}).items()
                    if name in ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")},
-        "files": {name: files.describe(folder / name) for name in _FILES}})
+        "files": {name: store_files.describe(folder / name) for name in _FILES}})
 
 
 def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample: int, factory: str,
@@ -255,23 +257,23 @@ class DenseIndex:
         if not (files.present(path) / MANIFEST).is_file() and files.present(path / FOLDER).is_dir():
             path = path / FOLDER
         folder = files.present(path)
-        about = files.read_json(folder / MANIFEST)
+        about = store_files.read_json(folder / MANIFEST)
         if about is None or about.get("format") != FORMAT:
             raise StoreError(f"{path} has no dense index: build one with 'python -m specdec_lib datastore "
                              "build --dense', or with specdec_lib.datastores.build_dense_index")
         if about.get("version") != VERSION:
             raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
                              f"version {VERSION}; build the dense index again")
-        files.check_manifest(folder / MANIFEST, about, _FIELDS, _FILES)
+        store_files.check_manifest(folder / MANIFEST, about, _FIELDS, _FILES)
         store = _store_of(path, store)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
             raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense "
                              "index again")
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
-        files.check_sizes(folder, about["files"])
-        positions = files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
-        files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
+        store_files.check_sizes(folder, about["files"])
+        positions = store_files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
+        store_files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
         found = cls(folder, store, about, faiss_index.read(
             folder / "index.faiss", about["width"], about["rows"]), positions, "faiss-cpu")
         if model is not None:
@@ -320,7 +322,7 @@ class DenseIndex:
     @property
     def explained_variance(self) -> np.ndarray:
         """Share of the variance of each component, largest first; float64 array, shape (width,)."""
-        return files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
+        return store_files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
 
     def set_effort(self, nprobe: int | None = None, ef_search: int | None = None) -> None:
         """As :func:`~specdec_lib.datastores.faiss_index.set_effort`, for this open index.
@@ -390,7 +392,7 @@ class DenseIndex:
         StoreError
         """
         self.store.verify()
-        files.check_sums(self.path, self.manifest["files"])
+        store_files.check_sums(self.path, self.manifest["files"])
 
 
 def _on_gpu(found: DenseIndex, device: str) -> DenseIndex:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .exact_search import TorchSearch
-from .files import StoreError
+from specdec_lib.datastores.store_files import StoreError
 from .reduction import Reduction
 
 if TYPE_CHECKING:

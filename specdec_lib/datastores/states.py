@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm.auto import tqdm
 
-from . import files
-from .files import StoreError
+from specdec_lib import files
+from specdec_lib.datastores import store_files
+from specdec_lib.datastores.store_files import StoreError
 from .reduction import check_states
 from .tokens import TokenStore
 
@@ -25,8 +26,8 @@ COVERS = ("truncate", "windows")
 DTYPES = ("float16", "float32")
 SHARD_BYTES = 1 << 27
 _FIELDS = {
-    "states": files.COUNT, "shards": files.COUNTS, "width": files.SIZE, "dtype": files.TEXT,
-    "model": files.TEXT_OR_NULL, "tokens_sha256": files.TEXT, "files": files.FILES
+    "states": store_files.COUNT, "shards": store_files.COUNTS, "width": store_files.SIZE, "dtype": store_files.TEXT,
+    "model": store_files.TEXT_OR_NULL, "tokens_sha256": store_files.TEXT, "files": store_files.FILES
 }
 #: States handed out at once.
 BLOCK = 16_384
@@ -114,23 +115,23 @@ class States:
             If there are none, or they are unfinished, truncated, of another version or of other tokens.
         """
         path = files.present(Path(path).expanduser())
-        about = files.read_json(path / MANIFEST)
+        about = store_files.read_json(path / MANIFEST)
         if about is None or about.get("format") != FORMAT:
             raise StoreError(f"{path} holds no hidden states; make them with "
                              "specdec_lib.models.embedding.embed_store")
         if about.get("version") != VERSION:
             raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
                              f"version {VERSION}; embed the store again")
-        files.check_manifest(path / MANIFEST, about, _FIELDS)
+        store_files.check_manifest(path / MANIFEST, about, _FIELDS)
         if about["dtype"] not in DTYPES or about["states"] != sum(about["shards"]):
             raise StoreError(f"{path / MANIFEST} says {about['states']} states as {about['dtype']!r:.60} in shards of "
                              f"{sum(about['shards'])}; expected one of {', '.join(DTYPES)} and equal numbers: it was "
                              "altered; embed the store again")
-        files.check_manifest(path / MANIFEST, about, {}, ("positions.npy", *(
+        store_files.check_manifest(path / MANIFEST, about, {}, ("positions.npy", *(
             _shard(path, number).name for number in range(len(about["shards"])))))
         if store is not None and about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
             raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
-        files.check_sizes(path, about["files"])
+        store_files.check_sizes(path, about["files"])
         return cls(path, about)
 
     @property
@@ -151,10 +152,10 @@ class States:
         return f"States({str(self.path)!r}: {len(self):,} of width {self.width})"
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        positions = files.open_array(self.path / "positions.npy", np.dtype(np.int64), len(self))
+        positions = store_files.open_array(self.path / "positions.npy", np.dtype(np.int64), len(self))
         first = 0
         for number, rows in enumerate(self.manifest["shards"]):
-            shard = files.open_array(_shard(self.path, number), np.dtype(self.manifest["dtype"]), rows,
+            shard = store_files.open_array(_shard(self.path, number), np.dtype(self.manifest["dtype"]), rows,
                                      self.width)
             for begin in range(0, rows, BLOCK):
                 part = shard[begin: begin + BLOCK].astype(np.float32)
@@ -168,7 +169,7 @@ class States:
         ------
         StoreError
         """
-        files.check_sums(self.path, self.manifest["files"])
+        store_files.check_sums(self.path, self.manifest["files"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,24 +290,24 @@ def write_states(path: str | Path, store: TokenStore, compute: Compute, width: i
            "shard_bytes": SHARD_BYTES, **(about or {})}
     plan = plan_windows(store, window, overlap, cover, max_states)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.BuildLock(path):
+    with store_files.BuildLock(path):
         files.recover(path)
         partial = files.beside(path, ".partial")
-        if files.read_json(partial / "progress.json") != key:
+        if store_files.read_json(partial / "progress.json") != key:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            files.write_json(partial / "progress.json", key)
+            store_files.write_json(partial / "progress.json", key)
         try:
             shards = _write_shards(partial, store, plan, key, compute, batch_tokens, progress)
         except ValueError:
             shutil.rmtree(partial)
             raise
         positions = np.concatenate([np.arange(keep, stop) for _, keep, stop in plan]) + 1
-        files.write_array(partial / "positions.npy", positions, np.dtype(np.int64))
+        store_files.write_array(partial / "positions.npy", positions, np.dtype(np.int64))
         names = ["positions.npy", *(_shard(partial, i).name for i in range(len(shards)))]
-        files.write_json(partial / MANIFEST, key | {
+        store_files.write_json(partial / MANIFEST, key | {
             "states": int(sum(shards)), "shards": shards,
-            "files": {name: files.describe(partial / name) for name in names}})
+            "files": {name: store_files.describe(partial / name) for name in names}})
         (partial / "progress.json").unlink()
         files.flush_folder(partial)
         files.swap_in(partial, path)
@@ -328,11 +329,11 @@ def _write_shards(folder: Path, store: TokenStore, plan: np.ndarray, key: dict, 
             rows = int((windows[:, 2] - windows[:, 1]).sum())
             path = _shard(folder, number)
             # Shards are written aside and renamed: one that is there is whole.
-            if path.is_file() and path.stat().st_size == files.NPY_HEADER + rows * width * dtype.itemsize:
+            if path.is_file() and path.stat().st_size == store_files.NPY_HEADER + rows * width * dtype.itemsize:
                 bar.update(rows)
             else:
                 states = _states(store, windows, rows, key, compute, batch_tokens, bar)
-                files.write_array(path, states, dtype)
+                store_files.write_array(path, states, dtype)
                 files.flush_folder(folder)
             shards.append(rows)
     return shards

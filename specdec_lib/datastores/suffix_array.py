@@ -22,15 +22,15 @@ from typing import NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
-from . import files
+from specdec_lib.datastores import store_files
 from .compiled import compiled
-from .files import StoreError
+from specdec_lib.datastores.store_files import StoreError
 from .tokens import TokenStore
 
 FORMAT, VERSION = "specdec-lib suffix array of reversed tokens", 1
 MANIFEST = "suffix_array.json"
 _FILES = ("suffix_array.npy", "first.npy", "keys.npy")
-_FIELDS = {"entries": files.SIZE, "tokens_sha256": files.TEXT, "files": files.FILES}
+_FIELDS = {"entries": store_files.SIZE, "tokens_sha256": store_files.TEXT, "files": store_files.FILES}
 _WRITE_ENTRIES = 1 << 22
 #: Entries from one key to the next.
 STRIDE = 64
@@ -221,26 +221,26 @@ class SuffixIndex:
         if not isinstance(store, TokenStore):
             store = TokenStore.open(store)
         path = store.path / MANIFEST
-        about = files.read_json(path)
+        about = store_files.read_json(path)
         if about is None or about.get("format") != FORMAT:
             raise StoreError(f"{store.path} has no suffix array: build one with 'python -m specdec_lib "
                              "datastore build', or with specdec_lib.datastores.build_suffix_array")
         if about.get("version") != VERSION:
             raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
                              f"version {VERSION}; build the suffix array again")
-        files.check_manifest(path, about, _FIELDS, _FILES)
+        store_files.check_manifest(path, about, _FIELDS, _FILES)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
             raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array "
                              "again")
-        files.check_sizes(store.path, about["files"])
+        store_files.check_sizes(store.path, about["files"])
         entries = about["entries"]
-        suffixes = files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), entries)
-        first = files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1)
-        keys = files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-entries // STRIDE))
+        suffixes = store_files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), entries)
+        first = store_files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1)
+        keys = store_files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-entries // STRIDE))
         # The compiled loops read tokens up to an entry's successor and entries from first[t] to first[t + 1], and
         # check no bounds. The first and the last of the tokens are separators.
-        files.check_range(store.path / "suffix_array.npy", suffixes, 1, len(store.tokens) - 2, "position")
-        files.check_range(store.path / "first.npy", first, 0, entries, "entry")
+        store_files.check_range(store.path / "suffix_array.npy", suffixes, 1, len(store.tokens) - 2, "position")
+        store_files.check_range(store.path / "first.npy", first, 0, entries, "entry")
         if first[0] != 0 or first[-1] != entries or not (first[1:] >= first[:-1]).all():
             raise StoreError(f"{store.path / 'first.npy'} does not rise from 0 to the number of entries, {entries}: it "
                              "was altered; build the suffix array again")
@@ -306,9 +306,9 @@ class SuffixIndex:
         """
         self.store.verify()
         path = self.store.path / MANIFEST
-        about = files.read_json(path) or {}
-        files.check_manifest(path, about, _FIELDS, _FILES)
-        files.check_sums(self.store.path, about["files"])
+        about = store_files.read_json(path) or {}
+        store_files.check_manifest(path, about, _FIELDS, _FILES)
+        store_files.check_sums(self.store.path, about["files"])
 
 
 @compiled
@@ -442,12 +442,12 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         count = _keep_continued(entries, width, store.tokens, first)
         np.cumsum(first, out=first)
         bar.update()
-        files.write_array(folder / "suffix_array.npy", entries[:count], np.dtype(np.int32))
-        files.write_array(folder / "first.npy", first, np.dtype(np.int64))
-        files.write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
+        store_files.write_array(folder / "suffix_array.npy", entries[:count], np.dtype(np.int32))
+        store_files.write_array(folder / "first.npy", first, np.dtype(np.int64))
+        store_files.write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
         bar.update()
-    about = {name: files.describe(folder / name) for name in _FILES}
-    files.write_json(folder / MANIFEST, {
+    about = {name: store_files.describe(folder / name) for name in _FILES}
+    store_files.write_json(folder / MANIFEST, {
         "format": FORMAT, "version": VERSION, "entries": count, "files": about,
         "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"]})
     return SuffixIndex.open(store)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import files
-from .files import StoreError
+from specdec_lib import files
+from specdec_lib.datastores import store_files
+from specdec_lib.datastores.store_files import StoreError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,8 +28,9 @@ MANIFEST = "manifest.json"
 #: number of 8 bytes for each id: a wrong vocabulary must not ask for the memory of one of 2**32.
 LARGEST_VOCABULARY = 2**24
 _FIELDS = {
-    "vocabulary": files.SIZE, "tokens": files.SIZE, "documents": files.SIZE, "skipped_documents": files.COUNT,
-    "dtype": files.TEXT, "tokenizer": files.TEXT_OR_NULL, "sources": files.OBJECTS, "files": files.FILES
+    "vocabulary": store_files.SIZE, "tokens": store_files.SIZE, "documents": store_files.SIZE,
+    "skipped_documents": store_files.COUNT,
+    "dtype": store_files.TEXT, "tokenizer": store_files.TEXT_OR_NULL, "sources": store_files.OBJECTS, "files": store_files.FILES
 }
 
 
@@ -111,28 +113,28 @@ class TokenStore:
         folder = files.present(path)
         if not (folder / MANIFEST).is_file():
             raise StoreError(_what_is_there(path))
-        manifest = files.read_json(folder / MANIFEST)
+        manifest = store_files.read_json(folder / MANIFEST)
         if manifest is None or manifest.get("format") != FORMAT:
             raise StoreError(f"{folder / MANIFEST} is no manifest of a token store; name a folder made by "
                              "'python -m specdec_lib datastore build'")
         if manifest.get("version") != VERSION:
             raise StoreError(f"{path} has version {manifest.get('version')} of the format, this library reads "
                              f"version {VERSION}; build it again, or use the library it was built with")
-        files.check_manifest(folder / MANIFEST, manifest, _FIELDS, ("tokens.npy", "documents.npy"))
-        files.check_sizes(folder, manifest["files"])
+        store_files.check_manifest(folder / MANIFEST, manifest, _FIELDS, ("tokens.npy", "documents.npy"))
+        store_files.check_sizes(folder, manifest["files"])
         try:
             dtype = token_dtype(manifest["vocabulary"])
         except ValueError as error:
             raise StoreError(f"{folder / MANIFEST}: {error}; it was altered; build it again") from None
         length = manifest["tokens"] + manifest["documents"] + 1
-        tokens = files.open_array(folder / "tokens.npy", dtype, length)
-        starts = files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
+        tokens = store_files.open_array(folder / "tokens.npy", dtype, length)
+        starts = store_files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
         # The compiled loops walk from separator to separator and check no bounds.
         if tokens[0] != manifest["vocabulary"] or tokens[-1] != manifest["vocabulary"]:
             raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: it was "
                              "altered; build it again")
-        files.check_range(folder / "tokens.npy", tokens, 0, manifest["vocabulary"], "token")
-        files.check_range(folder / "documents.npy", starts, 1, length, "start")
+        store_files.check_range(folder / "tokens.npy", tokens, 0, manifest["vocabulary"], "token")
+        store_files.check_range(folder / "documents.npy", starts, 1, length, "start")
         if starts[0] != 1 or starts[-1] != length or not (
                 (starts[1:] > starts[:-1]).all() and (tokens[starts - 1] == manifest["vocabulary"]).all()):
             raise StoreError(f"{folder / 'documents.npy'} does not say where documents start, each after a separator "
@@ -202,7 +204,7 @@ class TokenStore:
         StoreError
             If a file was altered.
         """
-        files.check_sums(self.path, self.manifest["files"])
+        store_files.check_sums(self.path, self.manifest["files"])
 
 
 def _what_is_there(path: Path) -> str:

@@ -3,7 +3,7 @@
 The output does not depend on the drafter, so the recorded tokens decide exactly what any draft would have had accepted,
 and the recorded states, attention rows and most likely tokens are what the drafter would have been shown of the tokens
 emitted. Of rejected nodes and passengers nothing is recorded: a drafter that depends on those cannot be replayed, and says
-so (:attr:`specdec_lib.Drafter.replays`).
+so (``replays`` of :class:`specdec_lib.Drafter`).
 """
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class Trace:
         if self.outputs is not None:
             tensors["outputs.tokens"] = torch.tensor(self.outputs.tokens)
             tensors["outputs.logprobs"] = torch.tensor(self.outputs.logprobs)
-        about = {"format": FORMAT, "prompt_length": len(self.prompt), "sampling": asdict(self.sampling), "vocabulary": self.vocabulary,
+        about = {"format": FORMAT,
+                 "prompt_length": len(self.prompt), "sampling": asdict(self.sampling), "vocabulary": self.vocabulary,
                  "finish_reason": self.finish_reason, "heads": self.heads, "rows": len(self.attention),
                  "max_new_tokens": self.limits.max_new_tokens, "eos": sorted(self.limits.eos), "context": self.limits.context}
         with replacing(path) as aside:
@@ -104,7 +105,7 @@ class Trace:
                 rows = [file.get_tensor(f"attention.{i}") for i in range(about["rows"])]
                 outputs = None
                 if "outputs.tokens" in file.keys():
-                    outputs = Outputs(file.get_tensor("outputs.tokens").numpy(), file.get_tensor("outputs.logprobs").numpy())
+                    outputs = Outputs(*(file.get_tensor(f"outputs.{name}").numpy() for name in ("tokens", "logprobs")))
                     if outputs.tokens.shape != outputs.logprobs.shape or len(outputs.tokens) != len(tokens):
                         raise ValueError(f"outputs of shape {outputs.tokens.shape} and {outputs.logprobs.shape}; expected "
                                          f"{len(tokens)} rows each")

@@ -1,28 +1,26 @@
-"""``python -m specdec_lib head``: record data for an acceptance head and train it."""
+"""Record data for an acceptance head (SpecDec++) and train it."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import transformers
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib import paths
-from specdec_lib.commands import exit_status
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.heads.acceptance_data import LABELS, Response, check_mixing, examples, generate_data
+from specdec_lib.heads.acceptance_data import Response, examples, generate_data
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.fingerprint import fingerprint
-from specdec_lib.experiments.recorded_runs import load_pair, render
+from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.tasks import load_task
 
 #: Tasks that the shipped head is trained on; of two-turn the first turn alone, which is a rename.
@@ -32,43 +30,23 @@ TASKS = ("rename", "remove-docstring", "quote-lines", "outline", "complete", "tw
 def training_prompts(
     tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int, seed: int = 0, longest: int = 700
 ) -> list[list[int]]:
-    """First turns of prompts to train on: of the mechanical tasks those from modules that are not held out.
-
-    Parameters
-    ----------
-    tokenizer, tasks, per_task, seed
-    longest : int
-        Longer prompts are left out, in tokens.
-
-    Returns
-    -------
-    list of list of int
-        The tasks in turn, so that any beginning of it is a mixture of all.
-    """
+    """First turns of prompts of at most ``longest`` tokens to train on, the tasks in turn; of mechanical tasks those
+    from modules that are not held out."""
     from specdec_lib.experiments import made_tasks
 
-    found = []
+    by_task = []
     for task in tasks:
         own = {"split": "train", "seed": seed} if task in made_tasks.TASKS else {"seed": seed}
-        found.append([render(p, tokenizer) for p in load_task(task, limit=per_task, **own)])
-    turns = [group[i] for i in range(per_task) for group in found if i < len(group)]
+        by_task.append([render(p, tokenizer) for p in load_task(task, limit=per_task, **own)])
+    turns = [group[i] for i in range(per_task) for group in by_task if i < len(group)]
     return [ids for ids in turns if len(ids) <= longest]
 
 
 def parted(responses: Sequence[Response], share: float = 0.1) -> tuple[list[Response], list[Response]]:
     """Responses to train on, and those held out to choose the epoch by.
 
-    Parameters
-    ----------
-    responses : sequence of Response
-    share : float
-        Part of the responses that is held out, at least one: drawn by a fixed permutation, because every n-th
-        one misses some of the tasks that :func:`training_prompts` takes in turn.
-
-    Returns
-    -------
-    tuple of two lists of Response
-        Every response is in one of them; both keep the order.
+    At least one is held out, by a fixed permutation, because every n-th one misses some of the tasks that
+    :func:`training_prompts` takes in turn.
     """
     drawn = np.random.default_rng(0).permutation(len(responses))
     held_out = set(drawn[: max(1, round(share * len(responses)))].tolist())
@@ -78,84 +56,64 @@ def parted(responses: Sequence[Response], share: float = 0.1) -> tuple[list[Resp
     )
 
 
-def _mixing(word: str) -> float | None:
-    return None if word == "none" else float(word)
+class TrainedHead(NamedTuple):
+    """A head that was trained, with the tokens it was fitted to and the prompts that they come from, counted."""
+
+    head: AcceptanceHead
+    tokens: int
+    prompts: int
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m specdec_lib head",
-        description=__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("--target", default="pocket", help="pocket, a directory or a name on the hub")
-    parser.add_argument("--draft", default="pocket-draft", help="the same; the head is for this model")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=paths.POCKET / "head" / "acceptance.safetensors" if paths.ROOT else Path("acceptance.safetensors"),
-        help="the head",
-    )
-    parser.add_argument("--data", type=Path, default=Path("_build/head"), help="folder of the recorded data")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="names that load_task knows")
-    parser.add_argument("--prompts", type=int, default=60, help="of each task")
-    parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--temperature", type=float, default=0.0, help="of the responses")
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument(
-        "--labels",
-        choices=LABELS,
-        default="decoding",
-        help="under the decoding distributions, or at temperature 1 as released",
-    )
-    parser.add_argument(
-        "--mixing",
-        type=_mixing,
-        default=0.15,
-        help="r, the share of the target's tokens; none: each token behind an unmixed prefix",
-    )
-    parser.add_argument("--reject-weight", type=float, default=Training.reject_weight, help="w_rej")
-    parser.add_argument("--depth", type=int, default=3, help="D, 0 to 4")
-    parser.add_argument("--untied", action="store_true", help="blocks with weights of their own")
-    parser.add_argument(
-        "--sees-confidence",
-        action="store_true",
-        help="let it read the draft model's probability of the token too, which the paper's does not",
-    )
-    parser.add_argument("--epochs", type=int, default=Training.epochs)
-    parser.add_argument("--rate", type=float, default=Training.rate)
-    parser.add_argument("--seed", type=int, default=0)
-    return parser
+def train_head(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    settings: Training,
+    sampling: Sampling,
+    *,
+    tasks: Sequence[str] = TASKS,
+    per_task: int = 60,
+    max_new_tokens: int = 128,
+    labels: str = "decoding",
+    mixing: float | None = 0.15,
+    depth: int = 3,
+    tied: bool = True,
+    sees_confidence: bool = False,
+) -> TrainedHead:
+    """Record responses of the target in ``folder``, which goes on where it was interrupted, and fit a head to them.
 
-
-def _run(args: argparse.Namespace) -> None:
-    settings = Training(args.reject_weight, args.epochs, rate=args.rate, seed=args.seed)
-    sampling = Sampling(args.temperature, args.top_p, seed=args.seed)
-    check_mixing(args.mixing)
-    AcceptanceHead(1, args.depth)  # refuses a bad depth before anything is recorded
-    target, draft, tokenizer = load_pair(args.target, args.draft, args.device, args.dtype)
-    prompts = training_prompts(tokenizer, args.tasks, args.prompts, args.seed)
-    responses = generate_data(
-        target, draft, prompts, args.data, sampling, args.labels, args.max_new_tokens, PromptLookup()
-    )
+    Parameters
+    ----------
+    target, draft, tokenizer
+        The pair; the head is for the draft model.
+    folder : Path
+        Of the recorded data.
+    settings : Training
+        Its seed also draws the prompts and the mixtures.
+    sampling : Sampling
+        Of the responses.
+    tasks, per_task
+        As for :func:`training_prompts`.
+    max_new_tokens, labels
+        As for :func:`specdec_lib.heads.acceptance_data.generate_data`.
+    mixing : float or None
+        As for :func:`specdec_lib.heads.acceptance_data.examples`.
+    depth, tied, sees_confidence
+        As for :func:`specdec_lib.heads.training.train`.
+    """
+    prompts = training_prompts(tokenizer, tasks, per_task, settings.seed)
+    responses = generate_data(target, draft, prompts, folder, sampling, labels, max_new_tokens, PromptLookup())
     began = time.perf_counter()
-    fit, chosen_by = (examples(draft, part, args.mixing, args.seed) for part in parted(responses))
+    fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))
     head = train(
-        fit,
-        chosen_by,
-        settings,
-        args.depth,
-        not args.untied,
-        draft=fingerprint(draft),
-        sees_confidence=args.sees_confidence,
+        fit, chosen_by, settings, depth, tied, draft=fingerprint(draft), sees_confidence=sees_confidence
     )
     head.story |= {
-        "data": json.loads((args.data / "about.json").read_text()),
-        "tasks": args.tasks,
-        "prompts_per_task": args.prompts,
-        "mixing": args.mixing,
+        "data": json.loads((folder / "about.json").read_text()),
+        "tasks": list(tasks),
+        "prompts_per_task": per_task,
+        "mixing": mixing,
         "mean_acceptance": float(fit.acceptance.mean()),
         "seconds": time.perf_counter() - began,
         "python": platform.python_version(),
@@ -163,24 +121,4 @@ def _run(args: argparse.Namespace) -> None:
         "transformers": transformers.__version__,
         "device": draft.device.type,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    head.save(args.out)
-    best = head.story["curve"][head.story["epoch_kept"] - 1]
-    print(
-        f"{len(fit):,} tokens of {len(prompts)} prompts, {fit.acceptance.mean():.1%} accepted; epoch "
-        f"{head.story['epoch_kept']} of {args.epochs} kept, held-out loss {best['held_out']:.4f}; "
-        f"{head.story['seconds']:.0f} s"
-        f"\nwritten to {args.out}"
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line behind ``head``.
-    """
-    args = _parser().parse_args(argv)
-    return exit_status(lambda: _run(args), "interrupted; the same command goes on after the last whole shard")
+    return TrainedHead(head, len(fit), len(prompts))

@@ -18,17 +18,8 @@ class Divergence(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Outputs of one method beside those of plain decoding.
-
-    Attributes
-    ----------
-    prompts : int
-        Outputs compared (turns of conversations).
-    tokens : int
-        Tokens of plain decoding that were compared.
-    divergences : list of Divergence
-        First difference of each output that differs; empty if the method is lossless here.
-    """
+    """Outputs of one method compared with those of plain decoding: how many, their tokens, and the first difference of
+    each output that differs."""
 
     prompts: int
     tokens: int

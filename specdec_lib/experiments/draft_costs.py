@@ -45,15 +45,8 @@ def unbalanced(run: Generation) -> int:
 
 
 class ForwardTimes(NamedTuple):
-    """Seconds of one forward of each model, medians over the repeats.
-
-    Attributes
-    ----------
-    draft, target : float
-        The draft model over one token; the target over one token.
-    verify : float
-        The target over a draft and the token before it.
-    """
+    """Seconds of one forward, medians over the repeats: the draft model and the target over one token, and the target
+    over a draft and the token before it (``verify``)."""
 
     draft: float
     target: float
@@ -93,15 +86,8 @@ def fastest(timed: Mapping[Any, Sequence[Runs]]) -> dict[Any, Runs]:
 
 
 def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-    """What the regression of section 4.2 is fitted to: forwards and time of each run after the prefill.
-
-    Returns
-    -------
-    forwards : int array, shape (runs, 2)
-        N_draft, a forward for each drafted token, and N_target.
-    seconds : float array, shape (runs,)
-        Drafting, verification, commit and what the host does in between.
-    """
+    """What the regression of section 4.2 is fitted to: N_draft and N_target of each run after the prefill, and its
+    seconds."""
     counts = [(sum(step.drafted for step in run.steps), len(run.steps)) for run in runs]
     seconds = [run.stats["seconds"] - run.stats["prefill_seconds"] for run in runs]
     return np.array(counts, dtype=np.int64).reshape(-1, 2), np.array(seconds)
@@ -195,37 +181,13 @@ def drafting(
     steps: int = 200,
     seed: int = 0,
 ) -> list[dict[str, float]]:
-    """Time to propose against the length of the context, states and attention rows at hand.
+    """Time to propose against the length of the context, states and attention rows at hand; each proposal after the
+    first sees one token more.
 
-    The text is given; states and rows are random numbers, as many as the drafter asks for: the time does not
-    hang on their values.
-
-    Parameters
-    ----------
-    drafters : mapping
-        By name.
-    tokens : sequence of int
-        A text of at least the largest of ``lengths`` and ``steps`` tokens more.
-    lengths : sequence of int
-        Tokens of context at the first proposal; each later one sees one token more.
-    width : int
-        Of a state (d).
-    steps : int
-        Proposals timed at each length.
-    seed : int
-
-    Returns
-    -------
-    list of dict
-        For each length and drafter ``tokens``, ``method``, ``median_ms``, ``p99_ms`` and ``bytes_per_token``:
-        memory that grows with the context, the index of the prompt's tokens left out. States are kept for
-        each token of the context; of attention one number a head for each token, and for each position of a
-        draft under verification.
-
-    Raises
-    ------
-    ValueError
-        If the text is too short.
+    The text is given and long enough for the largest length and all steps (else ValueError). States of ``width``
+    numbers and rows are random: the time does not depend on their values. Each row has ``tokens``, ``method``,
+    ``median_ms``, ``p99_ms`` and ``bytes_per_token``, the memory that grows with the context, without the index of the
+    prompt's tokens.
     """
     longest = max(lengths) + steps
     if len(tokens) < longest:

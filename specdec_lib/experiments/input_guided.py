@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.decoding.contract import Drafter
-from specdec_lib.chapters.ch04_pld_plus.attribution import Sourced
 from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.made_tasks import MAKERS
@@ -81,24 +80,10 @@ def mechanical_prompts(per_task: int, seed: int = 0) -> list[Prompt]:
 def calibration_prompts(
     tasks: Sequence[str], per_task: int, seed: int = 1, split: str = "heldout", without: Iterable[Prompt] = ()
 ) -> list[Prompt]:
-    """Prompts to choose heads and layer on: ``per_task`` of each task.
+    """Prompts to choose heads and layer on: ``per_task`` of each task, without those whose text is in ``without``.
 
-    Parameters
-    ----------
-    tasks : sequence of str
-        Names of :func:`specdec_lib.experiments.tasks.load_task`.
-    per_task : int
-    seed : int
-    split : {"heldout", "train"}
-        Side of the standard library that mechanical tasks are made from; the training side takes longer to
-        read. Published sets have no such sides.
-    without : iterable of Prompt
-        Mechanical prompts whose text is not used again.
-
-    Raises
-    ------
-    ValueError
-        If ``per_task`` is below 1, a task is unknown, or there are not so many other prompts.
+    ``split`` is the side of the standard library that mechanical tasks are made from. ValueError if a task is unknown
+    or there are not so many other prompts.
     """
     if per_task < 1:
         raise ValueError(f"per_task is {per_task}; expected 1 or more prompts of each task")
@@ -126,24 +111,9 @@ def _body(prompt: Prompt) -> str:
 def published_prompts(
     tokenizer: PreTrainedTokenizerBase, per_task: int, longest: int, root: str | Path | None = None
 ) -> tuple[list[Prompt], list[str]]:
-    """Prompts of the sets that the paper used, as far as they are there.
+    """Prompts of the sets that the paper used, as far as they are there, and the names of those that are not.
 
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        With a chat template.
-    per_task : int
-        0 reads nothing.
-    longest : int
-        Prompts whose first turn has more tokens are passed over.
-    root : path, optional
-        Folder of the real data sets; without it SPECDEC_DATASETS.
-
-    Returns
-    -------
-    prompts : list of Prompt
-    missing : list of str
-        Sets that are not there.
+    Prompts whose first turn has more than ``longest`` tokens are passed over; ``per_task`` 0 reads nothing.
     """
     out: list[Prompt] = []
     missing: list[str] = []
@@ -159,15 +129,8 @@ def published_prompts(
 
 
 def library_store(folder: str | Path, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> SuffixIndex:
-    """A datastore of the training side of the standard library, for REST, in a new folder.
-
-    Parameters
-    ----------
-    folder : path
-    tokenizer : PreTrainedTokenizerBase
-    max_tokens : int
-        Modules are taken in order of name until the next would exceed it.
-    """
+    """A datastore of the training side of the standard library, for REST, in a new folder: modules in order of name
+    until the next would exceed ``max_tokens``."""
     texts = [module.text for module in stdlib_modules("train")]
     return SuffixIndex.open(
         build_from_texts(
@@ -182,20 +145,8 @@ def of_task(recordings: Sequence[Recording], task: str | None) -> list[Recording
 
 
 def by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[dict[str, Any]]:
-    """Tokens per forward of each method on each task and on all, with and without outputs that end in a loop.
-
-    Parameters
-    ----------
-    recordings : sequence of Recording
-    runs : mapping
-        By method: one run a recording.
-
-    Returns
-    -------
-    list of dict
-        ``task``, ``outputs``, ``looped``, and for each method its name (all outputs) and its name with ``*``
-        (without loops; NaN where all loop).
-    """
+    """Tokens per forward of each method on each task and on all; under its name with ``*`` without outputs that end in
+    a loop (NaN where all do)."""
     rows = []
     for task in (*dict.fromkeys(r.task for r in recordings), None):
         own = of_task(recordings, task)
@@ -243,74 +194,3 @@ def best_layer(recordings: Sequence[Recording], make: Any, layers: Iterable[int]
     """The layer whose drafter ``make(layer)`` gives most tokens per forward; the lowest among equals."""
     found = {layer: rate(recordings, make(layer))["all"] for layer in layers}
     return max(found, key=lambda layer: (found[layer], -layer))
-
-
-class Choice(NamedTuple):
-    """A place where two drafters copied from different occurrences (figure 2).
-
-    Attributes
-    ----------
-    recording : Recording
-    position : int
-        Of the last token before the drafts.
-    sources : tuple of int
-        Position of the first token copied by each.
-    drafts : tuple of list of int
-        What each proposed.
-    accepted : tuple of int
-        How many tokens of it were accepted.
-    """
-
-    recording: Recording
-    position: int
-    sources: tuple[int, int]
-    drafts: tuple[list[int], list[int]]
-    accepted: tuple[int, int]
-
-
-def _choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
-    """For each position at which a replay drafted: the source, the draft, and how many of it were
-    accepted."""
-    watched = Sourced(drafter)
-    (run,) = replay_all([recording], watched)
-    out, place = {}, run.prompt_length
-    for i, step in enumerate(run.steps):
-        source = watched.sources[i] if i < len(watched.sources) else None
-        if source is not None and step.drafted:
-            out[place] = (source, step.tree.tokens, step.accepted)
-        place += len(step.tokens)
-    return out
-
-
-def wrong_occurrence(
-    recordings: Sequence[Recording], first: Drafter, second: Drafter, longest: int = 260
-) -> Choice | None:
-    """The place where ``second`` copies from another occurrence and has most tokens more accepted.
-
-    Parameters
-    ----------
-    recordings : sequence of Recording
-        With what both need captured.
-    first, second : Drafter
-        PLD and PLD+: both say where they copy from.
-    longest : int
-        Prompts of more tokens are passed over: they do not fit a picture.
-
-    Returns
-    -------
-    Choice or None
-        Both occurrences lie in the prompt; None where there is no such place.
-    """
-    best = None
-    for recording in recordings:
-        length = len(recording.trace.prompt)
-        if recording.looped or recording.turn or length > longest:
-            continue
-        ours, theirs = _choices(recording, second), _choices(recording, first)
-        for place in ours.keys() & theirs.keys():
-            a, b = theirs[place], ours[place]
-            better = b[2] - a[2] > (best.accepted[1] - best.accepted[0] if best else 0)
-            inside = max(a[0] + a[2], b[0] + b[2]) < length
-            if better and inside and a[0] != b[0]:
-                best = Choice(recording, place, (a[0], b[0]), (a[1], b[1]), (a[2], b[2]))
-    return best

@@ -1,4 +1,4 @@
-"""``python -m specdec_lib losslessness``: compare many prompts with plain decoding, token for token.
+"""Compare many prompts with plain decoding, token for token.
 
 Speculative decoding computes the target's logits in blocks of several tokens, plain decoding one token at a
 time; the two differ by rounding, as any two ways of adding the same numbers do. Where a choice hangs by less
@@ -12,40 +12,37 @@ these:
   distribution that belongs to each of the two tokens, the distribution's nucleus being cut anywhere within
   that error of ``top_p``.
 
-Any other mismatch is an error, and the command ends with exit status 1.
+Any other mismatch is an error, and ``python -m specdec_lib losslessness`` ends with exit status 1.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import replace as altered
-from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib import paths
+from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.experiments.comparison import first_divergence
-from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of
 from specdec_lib.experiments.made_tasks import TASKS
-from specdec_lib.methods import METHODS, Bench
+from specdec_lib.methods import METHODS, Unavailable
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import load_pair, render
 from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.workbench import ModelPair
 
 #: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks
 #: whose rounding is worse than that of the single pass it is measured on.
 SLACK = 8.0
+
+
 @dataclass(frozen=True)
 class Mismatch:
     """Where an output first leaves that of plain decoding.
@@ -218,53 +215,31 @@ def choose_prompts(count: int, seed: int = 0) -> list[Prompt]:
     return [prompts[i] for i in range(each) for prompts in by_task][:count]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m specdec_lib losslessness",
-        description=(
-            "Decode many prompts plainly and with every drafter, greedy and sampled (temperature 0.7, top-p "
-            "0.9), and compare the outputs token for token. Ends with exit status 1 if there is a mismatch "
-            "that rounding does not explain."
-        ),
-    )
-    parser.add_argument("--prompts", type=int, default=1000, help="how many (default: %(default)s)")
-    parser.add_argument(
-        "--max-new-tokens", type=int, default=32, help="length of an output (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=2,
-        help="sampled runs of a prompt, besides the greedy one (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--target", default="pocket", help="name or folder of the target (default: %(default)s)"
-    )
-    parser.add_argument("--draft", default="pocket-draft", help="of the draft model (default: %(default)s)")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", help="type of the weights (default: %(default)s)")
-    parser.add_argument(
-        "--output", type=Path, help="file to write (default: losslessness.json in data/results/<device>)"
-    )
-    return parser
-
-
-def _samplings(seeds: int) -> list[Sampling]:
-    return [Sampling(), *(Sampling(temperature=0.7, top_p=0.9, seed=seed) for seed in range(seeds))]
+def _made(bench: ModelPair) -> tuple[dict[str, tuple[Drafter, str]], dict[str, str]]:
+    """Drafters of all methods and their variants that claim to be lossless, each with its row's claim; and by name of those
+    that these models have nothing for, what they lack."""
+    drafters, missing = {}, {}
+    for row in METHODS.values():
+        for name, make in {row.name: row.make, **row.variants}.items() if row.exact != "lossy" else ():
+            try:
+                drafters[name] = make(bench), row.exact
+            except Unavailable as error:
+                missing[name] = str(error)
+    return drafters, missing
 
 
 def compare_all(
-    bench: Bench,
+    bench: ModelPair,
     prompts: Sequence[tuple[str, Sequence[int]]],
     samplings: Sequence[Sampling],
     max_new_tokens: int,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Decode every prompt plainly and by every method of :data:`~specdec_lib.methods.METHODS`, and compare.
+    """Decode every prompt plainly and by every lossless method of :data:`~specdec_lib.methods.METHODS`, and compare.
 
     Parameters
     ----------
-    bench : Bench
+    bench : ModelPair
         The models.
     prompts : sequence of (str, sequence of int)
         Name and token ids.
@@ -277,10 +252,11 @@ def compare_all(
     -------
     dict
         ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those
-        that rounding explains; ``mismatches``: each as :class:`Mismatch`.
+        that rounding explains; ``mismatches``: each as :class:`Mismatch`; ``left_out``: by name of a method that these
+        models have nothing for, what it lacks.
     """
     target = bench.target
-    drafters = {name: (make(bench), exact) for name, (make, exact) in METHODS.items()}
+    drafters, missing = _made(bench)
     counts: dict[tuple[str, str], dict[str, Any]] = {}
     mismatches: list[Mismatch] = []
     judge = Judge(target)
@@ -288,7 +264,7 @@ def compare_all(
         for sampling in samplings:
             expected = generate(target, ids, None, sampling, max_new_tokens).tokens
             for method, (drafter, exact) in drafters.items():
-                if not (exact or sampling.greedy):
+                if exact != "exact" and not sampling.greedy:
                     continue
                 drafter.reset()  # each output is that of a cold drafter
                 run = generate(target, ids, drafter, sampling, max_new_tokens)
@@ -313,68 +289,4 @@ def compare_all(
                     row["mismatches"] += 1
                     row["explained"] += mismatch.explained
                     mismatches.append(mismatch)
-    return {"counts": list(counts.values()), "mismatches": [asdict(m) for m in mismatches]}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Returns
-    -------
-    int
-        0 if every output equals plain decoding or differs only where rounding decides; 1 if not; 2 for bad
-        options.
-    """
-    # A command writes a result with its provenance and so stands at the report's level, unlike the rest of
-    # this module.
-    from specdec_lib.report.build.files import write_atomic
-    from specdec_lib.report.display.provenance import collect
-
-    options = _parser().parse_args(argv)
-    for name, least in (("prompts", 1), ("max_new_tokens", 1), ("seeds", 0)):
-        if getattr(options, name) < least:
-            print(
-                f"error: --{name.replace('_', '-')} is {getattr(options, name)}; expected {least} or more",
-                file=sys.stderr,
-            )
-            return 2
-    try:
-        target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
-        prompts = [(p.id, render(p, tokenizer)) for p in choose_prompts(options.prompts)]
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    found = compare_all(Bench(target, draft, tokenizer), prompts, _samplings(options.seeds), options.max_new_tokens)
-    bad = sum(not m["explained"] for m in found["mismatches"])
-    device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else target.device.type
-    place = (
-        options.output
-        or (paths.DATA if paths.ROOT else Path("_build"))
-        / "results"
-        / folder_of(device)
-        / "losslessness.json"
-    )
-    parameters = {name: value for name, value in vars(options).items() if name != "output"}
-    result = {"unexplained": bad, **found, "slack": SLACK, "provenance": collect(parameters)}
-    write_atomic(place, json.dumps(_finite(result), indent=1) + "\n")
-    for row in found["counts"]:
-        print(
-            f"{row['method']}, {row['sampling']}: {row['outputs']} outputs, {row['tokens']} tokens, "
-            f"{row['mismatches']} differ from plain decoding, {row['explained']} of them by rounding"
-        )
-    print(f"written to {place}")
-    if bad:
-        print(
-            f"error: {bad} outputs differ from plain decoding and rounding does not explain it",
-            file=sys.stderr,
-        )
-    return 1 if bad else 0
-
-
-def _finite(value: Any) -> Any:
-    """The same with numbers that JSON does not have as None."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {"counts": list(counts.values()), "mismatches": [asdict(m) for m in mismatches], "left_out": missing}

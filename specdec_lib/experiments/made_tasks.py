@@ -218,28 +218,11 @@ def _exchanges(n: int, rng: random.Random, split: str, task: str) -> list[Prompt
 
 
 def prompts(task: str, n: int, seed: int = 0, split: str = "heldout") -> list[Prompt]:
-    """Make ``n`` prompts of a mechanical task from the standard library.
+    """Make ``n`` prompts of a mechanical task of :data:`TASKS`, each from another piece of the standard library's side
+    ``split``.
 
-    Parameters
-    ----------
-    task : str
-        A name of :data:`TASKS`.
-    n : int
-        How many; each from another piece of text.
-    seed : int
-        Chooses the pieces and the words.
-    split : {"heldout", "train"}
-        Which modules the text comes from (:mod:`specdec_lib.experiments.corpus`).
-
-    Returns
-    -------
-    list of Prompt
-        ``reference`` is the right answer to the last turn; ``meta["answers"]`` those to all turns.
-
-    Raises
-    ------
-    ValueError
-        If the task is unknown, ``n`` is negative, or the modules have fewer than ``n`` usable pieces of text.
+    ``reference`` is the right answer to the last turn; ``meta["answers"]`` those to all turns. ValueError if the task
+    is unknown or the modules have fewer than ``n`` usable pieces of text.
     """
     if task not in TASKS:
         raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
@@ -253,25 +236,8 @@ def prompts(task: str, n: int, seed: int = 0, split: str = "heldout") -> list[Pr
 
 
 def copied_shares(per_task: int = 100, seed: int = 0, split: str = "heldout") -> dict[str, float]:
-    """Mean share of the last answer that is copied from what stands before it, by chat task.
-
-    Parameters
-    ----------
-    per_task : int
-        Prompts of each task; at least 1.
-    seed : int
-    split : {"heldout", "train"}
-
-    Returns
-    -------
-    dict
-        Share (0 to 1, :func:`specdec_lib.experiments.edit_tasks.copied_share`) by task of :data:`MAKERS`.
-
-    Raises
-    ------
-    ValueError
-        If ``per_task`` is below 1, or the modules give fewer prompts of a task.
-    """
+    """Mean share (0 to 1) of the last answer that is copied from what stands before it, by chat task of :data:`MAKERS`;
+    ValueError if there are fewer than ``per_task`` prompts."""
     if per_task < 1:
         raise ValueError(f"per_task is {per_task}; expected 1 or more prompts of each task")
     out = {}

@@ -88,18 +88,7 @@ def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[s
 
 @torch.inference_mode()
 def greedy_agreement(draft: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-    """Whether the draft's first choice is the target's token at each new position.
-
-    Parameters
-    ----------
-    draft : PreTrainedModel
-    prompt, tokens : sequence of int
-        The prompt and what the target said.
-
-    Returns
-    -------
-    bool array, shape (len(tokens),)
-    """
+    """Whether the draft's first choice is the target's token at each new position: bool array, shape (len(tokens),)."""
     ids = torch.tensor([[*prompt, *tokens]], device=draft.device)
     best = draft(ids, use_cache=False).logits[0, len(prompt) - 1: -1].argmax(-1).cpu().numpy()
     return best == np.asarray(tokens)

@@ -42,26 +42,10 @@ def rows(tree: DraftTree) -> list[list[int]]:
 
 
 def released_acceptance(tree: DraftTree, draw: Callable[[int], int], rule: str) -> tuple[list[int], int]:
-    """Accept as the released codes do when sampling.
+    """Accept as the released codes of ``"rest"`` or ``"dresd"`` do when sampling: the accepted nodes of the tree, which
+    is not empty, and the next token.
 
-    Parameters
-    ----------
-    tree : DraftTree
-        Not empty.
-    draw : callable
-        ``draw(node)`` draws the target's token after ``node`` (-1 for the root) anew at each call.
-    rule : {"rest", "dresd"}
-
-    Returns
-    -------
-    path : list of int
-        Nodes accepted.
-    token : int
-
-    Raises
-    ------
-    ValueError
-        If the rule is unknown or the tree is empty.
+    ``draw(node)`` draws the target's token after ``node`` (-1 for the root) anew at each call.
     """
     _check_rule(rule)
     if not tree.tokens:

@@ -15,7 +15,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.datastores.files import BuildLock
+from specdec_lib.datastores.store_files import BuildLock
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.models.fingerprint import fingerprint
@@ -69,37 +69,13 @@ def _plainly(model: PreTrainedModel, settings: GenerationConfig, ids: torch.Tens
 def generate_responses(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
                        path: str | Path, sampling: Sampling | None = None, samples: int = 1,
                        max_new_tokens: int = 128, batch: int = 16, progress: bool = True) -> list[list[int]]:
-    """Let the target answer prompts, and keep prompts with responses as documents of token ids.
+    """Let the target answer the first turn of prompts, and keep prompts with responses as documents of token ids,
+    shortest prompts first.
 
-    Parameters
-    ----------
-    model, tokenizer
-    prompts : sequence of Prompt
-        The first turn of each is answered.
-    path : path
-        File of the finished responses, one JSON list a line. If it is there, from the same request, it is read. While it
-        is made, ``<path>.partial`` holds the batches done; the same call after an interruption goes on from there.
-    sampling : Sampling, optional
-        Greedy by default. Its seed and the number of the batch seed the draws.
-    samples : int
-        Responses to each prompt (3 in the paper's nucleus store).
-    max_new_tokens, batch : int
-        Longest response; requests at a time.
-    progress : bool
-        Show a bar.
-
-    Returns
-    -------
-    list of list of int
-        Prompt and response together, shortest prompts first.
-
-    Raises
-    ------
-    ValueError
-        If there are no prompts, a number is below 1, several greedy samples are asked for, or ``path`` or what is
-        left of an interrupted run holds the responses to another request, or not all of them.
-    StoreBusy
-        If another process is making them.
+    ``path`` holds one JSON list a line; if it is there, from the same request, it is read. While it is made,
+    ``<path>.partial`` holds the batches done, and the same call after an interruption goes on from there. Sampling's
+    seed and the number of the batch seed the draws. ValueError for a number below 1, several greedy samples, or a file
+    of another request; StoreBusy if another process is making it.
     """
     sampling = Sampling() if sampling is None else sampling
     for name, value in (("samples", samples), ("max_new_tokens", max_new_tokens), ("batch", batch)):

@@ -102,19 +102,8 @@ class Remembered:
 
 
 class Bias(NamedTuple):
-    """What a multi-draft sampling rule does to the target's distribution, over the steps of sampled runs.
-
-    Attributes
-    ----------
-    steps : int
-        Steps with a draft.
-    mean, largest : float
-        Total variation between the law of the next token and the target's, over the steps.
-    accepted : float
-        Expected draft tokens accepted a step under the rule.
-    accepted_exactly : float
-        The same with one draw a node, which is lossless.
-    """
+    """What a multi-draft sampling rule does to the target's distribution: total variation over the steps with a draft,
+    and the draft tokens expected to be accepted under the rule and with one draw a node, which is lossless."""
 
     steps: int
     mean: float
@@ -169,18 +158,11 @@ def sampling_bias(model: PreTrainedModel, recordings: Sequence[Recording], runs:
 
 def record_replies(replies: Sequence[Reply], tokenizer: PreTrainedTokenizerBase,
                    max_new_tokens: int = 100_000) -> list[Recording]:
-    """Recordings of what other models wrote, in tokens of ``tokenizer``, to replay drafters on.
+    """Recordings of what other models wrote, in tokens of ``tokenizer`` and cut to ``max_new_tokens``, to replay
+    drafters on.
 
-    They stand for greedy runs of the models that wrote them, as far as the cut into tokens goes: it is not the models'
-    own, so tokens per forward compare only with tokens per forward of the same tokenizer, and characters per forward with
-    those of any.
-
-    Parameters
-    ----------
-    replies : sequence of Reply
-    tokenizer : PreTrainedTokenizerBase
-    max_new_tokens : int
-        Longer replies are cut.
+    They stand for greedy runs of those models except for the cut into tokens: tokens per forward compare only with
+    those of the same tokenizer, characters per forward with those of any.
     """
     vocabulary = tokenizer_vocabulary(tokenizer)
     found = []
@@ -252,15 +234,7 @@ def search_microseconds(index: SuffixIndex, contexts: Sequence[Sequence[int]], m
 
 
 def draft_microseconds(drafter: Any, contexts: Sequence[Sequence[int]], vocabulary: int) -> np.ndarray:
-    """Time of one draft from search to tree, for each context, in microseconds; the first round is not counted.
-
-    Parameters
-    ----------
-    drafter : Drafter
-        One that needs nothing of the target's computation.
-    contexts : sequence of sequence of int
-    vocabulary : int
-    """
+    """Time of one draft from search to tree, for each context, in microseconds; the first round is not counted."""
     shown = [Context(list(context), 0, vocabulary, Sampling()) for context in contexts]
     return _timed(lambda context: drafter.propose(context, 1000), shown)
 
@@ -311,18 +285,8 @@ def fitted_growth(sizes: Sequence[float], times: Sequence[float]) -> tuple[float
 
 
 class BuildCost(NamedTuple):
-    """What it costs to build a sparse store.
-
-    Attributes
-    ----------
-    tokens, documents : int
-    seconds : float
-        Wall time of reading, tokenizing and writing the tokens.
-    sort_seconds : float
-        Wall time of the suffix array.
-    bytes_per_token : float
-        On disk and, memory-mapped, in memory.
-    """
+    """What it costs to build a sparse store: wall time of the tokens and of the suffix array, and bytes a token, on
+    disk and, memory-mapped, in memory."""
 
     tokens: int
     documents: int

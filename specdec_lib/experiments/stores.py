@@ -43,15 +43,8 @@ LARGEST_FILE = 400_000
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts that are read, or made, as they are needed; starts again with each ``iter()``.
-
-    Attributes
-    ----------
-    read : callable
-        Gives an iterator over the texts.
-    key : str
-        Tells these texts from others.
-    """
+    """Texts that are read, or made, as they are needed, told from others by ``key``; starts again with each
+    ``iter()``."""
 
     read: Callable[[], Iterator[str]]
     key: str
@@ -141,21 +134,9 @@ def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
                texts: Sequence[str] | Texts | None = None) -> SuffixIndex:
     """A store of text with its suffix array, opened if it was built before, in :func:`specdec_lib.paths.cache`.
 
-    Parameters
-    ----------
-    name : str
-        ``"stdlib"``, ``"packages"`` or ``"prose"``; any other name with ``texts``.
-    tokenizer : PreTrainedTokenizerBase
-    max_tokens : int
-        Documents are taken from the first on while they have no more tokens than this together; those of more
-        bytes than this are left out.
-    texts : sequence of str, optional
-        One document each.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown and there are no texts.
+    ``name`` is ``"stdlib"``, ``"packages"``, ``"prose"``, or any other with ``texts`` (else ValueError). Documents are
+    taken from the first on while they have no more than ``max_tokens`` tokens together; those of more bytes than this
+    are left out.
     """
     if texts is None:
         if name not in TEXTS:
@@ -225,14 +206,6 @@ def dense_states(model: PreTrainedModel, index: SuffixIndex, max_states: int | N
 
     Documents longer than the window of 1,024 tokens go on in another window, so that sparse and dense index hold the
     same continuations.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-    index : SuffixIndex
-        Of the store.
-    max_states, compute
-        As for :func:`specdec_lib.models.embedding.embed_store`.
     """
     store = index.store
     folder = paths.cache() / f"states-{_key(_contents(store), fingerprint(model), max_states, compute)[:16]}"
@@ -242,19 +215,8 @@ def dense_states(model: PreTrainedModel, index: SuffixIndex, max_states: int | N
 
 
 def dense_index(states: States, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:
-    """A dense index over a store's states, opened if it was built before.
-
-    Parameters
-    ----------
-    states : States
-        From :func:`dense_states`.
-    index : SuffixIndex
-        Of the same store.
-    device : {"auto", "cpu", "cuda"}
-        What searches, as for :meth:`specdec_lib.datastores.dense.DenseIndex.open`.
-    **options
-        As for :func:`specdec_lib.datastores.dense.build_dense_index`: ``dims``, ``factory``, ``zscore``, ``normalise``, ...
-    """
+    """A dense index over a store's states, opened if it was built before; options are those of
+    :func:`specdec_lib.datastores.dense.build_dense_index`."""
     folder = paths.cache() / f"dense-{_key(states.path.name, sorted(options.items()))[:16]}"
     if not folder.is_dir():
         build_dense_index(folder, states, index.store, progress=False, **options)

@@ -39,15 +39,8 @@ def total_time_of_waste(
 def latency(
     draft_seconds: float, target_seconds: float, discard_rate: float, verification_rate: float
 ) -> float:
-    """Time a token as the forwards add up, equation 2.3; 1 over it is the throughput.
-
-    Parameters
-    ----------
-    draft_seconds, target_seconds : float
-        Time of one forward of each model.
-    discard_rate, verification_rate : float
-        Discarded tokens and target forwards, per emitted token.
-    """
+    """Time a token as the forwards add up, equation 2.3, from discarded tokens and target forwards per emitted token; 1
+    over it is the throughput."""
     return total_time_of_waste(draft_seconds, target_seconds, 1.0, discard_rate, verification_rate)
 
 
@@ -70,16 +63,8 @@ def oracle_calls(agreement: np.ndarray) -> int:
 
 
 class ForwardFit(NamedTuple):
-    """Times of a forward by least squares.
-
-    Attributes
-    ----------
-    seconds : tuple of float
-        Of one forward of each kind counted.
-    r_squared : float
-        Share of the variance of the measured times, about their mean, that the fit explains; NaN if they are
-        all equal.
-    """
+    """Seconds of a forward of each kind by least squares, and the share of the variance of the times that the fit
+    explains (NaN if they are all equal)."""
 
     seconds: tuple[float, ...]
     r_squared: float

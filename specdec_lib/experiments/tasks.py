@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import os
 from itertools import islice
 from typing import Any
@@ -92,17 +91,16 @@ def load_task(
         if options.get("subset", subset) != subset:
             raise ValueError(f"subset is {options['subset']!r}, but task {name!r} names another")
         options["subset"] = subset
-    accepted = ["seed", *list(inspect.signature(dataset.reader).parameters)[2:]]
-    _check_options(name, options, accepted)
+    _check_options(name, options, ["seed", *dataset.options])
     seed = options.pop("seed", None)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
         raise ValueError(
             f"seed is {seed!r}; expected a whole number of 0 or more, or None for the order of the file"
         )
     task = f"{base}/{options['subset']}" if options.get("subset") else base
-    prompts = iter(dataset.reader(Root(task, root), task, **options))
+    prompts = iter(dataset.read(Root(task, root), **options))
     if seed is None:
-        # at least one is read, so that a wrong option or a missing file is told at limit 0 too
+        # at least one is read, so that a missing file is told at limit 0 too
         chosen = list(islice(prompts, None if limit is None else max(limit, 1)))[:limit]
     else:
         everything = list(prompts)

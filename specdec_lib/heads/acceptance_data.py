@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..datastores.files import BuildLock
+from specdec_lib.datastores.store_files import BuildLock
 from ..decoding.contract import Capture, Drafter
 from specdec_lib.files import replacing
 from ..decoding.generate import as_token_list, generate

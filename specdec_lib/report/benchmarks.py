@@ -1,111 +1,114 @@
-"""``make bench``: our speed beside transformers', the same work in one run, into ``_build/bench.json``.
+"""``make bench``: how fast the library itself is, next to programs that do the same work in the same run.
 
-Each measurement alternates between the two, so that a drift of the machine meets both. A row's ``value`` and
-``peer_value`` are medians, ``p99`` the 99th percentile of ours (for rates: exceeded by 99 % of the samples), ``ratio`` the
-median of the paired ratios ours / peer, and ``ratio_spread`` their 10th and 90th percentile.
+Each measurement takes turns between the two, so that a drift of the machine meets both. The page ``book/speed.md``
+shows the file that this writes.
 """
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from tqdm.auto import tqdm
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
-from tqdm.auto import tqdm
 
 from specdec_lib import generate, load_model, paths
-from specdec_lib.decoding.contract import Capture, Context, Drafter
-from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
+from specdec_lib.datastores.compiled import compiled
+from specdec_lib.datastores.faiss_index import one_thread, whole_keys
+from specdec_lib.datastores.ranks import recall
+from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.results import PARTS
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden
-from specdec_lib.experiments import draft_costs, made_tasks
-from specdec_lib.chapters.ch05_specdec_pp.head_study import head_cost
-from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.report import benchmarks_dense, benchmarks_retrieval, benchmarks_wide
+from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.drafters.rest import Rest
+from specdec_lib.experiments import made_tasks, recorded_runs
+from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance
-from specdec_lib.report.build.files import write_atomic
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
 TASKS = ("code-completion", "rename", "replace-word")
 MAX_NGRAM, PLD_TOKENS, DRAFT_TOKENS = 3, 10, 4
+REST_NGRAM, REST_MIN_NGRAM = 16, 2
 _DRAFT = [1, 2, 3, 4, 5]
 
 
-def row(name: str, unit: str, ours: list[float], peers: list[float], peer: str, higher_is_better: bool = False) -> dict:
-    """One row of the file from paired samples."""
-    ratios = np.asarray(ours) / np.asarray(peers)
-    return {"name": name, "unit": unit, "value": float(np.median(ours)),
-            "p99": float(np.percentile(ours, 1 if higher_is_better else 99)), "peer": peer,
-            "peer_value": float(np.median(peers)), "ratio": float(np.median(ratios)),
-            "ratio_spread": [float(v) for v in np.percentile(ratios, [10, 90])], "samples": len(ours),
-            "device": provenance.device_class()}
+def row(name: str, work: str, unit: str, ours: Sequence[float], peers: Sequence[float] | None = None, *,
+        peer: str | None = None, elsewhere: str | None = None, higher_is_better: bool = False, **more: Any) -> dict:
+    """One row of the file: medians, our 99th percentile, and the paired ratios ours / peer with their 10th and 90th."""
+    ratios = None if peers is None else np.asarray(ours) / np.asarray(peers)
+    return {
+        "name": name, "work": work, "unit": unit, "value": float(np.median(ours)),
+        "p99": float(np.percentile(ours, 1 if higher_is_better else 99)), "samples": len(ours),
+        "higher_is_better": higher_is_better, "peer": peer, "peer_value": None if peers is None else float(np.median(peers)),
+        "ratio": None if ratios is None else float(np.median(ratios)),
+        "ratio_spread": None if ratios is None else np.percentile(ratios, [10, 90]).tolist(),
+        "elsewhere": elsewhere, **more,
+    }
 
 
 def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
     out = run()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
     return time.perf_counter() - began, out
 
 
-def _prompts(tokenizer, per_task: int) -> list[list[int]]:
-    ids = []
-    for task in TASKS:
-        for prompt in made_tasks.prompts(task, per_task):
-            if prompt.chat:
-                text = tokenizer.apply_chat_template([{"role": "user", "content": prompt.text}], tokenize=False,
-                                                     add_generation_prompt=True)
-            else:
-                text = prompt.text
-            ids.append(tokenizer(text, add_special_tokens=False)["input_ids"])
-    return ids
+def _microseconds(run: Callable[[], Any]) -> float:
+    return 1e6 * _seconds(run)[0]
 
 
-def end_to_end(per_task: int, repeats: int, max_new_tokens: int) -> list[dict]:
+# Decoding --------------------------------------------------------------------------------------------------------
+
+
+def decoding(quick: bool) -> list[dict]:
     """Tokens per second, prefill included, of plain decoding, PLD and SpecDec against transformers' own."""
-    model, tokenizer = load_model("pocket")
-    draft, _ = load_model("pocket-draft")
+    per_task, repeats, new_tokens = (1, 1, 16) if quick else (4, 2, 96)
+    model, tokenizer = load_model("pocket", "cpu")
+    draft, _ = load_model("pocket-draft", "cpu")
     settings = draft.generation_config
     settings.num_assistant_tokens, settings.num_assistant_tokens_schedule = DRAFT_TOKENS, "constant"
     settings.assistant_confidence_threshold = 0.0
     methods = {
-        "plain": (None, {}, "transformers generate"),
-        "pld": (PromptLookup(MAX_NGRAM, PLD_TOKENS, variant="transformers"),
+        "plain": ("Plain decoding", None, {}, "transformers generate"),
+        "pld": ("PLD", PromptLookup(MAX_NGRAM, PLD_TOKENS, variant="transformers"),
                 {"prompt_lookup_num_tokens": PLD_TOKENS, "max_matching_ngram_size": MAX_NGRAM},
                 "transformers prompt_lookup_num_tokens"),
-        "specdec": (DraftModel(draft, DRAFT_TOKENS), {"assistant_model": draft}, "transformers assistant_model"),
+        "specdec": ("SpecDec", DraftModel(draft, DRAFT_TOKENS), {"assistant_model": draft},
+                    "transformers assistant_model"),
     }
+    prompts = [recorded_runs.render(p, tokenizer) for task in TASKS for p in made_tasks.prompts(task, per_task)]
     rows = []
-    for name, (drafter, options, peer) in methods.items():
+    for name, (work, drafter, options, peer) in methods.items():
         ours, peers, equal, total = [], [], 0, 0
         for repeat in tqdm(range(repeats + 1), desc=f"{name}: repeats", leave=False):
-            for ids in _prompts(tokenizer, per_task):
-                tensor = torch.tensor([ids], device=model.device)
+            for ids in prompts:
+                tensor = torch.tensor([ids])
                 if drafter is not None:
                     drafter.reset()  # cold, also in later repeats
-                spent, run = _seconds(lambda: generate(model, ids, drafter, max_new_tokens=max_new_tokens))
+                spent, run = _seconds(lambda: generate(model, ids, drafter, max_new_tokens=new_tokens))
                 theirs, out = _seconds(lambda: model.generate(
-                    tensor, attention_mask=torch.ones_like(tensor), do_sample=False, max_new_tokens=max_new_tokens,
+                    tensor, attention_mask=torch.ones_like(tensor), do_sample=False, max_new_tokens=new_tokens,
                     **options))
-                new = out.shape[1] - len(ids)
                 if repeat:  # the first round warms both up
                     ours.append(len(run.tokens) / spent)
-                    peers.append(new / theirs)
+                    peers.append((out.shape[1] - len(ids)) / theirs)
                     equal += run.tokens == out[0, len(ids):].tolist()
                     total += 1
-        rows.append(row(f"{name}_tokens_per_s", "tokens/s", ours, peers, peer, higher_is_better=True)
-                    | {"same_output": equal / total, "max_new_tokens": max_new_tokens})
+        rows.append(row(f"{name}_tokens_per_s", f"{work}, pocket model", "tokens/s", ours, peers, peer=peer,
+                        higher_is_better=True, same_output=equal / total, max_new_tokens=new_tokens))
     return rows
 
 
@@ -151,7 +154,7 @@ def _bare_forward_transformers(model: PreTrainedModel, length: int, repeats: int
     return 1e3 * float(np.median(spent))
 
 
-def loop_overhead(rounds: int) -> list[dict]:
+def loop(quick: bool) -> list[dict]:
     """Time of a verify step beyond the model's forward, on a model whose forward costs next to nothing."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(
@@ -163,7 +166,7 @@ def loop_overhead(rounds: int) -> list[dict]:
     model._get_candidate_generator = lambda **kwargs: _SameCandidates()
     ours, peers = [], []
     middle = len(prompt) + new // 2
-    for _ in tqdm(range(rounds), desc="loop overhead", leave=False):
+    for _ in tqdm(range(2 if quick else 20), desc="loop overhead", leave=False):
         run = generate(model, prompt, _SameDraft(), max_new_tokens=new, eos_token_id=[])
         spent = [1e3 * sum(getattr(s, part) for part in PARTS) for s in run.steps]
         ours.append(float(np.median(spent)) - _bare_forward(model, middle, 60))
@@ -177,10 +180,14 @@ def loop_overhead(rounds: int) -> list[dict]:
         # Of a run's tokens the first comes from the prefill, which the difference leaves out.
         steps = (times[1][1] - times[0][1]) * run.stats["verification_rate"]
         peers.append(1e3 * (times[1][0] - times[0][0]) / steps - _bare_forward_transformers(model, middle, 60))
-    return [row("loop_overhead_ms", "ms/step", ours, peers, "transformers assisted decoding")]
+    return [row("loop_overhead_ms", "A verify step beyond the forward pass", "ms", ours, peers,
+                peer="transformers assisted decoding")]
 
 
-def prompt_lookup(samples: int) -> list[dict]:
+# Drafting --------------------------------------------------------------------------------------------------------
+
+
+def lookup(quick: bool) -> list[dict]:
     """Microseconds of one PLD proposal, half of them with a match, three new tokens since the last."""
     rows = []
     for label, length in (("1k", 1_000), ("4k", 4_000), ("32k", 32_000)):
@@ -193,86 +200,229 @@ def prompt_lookup(samples: int) -> list[dict]:
         peer = PromptLookupCandidateGenerator(num_output_tokens=PLD_TOKENS, max_matching_ngram_size=MAX_NGRAM,
                                               max_length=10**9)
         ours, peers = [], []
-        for i in range(samples):
+        for i in range(50 if quick else 500):
             place = rng.randrange(length - 50)
             tokens += tokens[place: place + 3] if i % 2 else [rng.randrange(4096) for _ in range(3)]
-            spent, _ = _seconds(lambda: drafter.propose(context, PLD_TOKENS))
+            ours.append(_microseconds(lambda: drafter.propose(context, PLD_TOKENS)))
             tensor = torch.tensor([tokens])
-            theirs, _ = _seconds(lambda: peer.get_candidates(tensor))
-            ours.append(1e6 * spent)
-            peers.append(1e6 * theirs)
-        rows.append(row(f"pld_draft_us_{label}", "µs", ours, peers, "transformers PromptLookupCandidateGenerator"))
+            peers.append(_microseconds(lambda: peer.get_candidates(tensor)))
+        rows.append(row(f"pld_draft_us_{label}", f"A PLD draft, context of {length:,d} tokens", "µs", ours, peers,
+                        peer="transformers PromptLookupCandidateGenerator"))
     return rows
 
 
-def prompt_lookup_plus(quick: bool) -> list[dict]:
-    """Milliseconds of one PLD+ proposal, bytes it keeps a token, and the target's pass with and without capture."""
-    tokens = random.Random(0).choices(range(4096), [1 / (i + 1) for i in range(4096)], k=9_000)
-    heads = tuple((block, head) for block in range(8) for head in range(1))
-    drafters = {"h": PromptLookupHidden(4), "a": PromptLookupAttention(heads)}
-    lengths = {1_000: "1k", 4_000: "4k", 8_000: "8k"}
+class DrawnText:
+    """Documents of 2000 tokens by a power law, half of it copied spans of which some are changed in one place."""
+
+    vocabulary, document, tail = 32_000, 2_000, 20
+
+    def __init__(self, count: int):
+        rng = np.random.default_rng(0)
+        weights = np.arange(1, self.vocabulary + 1) ** -1.07
+        ids = rng.permutation(self.vocabulary).astype(np.uint16)
+        drawn = np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(count))
+        self.tokens = ids[np.minimum(drawn, self.vocabulary - 1)]
+        begin = 1000
+        while begin < count:
+            length = min(int(rng.geometric(1 / 60)), count - begin)
+            if rng.random() < 0.5:
+                source = int(rng.integers(0, begin - min(length, begin - 1)))
+                self.tokens[begin: begin + length] = self.tokens[source: source + length]
+                if rng.random() < 0.7:
+                    self.tokens[begin + int(rng.integers(0, length))] = ids[int(rng.integers(0, 1000))]
+            begin += length
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for begin in range(0, len(self.tokens), self.document):
+            yield self.tokens[begin: begin + self.document]
+
+    def contexts(self, count: int) -> list[list[int]]:
+        """Ends of text of the store, every second with one token replaced."""
+        rng = np.random.default_rng(1)
+        contexts = []
+        for i in range(count):
+            document = int(rng.integers(0, len(self.tokens) // self.document))
+            end = document * self.document + int(rng.integers(self.tail, self.document))
+            context = self.tokens[end - self.tail: end].tolist()
+            if i % 2:
+                context[int(rng.integers(self.tail - REST_NGRAM, self.tail))] = int(rng.integers(0, self.vocabulary))
+            contexts.append(context)
+        return contexts
+
+
+@compiled
+def _edge(tokens, suffixes, context, count, length, upper):
+    """First entry that does not sort before the last ``length`` tokens; with ``upper``, that sorts after them."""
+    low, high = 0, len(suffixes)
+    while low < high:
+        middle = (low + high) // 2
+        i = 0
+        while i < length and np.int64(tokens[suffixes[middle] - i]) == context[count - 1 - i]:
+            i += 1
+        if upper if i == length else np.int64(tokens[suffixes[middle] - i]) < context[count - 1 - i]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def _one_search_each(tokens, suffixes, context, count, max_ngram, min_ngram):
+    """Algorithm 1 of REST in the same array: for each length, longest first, the entries that share it."""
+    for length in range(min(max_ngram, count), min_ngram - 1, -1):
+        start = _edge(tokens, suffixes, context, count, length, False)
+        i = 0
+        while start < len(suffixes) and i < length and np.int64(
+                tokens[suffixes[start] - i]) == context[count - 1 - i]:
+            i += 1
+        if i == length:
+            return length, start, _edge(tokens, suffixes, context, count, length, True)
+    return 0, 0, 0
+
+
+def sparse(quick: bool) -> list[dict]:
+    """Search, whole draft and memory of the sparse datastore, on drawn text of 1 M and 20 M tokens."""
+    sizes = {"1m": 1_000_000} if quick else {"1m": 1_000_000, "20m": 20_000_000}
     rows = []
-    for found in draft_costs.drafting(drafters, tokens, list(lengths), steps=50 if quick else 500):
-        name = f"pld_plus_{found['method']}_draft_ms_{lengths[found['tokens']]}"
-        rows.append(alone(name, "ms", found["median_ms"], found["p99_ms"]))
-        if found["tokens"] == 1_000:
-            memory = f"pld_plus_{found['method']}_bytes_per_token"
-            rows.append(alone(memory, "bytes", found["bytes_per_token"], found["bytes_per_token"]))
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=4096, hidden_size=320, intermediate_size=864, num_hidden_layers=8, num_attention_heads=5,
-        num_key_value_heads=5, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None,
-        attn_implementation="sdpa")).eval()
-    captures = {"none": Capture(), **{name: drafter.capture for name, drafter in drafters.items()}}
-    for found in draft_costs.capturing(model, captures, [1_000] if quick else list(lengths), repeats=5 if quick else 30):
-        name = f"pld_plus_pass_ms_{found['capture']}_{lengths[found['tokens']]}"
-        rows.append(alone(name, "ms", found["median_ms"], found["p99_ms"]))
+    with tempfile.TemporaryDirectory() as folder:
+        for label, size in sizes.items():
+            text = DrawnText(size)
+            store = build_tokens(Path(folder) / label, text, text.vocabulary, progress=False)
+            index = build_suffix_array(store, progress=False)
+            contexts = text.contexts(200 if quick else 10_000)
+            rest = Rest(index, REST_NGRAM, REST_MIN_NGRAM)
+
+            def each_length(context, shortest=REST_MIN_NGRAM):
+                return _one_search_each(index.store.tokens, index.suffixes, np.array(context[-REST_NGRAM:]),
+                                        REST_NGRAM, REST_NGRAM, shortest)
+
+            def draft(context):
+                return rest.propose(Context(context, 0, text.vocabulary, Sampling()), 1000)
+
+            for context in contexts[:200]:  # compiles, brings the arrays into memory, and both find the same
+                assert tuple(index.longest(context, REST_NGRAM)) == tuple(each_length(context, 1)), context
+                draft(context)
+            # In blocks: on the same context one after the other, the second would find in the processor's cache
+            # what the first has read.
+            ours, peers = [], []
+            for begin in range(0, len(contexts), 1000):
+                block = contexts[begin: begin + 1000]
+                ours += [_microseconds(lambda: index.longest(context, REST_NGRAM)) for context in block]
+                peers += [_microseconds(lambda: each_length(context)) for context in block]
+            whole = [_microseconds(lambda: draft(context)) for context in contexts]
+            large = label == "20m"
+            tokens = f"{size // 1_000_000} M tokens"
+            rows += [
+                row(f"suffix_search_us_{label}", f"Longest-suffix search, {tokens}", "µs", ours, peers,
+                    peer="one search for each length, as REST's Algorithm 1",
+                    elsewhere="30 µs: the same rule, compiled" if large else None),
+                row(f"rest_draft_us_{label}", f"A REST draft (search, trie and tree), {tokens}", "µs", whole,
+                    elsewhere="77 µs, 99th percentile 2770 µs: REST's own wheel" if large else None),
+            ]
+        rows.append(row("suffix_bytes_per_token", f"Resident memory of the sparse store, {tokens}", "bytes/token",
+                        [index.bytes_per_token], elsewhere="12 REST, 266 Arctic, 956 dejavuu"))
     return rows
 
 
-def alone(name: str, unit: str, value: float, p99: float) -> dict:
-    """A row without a peer."""
-    return {"name": name, "unit": unit, "value": value, "p99": p99, "peer": None, "peer_value": None, "ratio": None,
-            "device": provenance.device_class()}
+# States and queries of the dense row: 4096 centres, around each a subspace of 10 of 64 dimensions, which is nearer to
+# reduced hidden states than noise in all of them. Queries are drawn in the same way and not stored.
+DIMS, CENTRES, SUBSPACE, NEIGHBOURS, NPROBE = 64, 4096, 10, 10, 8
 
 
-def acceptance_head(steps: int, repeats: int) -> list[dict]:
-    """Time of the acceptance head with keeping its state, in percent of a step of the draft model; no peer."""
-    draft, tokenizer = load_model("pocket-draft")
-    ids = _prompts(tokenizer, 1)[0]
-    rows = []
-    for name in ("acceptance", "acceptance-confidence"):
-        head = AcceptanceHead.load(paths.POCKET / "head" / f"{name}.safetensors", draft)
-        shares = []
-        for _ in tqdm(range(repeats), desc=f"{name} head", leave=False):
-            spent = head_cost(draft, head, ids, steps, 1)
-            shares.append(100 * (spent["head"] + spent["capture"]) / spent["draft"])
-        rows.append({"name": f"{name.replace('-', '_')}_head_percent", "unit": "% step", "value": float(np.median(shares)),
-                     "p99": float(np.percentile(shares, 99)), "peer": None, "samples": len(shares),
-                     "device": provenance.device_class()})
-    return rows
+def drawn_states(count: int, seed: int) -> np.ndarray:
+    """States of unit length, float32 array of shape (count, 64); the same centres with every seed."""
+    fixed = np.random.default_rng(0)
+    centres = fixed.normal(size=(CENTRES, DIMS)).astype(np.float32)
+    axes = fixed.normal(size=(CENTRES, SUBSPACE, DIMS)).astype(np.float32) / np.sqrt(DIMS)
+    rng = np.random.default_rng(seed)
+    out = np.empty((count, DIMS), np.float32)
+    for begin in range(0, count, 1 << 15):
+        part = out[begin: begin + (1 << 15)]
+        centre = rng.integers(0, CENTRES, len(part))
+        local = rng.normal(size=(len(part), 1, SUBSPACE)).astype(np.float32)
+        # 2.5 axes wide: a query's neighbours lie in several lists, and few in many.
+        part[:] = centres[centre] + (local @ axes[centre])[:, 0] * 2.5
+        part /= np.linalg.norm(part, axis=1, keepdims=True)
+    return out
+
+
+def dense(quick: bool) -> list[dict]:
+    """Search of 10 neighbours and its recall, one thread and one query at a time, in 1 M states of 64 dimensions."""
+    label, count, factory, samples = ("100k", 100_000, "IVF256,Flat", 100) if quick else (
+        "1m", 1_000_000, "IVF4096,Flat", 2000)
+    with tempfile.TemporaryDirectory() as folder, one_thread() as faiss:
+        store = build_tokens(Path(folder) / "store", [np.zeros(count + 1, np.int64)], 2, progress=False)
+        states = ArrayStates(np.arange(2, count + 2), drawn_states(count, 1))
+        index: DenseIndex = build_dense_index(store.path / "dense", states, store, dims=DIMS, factory=factory,
+                                              zscore=False, nprobe=NPROBE, sample=200_000, progress=False)
+        queries = drawn_states(samples, 2)
+        inner = faiss.downcast_index(index.index.index)
+        keys = index.index.chain.at(1).apply(index.index.chain.at(0).apply(queries))
+        few = queries[:500]
+        exact = faiss.knn(keys[:500], whole_keys(index.index), NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)[1]
+        share = recall(index.search_rows(few, NEIGHBOURS)[1], exact)
+        ours, peers = [], []
+        for begin in range(0, samples, 200):  # in blocks, as in the sparse rows
+            block = slice(begin, begin + 200)
+            ours += [_microseconds(lambda: index.search(query[None], NEIGHBOURS)) for query in queries[block]]
+            peers += [_microseconds(lambda: inner.search(key[None], NEIGHBOURS)) for key in keys[block]]
+    about = {"factory": factory, "nprobe": NPROBE, "states": count}
+    return [
+        row(f"dense_search_us_{label}", f"Dense search, {count:,d} states", "µs", ours, peers,
+            peer="FAISS on keys that are reduced already", **about),
+        row("dense_recall_at_10", "Share of the 10 nearest states that it finds", "share", [share],
+            higher_is_better=True, **about),
+    ]
+
+
+SECTIONS: dict[str, Callable[[bool], list[dict]]] = {
+    "decoding": decoding, "loop": loop, "lookup": lookup, "sparse": sparse, "dense": dense}
+"""What ``--only`` chooses from, in the order of the page."""
+
+
+def measure(names: Sequence[str], quick: bool, command: str) -> dict[str, Any]:
+    """Rows by section, each section with where it comes from.
+
+    ``load`` is the load average of the last minute before the section began: where it is not far below the number of
+    cores, other programs took part of the time.
+    """
+    sections = {}
+    for name in names:
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        seconds, rows = _seconds(lambda: SECTIONS[name](quick))
+        facts = provenance.collect()
+        sections[name] = {"rows": rows, "provenance": {
+            "commit": facts["commit"], "date": facts["date"], "command": command, "seconds": round(seconds, 1),
+            "load": load and round(load, 1), "machine": facts["machine"], "versions": facts["versions"]}}
+    return sections
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib bench", description=main.__doc__)
+    parser.add_argument("--out", type=Path, help="default: data/results/cpu/bench.json in a checkout, else ./bench.json")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", choices=SECTIONS,
+                        help=f"one of {', '.join(SECTIONS)}; may be repeated; the file's other sections stay")
+    parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs; needs --out")
+    return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure everything and write the file."""
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib bench", description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=(paths.ROOT or Path.cwd()) / "_build" / "bench.json")
-    parser.add_argument("--quick", action="store_true", help="few samples: to see that it runs")
+    """Measure how fast the library is, and write the file of the page "How fast is the library itself?"."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = build_parser()
     args = parser.parse_args(argv)
+    if args.quick and args.out is None:
+        parser.error("--quick measures nothing worth keeping: name another file with --out")
+    out = args.out or (paths.BENCH if paths.ROOT else Path("bench.json"))
+    kept = json.loads(out.read_text(encoding="utf-8"))["sections"] if args.only and out.is_file() else {}
     transformers.logging.set_verbosity_error()
     # Forwards this small gain little from a second thread and lose much when another program takes its core.
     torch.set_num_threads(1)
-    rows = loop_overhead(2 if args.quick else 20) + prompt_lookup(50 if args.quick else 500)
-    rows += prompt_lookup_plus(args.quick) + benchmarks_retrieval.rows(args.quick) + benchmarks_dense.rows(args.quick)
-    rows += acceptance_head(20, 3) if args.quick else acceptance_head(100, 20)
-    rows += benchmarks_wide.rows(args.quick)
-    rows = (end_to_end(1, 1, 32) if args.quick else end_to_end(4, 3, 96)) + rows
-    write_atomic(args.out, json.dumps({"rows": rows, "provenance": provenance.collect()}, indent=1) + "\n")
-    width = max(len(r["name"]) for r in rows)
-    for r in rows:
-        peer = "no peer" if r["peer"] is None else (f"peer {r['peer_value']:10.3f}   ratio {r['ratio']:.3f} "
-                                                    f"({r['ratio_spread'][0]:.3f}-{r['ratio_spread'][1]:.3f})")
-        tail = "         –" if r["p99"] is None else f"{r['p99']:10.3f}"
-        print(f"{r['name']:{width}}  {r['value']:10.3f} {r['unit']:9} p99 {tail}   {peer}   {r['device']}")
-    print(f"written to {args.out}")
+    measured = kept | measure(args.only or list(SECTIONS), args.quick, " ".join(["python -m specdec_lib bench", *argv]))
+    sections = {name: measured[name] for name in SECTIONS if name in measured}
+    write_atomic(out, json.dumps({"sections": sections}, indent=1, ensure_ascii=False) + "\n")
+    for one in (one for section in sections.values() for one in section["rows"]):
+        peer = f"   {one['peer']} {one['peer_value']:.3f}, ratio {one['ratio']:.3f}" if one["peer"] else ""
+        print(f"{one['work']:52} {one['value']:10.3f} {one['unit']}{peer}")
     return 0

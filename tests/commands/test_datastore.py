@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from specdec_lib.__main__ import main
+from specdec_lib.commands.datastore import Texts, load_tokenizer
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
 from specdec_lib.datastores.states import States
 from specdec_lib.models import embedding
-from specdec_lib.commands.datastore import Texts, load_tokenizer
 from tests.datastores.test_rest_import import CHUNKS, write_idx
 
 
@@ -146,7 +146,7 @@ def test_errors_of_the_dense_index_are_one_sentence_and_leave_the_store(inputs, 
     (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
     (["--factory", "Nope"], "factory is 'Nope'"),
 ])
-def test_a_wrong_word_about_the_index_is_told_before_any_text_is_read_or_run(inputs, capsys, monkeypatch, words, message):
+def test_a_wrong_word_about_the_index_is_told_before_any_text_is_read(inputs, capsys, monkeypatch, words, message):
     def too_late(*args, **kwargs):
         pytest.fail("told too late")
 
@@ -179,8 +179,9 @@ def test_a_missing_faiss_is_told_without_a_traceback(inputs, capsys, monkeypatch
 
 
 def test_a_models_own_responses_become_a_store_and_are_not_asked_for_twice(tmp_path, capsys):
-    words = ["datastore", "respond", str(tmp_path / "own"), "--dtype", "float32", "--task", "replace-word", "code-completion",
-             "--count", "2", "--samples", "2", "--temperature", "0.7", "--top-p", "0.95", "--max-new-tokens", "6"]
+    words = ["datastore", "respond", str(tmp_path / "own"), "--dtype", "float32", "--task", "replace-word",
+             "code-completion", "--count", "2", "--samples", "2",
+             "--temperature", "0.7", "--top-p", "0.95", "--max-new-tokens", "6"]
     assert main(words) == 0
     assert "suffix array" in capsys.readouterr().out
     store = TokenStore.open(tmp_path / "own")

@@ -159,7 +159,7 @@ def small(out, *words: str) -> list[str]:
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_the_parts_that_were_measured(tmp_path, monkeypatch, capsys, quick, end):
     monkeypatch.setattr(speedups, "measure", lambda *args: os.kill(os.getpid(), end) or signal.pause())
-    monkeypatch.setattr(widened_study.WidePair, "choose_heads", lambda self, prompts: None)
+    monkeypatch.setattr(widened_study.ModelPair, "choose_heads", lambda self, prompts: None)
     before = signal.getsignal(signal.SIGTERM)
     assert gpu.main(small(tmp_path, "--only", "steps,speedups,peers")) == 130
     assert signal.getsignal(signal.SIGTERM) is before

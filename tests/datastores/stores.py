@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from hypothesis import strategies as st
+try:
+    from hypothesis import strategies as st
+except ImportError:  # the tests of a GPU, which draw no cases, run without it
+    st = None
 
 from transformers import PreTrainedModel
 
 from specdec_lib import datastores
-from specdec_lib.datastores import files
+from specdec_lib.datastores import store_files
 from specdec_lib.models.embedding import embed_store
 
 #: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
@@ -35,7 +38,7 @@ def document_lists(ids: Sequence[int], max_documents: int = 6, max_length: int =
 def scratch() -> Iterator[Path]:
     """A folder in memory."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder, \
-            patch.object(files.os, "fsync", lambda handle: None):
+            patch.object(store_files.os, "fsync", lambda handle: None):
         yield Path(folder)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from specdec_lib import datastores
 from specdec_lib.__main__ import main
-from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, TokenStore, files, states
+from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, TokenStore, store_files, states
 from specdec_lib.datastores.suffix_array import _shared, longest_suffix
 from specdec_lib.paths import PACKAGE
 from tests.datastores import corruption
@@ -147,11 +147,11 @@ def test_a_damaged_manifest_of_states_is_refused(message, changes):
 def test_every_flip_of_a_bit_in_the_header_of_an_array_is_refused_or_changes_nothing(sound, tmp_path):
     path, data = tmp_path / "a.npy", (sound / "documents.npy").read_bytes()
     array = np.load(sound / "documents.npy")
-    for place in range(files.NPY_HEADER):
+    for place in range(store_files.NPY_HEADER):
         for bit in range(8):
             path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1:])
             try:
-                opened = files.open_array(path, array.dtype, *array.shape)
+                opened = store_files.open_array(path, array.dtype, *array.shape)
             except StoreError as error:
                 assert "\n" not in str(error)
             else:

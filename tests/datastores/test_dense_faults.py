@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from specdec_lib import datastores
-from specdec_lib.datastores import ArrayStates, DenseIndex, StoreBusy, StoreError, files
+from specdec_lib import files
+from specdec_lib.datastores import ArrayStates, DenseIndex, StoreBusy, StoreError, store_files
 from tests.datastores.dense_stores import WIDTH, build, random_store, source
 from tests.datastores.stores import scratch
 from tests.datastores.test_tokens import in_child
@@ -127,7 +128,7 @@ def test_what_is_no_dense_index_is_not_replaced(store):
 
 
 def test_a_full_disk_leaves_the_old_index_at_every_write(store, monkeypatch):
-    old, sound, left = build(store).manifest, files.write, 10**9
+    old, sound, left = build(store).manifest, store_files.write, 10**9
 
     def fills_up(file, data):
         nonlocal left
@@ -136,7 +137,7 @@ def test_a_full_disk_leaves_the_old_index_at_every_write(store, monkeypatch):
         left -= 1
         sound(file, data)
 
-    monkeypatch.setattr(files, "write", fills_up)
+    monkeypatch.setattr(store_files, "write", fills_up)
     build(store, source(store, 1), path=store.path / "other")
     writes = 10**9 - left
     assert writes > 10

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.datastores import States, StoreError, TokenStore, files, states
+from specdec_lib.datastores import States, StoreError, TokenStore, store_files, states
 from tests.datastores.stores import scratch
 from tests.datastores.test_tokens import in_child
 
@@ -181,7 +181,7 @@ def test_a_kill_at_any_moment_leaves_no_states_or_all_and_the_next_run_goes_on(s
 
 def test_a_full_disk_keeps_what_was_finished(store, monkeypatch):
     monkeypatch.setattr(states, "SHARD_BYTES", 100 * WIDTH * 4)
-    sound, left = files.write, 10**9
+    sound, left = store_files.write, 10**9
 
     def fills_up(file, data):
         nonlocal left
@@ -190,7 +190,7 @@ def test_a_full_disk_keeps_what_was_finished(store, monkeypatch):
         left -= 1
         sound(file, data)
 
-    monkeypatch.setattr(files, "write", fills_up)
+    monkeypatch.setattr(store_files, "write", fills_up)
     whole = write(store, name="whole").manifest
     tries = 0
     while True:

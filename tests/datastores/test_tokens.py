@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tqdm.auto import tqdm
 
 from specdec_lib import datastores
-from specdec_lib.datastores import StoreBusy, StoreError, SuffixIndex, TokenStore, files
+from specdec_lib.datastores import StoreBusy, StoreError, SuffixIndex, TokenStore, store_files
 from specdec_lib.chapters.a1_pocket_models import training_rows
 from tests.datastores.stores import WIDTHS, document_lists
 from tests.datastores.stores import build as in_memory
@@ -256,7 +256,7 @@ def test_an_interrupted_build_of_something_else_starts_anew(tmp_path, change):
 
 
 def test_a_full_disk_leaves_the_old_store_at_every_write_and_the_build_can_continue(tmp_path, monkeypatch):
-    path, texts, sound = tmp_path / "store", random_texts(2, 60), files.write
+    path, texts, sound = tmp_path / "store", random_texts(2, 60), store_files.write
     old = build(path, [[1, 2, 3]], finish=with_index).manifest
     left = 10**9
 
@@ -267,7 +267,7 @@ def test_a_full_disk_leaves_the_old_store_at_every_write_and_the_build_can_conti
         left -= 1
         sound(file, data)
 
-    monkeypatch.setattr(files, "write", fills_up)
+    monkeypatch.setattr(store_files, "write", fills_up)
     build(tmp_path / "other", texts, encode=as_ids, chunk_tokens=1500, finish=with_index)
     writes = 10**9 - left
     assert writes > 10

@@ -11,6 +11,7 @@ import torch
 from specdec_lib import Capture, Drafter, DraftTree, Passengers, Runtime, Sampling, Trace, generate, record, replay
 from specdec_lib.decoding import target as targets
 from specdec_lib.decoding.outputs import QueuedTopK
+from specdec_lib.decoding.served_models import decoder_config, windows
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import DraftModel
 from tests.chaos import Chaos
@@ -232,11 +233,19 @@ def naive(model, text: list[int], root: int, tree: DraftTree) -> torch.Tensor:
     mask[len(text) + 1 + n :, len(text) :] = torch.from_numpy(riding.visible)
     depths = [len(tree.path(node)) for node in range(n)]
     positions = [*range(len(text)), *(len(text) + d for d in [0, *depths, *riding.depths])]
-    additive = torch.zeros((1, 1, size, size)).masked_fill(~mask, torch.finfo(torch.float32).min)
-    given = additive if model.config._attn_implementation == "eager" else mask[None, None]
+    at = torch.tensor(positions)
+
+    def given(window: int | None) -> torch.Tensor:
+        # A sliding window goes by position, wherever a token lies in the block.
+        seen = mask if window is None else mask & (at[:, None] - at[None, :] < window)
+        additive = torch.zeros((1, 1, size, size)).masked_fill(~seen, torch.finfo(torch.float32).min)
+        return additive if model.config._attn_implementation == "eager" else seen[None, None]
+
+    kinds = {kind: given(window) for kind, window in windows(decoder_config(model)).items()}
+    given_masks = kinds if len(kinds) > 1 else next(iter(kinds.values()))
     with torch.inference_mode():
         ids = torch.tensor([[*text, root, *tree.tokens, *riding.tokens]])
-        out = model(ids, attention_mask=given, position_ids=torch.tensor([positions]), use_cache=False)
+        out = model(ids, attention_mask=given_masks, position_ids=torch.tensor([positions]), use_cache=False)
     return out.logits[0, len(text) :]
 
 

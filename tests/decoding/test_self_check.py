@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specdec_lib import DraftTree, Runtime, UnsupportedModel, generate
+from specdec_lib import Drafter, DraftTree, Runtime, UnsupportedModel, generate
 from specdec_lib.decoding import target
 from specdec_lib.decoding.precision import InFloat32
 from specdec_lib.decoding.target import check_model
@@ -138,16 +138,11 @@ def test_the_check_beyond_a_window_leaves_the_model_as_it_was():
     assert model.config.sliding_window == model.model.config.sliding_window == 12
 
 
-class Wide:
+class Wide(Drafter):
     """A tree of the true continuation and more tokens than a window of GPT-Neo has room for."""
 
     def __init__(self, text):
-        from specdec_lib import Capture
-
-        self.text, self.capture = text, Capture()
-
-    def start(self, context):
-        pass
+        self.text = text
 
     def propose(self, context, limit):
         return DraftTree([self.text[len(context.tokens)], *range(80)], [-1, *[0] * 80])
@@ -172,7 +167,6 @@ def test_gpt_neo_is_served_where_a_draft_fits_its_local_window_and_refused_past_
 
 def test_doge_is_served_within_the_tokens_it_keeps_and_refused_past_them():
     model = made("doge", keep_window_size=40)
-    model.set_attn_implementation("sdpa")
     start = prompt(1, 20)
     theirs = model.generate(torch.tensor([start]), do_sample=False, max_new_tokens=20, eos_token_id=None)[0, 20:].tolist()
     for drafter in (None, PromptLookup(), Chaos(start + theirs, 1)):

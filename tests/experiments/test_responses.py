@@ -4,7 +4,7 @@ import json
 import pytest
 
 from specdec_lib import Sampling, generate, load_model
-from specdec_lib.datastores.files import BuildLock, StoreBusy
+from specdec_lib.datastores.store_files import BuildLock, StoreBusy
 from specdec_lib.experiments import made_tasks, responses
 from specdec_lib.experiments.responses import generate_responses
 from specdec_lib.experiments.recorded_runs import render

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate
-from specdec_lib.datastores.files import BuildLock, StoreBusy
+from specdec_lib.datastores.store_files import BuildLock, StoreBusy
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.heads import acceptance_data
 from specdec_lib.heads.acceptance_data import examples, generate_data, load_data, respond

@@ -16,8 +16,6 @@ from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch
 from tests.families import SERVED, VOCABULARY, build, prompt
 
-EXACT = [f for f in SERVED if f not in ("mistral-window", "gemma2", "gemma3")]
-
 
 @pytest.fixture
 def store():

@@ -1,25 +1,20 @@
-"""A headless Chromium, driven through its DevTools protocol."""
+"""The installed Chromium, driven by playwright."""
 
 from __future__ import annotations
 
-import functools
-import http.server
-import json
 import os
 import shutil
-import subprocess
-import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_SECONDS = 30.0
+from specdec_lib.report.build.pdf import BROWSERS
+
+OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+           "--disable-sync")
 
 # Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the
 # book's.
@@ -51,153 +46,50 @@ INSPECTION = r"""
 
 def find_browser() -> str | None:
     """Return the path of a Chromium, or None."""
-    return next(filter(None, map(shutil.which, PROGRAMS)), None)
-
-
-class Browser:
-    """One tab. :meth:`visit` loads a page and tells what happened and what is on it."""
-
-    def __init__(self, program: str, profile: Path):
-        options = [
-            "--headless=new",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--remote-debugging-port=0",
-            "--no-first-run",
-        ]
-        options += [
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-            f"--user-data-dir={profile}",
-        ]
-        if hasattr(os, "geteuid") and os.geteuid() == 0:
-            options.append("--no-sandbox")  # Chromium refuses to sandbox itself as root
-        self._process = subprocess.Popen(
-            [program, *options, "--remote-allow-origins=*", "about:blank"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self._events: list[dict[str, Any]] = []
-        self._number = 0
-        try:
-            self._socket = self._connect(profile / "DevToolsActivePort")
-        except BaseException:
-            self.close()
-            raise
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def _connect(self, port_file: Path) -> Any:
-        import urllib.request
-
-        import websocket
-
-        deadline = time.monotonic() + _SECONDS
-        while not port_file.is_file() or not port_file.read_text().strip():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise RuntimeError("the browser did not start")
-            time.sleep(0.05)
-        port = port_file.read_text().splitlines()[0]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
-            tabs = json.load(answer)
-        address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
-        return websocket.create_connection(address, timeout=_SECONDS)
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send one command and return its result; events that come meanwhile are kept."""
-        self._number += 1
-        self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
-        while True:
-            message = json.loads(self._socket.recv())
-            if message.get("id") == self._number:
-                if "error" in message:
-                    raise RuntimeError(f"{method}: {message['error']}")
-                return message["result"]
-            self._events.append(message)
-
-    def wait_for(self, method: str) -> None:
-        """Return when an event of this name has come."""
-        while not any(event.get("method") == method for event in self._events):
-            self._events.append(json.loads(self._socket.recv()))
-
-    def evaluate(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression, waiting for a promise."""
-        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in answer:
-            raise RuntimeError(str(answer["exceptionDetails"])[:500])
-        return answer["result"].get("value")
-
-    def visit(self, address: str, width: int = 1400, height: int = 900) -> dict[str, Any]:
-        """Load a page; returns what :data:`INSPECTION` says, with ``errors`` and ``requests``."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        self._events.clear()
-        self.call("Page.navigate", url=address)
-        self.wait_for("Page.loadEventFired")
-        facts = self.evaluate(INSPECTION)
-        facts["errors"] = [text for event in self._events for text in _error(event)]
-        facts["requests"] = [
-            event["params"]["request"]["url"]
-            for event in self._events
-            if event.get("method") == "Network.requestWillBeSent"
-        ]
-        return facts
-
-    def close(self) -> None:
-        """End the browser."""
-        if hasattr(self, "_socket"):
-            self._socket.close()
-        self._process.terminate()
-        self._process.wait(timeout=_SECONDS)
-
-
-def _error(event: dict[str, Any]) -> list[str]:
-    params = event.get("params", {})
-    match event.get("method"):
-        case "Runtime.exceptionThrown":
-            details = params["exceptionDetails"]
-            return [details.get("exception", {}).get("description", details["text"])]
-        case "Runtime.consoleAPICalled" if params["type"] in ("error", "assert"):
-            return [" ".join(str(a.get("value", a.get("description"))) for a in params["args"])]
-        case "Log.entryAdded" if params["entry"]["level"] == "error":
-            return [f"{params['entry']['text']} {params['entry'].get('url', '')}"]
-        case "Network.loadingFailed" if not params.get("canceled"):
-            return [f"not loaded: {params['errorText']}"]
-    return []
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @contextmanager
-def open_browser(program: str) -> Iterator[Browser]:
-    """Start a browser with a profile of its own and end it afterwards."""
-    with tempfile.TemporaryDirectory(prefix="specdec-browser-", ignore_cleanup_errors=True) as profile:
-        browser = Browser(program, Path(profile))
+def open_browser() -> Iterator[Browser]:
+    """Start a browser and end it afterwards; without one the test is skipped.
+
+    The plugin pytest-playwright keeps its event loop running until the last test of the suite, and notebooks cannot be
+    executed in a thread whose loop is running: so each module opens its own.
+    """
+    program = find_browser()
+    if program is None:
+        lacking("no Chromium on this machine")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
         try:
             yield browser
         finally:
             browser.close()
 
 
-class _QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args: Any) -> None:
-        pass
+def visit(page: Page, address: str, width: int = 1400) -> dict[str, Any]:
+    """Load a page; returns what :data:`INSPECTION` says, with ``errors`` and ``requests``."""
+    errors: list[str] = []
+    requests: list[str] = []
 
+    def heard(message):
+        if message.type in ("error", "assert"):
+            errors.append(f"{message.text} {message.location['url']}")
 
-@contextmanager
-def serve(folder: Path) -> Iterator[str]:
-    """Serve a folder on a free port of this machine; gives its address without a slash at the end."""
-    handler = functools.partial(_QuietHandler, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    def not_loaded(request):
+        if request.failure != "net::ERR_ABORTED":  # a page that is left takes its requests back
+            errors.append(f"not loaded: {request.url} {request.failure}")
+
+    listeners = {"pageerror": lambda error: errors.append(str(error)), "console": heard, "requestfailed": not_loaded,
+                 "request": lambda request: requests.append(request.url)}
+    page.set_viewport_size({"width": width, "height": 900})
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    page.goto(address)
+    facts = page.evaluate(INSPECTION)
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
+    return facts | {"errors": errors, "requests": requests}
 
 
 def lacking(reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,40 @@ def test_the_overhead_is_told_by_step_of_what_two_runs_of_transformers_differ_in
         return 30 + 0.004 * count, SimpleNamespace(shape=(1, 128 + count))
 
     monkeypatch.setattr(benchmarks, "_seconds", timed)
-    (row,) = benchmarks.loop_overhead(2)
+    (row,) = benchmarks.loop(True)
     assert row["value"] == pytest.approx(2 - 1.5)
     assert row["peer_value"] == pytest.approx(4 - 2.5)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Sections whose only row is how often they were measured."""
+    calls = {"loop": 0, "dense": 0}
+
+    def measuring(name):
+        def rows(quick):
+            calls[name] += 1
+            return [benchmarks.row(name, name, "ms", [calls[name]])]
+        return rows
+
+    monkeypatch.setattr(benchmarks, "SECTIONS", {name: measuring(name) for name in calls})
+    return calls
+
+
+def test_only_measures_one_section_again_and_leaves_the_others_as_they_are(counted, tmp_path):
+    out = tmp_path / "bench.json"
+    assert benchmarks.main(["--out", str(out)]) == 0
+    before = json.loads(out.read_text())["sections"]
+    assert benchmarks.main(["--out", str(out), "--only", "dense"]) == 0
+    after = json.loads(out.read_text())["sections"]
+    assert after["loop"] == before["loop"] and counted == {"loop": 1, "dense": 2} and list(after) == ["loop", "dense"]
+    assert after["dense"]["provenance"]["command"].endswith("--only dense")
+    assert {"commit", "date", "load", "machine", "seconds", "versions"} <= set(after["dense"]["provenance"])
+
+
+@pytest.mark.parametrize("words", [["--only", "wide"], ["--quick"]])
+def test_what_would_spoil_the_file_is_refused_before_anything_is_measured(counted, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        benchmarks.main(words)
+    assert counted == {"loop": 0, "dense": 0}
+    assert ("wide" if "wide" in words else "--out") in capsys.readouterr().err

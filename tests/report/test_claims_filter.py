@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.report.browser import find_browser, lacking, open_browser
+from tests.report.browser import lacking, open_browser, visit
 
 from specdec_lib import paths
 from specdec_lib.commands import claims as command
@@ -16,7 +16,6 @@ from tests.report.claims.test_claims_page import table_rows
 
 pytestmark = pytest.mark.browser
 PAGE = (paths.ROOT or Path()) / "_build" / "html" / "claims.html"
-KEYS = {"Tab": 9}
 PLAIN = str.maketrans("’‘“”", "''\"\"")  # Sphinx bends the quotes of prose
 VISIBLE = ("[...document.querySelectorAll('tr.claim')].filter(row => row.checkVisibility())"
            ".map(row => row.id.slice('claim-'.length))")
@@ -33,13 +32,10 @@ def told():
 
 @pytest.fixture(scope="module")
 def page(told):
-    program = find_browser()
-    if program is None:
-        lacking("no Chromium on this machine")
-    with open_browser(program) as browser:
-        facts = browser.visit(PAGE.as_uri())
-        assert facts["errors"] == []
-        yield browser
+    with open_browser() as browser:
+        page = browser.new_page()
+        assert visit(page, PAGE.as_uri())["errors"] == []
+        yield page
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +50,6 @@ def choose(page, **values):
         page.evaluate(f"document.querySelector('.claims-filter [name={name}]').value = {json.dumps(value)}")
     page.evaluate("document.querySelector('.claims-filter').dispatchEvent(new Event('input'))")
     return page.evaluate(VISIBLE)
-
-
-def press(page, key):
-    for kind in ("keyDown", "keyUp"):
-        page.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
 
 def test_without_a_script_the_table_is_whole_and_says_what_the_command_says(told, capsys):
@@ -104,10 +95,10 @@ def test_the_order_is_by_verdict_or_by_name_and_back(page, told):
 
 def test_the_filter_is_used_with_the_keyboard_alone(page, told):
     page.evaluate("document.querySelector('.claims-filter [name=paper]').focus()")
-    press(page, "Tab")
-    press(page, "Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.name") == "words"
-    page.call("Input.insertText", text="oracle")
+    page.keyboard.insert_text("oracle")
     seen = page.evaluate(VISIBLE)
     assert 0 < len(seen) < len(told) and "specdec-pp-lemma-oracle" in seen
 
@@ -120,7 +111,7 @@ def test_a_link_to_a_claim_shows_it_although_it_was_filtered_away(page):
 
 
 def test_on_a_phone_every_cell_is_below_the_one_before(page):
-    facts = page.visit(PAGE.as_uri(), width=500)
+    facts = visit(page, PAGE.as_uri(), 500)
     assert facts["width"][0] <= facts["width"][1]
     edges = page.evaluate("[...document.querySelectorAll('tr.claim')].map(r => [...r.cells].map(c => "
                           "[c.getBoundingClientRect().top, c.getBoundingClientRect().bottom]))")

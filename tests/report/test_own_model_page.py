@@ -23,8 +23,9 @@ from transformers import PreTrainedTokenizerFast
 
 import specdec_lib
 from specdec_lib import paths
-from specdec_lib.__main__ import _ELSEWHERE, build_parser, main
-from specdec_lib.chapters.a1_pocket_models import training
+from specdec_lib.__main__ import find_command, main
+from specdec_lib.chapters.a1_pocket_models import training_text
+from specdec_lib.commands import run
 from specdec_lib.report.build import params, plan, runner
 from specdec_lib.report.display import record
 from tests.families import build, perturbed
@@ -39,8 +40,9 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SMALLER = {
     "datastore dense": ["--max-states", "80", "--dims", "8", "--device", "cpu"],
     "datastore respond": ["--task", "gsm8k", "--count", "2", "--max-new-tokens", "6", "--device", "cpu"],
-    "head": ["--tasks", "gsm8k", "--prompts", "4", "--max-new-tokens", "24", "--epochs", "1", "--device", "cpu"],
-    "heads": ["--task", "gsm8k", "--prompts", "2", "--max-new-tokens", "24", "--device", "cpu"],
+    "train-acceptance-head": ["--tasks", "gsm8k", "--prompts", "4", "--max-new-tokens", "24", "--epochs", "1",
+                              "--device", "cpu"],
+    "find-heads": ["--task", "gsm8k", "--prompts", "2", "--max-new-tokens", "24", "--device", "cpu"],
 }
 
 #: Parameters of chapter 01 that make it small beside those of the profile ``smoke``.
@@ -122,7 +124,8 @@ def reaches_work(words: list[str]) -> None:
         raise Reached
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training.pocket_data, "train_tokenizer", stop)
+        patch.setattr(training_text, "load", stop)
+        patch.setattr(training_text, "fetch", stop)
         with pytest.raises(Reached):
             main(words)
 
@@ -138,7 +141,7 @@ def papermill_words(words: list[str]) -> tuple[Path, dict[str, str]]:
 
 def plans(words: list[str]) -> None:
     """``run`` finds notebooks, profile and parameters, as it does before anything is executed."""
-    options = build_parser().parse_args(words)
+    options = run.build_parser().parse_args(words[1:])
     assert plan.make_plan(options.profile, options.only, options.parameter)
 
 
@@ -161,23 +164,21 @@ def makes(words: list[str]) -> None:
 
 def parses(words: list[str]) -> None:
     """The command and its options are known: the work is done by other tests, or by ``make book``."""
-    if words[0] not in _ELSEWHERE:
-        build_parser().parse_args(words)
-        return
-    module = import_module(_ELSEWHERE[words[0]][0])
+    module = import_module(find_command(words[0]).module)
     if "--help" in words:
         with pytest.raises(SystemExit) as told:
             module.main(words[1:])
         assert told.value.code == 0
     else:
-        module._parser().parse_args(words[1:])
+        module.build_parser().parse_args(words[1:])
 
 
 #: How a command is run, by its beginning; the first that fits counts.
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
     (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
-    (r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|head --help)", lambda words: parses(words[3:])),
+    (r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|train-acceptance-head --help)",
+     lambda words: parses(words[3:])),
     # The same commands as on the other page, of the pocket target and the whole standard library.
     (r"python -m specdec_lib datastore \w+ (library|own)\b", lambda words: parses(words[3:])),
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
@@ -190,7 +191,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
 
 def handler(words: list[str]) -> Callable[[list[str]], object]:
     text = " ".join(words)
-    found = next((run for pattern, run in HANDLERS if re.match(pattern, text)), None)
+    found = next((work for pattern, work in HANDLERS if re.match(pattern, text)), None)
     assert found, f"no test runs {text!r}: say in HANDLERS how"
     return found
 
@@ -252,7 +253,7 @@ def test_the_chapter_runs_with_a_model_of_ones_own_and_its_results_are_read(stra
     """Slow: a kernel is started and a whole notebook executed, twice."""
     monkeypatch.chdir(strange)
     (words,) = [words for words in every_command(OWN) if words[:4] == ["python", "-m", "specdec_lib", "run"]]
-    options = build_parser().parse_args(words[3:])
+    options = run.build_parser().parse_args(words[4:])
     own = [re.sub("=(?=my-)", f"={strange}/", word) for word in options.parameter]
     folder = strange / "book" / "notebooks"
     words = [*own, *TINY, "01.device=cpu"]

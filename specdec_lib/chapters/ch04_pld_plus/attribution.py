@@ -27,24 +27,8 @@ from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
 
 
 class Sourced(WrappedDrafter):
-    """A drafter that copies, with a note of where each of its drafts came from.
-
-    Parameters
-    ----------
-    drafter
-        Has an attribute ``source``: :class:`~specdec_lib.drafters.prompt_lookup.PromptLookup` and both
-        variants of :mod:`~specdec_lib.drafters.prompt_lookup_plus`.
-
-    Attributes
-    ----------
-    sources : list of (int or None)
-        For each step that was asked for a draft, the position its first token was copied from.
-
-    Raises
-    ------
-    ValueError
-        If the drafter does not say where it copies from.
-    """
+    """A drafter that copies, with a note in ``sources`` of the position each draft's first token came from, None
+    without a draft; ValueError for a drafter that does not say."""
 
     def __init__(self, drafter: Any):
         if not hasattr(drafter, "source"):
@@ -63,21 +47,10 @@ class Sourced(WrappedDrafter):
 
 
 def attributed(run: Generation, sources: Sequence[int | None], least: int) -> np.ndarray:
-    """Prompt position of each output token that was copied in an accepted span of ``least`` tokens or more.
+    """Prompt position of each output token that was copied in an accepted span of ``least`` tokens or more; -1 where
+    nothing is attributed, or it was copied from the output itself.
 
-    Parameters
-    ----------
-    run : Generation
-        Of a drafter that proposes chains.
-    sources : sequence of (int or None)
-        Of its steps, in order (:class:`Sourced`); the last step may be missing, which has no room for a
-        draft.
-    least : int
-
-    Returns
-    -------
-    int array, shape (len(run.tokens),)
-        -1 where nothing is attributed; what was copied from the output itself is not.
+    ``sources`` are those of the run's steps (:class:`Sourced`); the last may be missing, which has no room for a draft.
     """
     out = np.full(len(run.tokens), -1)
     place = 1  # the first token comes from the prefill
@@ -216,22 +189,10 @@ def count(truth: Alignment, positions: np.ndarray) -> Counts:
 def score(
     model: PreTrainedModel, truths: Sequence[Alignment], drafters: dict[str, Any], least: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Attribute known answers with each drafter at each least span.
+    """Attribute known answers with each drafter at each least span: rows of ``method``, ``least``, ``tokens`` and the
+    scores of :meth:`Counts.scores`.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Made to say each answer (:func:`forced`).
-    truths : sequence of Alignment
-    drafters : dict
-        By name; those that read attention are refused.
-    least : sequence of int
-        Shortest span that counts, in tokens.
-
-    Returns
-    -------
-    list of dict
-        For each drafter and span ``method``, ``least``, ``tokens`` and the scores of :meth:`Counts.scores`.
+    The model is made to say each answer (:func:`forced`); drafters that read attention are refused.
     """
     watched = {name: Sourced(drafter) for name, drafter in drafters.items()}
     total = {(name, span): Counts() for name in watched for span in least}

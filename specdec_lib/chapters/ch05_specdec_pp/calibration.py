@@ -18,59 +18,35 @@ def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np
 
 
 def reliability(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> dict[str, np.ndarray]:
-    """Mean prediction and mean outcome in bins of equal width; empty bins are left out.
-
-    Parameters
-    ----------
-    predicted, outcome : float array, shape (n,)
-        In [0, 1]; the outcome may be a probability itself.
-    bins : int
-
-    Returns
-    -------
-    dict of array
-        ``predicted``, ``outcome``, ``count``.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ or a value is outside [0, 1].
-    """
+    """Mean prediction and mean outcome in bins of equal width, and their counts; empty bins are left out. ValueError if
+    lengths differ or a value is outside [0, 1]."""
     predicted, outcome = _checked(predicted, outcome)
     place = np.minimum((predicted * bins).astype(int), bins - 1)
     count = np.bincount(place, minlength=bins)
-    kept = count > 0
-    sums = [np.bincount(place, values, bins)[kept] / count[kept] for values in (predicted, outcome)]
-    return {"predicted": sums[0], "outcome": sums[1], "count": count[kept]}
+    filled = count > 0
+    sums = [np.bincount(place, values, bins)[filled] / count[filled] for values in (predicted, outcome)]
+    return {"predicted": sums[0], "outcome": sums[1], "count": count[filled]}
 
 
 def expected_calibration_error(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> float:
     """Mean absolute difference of prediction and outcome over the bins of :func:`reliability`, weighted by
     their counts."""
-    found = reliability(predicted, outcome, bins)
+    diagram = reliability(predicted, outcome, bins)
     return float(
-        (np.abs(found["predicted"] - found["outcome"]) * found["count"]).sum() / found["count"].sum()
+        (np.abs(diagram["predicted"] - diagram["outcome"]) * diagram["count"]).sum() / diagram["count"].sum()
     )
 
 
 def ranking_accuracy(predicted: np.ndarray, outcome: np.ndarray) -> float:
-    """Area under the ROC curve: how often an accepted token is predicted higher than a refused one, ties by
-    half.
+    """Area under the ROC curve: how often an accepted token is predicted higher than a refused one, ties by half; NaN
+    where all outcomes are alike.
 
-    Parameters
-    ----------
-    predicted, outcome : float array, shape (n,)
-        An outcome that is a probability counts as accepted and refused in these shares.
-
-    Returns
-    -------
-    float
-        NaN where all outcomes are alike.
+    An outcome that is a probability counts as accepted and refused in these shares.
     """
     predicted, outcome = _checked(predicted, outcome)
     _, place = np.unique(predicted, return_inverse=True)
-    kept, refused = np.bincount(place, outcome), np.bincount(place, 1 - outcome)
-    if not kept.sum() or not refused.sum():
+    accepted, refused = np.bincount(place, outcome), np.bincount(place, 1 - outcome)
+    if not accepted.sum() or not refused.sum():
         return float("nan")
     below = np.cumsum(refused) - refused
-    return float((kept * (below + refused / 2)).sum() / (kept.sum() * refused.sum()))
+    return float((accepted * (below + refused / 2)).sum() / (accepted.sum() * refused.sum()))

@@ -118,7 +118,7 @@ def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftP
         wrong = torch.ones(count + 1, dtype=torch.bool)
         wrong[:-1] = choice[:-1].cpu() != torch.tensor(tokens)
         begins = wrong.nonzero()[:, 0]
-        found = [(confidence[begins.numpy()], entropy[begins.numpy()])]
+        per_step = [(confidence[begins.numpy()], entropy[begins.numpy()])]
         branch_states = []
         feed = choice[begins.to(choice.device)]
         chain = torch.arange(start + count)[None] < (start + begins)[:, None]
@@ -128,7 +128,7 @@ def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftP
             at = (start + begins + step).clamp(max=int(min(longest, 2**31)) - 1)
             visible = torch.cat([chain, own.repeat(1, step + 1)], dim=1)
             feed, *about = _about(model.extend_rows(feed.tolist(), at.tolist(), visible))
-            found.append(tuple(about))
+            per_step.append(tuple(about))
             branch_states.append(model.hidden(last)[-len(begins) :].float().cpu().clone())
         states = model.hidden(last)[start : start + count].float().cpu().clone()
     branch = np.full(count + 1, -1)
@@ -142,7 +142,7 @@ def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftP
         confidence,
         entropy,
         states,
-        *(np.stack(parts, axis=1) for parts in zip(*found, strict=True)),
+        *(np.stack(parts, axis=1) for parts in zip(*per_step, strict=True)),
         torch.stack(branch_states, dim=1),
     )
 
@@ -178,18 +178,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts of one generation after the prefill.
+    """Counts of one generation after the prefill: N tokens, N_target calls, drafted and accepted tokens, and N_draft
+    passes.
 
-    Attributes
-    ----------
-    tokens : int
-        N, emitted.
-    calls : int
-        N_target.
-    drafted, accepted : int
-    passes : int
-        N_draft, the draft model's passes: as many as drafted tokens, and one more for each round that
-        stopped after its newest token was judged.
+    The draft model makes one pass for each drafted token, and one more in each round that stopped after its newest
+    token was judged.
     """
 
     tokens: int
@@ -309,19 +302,8 @@ def ratio_interval(
     samples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float, float]:
-    """Ratio of two means over the same prompts, and its percentile bootstrap interval over prompts.
-
-    Parameters
-    ----------
-    ours, theirs : float array, shape (n,)
-        One entry a prompt, in the same order.
-    level : float
-    samples, seed : int
-
-    Returns
-    -------
-    ratio, low, high : float
-    """
+    """Ratio of two means over the same prompts, in the same order, with its percentile bootstrap interval over
+    prompts."""
     if len(ours) != len(theirs) or not len(ours):
         raise ValueError(f"{len(ours)} and {len(theirs)} values; expected the same prompts, one at least")
     picks = np.random.default_rng(seed).integers(len(ours), size=(samples, len(ours)))

@@ -59,22 +59,8 @@ def record_sooner(
 
 @dataclass(frozen=True)
 class Variant:
-    """Setting of one head.
-
-    Attributes
-    ----------
-    reject_weight : float
-        w_rej.
-    depth : int
-        D.
-    mixing : float, optional
-        r; None for unmixed prefixes.
-    tied, sees_confidence : bool
-    labels : {"decoding", "raw"}
-        As for :func:`specdec_lib.heads.acceptance_data.label`.
-    share : float
-        Share of the examples that it is trained on: the first ones, in the order of the responses.
-    """
+    """Setting of one head: w_rej, D, r (None for unmixed prefixes), and the ``share`` of the examples it is trained on,
+    the first ones in the order of the responses."""
 
     reject_weight: float = 6.0
     depth: int = 3

@@ -23,20 +23,8 @@ from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
 
 @dataclass(frozen=True)
 class Policy:
-    """One rule with one setting.
-
-    Attributes
-    ----------
-    family : str
-        What it is compared as.
-    setting : str
-        The value of its parameter.
-    make : callable
-        From a pass to a fresh rule; only the oracle looks at the pass.
-    head : AcceptanceHead, optional
-    least : int
-        Fewest tokens of a draft.
-    """
+    """One rule with one setting, made afresh for each pass (only the oracle looks at the pass); ``family`` is what it
+    is compared as, ``least`` the fewest tokens of a draft."""
 
     family: str
     setting: str
@@ -97,18 +85,8 @@ ORACLE = Policy(
 
 
 def below(points: np.ndarray, curve: np.ndarray) -> float:
-    """Share of points that lie below a curve of discard against verification rate.
-
-    Parameters
-    ----------
-    points, curve : float array, shape (n, 2)
-        Verification and discard rate; the curve is joined by straight lines.
-
-    Returns
-    -------
-    float
-        Among the points whose verification rate the curve reaches; NaN where there is none.
-    """
+    """Share of points below a curve of discard against verification rate, among those whose verification rate the curve
+    reaches; NaN where there is none."""
     line = curve[np.argsort(curve[:, 0])]
     inside = points[(points[:, 0] >= line[0, 0]) & (points[:, 0] <= line[-1, 0])]
     if not len(inside):

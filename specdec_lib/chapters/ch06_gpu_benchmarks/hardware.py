@@ -48,19 +48,8 @@ def folder_of(device: str) -> str:
 
 @dataclass(frozen=True)
 class Rate:
-    """Repeated measurements of one rate.
-
-    Attributes
-    ----------
-    best, median : float
-        Bytes or floating-point operations per second. What else the machine does only lowers a rate, so the
-        best is what it can do.
-    amount : int
-        Bytes or operations of one repeat.
-    repeats : int
-    what : str
-        What was done.
-    """
+    """Repeated measurements of one rate, per second, each of ``amount`` bytes or operations. What else the machine does
+    only lowers a rate, so the best is what it can do. ``what`` was done."""
 
     best: float
     median: float
@@ -76,21 +65,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Machine:
-    """Bandwidth and matrix rate of one device, by :func:`measure_machine`.
-
-    Attributes
-    ----------
-    device : str
-        ``"cpu"``, or the GPU's name.
-    threads : int
-        Of torch, which the CPU's rates hang on.
-    dtype : str
-        Of the matrices.
-    bandwidth : Rate
-        Bytes per second of what moves most of them; its ``what`` says what (:func:`bandwidths`).
-    matrix_rate : Rate
-        Floating-point operations per second of a large square product.
-    """
+    """Bandwidth (bytes per second of what moves most) and matrix rate (operations per second of a large square product) of one
+    device, by :func:`measure_machine`; the CPU's depend on ``threads``."""
 
     device: str
     threads: int
@@ -111,15 +87,7 @@ class Work(NamedTuple):
 
 
 def roofline(bytes: float, flops: float, bandwidth: float, rate: float) -> float:
-    """Least time of some work, s: max(bytes / bandwidth, flops / rate).
-
-    Parameters
-    ----------
-    bytes, flops : float
-        To read, and to compute (:func:`step_work`).
-    bandwidth, rate : float
-        Bytes and floating-point operations per second.
-    """
+    """Least time of some work, s: max(bytes / bandwidth, flops / rate)."""
     return max(bytes / bandwidth, flops / rate)
 
 
@@ -256,24 +224,9 @@ def bandwidths(
 
 
 def memory_bandwidth(device: str = "auto", size: int | None = None, repeats: int = 7) -> Rate:
-    """Bytes per second of a large read: the sum of 64-bit integers; on a GPU the best of :func:`bandwidths`.
-
-    On a GPU a sum need not reach what the memory gives, and shares of its rate would be too large.
-
-    Parameters
-    ----------
-    device : str
-    size : int, optional
-        Bytes; by default :func:`read_bytes` says.
-    repeats : int
-
-    Raises
-    ------
-    ValueError
-        If the device is unknown, or size or repeats is too small.
-    MemoryError
-        If too little memory is free for a buffer larger than the caches.
-    """
+    """Bytes per second of a large read, the sum of 64-bit integers; on a GPU, where a sum need not reach what the memory
+    gives, the best of :func:`bandwidths`. :func:`read_bytes` says the default size.
+    ValueError for an unknown device or too small numbers, MemoryError without room."""
     place = resolve_device(device)
     size = read_bytes(place) if size is None else size
     if size < 8:
@@ -289,23 +242,10 @@ def memory_bandwidth(device: str = "auto", size: int | None = None, repeats: int
 def matrix_rate(
     dtype: torch.dtype, device: str = "auto", side: int | None = None, repeats: int = 7, seed: int = 0
 ) -> Rate:
-    """Floating-point operations per second of a product of two square matrices of random numbers.
+    """Floating-point operations per second of a product of two square matrices, 2 n^3 for n = ``side``.
 
-    Random, because processors draw less power on zeros and may run faster on them.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-    device : str
-    side : int, optional
-        Rows and columns n; 2 n^3 operations.
-    repeats : int
-    seed : int
-
-    Raises
-    ------
-    ValueError
-        If the device is unknown, or side or repeats is below 1.
+    The matrices are random, because processors draw less power on zeros and may run faster on them. ValueError for an
+    unknown device or numbers below 1.
     """
     place = resolve_device(device)
     side = (CUDA_SIDE if place.type == "cuda" else CPU_SIDE) if side is None else side

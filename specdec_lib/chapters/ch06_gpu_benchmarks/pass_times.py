@@ -60,35 +60,12 @@ def step_times(
     capture: Capture = Capture(),
     capacity: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Time the target's pass over chains of draft tokens behind a context.
+    """Time the target's pass over chains of draft tokens after ``context`` committed tokens, under one of
+    :data:`RUNTIMES`; ValueError if it cannot be had here.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    context : int
-        Committed tokens; nothing is committed between the passes.
-    runtime : str
-        One of :data:`RUNTIMES`.
-    widths : sequence of int
-        Tokens of a pass: a draft and the token before it.
-    repeats : int
-        Passes timed at each width, after three that are not.
-    capture : Capture
-        What is kept on the way.
-    capacity : int, optional
-        Of a runtime with buffers in place; the context by default.
-
-    Returns
-    -------
-    list of dict
-        For each width ``runtime``, ``width``, ``slots`` that its keys take, those that are masked included, ``samples``,
-        ``ms`` (median), ``ms_low`` and ``ms_high`` (the 10th and 90th percentile) and ``ms_p99``; the device's own time on
-        a GPU.
-
-    Raises
-    ------
-    ValueError
-        If the runtime is unknown, or cannot be had here.
+    Gives for each width ``slots`` that its keys take, those that are masked included, ``samples``, the median ``ms``,
+    ``ms_low`` and ``ms_high`` (10th and 90th percentile) and ``ms_p99``, the device's own time on a GPU. Three passes go
+    before those that are timed. The ``capacity`` of a runtime with buffers in place is the context by default.
     """
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")
@@ -160,26 +137,13 @@ def _work(model: PreTrainedModel, width: int, context: int) -> Work:
 def beside_roofline(
     rows: Sequence[dict[str, Any]], model: PreTrainedModel, context: int, machine: Machine
 ) -> list[dict[str, Any]]:
-    """Step times beside the least time that bandwidth and matrix rate of the same run allow.
+    """Rows of :func:`step_times` with ``bound_ms``, the least time that the machine's bandwidth and matrix rate allow,
+    ``bandwidth_fraction`` (bytes of the step over its time, as a share of the bandwidth) and ``ratio`` to the same
+    runtime's narrowest width.
 
-    The bound counts the keys of the context and the step; what a pass in place reads beyond them is its own cost.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Of :func:`step_times`.
-    model : PreTrainedModel
-        Of a family other than Llama the keys and values and the products of attention are left out of the bound.
-    context : int
-    machine : Machine
-        Measured in the same run, in the model's type.
-
-    Returns
-    -------
-    list of dict
-        The rows with ``bound_ms`` (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.hardware.roofline`), ``bandwidth_fraction``
-        (bytes of the step over its time, as a share of the bandwidth) and ``ratio`` to the same runtime's
-        narrowest width.
+    The machine is measured in the same run, in the model's type. Outside of the Llama family the keys and values and
+    the products of attention are left out of the bound. The bound counts the keys of the
+    context and the step; what a pass in place reads beyond them is its own cost.
     """
     first: dict[str, float] = {}
     found = []

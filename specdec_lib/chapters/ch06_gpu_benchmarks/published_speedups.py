@@ -19,17 +19,8 @@ _TASKS = {
 
 
 class Beside(NamedTuple):
-    """Where rows of a paper's table stand here.
-
-    Attributes
-    ----------
-    paper : str
-    pattern : str
-        Regular expression of the rows' identifiers, all of it; group 1, where there is one, is a key of the five
-        input-guided tasks.
-    sampling, task : str
-        Ours; the task is empty where the group gives it.
-    """
+    """Where rows of a paper's table stand here; group 1 of ``pattern``, where there is one, is a key of the five
+    input-guided tasks, and ``task`` is empty then."""
 
     paper: str
     pattern: str

@@ -291,17 +291,8 @@ def _copy(small: LlamaForCausalLM, wide: LlamaForCausalLM) -> None:
 
 
 class _Heads:
-    """Rows of the wide projections that belong to heads in use.
-
-    Attributes
-    ----------
-    queries : int tensor, shape (query heads of the small model x head_dim,)
-        Row of the wide query projection for each row of the small one.
-    sources : int tensor, shape (key-value heads in use x head_dim,)
-        Row of the small key and value projections for each of the first rows of the wide ones.
-    live : int
-        Columns of the wide output projection whose heads read a key-value head in use.
-    """
+    """Rows of the wide query projection for those of the small one, rows of the small key and value projections for the
+    first wide ones, and how many columns of the wide output projection are in use."""
 
     def __init__(self, small: LlamaConfig, wide: LlamaConfig, device: torch.device):
         queries, key_values = place_heads(small, wide)

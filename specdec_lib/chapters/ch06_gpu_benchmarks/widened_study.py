@@ -18,7 +18,9 @@ from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import record_prompts, run_again
 from specdec_lib.experiments.tasks import load_task
-from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import METHODS, WidePair, model_bytes
+from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import model_bytes
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import PLAIN, compared_in
 
 #: Parts of the study, in the order in which they are measured.
 PARTS = ("steps", "kernels", "speedups", "peers", "width")
@@ -36,28 +38,11 @@ def comparison_prompts(per_task: int, seed: int = 0) -> list[Prompt]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured of one pair.
+    """What is measured of one pair; a temperature of 0 leaves the sampled outputs out, a ``one_width`` of 0 the
+    comparison through one width.
 
-    Attributes
-    ----------
-    per_task : int
-        Prompts of each task.
-    max_new_tokens, repeats : int
-    temperature : float
-        Of the sampled outputs; 0 leaves them out.
-    context : int
-        Committed tokens in the measurement of steps.
-    step_repeats : int
-    runtimes : tuple of str
-        Whose steps are timed (:data:`specdec_lib.chapters.ch06_gpu_benchmarks.pass_times.RUNTIMES`).
-    runtime : str
-        Under which the methods run.
-    capacity : int
-        Longest prompt and output together under a runtime with buffers in place.
-    one_width : int
-        Width through which plain decoding and drafts are compared; 0 leaves it out.
-    methods : tuple of str
-    seed : int
+    ``context`` is committed before steps are timed; ``runtimes`` are those whose steps are timed, ``runtime`` the one
+    that the methods run under, and ``capacity`` its longest prompt and output together.
     """
 
     per_task: int = 2
@@ -70,11 +55,11 @@ class Plan:
     runtime: str = "eager"
     capacity: int = 1920
     one_width: int = 16
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = (PLAIN, *compared_in("06"))
     seed: int = 0
 
 
-def steps(pair: WidePair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
+def steps(pair: ModelPair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
     """Step times of the target for each runtime, and of transformers' own pass."""
     few = min(plan.step_repeats, EAGER_REPEATS)
     rows = [
@@ -88,7 +73,7 @@ def steps(pair: WidePair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
     return pass_times.beside_roofline(rows, pair.target, plan.context, machine)
 
 
-def with_cudnn(pair: WidePair, plan: Plan) -> list[dict[str, Any]]:
+def with_cudnn(pair: ModelPair, plan: Plan) -> list[dict[str, Any]]:
     """Step times of two widths where cuDNN's attention may be chosen, for each runtime; nothing is measured on a CPU."""
     if pair.target.device.type != "cuda":
         return []
@@ -102,12 +87,12 @@ def with_cudnn(pair: WidePair, plan: Plan) -> list[dict[str, Any]]:
     return [{**row, "attention": chosen} for row in rows]
 
 
-def draft_ms(pair: WidePair, plan: Plan) -> float:
+def draft_ms(pair: ModelPair, plan: Plan) -> float:
     """Milliseconds of the draft model's pass over one token, under the plan's runtime."""
     return pass_times.step_times(pair.draft, plan.context, plan.runtime, (1,), plan.step_repeats)[0]["ms"]
 
 
-def fitted(plan: Plan, pair: WidePair, prompts: Sequence[Prompt]) -> Plan:
+def fitted(plan: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Plan:
     """The plan with the capacity that its prompts and context need: a pass in place attends over all of it."""
     longest = max(
         sum(len(pair.tokenizer(turn)["input_ids"]) + 32 + plan.max_new_tokens for turn in prompt.turns)
@@ -116,7 +101,7 @@ def fitted(plan: Plan, pair: WidePair, prompts: Sequence[Prompt]) -> Plan:
     return replace(plan, capacity=-(-max(longest, plan.context) // 64) * 64)
 
 
-def through_one_width(pair: WidePair, prompts: Sequence[Prompt], plan: Plan) -> list[dict[str, Any]]:
+def through_one_width(pair: ModelPair, prompts: Sequence[Prompt], plan: Plan) -> list[dict[str, Any]]:
     """Greedy outputs of plain decoding and of chains of drafts, every pass of one width, beside those of width 1.
 
     Returns
@@ -150,7 +135,7 @@ class _Over(Exception):
 
 
 def study(
-    pair: WidePair,
+    pair: ModelPair,
     plan: Plan,
     machine: Machine,
     say: Callable[[str], None] = lambda text: None,
@@ -163,7 +148,7 @@ def study(
 
     Parameters
     ----------
-    pair : WidePair
+    pair : ModelPair
     plan : Plan
     machine : Machine
         Rates of the same run.
@@ -238,7 +223,7 @@ def study(
 
 
 def _measure(
-    pair: WidePair,
+    pair: ModelPair,
     plan: Plan,
     machine: Machine,
     prompts: Sequence[Prompt],

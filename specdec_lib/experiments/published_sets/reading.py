@@ -23,7 +23,6 @@ from specdec_lib import paths
 
 VARIABLE = "SPECDEC_DATASETS"
 """Environment variable that names the root where none is given."""
-PACKED = ("", ".gz", ".zip")
 
 
 class MissingData(FileNotFoundError):
@@ -40,14 +39,10 @@ class DataFile:
 
     Parameters
     ----------
-    folder : str
-        The data set's own folder under the root.
-    name : str
-        Path below that folder, without ``.gz`` or ``.zip``.
-    repository : str
-        ``owner/name`` on ``host`` of the repository that publishes it.
-    path : str
-        Path inside that repository.
+    place : str
+        The data set's own folder under the root, and the path below it, without ``.gz`` or ``.zip``.
+    origin : str
+        ``owner/repository/path`` of the published file, on ``host``.
     licence : str
         What the publisher says about reuse.
     distinct : bool
@@ -55,123 +50,102 @@ class DataFile:
     is_folder : bool
         True: a folder is meant.
     host : str
-        Address that the repository's name is added to.
     note : str
         What else is to be known to get the file.
     """
 
-    folder: str
-    name: str
-    repository: str
-    path: str
+    place: str
+    origin: str
     licence: str
     distinct: bool = False
     is_folder: bool = False
     host: str = "https://github.com/"
     note: str = ""
 
+    @property
+    def folder(self) -> str:
+        return self.place.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.place.partition("/")[2]
+
     def places(self, root: Path) -> list[Path]:
         """The paths under ``root`` where the file may lie, without what packing adds to its name."""
-        published = self.path.removesuffix(".gz").removesuffix(".zip")
-        found = [root / self.folder / self.name, root / self.repository.split("/")[1] / published]
-        if self.distinct or root.name in (self.folder, self.repository.split("/")[1]):
-            found += [root / self.name, root / published]
-        return list(dict.fromkeys(found))
+        _, repository, path = self.origin.removesuffix(".gz").split("/", 2)
+        candidates = [root / self.place, root / repository / path]
+        if self.distinct or root.name in (self.folder, repository):
+            candidates += [root / self.name, root / path]
+        return list(dict.fromkeys(candidates))
 
     def find(self, root: Path) -> Path | None:
         """Return where the file lies under ``root``, or None."""
         for place in self.places(root):
-            if self.is_folder:
-                if place.is_dir():
-                    return place
-                continue
-            for suffix in PACKED:
+            if self.is_folder and place.is_dir():
+                return place
+            for suffix in () if self.is_folder else ("", ".gz", ".zip"):
                 packed = place.with_name(place.name + suffix)
                 if packed.is_file():
                     return packed
         return None
 
-
-def missing(task: str, wanted: Sequence[DataFile], root: Path | None, reason: str = "") -> MissingData:
-    """Return the error that tells which file of ``wanted`` (any one will do) to get from where and to put
-    where."""
-    names = " or ".join(f"{file.folder}/{file.name}" for file in wanted)
-    packed = "" if wanted[0].is_folder else " (plain, .gz or .zip)"
-    if reason:
-        lines = [f"task {task!r} needs {names}{packed}, but {reason}."]
-    elif root is None:
-        lines = [f"task {task!r} needs {names}{packed}, but no folder of data sets is given."]
-    else:
-        lines = [f"task {task!r} needs {names}{packed}, which is not in {root}."]
-        places = [str(place.relative_to(root)) for file in wanted for place in file.places(root)]
-        lines.append(f"Looked for there: {', '.join(places)}.")
-    for file in wanted:
-        note = f" ({file.note})" if file.note else ""
-        lines.append(
-            f"{file.name} is published in {file.host}{file.repository} as {file.path}{note}; "
-            f"licence: {file.licence}."
-        )
-    lines.append(
-        f"Put it into FOLDER/{wanted[0].folder} and name FOLDER by load_task({task!r}, root=FOLDER) or by "
-        f"the environment variable {VARIABLE}."
-    )
-    return MissingData("\n".join(lines))
+    def published(self) -> str:
+        """Return the sentence that says where the file is had."""
+        owner, repository, path = self.origin.split("/", 2)
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.name} is published in {self.host}{owner}/{repository} as {path}{note}; licence: {self.licence}."
 
 
 @dataclass(frozen=True)
 class Root:
-    """The folder of the data sets, for one task.
-
-    Parameters
-    ----------
-    task : str
-        For messages.
-    given : path, optional
-        As the caller gave it; without it :data:`VARIABLE` counts.
-    """
+    """The folder of the data sets, for one task: as the caller gave it, else as :data:`VARIABLE` says."""
 
     task: str
     given: str | os.PathLike[str] | None = None
 
     def find(self, *wanted: DataFile) -> Path:
-        """Return the first of ``wanted`` that is there.
-
-        Raises
-        ------
-        MissingData
-            None of them is there, the root is no folder, or none is given.
-        """
+        """Return the first of ``wanted`` that is there. Raises MissingData if none is, or there is no root."""
         folder = self._folder(wanted)
         for file in wanted:
-            found = file.find(folder)
-            if found is not None:
-                return found
-        raise missing(self.task, wanted, folder)
+            if (path := file.find(folder)) is not None:
+                return path
+        places = ", ".join(str(place.relative_to(folder)) for file in wanted for place in file.places(folder))
+        raise self.missing(wanted, f"which is not in {folder}.\nLooked for there: {places}.")
 
     def has(self, file: DataFile) -> bool:
         """Whether ``file`` is there. Raises MissingData if there is no root to look in."""
         return file.find(self._folder((file,))) is not None
 
+    def missing(self, wanted: Sequence[DataFile], why: str) -> MissingData:
+        """Return the error that says which file of ``wanted`` (any one will do) to get from where, and where to put it.
+
+        ``why`` ends the sentence "task ... needs ...,".
+        """
+        names = " or ".join(file.place for file in wanted)
+        packed = "" if wanted[0].is_folder else " (plain, .gz or .zip)"
+        return MissingData(
+            "\n".join(
+                [
+                    f"task {self.task!r} needs {names}{packed}, {why}",
+                    *(file.published() for file in wanted),
+                    f"Put it into FOLDER/{wanted[0].folder} and name FOLDER by load_task({self.task!r}, root=FOLDER) "
+                    f"or by the environment variable {VARIABLE}.",
+                ]
+            )
+        )
+
     def _folder(self, wanted: Sequence[DataFile]) -> Path:
         try:
             folder = paths.datasets_root(self.given)
         except NotADirectoryError as error:
-            raise missing(self.task, wanted, None, str(error)) from None
+            raise self.missing(wanted, f"but {error}.") from None
         if folder is None:
-            raise missing(self.task, wanted, None)
+            raise self.missing(wanted, "but no folder of data sets is given.")
         return folder
 
 
 class Record(dict[str, Any]):
-    """One row of a file, which knows where it stands and reads its fields with their type.
-
-    Parameters
-    ----------
-    row : dict
-        The fields.
-    where : str
-        File and line, for messages.
-    """
+    """One row of a file, which knows where it stands (``where``: file and line) and checks its fields' types."""
 
     def __init__(self, row: dict[str, Any], where: str) -> None:
         super().__init__(row)
@@ -182,12 +156,9 @@ class Record(dict[str, Any]):
         return BadRecord(f"{self.where}: {problem}")
 
     def typed(self, name: str, kind: type | tuple[type, ...], expected: str) -> Any:
-        """Return field ``name``, which must be a ``kind``; ``expected`` says so in words. Raises
-        BadRecord."""
+        """Return field ``name``, which must be a ``kind``; ``expected`` says so in words. Raises BadRecord."""
         if name not in self:
-            raise self.bad(
-                f"field {name!r} is missing; there are {', '.join(map(repr, self)) or 'no fields'}"
-            )
+            raise self.bad(f"field {name!r} is missing; there are {', '.join(map(repr, self)) or 'no fields'}")
         value = self[name]
         if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
             raise self.bad(f"field {name!r} is {value!r:.80}; expected {expected}")
@@ -208,6 +179,13 @@ class Record(dict[str, Any]):
         if length is not None and len(value) != length:
             raise self.bad(f"field {name!r} has {len(value)} texts; expected {length}")
         return tuple(value)
+
+    def one_of(self, name: str, allowed: Sequence[str]) -> str:
+        """Return the text in field ``name``, one of ``allowed``. Raises BadRecord."""
+        value = self.text(name)
+        if value not in allowed:
+            raise self.bad(f"field {name!r} is {value!r}; expected one of {', '.join(allowed)}")
+        return value
 
 
 @contextmanager
@@ -257,11 +235,15 @@ def read_jsonl(path: Path) -> Iterator[Record]:
     """Yield the rows of a JSON-lines file as they are read; blank lines are skipped. Raises BadRecord."""
     for number, line in _numbered_lines(path):
         if line.strip():
-            yield _record(_parse(line, f"{path}, line {number}"), f"{path}, line {number}")
+            where = f"{path}, line {number}"
+            yield _record(_parse(line, where), where)
 
 
-def read_json_list(path: Path) -> Iterator[Record]:
-    """Yield the rows of a file that holds one JSON list of objects. Raises BadRecord."""
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield the rows of a file of JSON lines, or of one that holds one JSON list of objects. Raises BadRecord."""
+    if ".jsonl" in path.suffixes:
+        yield from read_jsonl(path)
+        return
     rows = _parse(read_text(path), str(path))
     if not isinstance(rows, list):
         raise BadRecord(f"{path}: holds a {type(rows).__name__}; expected a list of objects")
@@ -283,8 +265,8 @@ def _record(row: Any, where: str) -> Record:
     return Record(row, where)
 
 
-def choice(name: str, value: Any, allowed: Sequence[str | None]) -> Any:
-    """Return ``value`` if it is one of ``allowed``, else raise ValueError naming the option and both."""
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, allowed))}")
-    return value
+def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raise ValueError, naming the option and both, if ``value`` is not one of ``allowed``."""
+    if (type(value), value) not in [(type(one), one) for one in allowed]:
+        expected = "True or False" if True in allowed else f"one of {', '.join(map(repr, allowed))}"
+        raise ValueError(f"{name} is {value!r}; expected {expected}")

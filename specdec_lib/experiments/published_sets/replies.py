@@ -1,95 +1,58 @@
-"""What large models wrote: recorded outputs to replay drafters on, and text for datastores beside them."""
+"""What large models wrote: recorded outputs to replay drafters on, and text for datastores beside them.
+
+A file that is not there raises MissingData and one that does not hold what its format says BadRecord, as
+:func:`specdec_lib.experiments.tasks.load_task` does; ``root`` is the folder of the data sets.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specdec_lib.experiments.published_sets.chat import ALPACA, GSM8K, MT_BENCH
-from specdec_lib.experiments.published_sets.reading import (
-    DataFile,
-    Record,
-    Root,
-    choice,
-    read_json_list,
-    read_jsonl,
-)
+from specdec_lib.experiments.published_sets.reading import DataFile, Record, Root, choice, read_jsonl, read_records
 
-REST_REPOSITORY = ("FasterDecoding/REST", "llm_judge/data/mt_bench/model_answer/{name}")
+_ANSWERS = "{}-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"
 MT_BENCH_RUNS = {
     run: DataFile(
-        "mt_bench",
-        f"model_answer/{name}",
-        REST_REPOSITORY[0],
-        REST_REPOSITORY[1].format(name=name),
+        f"mt_bench/model_answer/{_ANSWERS.format(name)}",
+        f"FasterDecoding/REST/llm_judge/data/mt_bench/model_answer/{_ANSWERS.format(name)}",
         "Apache-2.0",
     )
-    for run, name in (
-        ("plain", "baseline-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"),
-        ("REST", "rest-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"),
-    )
+    for run, name in (("plain", "baseline"), ("REST", "rest"))
 }
-CODEGEN = DataFile(
-    "humaneval",
-    "samples/HumanEval_codegen16B_temp0.8_topp0.95_num100_max300_code_solution.jsonl",
-    "microsoft/CodeT",
-    "CodeT/data/generated_data/HumanEval_codegen16B_temp0.8_topp0.95_num100_max300_code_solution.jsonl",
-    "MIT",
-)
-# Chat and instruction text by name: the file, and the fields of question and answer.
+_SAMPLES = "HumanEval_codegen16B_temp0.8_topp0.95_num100_max300_code_solution.jsonl"
+CODEGEN = DataFile(f"humaneval/samples/{_SAMPLES}", f"microsoft/CodeT/CodeT/data/generated_data/{_SAMPLES}", "MIT")
+_ROLEPLAY = "roleplay-simple-deduped-roleplay-instruct.json"
+_OASST = "oasstcommitpackftmanual.jsonl"
 CHAT_SETS = {
     "dolly": (
-        DataFile(
-            "dolly", "dolly_3k.json", "gpt4life/alpagasus", "data/filtered/dolly_3k.json", "CC BY-SA 3.0"
-        ),
+        DataFile("dolly/dolly_3k.json", "gpt4life/alpagasus/data/filtered/dolly_3k.json", "CC BY-SA 3.0"),
         ("instruction", "output"),
     ),
     "roleplay": (
-        DataFile(
-            "gpteacher",
-            "roleplay-simple-deduped-roleplay-instruct.json",
-            "teknium1/GPTeacher",
-            "Roleplay/roleplay-simple-deduped-roleplay-instruct.json",
-            "MIT",
-        ),
+        DataFile(f"gpteacher/{_ROLEPLAY}", f"teknium1/GPTeacher/Roleplay/{_ROLEPLAY}", "MIT"),
         ("instruction", "response"),
     ),
     "oasst": (
-        DataFile(
-            "octopack_oasst",
-            "oasstcommitpackftmanual.jsonl",
-            "bigcode-project/octopack",
-            "dataset/oasst/oasstcommitpackftmanual.jsonl",
-            "MIT",
-        ),
+        DataFile(f"octopack_oasst/{_OASST}", f"bigcode-project/octopack/dataset/oasst/{_OASST}", "MIT"),
         ("prompt", "completion"),
     ),
     "alpaca": (ALPACA["alpaca_5000"], ("instruction", "output")),
     "gsm8k": (GSM8K["train"], ("question", "answer")),
 }
+"""Chat and instruction text by name: the file, and the fields of question and answer."""
 
 
 @dataclass(frozen=True)
 class Reply:
     """A recorded output of a model.
 
-    Attributes
-    ----------
-    id : str
-    model : str
-    prompt : str
-        What the model was given, earlier turns included.
-    text : str
-        What it wrote.
-    questions : tuple of str
-        All turns of its prompt, those after this one included; empty for code to complete.
-    group : str
-        Category or source of the prompt.
-    tokens : int or None
-        New tokens, by the model's own tokenizer, where they were recorded.
-    steps : int or None
-        Forward passes the authors' REST needed for this turn, where they were recorded.
+    ``prompt`` is what the model was given, earlier turns included, and ``text`` what it wrote. ``questions`` are all
+    turns of its prompt, those after this one included; empty for code to complete. ``group`` is the category or source
+    of the prompt. Where they were recorded, ``tokens`` are the new tokens by the model's own tokenizer and ``steps``
+    the forward passes that the authors' REST needed for this turn.
     """
 
     id: str
@@ -102,37 +65,22 @@ class Reply:
     steps: int | None = None
 
 
-def _vicuna(turns: list[tuple[str, str]], question: str) -> str:
+def _vicuna(turns: Sequence[tuple[str, str]], question: str) -> str:
     """Vicuna's template without its system line, as far as the answer to ``question``."""
     said = "".join(f"USER: {asked} ASSISTANT: {answered}</s>" for asked, answered in turns)
     return f"{said}USER: {question} ASSISTANT:"
 
 
 def mt_bench_replies(root: str | os.PathLike[str] | None = None, run: str = "REST") -> list[Reply]:
-    """Answers of Vicuna-7B v1.5 to MT-Bench, greedy, from the result files of REST's authors.
+    """Return the answers of Vicuna-7B v1.5 to MT-Bench, greedy, from the result files of REST's authors.
 
-    Parameters
-    ----------
-    root : path, optional
-        Folder of the data sets.
-    run : {"REST", "plain"}
-        With REST, or the baseline.
-
-    Returns
-    -------
-    list of Reply
-        One a turn, with tokens and forward passes of the authors' run.
-
-    Raises
-    ------
-    MissingData, BadRecord
-        As :func:`specdec_lib.experiments.tasks.load_task`.
+    One a turn, with tokens and forward passes of the authors' run: ``run="REST"``, or ``"plain"`` for the baseline.
     """
     choice("run", run, tuple(MT_BENCH_RUNS))
-    where = Root("mt-bench replies", root)
-    questions = {_question(r): r.texts("turns") for r in read_jsonl(where.find(MT_BENCH))}
+    folder = Root("mt-bench replies", root)
+    questions = {_question(row): row.texts("turns") for row in read_jsonl(folder.find(MT_BENCH))}
     replies: list[Reply] = []
-    for record in read_jsonl(where.find(MT_BENCH_RUNS[run])):
+    for record in read_jsonl(folder.find(MT_BENCH_RUNS[run])):
         number = _question(record)
         asked = questions.get(number)
         if asked is None:
@@ -140,21 +88,13 @@ def mt_bench_replies(root: str | os.PathLike[str] | None = None, run: str = "RES
         answer, category = _first_choice(record), record.text("category")
         texts = answer.texts("turns", len(asked))
         tokens, last_steps = (_counts(answer, name, len(asked)) for name in ("new_tokens", "idxs"))
-        before: list[tuple[str, str]] = []
-        for turn, (question, text) in enumerate(zip(asked, texts, strict=True)):
+        turns = list(zip(asked, texts, strict=True))
+        for turn, (question, text) in enumerate(turns):
+            prompt = _vicuna(turns[:turn], question)
+            steps = last_steps[turn] + 1  # the file has the index of the last step
             replies.append(
-                Reply(
-                    f"{number}-{turn}",
-                    "vicuna-7b-v1.5",
-                    _vicuna(before, question),
-                    text,
-                    category,
-                    asked,
-                    tokens[turn],
-                    last_steps[turn] + 1,  # the index of the last step
-                )
+                Reply(f"{number}-{turn}", "vicuna-7b-v1.5", prompt, text, category, asked, tokens[turn], steps)
             )
-            before.append((question, text))
     return replies
 
 
@@ -164,65 +104,38 @@ def _question(record: Record) -> int:
 
 
 def _first_choice(record: Record) -> Record:
-    found = record.typed("choices", list, "a list of answers")
-    if not found or not isinstance(found[0], dict):
-        raise record.bad(f"field 'choices' is {found!r:.80}; expected a list of answers")
-    return Record(found[0], f"{record.where}, first of the choices")
+    choices = record.typed("choices", list, "a list of answers")
+    if not choices or not isinstance(choices[0], dict):
+        raise record.bad(f"field 'choices' is {choices!r:.80}; expected a list of answers")
+    return Record(choices[0], f"{record.where}, first of the choices")
 
 
 def _counts(answer: Record, name: str, length: int) -> list[int]:
     """The whole numbers in a field, one for each turn."""
-    found: list[int] = answer.typed(name, list, "a list of whole numbers")
-    if not all(type(count) is int for count in found):
-        raise answer.bad(f"field {name!r} is {found!r:.80}; expected a list of whole numbers")
-    if len(found) != length:
-        raise answer.bad(f"field {name!r} has {len(found)} numbers; expected {length}, one for each turn")
-    return found
+    counts: list[int] = answer.typed(name, list, "a list of whole numbers")
+    if not all(type(count) is int for count in counts):
+        raise answer.bad(f"field {name!r} is {counts!r:.80}; expected a list of whole numbers")
+    if len(counts) != length:
+        raise answer.bad(f"field {name!r} has {len(counts)} numbers; expected {length}, one for each turn")
+    return counts
 
 
 def alpaca_eval_replies(model: str, root: str | os.PathLike[str] | None = None) -> list[Reply]:
-    """Outputs of one of 16 models to the 805 instructions of AlpacaEval.
-
-    Parameters
-    ----------
-    model : str
-        Name of a folder of the set, such as ``"llama-2-7b-chat-hf"``.
-    root : path, optional
-
-    Raises
-    ------
-    MissingData, BadRecord
-    """
+    """Return the outputs of one of 16 models, by the folder's name, to the 805 instructions of AlpacaEval."""
     file = DataFile(
-        "alpaca_eval",
-        f"{model}/model_outputs.json",
-        "tatsu-lab/alpaca_eval",
-        f"results/{model}/model_outputs.json",
+        f"alpaca_eval/{model}/model_outputs.json",
+        f"tatsu-lab/alpaca_eval/results/{model}/model_outputs.json",
         "CC BY-NC 4.0, and that of the model",
     )
-    records = read_json_list(Root("alpaca_eval replies", root).find(file))
-    return [
-        Reply(
-            r.text("instruction"), model, _vicuna([], r.text("instruction")), r.text("output", True),
-            r.text("dataset", True), (r.text("instruction"),),
-        )
-        for r in records
-    ]
+    replies = []
+    for row in read_records(Root("alpaca_eval replies", root).find(file)):
+        asked, text, source = row.text("instruction"), row.text("output", True), row.text("dataset", True)
+        replies.append(Reply(asked, model, _vicuna([], asked), text, source, (asked,)))
+    return replies
 
 
 def codegen_replies(root: str | os.PathLike[str] | None = None, samples: int = 1) -> list[Reply]:
-    """Completions of HumanEval sampled from CodeGen-16B at temperature 0.8, top-p 0.95.
-
-    Parameters
-    ----------
-    root : path, optional
-    samples : int
-        The first so many of 100 for each of the 164 prompts.
-
-    Raises
-    ------
-    MissingData, BadRecord
-    """
+    """Return the first ``samples`` of 100 completions of each HumanEval prompt by CodeGen-16B (T 0.8, top-p 0.95)."""
     records = read_jsonl(Root("codegen replies", root).find(CODEGEN))
     return [
         Reply(f"{task}-{i}", "codegen-16b", record.text("prompt"), text)
@@ -233,18 +146,9 @@ def codegen_replies(root: str | os.PathLike[str] | None = None, samples: int = 1
 
 
 def chat_texts(name: str, root: str | os.PathLike[str] | None = None) -> Iterator[Reply]:
-    """Yield the conversations of one of ``CHAT_SETS``, in Vicuna's template.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-    MissingData, BadRecord
-    """
+    """Yield the conversations of one of ``CHAT_SETS``, in Vicuna's template."""
     choice("name", name, tuple(CHAT_SETS))
     file, (question, answer) = CHAT_SETS[name]
-    path = Root(f"{name} texts", root).find(file)
-    lines = path.name.removesuffix(".gz").endswith(".jsonl")
-    for record in read_jsonl(path) if lines else read_json_list(path):
+    for record in read_records(Root(f"{name} texts", root).find(file)):
         asked = record.text(question, True)
         yield Reply(name, name, _vicuna([], asked), record.text(answer, True), name, (asked,))

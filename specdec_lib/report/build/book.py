@@ -1,8 +1,9 @@
-"""``python -m specdec_lib book``: render the pages from the executed notebooks, with warnings as errors."""
+"""The pages, rendered from the executed notebooks; warnings count as errors."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,11 +14,15 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import paths
-from specdec_lib.report.build import files, rerun
+from specdec_lib import files, paths
+from specdec_lib.report.build import rerun, speed
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
+
+
+GENERATED = "generated"
+"""Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""
 
 
 class BookError(UsageError):
@@ -26,11 +31,11 @@ class BookError(UsageError):
 
 def toc_files(toc: Path) -> list[str]:
     """Return every page that a table of contents names, in order and without suffix."""
-    found: list[str] = []
+    pages: list[str] = []
 
     def walk(node: Any) -> None:
         if isinstance(node, dict):
-            found.extend(str(node[key]) for key in ("root", "file") if key in node)
+            pages.extend(str(node[key]) for key in ("root", "file") if key in node)
             for key in ("parts", "chapters", "sections"):
                 walk(node.get(key))
         elif isinstance(node, list):
@@ -38,7 +43,7 @@ def toc_files(toc: Path) -> list[str]:
                 walk(item)
 
     walk(yaml.safe_load(toc.read_text(encoding="utf-8")))
-    return found
+    return pages
 
 
 def executed_profiles(book: Path) -> dict[str, str]:
@@ -61,14 +66,14 @@ def executed_profiles(book: Path) -> dict[str, str]:
 
 
 def draw_pictures(folder: Path) -> bool:
-    """Draw the pictures of the method pages as ``<page>.svg``, unless the same library and models drew those there.
+    """Draw the pictures of the pages as ``<page>.svg``, unless the same library, models and measurements drew those there.
 
     Returns
     -------
     bool
         Whether anything was drawn.
     """
-    key = f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)}\n"
+    key = f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)} {files.sha256(paths.BENCH)}\n"
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
@@ -80,6 +85,7 @@ def draw_pictures(folder: Path) -> bool:
     figures.use_style()
     for page, draw in method_pictures.PICTURES.items():
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
+    speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
     files.write_atomic(stamp, key)
     return True
 
@@ -102,6 +108,8 @@ def render(root: Path, builder: str = "html") -> Path:
     executed_profiles(root / "book")
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
+    # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
+    shutil.rmtree(root / "book" / "api" / GENERATED, ignore_errors=True)
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     log = root / "_build" / "book.log"
@@ -122,8 +130,9 @@ def render(root: Path, builder: str = "html") -> Path:
 
 
 def pages_key(root: Path) -> str:
-    """A checksum over what the pages are made from: prose, executed notebooks, library, data and the programs' versions."""
-    parts = [files.tree_digest(root / "book", skip=("pictures",)), files.tree_digest(root / "specdec_lib", "**/*.py")]
+    """A checksum over what the pages are made from: prose, executed notebooks, library, data and programs' versions."""
+    parts = [files.tree_digest(root / "book", skip=("pictures", GENERATED))]
+    parts += [files.tree_digest(root / "specdec_lib", "**/*.py")]
     parts += [files.tree_digest(root / "data"), files.tree_digest(root / "notebooks")]
     parts += [files.sha256(root / name) for name in ("_config.yml", "pyproject.toml") if (root / name).is_file()]
     return " ".join([*parts, *(f"{name} {metadata.version(name)}" for name in ("jupyter-book", "sphinx", "myst-nb"))])
@@ -165,9 +174,3 @@ def _complaints(log: Path) -> str:
     lines = strip_ansi(log.read_text(encoding="utf-8", errors="replace")).splitlines()
     marked = [line for line in lines if "WARNING" in line or "ERROR" in line or "rror:" in line]
     return "\n".join(f"  {line}" for line in (marked or lines[-20:])[:40])
-
-
-def main() -> int:
-    """Run the command; returns the exit status."""
-    build()
-    return 0

@@ -1,4 +1,4 @@
-"""``python -m specdec_lib check``: what can be said of notebooks and pages without running anything."""
+"""What can be said of notebooks and pages without running anything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import nbformat
 
-from specdec_lib import paths
 from specdec_lib.report.build import book, params, plan
+from specdec_lib.report.build.method_tables import expanded
 from specdec_lib.report.display import record
 
 MAX_CELL_LINES = 15
@@ -76,7 +76,8 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
     faults = []
     for number, cell in enumerate(cells, start=1):
         lines = cell.source.rstrip().splitlines()
-        imports = all(line.startswith(("from ", "import ", "%", "    ", ")", "#")) or not line.strip() for line in lines)
+        beginnings = ("from ", "import ", "%", "    ", ")", "#")
+        imports = all(line.startswith(beginnings) or not line.strip() for line in lines)
         if len(lines) >= MAX_CELL_LINES and not imports:
             faults.append(
                 f"code cell {number} has {len(lines)} lines; fewer than {MAX_CELL_LINES} are wanted"
@@ -169,7 +170,7 @@ def check_glue(root: Path) -> list[str]:
     A key must have been recorded, and a floating-point number must be glued with a format.
     """
     executed = {path.name: record.recorded(path) for path in (root / "book" / "notebooks").glob("*.ipynb")}
-    texts = {page: page.read_text(encoding="utf-8") for page in (root / "book").rglob("*.md")}
+    texts = {page: expanded(page.read_text(encoding="utf-8")) for page in (root / "book").rglob("*.md")}
     for path in (root / "notebooks").glob("*.ipynb"):
         content = nbformat.read(str(path), as_version=4)
         texts[path] = "\n".join(cell.source for cell in content.cells if cell.cell_type == "markdown")
@@ -195,12 +196,3 @@ def check_all(root: Path) -> list[str]:
     notebooks = sorted((root / "notebooks").glob("*.ipynb"))
     faults = [f"notebooks/{path.name} {fault}" for path in notebooks for fault in check_notebook(path)]
     return faults + check_profiles(root / "notebooks") + check_pages(root) + check_glue(root)
-
-
-def main() -> int:
-    """Print the faults; the exit status is 1 when there is one."""
-    faults = check_all(paths.root())
-    for fault in faults:
-        print(fault)
-    print(f"{len(faults)} faults" if faults else "no fault found")
-    return 1 if faults else 0

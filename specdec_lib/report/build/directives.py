@@ -8,20 +8,26 @@ errors end the build.
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+import specdec_lib
 from specdec_lib import paths
 from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.claims import ledger
-from specdec_lib.report.build.files import write_atomic
+from specdec_lib.files import write_atomic
+from specdec_lib.report.build.method_tables import method_lines
 from specdec_lib.report.claims.ledger import Entry
 from specdec_lib.report.display.notices import notice
 from specdec_lib.report.claims.published_tables import published_text
@@ -116,18 +122,7 @@ def make_table(
     headings: Sequence[str], rows: Iterable[nodes.row], widths: Sequence[int], caption: str,
     classes: Sequence[str],
 ) -> nodes.table:
-    """Return a table of docutils.
-
-    Parameters
-    ----------
-    headings : sequence of str
-    rows : iterable of docutils.nodes.row
-    widths : sequence of int
-        Relative widths of the columns.
-    caption : str
-    classes : sequence of str
-        Classes of CSS.
-    """
+    """Return a table of docutils; ``widths`` are relative, ``classes`` those of CSS."""
     head = nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in headings))
     group = nodes.tgroup("", *(nodes.colspec(colwidth=width) for width in widths), cols=len(widths))
     group += [nodes.thead("", head), nodes.tbody("", *rows)]
@@ -244,6 +239,31 @@ class Published(SphinxRole):
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
 
 
+class Methods(SphinxDirective):
+    """``{methods}``: every method with its page, what it drafts, and what it keeps of the text.
+
+    ``{methods} 04`` with a line for each column, ``heading | cell``, is a table of the methods that a chapter compares;
+    ``SLUG`` in a cell stands for the method's name in recorded values. The options are those of a list table.
+    """
+
+    has_content = True
+    optional_arguments = 1
+    option_spec = {"name": directives.unchanged, "caption": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        """Return the nodes."""
+        try:
+            lines = method_lines(self.arguments[0] if self.arguments else "", list(self.content))
+        except ValueError as error:
+            raise self.error(str(error)) from error
+        fence = [f":::{{list-table}} {self.options.get('caption', '')}", ":header-rows: 1"]
+        fence += [f":name: {self.options['name']}"] if "name" in self.options else []
+        text = StringList([*fence, "", *lines, ":::"], source=self.state.document.current_source)
+        holder = nodes.Element()
+        self.state.nested_parse(text, self.content_offset, holder)
+        return holder.children
+
+
 def _add_script(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
@@ -253,11 +273,19 @@ def _add_script(
         app.add_js_file("claims.js")
 
 
+def _name_packages(app: Sphinx, config: Config) -> None:
+    """Tell the template of the library's pages which modules are folders: those get a page of their own."""
+    modules = pkgutil.walk_packages(specdec_lib.__path__, "specdec_lib.")
+    config.autosummary_context = {"packages": [module.name for module in modules if module.ispkg]}
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the role with Sphinx."""
     app.add_directive("made-from", MadeFrom)
     app.add_directive("claims-summary", ClaimsSummary)
     app.add_directive("claims-ledger", ClaimsLedger)
+    app.add_directive("methods", Methods)
     app.add_role("published", Published())
     app.connect("html-page-context", _add_script)
+    app.connect("config-inited", _name_packages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

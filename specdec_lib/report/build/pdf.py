@@ -1,4 +1,4 @@
-"""``python -m specdec_lib pdf``: the book as one PDF, printed by a headless Chromium from the book as one page.
+"""The book as one PDF, printed by a headless Chromium from the book as one page.
 
 Nothing is fetched: the page, its pictures and MathJax are served from this machine. What a page offers to click (a
 folded cell, a table's CSV file) is unfolded or left out, because paper has nothing to click.
@@ -6,18 +6,16 @@ folded cell, a table's CSV file) is unfolded or left out, because paper has noth
 
 from __future__ import annotations
 
-import argparse
 import functools
 import http.server
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,25 +37,20 @@ def find_browser() -> str:
     UsageError
         There is none.
     """
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
         raise UsageError(
             f"the PDF is printed by a browser, and none of {', '.join(BROWSERS)} is on the PATH: install Chromium "
             "(Debian and Ubuntu: apt install chromium)"
         )
-    return found
+    return browser
 
 
 def printable(page: str) -> str:
     """Return the single page as paper needs it.
 
-    Folded boxes are unfolded, except code that the book hides; links lead within the page or to the network, never to
-    a file of the machine that prints.
-
-    Parameters
-    ----------
-    page : str
-        HTML.
+    Folded boxes are unfolded, except code that the book hides; links lead within the page or to the network, never to a
+    file of the machine that prints.
     """
     page = re.sub(r"<details(?![^>]*\bopen\b)(?=[^>]*sd-dropdown)", "<details open", page)
     page = re.sub(r"<details(?=[^>]*class=\"[^\"]*\b(?:hide|above-input|below-input)\b)[^>]*>\s*<summary.*?</details>",
@@ -72,7 +65,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
+def served(folder: Path) -> Iterator[str]:
     """Serve a folder to this machine alone; gives its address."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -104,7 +97,7 @@ def print_page(folder: Path, name: str, output: Path) -> None:
     browser = find_browser()
     with (
         tempfile.TemporaryDirectory(prefix="specdec-pdf-", ignore_cleanup_errors=True) as scratch,
-        _served(folder) as site,
+        served(folder) as site,
     ):
         aside = Path(scratch) / "book.pdf"
         options = [
@@ -134,20 +127,8 @@ def print_page(folder: Path, name: str, output: Path) -> None:
 
 
 def build(root: Path | None = None) -> Path:
-    """Render the book as one page and print it; returns ``_build/book.pdf``.
-
-    Parameters
-    ----------
-    root : Path, optional
-        The repository, this one by default.
-
-    Raises
-    ------
-    specdec_lib.report.build.book.BookError
-        A notebook is not executed, or jupyter-book failed.
-    UsageError
-        No browser is there, or it wrote no PDF.
-    """
+    """Render the book as one page and print it; returns ``_build/book.pdf``. Fails like
+    :func:`specdec_lib.report.build.book.render` and :func:`print_page`."""
     root = root or paths.root()
     find_browser()  # before the minute that rendering takes
     start = time.perf_counter()
@@ -158,20 +139,3 @@ def build(root: Path | None = None) -> Path:
     print_page(page.parent, ready.name, output)
     print(f"{output} ({output.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - start:.0f} s)")
     return output
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line behind ``pdf``; there are none but ``--help``.
-    """
-    argparse.ArgumentParser(prog="python -m specdec_lib pdf", description=__doc__).parse_args(argv)
-    try:
-        build()
-    except (UsageError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0

@@ -15,8 +15,8 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import paths
-from specdec_lib.report.build import files, params
+from specdec_lib import files, paths
+from specdec_lib.report.build import params
 from specdec_lib.report.display import provenance
 
 PROFILES = ("smoke", "default", "full")
@@ -114,14 +114,14 @@ def find_notebooks(folder: Path, only: Sequence[str] = ()) -> list[Path]:
     PlanError
         ``only`` names one that is not there, or there is none at all.
     """
-    found = sorted(folder.glob("*.ipynb"))
-    if not found:
+    notebooks = sorted(folder.glob("*.ipynb"))
+    if not notebooks:
         raise PlanError(f"there is no notebook in {folder}")
-    names = {key: path for path in found for key in (path.stem.split("_", 1)[0], path.stem, path.name)}
+    names = {key: path for path in notebooks for key in (path.stem.split("_", 1)[0], path.stem, path.name)}
     for wanted in only:
         if wanted not in names:
-            raise PlanError(f"no notebook {wanted!r}: {', '.join(path.stem for path in found)}")
-    return [path for path in found if path in {names[wanted] for wanted in only}] if only else found
+            raise PlanError(f"no notebook {wanted!r}: {', '.join(path.stem for path in notebooks)}")
+    return [path for path in notebooks if path in {names[wanted] for wanted in only}] if only else notebooks
 
 
 def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -157,7 +157,7 @@ def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str
         A word has another form, or its notebook is not among ``notebooks``.
     """
     names = {key: path.stem for path in notebooks for key in (path.stem.split("_", 1)[0], path.stem)}
-    found: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for word in words:
         match = re.fullmatch(r"(?P<notebook>\w+)\.(?P<name>\w+)=(?P<value>.*)", word, re.DOTALL)
         if not match:
@@ -166,8 +166,8 @@ def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str
             raise PlanError(
                 f"-p {word!r}: no notebook {match['notebook']!r} in this run: {', '.join(sorted(names))}"
             )
-        found.setdefault(names[match["notebook"]], {})[match["name"]] = match["value"]
-    return found
+        texts.setdefault(names[match["notebook"]], {})[match["name"]] = match["value"]
+    return texts
 
 
 def make_plan(
@@ -178,23 +178,8 @@ def make_plan(
 ) -> list[Job]:
     """Return the jobs of a run with all parameters checked, before anything is executed.
 
-    Parameters
-    ----------
-    profile : str
-        Name of a file in ``params/`` beside the notebooks.
-    only : sequence of str
-        Numbers or names of notebooks; all of them when empty.
-    overrides : sequence of str
-        ``01.name=value``.
-    notebooks : Path, optional
-        Folder of the sources.
-
-    Raises
-    ------
-    PlanError
-        See :func:`find_notebooks`, :func:`load_profile` and :func:`parse_overrides`.
-    specdec_lib.report.build.params.ParameterError
-        A parameter is unknown or of another type than declared.
+    ``profile`` is a file in ``params/``, ``only`` names notebooks by number or name (all when empty), ``overrides``
+    read ``01.name=value``. PlanError or ParameterError names what does not fit.
     """
     folder = notebooks or paths.root() / "notebooks"
     chosen = find_notebooks(folder, only)

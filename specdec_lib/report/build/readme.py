@@ -1,4 +1,4 @@
-"""``python -m specdec_lib readme``: the README's table of chapters and its figure, from the executed notebooks.
+"""The README's table of chapters and its figure, from the executed notebooks.
 
 Executed notebooks are not committed. The few values that the README shows are: ``data/results/cpu/key_results.json``
 holds them with where they come from, and the README's marked block and the figure are made from that file alone.
@@ -6,22 +6,19 @@ holds them with where they come from, and the README's marked block and the figu
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
 import nbformat
 
-from specdec_lib import paths
-from specdec_lib.report.build import files
-from specdec_lib.report.build.compare_runs import is_timed
+from specdec_lib import files
+from specdec_lib.methods import compared_in, slug
 from specdec_lib.report.build.params import UsageError
-from specdec_lib.report.display.record import recorded
+from specdec_lib.report.display.record import recorded, timed_names
 from specdec_lib.report.build.runner import METADATA
 
 BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme`: end -->"
@@ -30,7 +27,7 @@ BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme
 CHAPTERS: dict[str, tuple[str, str]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
-        "{lossless_prompts:,d} outputs of PLD and SpecDec compared: {lossless_mismatches:,d} differ. PLD is "
+        "{lossless_prompts:,d} outputs compared with plain decoding: {lossless_mismatches:,d} differ. PLD is "
         "{found_pld_time}, SpecDec {found_specdec_time}",
     ),
     "02_datastore_construction": (
@@ -54,9 +51,9 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "06_gpu_benchmarks": (
         "What is it worth by the clock, at the cost of a wider model?",
-        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {composed_h_all:.1f}, PLD "
-        "{composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as plain "
-        "decoding",
+        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {composed_h_all:.1f}, "
+        "PLD {composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as "
+        "plain decoding",
     ),
     "A1_pocket_models": (
         "Which models is this measured on, and what can they do?",
@@ -73,7 +70,10 @@ _TASKS = {
     "long": "long text\nediting",
     "turns": "two turns",
 }
-_METHODS = {"pld": "PLD", "h": "PLD+ (h)", "a": "PLD+ (a)", "rest": "REST", "specdec": "SpecDec"}
+
+def figure_values() -> dict[str, list[str]]:
+    """By method of the figure's chapter: the recorded values that its bars need."""
+    return {name: [f"equal0_{slug(name)}_{task}" for task in _TASKS] for name in compared_in(FIGURE_NOTEBOOK[:2])}
 
 
 def _names(template: str) -> list[str]:
@@ -82,9 +82,9 @@ def _names(template: str) -> list[str]:
 
 def wanted() -> dict[str, list[str]]:
     """Return the recorded values that the README needs, by notebook."""
-    found = {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
-    found[FIGURE_NOTEBOOK] += ["equal_k", *(f"equal0_{m}_{t}" for m in _METHODS for t in _TASKS)]
-    return found
+    names = {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
+    names[FIGURE_NOTEBOOK] += ["equal_k", *(name for values in figure_values().values() for name in values)]
+    return names
 
 
 def collect(executed: Path) -> dict[str, Any]:
@@ -168,13 +168,18 @@ def put(text: str, inner: str) -> str:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draw tokens per forward pass by task and method, as SVG without a date."""
+    """Draw tokens per forward pass by task and method, as SVG without a date.
+
+    A method that was added after the values were collected has no bars until they are collected again.
+    """
     from specdec_lib.report.display import figures
 
     figures.use_style()
     values = results["chapters"][FIGURE_NOTEBOOK]["values"]
     _, ax = figures.new(8.0, 3.2)
-    series = {label: [values[f"equal0_{m}_{t}"] for t in _TASKS] for m, label in _METHODS.items()}
+    series = {
+        method: [values[name] for name in names] for method, names in figure_values().items() if set(names) <= set(values)
+    }
     figure = figures.bars(list(_TASKS.values()), series, "tokens per forward pass", reference=1.0, ax=ax)
     ax.legend(ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, 1.16))
     drawn = io.StringIO()
@@ -182,46 +187,54 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     files.write_atomic(path, drawn.getvalue())
 
 
-def stale(committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the names of committed values that another run does not give; times do not count."""
+def stale(committed: Mapping[str, Any], now: Mapping[str, Any], timed: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the names of committed values that another run does not give, but for those ``timed`` by notebook."""
     return [
         f"{notebook}: {name} is {now['chapters'][notebook]['values'].get(name)!r}, committed {value!r}"
         for notebook, one in committed["chapters"].items()
         for name, value in one["values"].items()
-        if not is_timed(name, notebook) and now["chapters"][notebook]["values"].get(name) != value
+        if name not in timed[notebook] and now["chapters"][notebook]["values"].get(name) != value
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the file of values, the figure and the README's block, or check them; returns the exit status.
+def _places(root: Path) -> tuple[Path, Path, Path]:
+    """The file of values, the figure and the README."""
+    results = root / "data" / "results" / "cpu"
+    return results / "key_results.json", results / "readme.svg", root / "README.md"
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line behind ``readme``.
+
+def check(root: Path) -> list[str]:
+    """Return what the committed values and the README's block say that the last run does not, one sentence each.
+
+    Raises
+    ------
+    UsageError
+        The README has no marked block.
+    FileNotFoundError
+        A notebook has not been executed.
     """
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib readme", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; say whether the last run gives the same")
-    options = parser.parse_args(argv)
-    try:
-        root = paths.root()
-        place, figure = (root / "data" / "results" / "cpu" / name for name in ("key_results.json", "readme.svg"))
-        results = collect(root / "book" / "notebooks")
-        readme = root / "README.md"
-        text = readme.read_text(encoding="utf-8")
-        if options.check:
-            committed = json.loads(place.read_text(encoding="utf-8"))
-            faults = stale(committed, results)
-            if put(text, block(committed)) != text:
-                faults.append("the README's table is not what key_results.json says: make readme")
-            print("\n".join(faults) or "the README says what the last run gave")
-            return 1 if faults else 0
-        renewed = put(text, block(results))
-        files.write_atomic(place, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-        draw(results, figure)
-        files.write_atomic(readme, renewed)
-    except (UsageError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"written: {place.relative_to(root)}, {figure.relative_to(root)}, README.md")
-    return 0
+    values, _, readme = _places(root)
+    results, text = collect(root / "book" / "notebooks"), readme.read_text(encoding="utf-8")
+    committed = json.loads(values.read_text(encoding="utf-8"))
+    timed = {name: timed_names(root / "book" / "notebooks" / f"{name}.ipynb") for name in results["chapters"]}
+    faults = stale(committed, results, timed)
+    if put(text, block(committed)) != text:
+        faults.append("the README's table is not what key_results.json says: make readme")
+    return faults
+
+
+def renew(root: Path) -> list[Path]:
+    """Write the file of values, the figure and the README's block from the executed notebooks; returns these files.
+
+    Raises
+    ------
+    UsageError, FileNotFoundError
+        As :func:`check`; nothing is written.
+    """
+    values, figure, readme = _places(root)
+    results = collect(root / "book" / "notebooks")
+    renewed = put(readme.read_text(encoding="utf-8"), block(results))
+    files.write_atomic(values, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    draw(results, figure)
+    files.write_atomic(readme, renewed)
+    return [values, figure, readme]

@@ -13,8 +13,8 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import paths
-from specdec_lib.report.build import files, params, plan
+from specdec_lib import files, paths
+from specdec_lib.report.build import params, plan, speed
 from specdec_lib.report.display import tables
 from specdec_lib.report.build.runner import METADATA
 
@@ -88,13 +88,13 @@ def run_facts(executed: Iterable[Path]) -> list[dict[str, Any]]:
         ``notebook`` (str), ``title`` (str), ``profile`` (str), ``seconds`` (float), ``machine`` (str), ``date`` (str)
         and ``bytes`` (int), of the copy with its figures and tables.
     """
-    found = []
+    rows = []
     for path in sorted(executed):
         content = nbformat.read(str(path), as_version=4)
         facts = content.metadata[METADATA]
         machine = facts["provenance"]["machine"]
         threads = machine["torch threads"]
-        found.append(
+        rows.append(
             {
                 "notebook": path.stem,
                 "title": title(content),
@@ -106,7 +106,7 @@ def run_facts(executed: Iterable[Path]) -> list[dict[str, Any]]:
                 "bytes": path.stat().st_size + _folder_bytes(path.parent / "files" / path.stem),
             }
         )
-    return found
+    return rows
 
 
 def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
@@ -137,9 +137,10 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
 
 
 def write_pages(root: Path) -> Path:
-    """Write both texts into ``_build/pages`` of a repository; returns that folder."""
+    """Write these texts and that of :mod:`specdec_lib.report.build.speed` into ``_build/pages`` of a repository; returns that folder."""
     folder = root / "_build" / "pages"
     files.write_atomic(folder / "parameters.md", parameters_text(root / "notebooks"))
     facts = run_facts((root / "book" / "notebooks").glob("*.ipynb"))
     files.write_atomic(folder / "times.md", times_text(facts, _folder_bytes(paths.cache())))
+    files.write_atomic(folder / "speed.md", speed.text(speed.sections()))
     return folder

@@ -1,4 +1,4 @@
-"""``python -m specdec_lib run``: executes the notebooks with papermill into ``book/notebooks``.
+"""Executes the notebooks with papermill into ``book/notebooks``.
 
 A copy reaches that folder whole and only after its notebook ran to the end, because jupyter-book renders a
 stored error output without a word.
@@ -21,8 +21,8 @@ from typing import Any
 import nbformat
 from tqdm import tqdm
 
-from specdec_lib import paths
-from specdec_lib.report.build import failures, files, params, plan
+from specdec_lib import files, paths
+from specdec_lib.report.build import failures, params, plan
 from specdec_lib.report.display import run_context, provenance
 from specdec_lib.report.build.plan import Job
 
@@ -112,8 +112,8 @@ def _check_writable(folders: dict[str, Path]) -> None:
             refused.append(f"{what} go to {folder}, where no file can be made ({error.strerror})")
     if refused:
         raise params.UsageError(
-            f"nothing was run: {'; '.join(refused)}. Use a copy of the repository that you may write to, or name another "
-            "folder where a variable is given"
+            f"nothing was run: {'; '.join(refused)}. Use a copy of the repository that you may write to, or name "
+            "another folder where a variable is given"
         )
 
 

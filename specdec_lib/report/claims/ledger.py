@@ -37,18 +37,8 @@ CSV_COLUMNS = ("id", "paper", "where", "claim", "published", "ours", "notebook",
 
 @dataclass(frozen=True)
 class Run:
-    """An executed notebook: which model it ran, as what and where.
-
-    Attributes
-    ----------
-    notebook, title, profile : str
-    behaviour : str
-        Whose text and whose acceptance it is: target and draft.
-    shape : str
-        Whose cost it is: the widened shape where the notebook has one, else the target's own.
-    device : str
-        Device and number type of the weights.
-    """
+    """An executed notebook: whose text and acceptance it is (``behaviour``), whose cost (``shape``: the widened one,
+    where there is one), on which device and in which number type."""
 
     notebook: str
     title: str
@@ -162,7 +152,7 @@ def numbers(folder: Path | None = None) -> dict[str, dict[str, str]]:
     Raises
     ------
     ClaimError
-        An id is in two files, or a file is not as :func:`specdec_lib.report.claims.rules.published` wants it.
+        An id is in two files, or a file is not as :func:`specdec_lib.experiments.published_numbers.published` wants it.
     """
     found: dict[str, dict[str, str]] = {}
     for paper in rules.PAPERS:
@@ -191,27 +181,10 @@ def _run_of(claim: Claim, runs: Mapping[str | None, Run]) -> Run | None:
 def read_ledger(
     notebooks: Path | None = None, ledger: Path | None = None, published: Path | None = None
 ) -> tuple[list[Entry], list[str]]:
-    """Judge the ledger by the executed notebooks.
+    """Judge the ledger by the executed notebooks, the book's own by default; returns the entries and the ids of claims
+    whose notebook has not been executed.
 
-    Parameters
-    ----------
-    notebooks : Path, optional
-        Folder of the executed copies; by default that of the book.
-    ledger : Path, optional
-        The project's own by default.
-    published : Path, optional
-        Folder of the published numbers, the project's own by default.
-
-    Returns
-    -------
-    entries : list of Entry
-    waiting : list of str
-        Ids of claims whose notebook has not been executed.
-
-    Raises
-    ------
-    ClaimError
-        A claim names a published number that there is not, or a value its notebook did not record.
+    ClaimError if a claim names a published number that there is not, or a value its notebook did not record.
     """
     rows = rules.load_claims(ledger)
     files = {paper: published_numbers.published(paper, published) for paper in {claim.paper for claim in rows}}

@@ -24,20 +24,11 @@ def _operand(word: str, rows: Mapping[str, Mapping[str, str]]) -> float:
 
 
 def published_text(expression: str, rows: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the text that stands for an expression over published numbers.
+    """Return the text that stands for an expression over published numbers by id; ClaimError if it cannot be worked
+    out.
 
-    Parameters
-    ----------
-    expression : str
-        ``id``: the number as the paper prints it. ``id / id : .2f``: ids and numbers joined by ``+ - * /``,
-        worked out from left to right, in the format behind the colon; everything is parted by spaces.
-    rows : mapping
-        Published numbers by id (:func:`specdec_lib.report.claims.ledger.numbers`).
-
-    Raises
-    ------
-    ClaimError
-        An id is unknown or has no number, or the expression is not of this form.
+    ``id`` is the number as the paper prints it. ``id / id : .2f`` joins ids and numbers by ``+ - * /``, worked out from
+    left to right, in the format after the colon; everything is parted by spaces.
     """
     words, _, form = expression.partition(" : ")
     parts = words.split()

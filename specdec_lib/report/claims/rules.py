@@ -180,18 +180,8 @@ def _claim(raw: Any, position: int) -> Claim:
 
 
 def load_claims(path: str | Path | None = None) -> list[Claim]:
-    """Read the ledger.
-
-    Parameters
-    ----------
-    path : path, optional
-        Default: the project's own.
-
-    Raises
-    ------
-    ClaimError
-        A row lacks a field, has one too many or a condition of another form, or two rows share an id.
-    """
+    """Read the ledger, the project's own by default; ClaimError if a row lacks a field, has one too many or a condition
+    of another form, or two rows share an id."""
     path = paths.CLAIMS if path is None else Path(path)
     raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(raw, list):
@@ -207,17 +197,8 @@ def load_claims(path: str | Path | None = None) -> list[Claim]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a claim.
-
-    Attributes
-    ----------
-    claim : Claim
-    verdict : str
-    ours : dict
-        Recorded values shown beside the published ones.
-    conditions : tuple of (Condition, bool or None)
-        Each condition of ``test`` and ``partly``, and whether it was true; None where a value it needs has no number.
-    """
+    """What came of a claim: the recorded values shown, and for each condition of ``test`` and ``partly`` whether it was
+    true (None where a value it needs has no number)."""
 
     claim: Claim
     verdict: str

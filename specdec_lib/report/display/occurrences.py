@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib.experiments.input_guided import Choice
+from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
 from specdec_lib.report.display import figures
 
 if TYPE_CHECKING:
@@ -18,21 +18,8 @@ WIDTH = 84
 
 
 def layout(pieces: Sequence[str], width: int = WIDTH) -> tuple[list[str], list[list[tuple[int, int]]]]:
-    """Lay out a text that comes in pieces.
-
-    Parameters
-    ----------
-    pieces : sequence of str
-        Tokens as they are decoded.
-    width : int
-        Characters after which a line is broken.
-
-    Returns
-    -------
-    lines : list of str
-    cells : list of list of (int, int)
-        For each piece the (row, column) of its characters, line breaks left out.
-    """
+    """Lay out a text that comes in pieces, in lines of ``width`` characters; gives the lines, and for each piece the
+    (row, column) of its characters, line breaks left out."""
     lines, cells = [""], []
     for piece in pieces:
         own = []
@@ -78,7 +65,7 @@ def picture(
     Parameters
     ----------
     choice : Choice
-        Of :func:`specdec_lib.experiments.input_guided.wrong_occurrence`.
+        Of :func:`specdec_lib.chapters.ch04_pld_plus.occurrences.wrong_occurrence`.
     tokenizer : PreTrainedTokenizerBase
     names : (str, str)
         The two methods.

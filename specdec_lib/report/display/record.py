@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 _PREFIX = "application/papermill.record/"
+MARKS = "specdec"
+"""Key of an output's metadata below which it says what of it comes from a clock (:func:`timed_names`)."""
 
 
 class RecordError(ValueError):
@@ -47,22 +49,11 @@ def plain(value: Any, name: str = "value") -> Any:
     )
 
 
-def record(name: str, value: Any, display: bool = False) -> None:
-    """Record one value under a name that is unique in the notebook.
+def record(name: str, value: Any, display: bool = False, timed: bool = False) -> None:
+    """Record one value under a name that is unique in the notebook, and with ``display`` show it.
 
-    Parameters
-    ----------
-    name : str
-        Letters, digits and underscores.
-    value : int, float, bool, str, list or dict
-        NumPy and torch scalars are converted.
-    display : bool
-        Also show ``name = value`` as the output of the cell.
-
-    Raises
-    ------
-    RecordError
-        The name is not an identifier, or the value cannot be recorded (:func:`plain`).
+    ``timed`` says that it comes from a clock, or follows from values that do, so that a second run of the same code may
+    give another one. RecordError if the name is not an identifier or the value cannot be recorded (:func:`plain`).
     """
     from IPython.display import display as show
 
@@ -74,7 +65,7 @@ def record(name: str, value: Any, display: bool = False) -> None:
     show(
         {_PREFIX + "text/plain": repr(value)},
         raw=True,
-        metadata={"scrapbook": {"name": name, "mime_prefix": _PREFIX}},
+        metadata={"scrapbook": {"name": name, "mime_prefix": _PREFIX}, MARKS: {"timed": timed}},
     )
 
 
@@ -91,20 +82,44 @@ def recorded(notebook: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     RecordError
         One name was recorded with two different values.
     """
-    if isinstance(notebook, Mapping):
-        content = notebook
-    else:
+    values: dict[str, Any] = {}
+    for output in _outputs(notebook):
+        name = _name(output)
+        if name is None:
+            continue
+        value = ast.literal_eval(output["data"][_PREFIX + "text/plain"])
+        if name in values and values[name] != value:
+            raise RecordError(f"{name!r} is recorded as {values[name]!r} and as {value!r}")
+        values[name] = value
+    return values
+
+
+def timed_names(notebook: str | Path | Mapping[str, Any]) -> set[str]:
+    """Return the names that an executed notebook recorded with ``timed=True``."""
+    return {_name(output) for output in _outputs(notebook) if _name(output) and _marks(output).get("timed")}
+
+
+def timed_columns(notebook: str | Path | Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return, by table, the columns that an executed notebook showed with ``timed``."""
+    return {
+        _marks(output)["table"]: set(_marks(output)["timed"])
+        for output in _outputs(notebook)
+        if "table" in _marks(output)
+    }
+
+
+def _outputs(notebook: str | Path | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(notebook, Mapping):
         import nbformat
 
-        content = nbformat.read(str(notebook), as_version=4)
-    values: dict[str, Any] = {}
-    for cell in content["cells"]:
-        for output in cell.get("outputs", []):
-            name = output.get("metadata", {}).get("scrapbook", {}).get("name")
-            if name is None:
-                continue
-            value = ast.literal_eval(output["data"][_PREFIX + "text/plain"])
-            if name in values and values[name] != value:
-                raise RecordError(f"{name!r} is recorded as {values[name]!r} and as {value!r}")
-            values[name] = value
-    return values
+        notebook = nbformat.read(str(notebook), as_version=4)
+    for cell in notebook["cells"]:
+        yield from cell.get("outputs", [])
+
+
+def _name(output: Mapping[str, Any]) -> str | None:
+    return output.get("metadata", {}).get("scrapbook", {}).get("name")
+
+
+def _marks(output: Mapping[str, Any]) -> Mapping[str, Any]:
+    return output.get("metadata", {}).get(MARKS, {})

@@ -6,10 +6,11 @@ import html
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.report.display import run_context
+from specdec_lib.report.display.record import MARKS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,11 +70,13 @@ class Table:
     formats : mapping of str to format, optional
         See :func:`format_cell`. Cells are shown as they are, whatever is in them; :class:`Markup` as the format
         makes MyST of those of a column.
+    timed : bool, str or collection of str
+        Columns whose values come from a clock, or follow from values that do; True: all of them.
 
     Raises
     ------
     ValueError
-        The name is not of the form ``tab-word``, or ``columns`` or ``formats`` name a column that is not
+        The name is not of the form ``tab-word``, or ``columns``, ``formats`` or ``timed`` name a column that is not
         there.
     """
 
@@ -84,12 +87,14 @@ class Table:
         caption: str,
         columns: Mapping[str, str] | None = None,
         formats: Mapping[str, Format] | None = None,
+        timed: bool | str | Collection[str] = False,
     ):
         if not re.fullmatch(r"tab-[a-z0-9-]+", name):
             raise ValueError(
                 f"table name {name!r}: 'tab-' and small letters, digits and hyphens are expected"
             )
-        for column in [*(columns or {}), *(formats or {})]:
+        named = [] if isinstance(timed, bool) else [timed] if isinstance(timed, str) else list(timed)
+        for column in [*(columns or {}), *(formats or {}), *named]:
             if column not in frame.columns:
                 raise ValueError(
                     f"table {name!r} has no column {column!r}: {', '.join(map(str, frame.columns))}"
@@ -102,6 +107,7 @@ class Table:
         )
         self.frame = frame[list(self.headings)]
         self.formats = dict(formats or {})
+        self.timed = list(self.headings) if timed is True else [name for name in self.headings if name in named]
 
     def _numeric(self, column: str) -> bool:
         values = [value for value in self.frame[column] if value is not None]
@@ -159,17 +165,18 @@ class Table:
             text += f"\n:::{{div}} table-download\n{{download}}`CSV <{download}>`\n:::\n"
         return text
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
         run = run_context.current()
         download = None
         if run is not None:
             (run.folder / f"{self.name}.csv").write_text(self.to_csv(), encoding="utf-8")
             download = f"files/{run.notebook}/{self.name}.csv"
-        return {
+        shown = {
             "text/plain": self.frame.to_string(index=False),
             "text/html": self.to_html(),
             "text/markdown": self.to_myst(download),
         }
+        return shown, {MARKS: {"table": self.name, "timed": self.timed}}
 
 
 def markdown_cell(text: str) -> str:

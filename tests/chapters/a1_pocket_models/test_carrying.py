@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from specdec_lib.chapters.a1_pocket_models import carrying, training, training_text
+from specdec_lib.commands import pocket_data
 
 
 def test_a_file_in_pieces_comes_back_and_a_newer_version_takes_its_place(tmp_path):
@@ -96,9 +97,7 @@ def test_what_is_no_compact_text_is_refused(prepared, tmp_path):
 
 
 def test_the_command_makes_the_compact_text(prepared, tmp_path, capsys):
-    main = getattr(training_text, "main", None)
-    if main is None:
-        from specdec_lib.commands.pocket_data import main
+    main = pocket_data.main
     assert main(["--folder", str(prepared), "--compact", "10", str(tmp_path / "x.zip")]) == 0
     assert "bytes in" in capsys.readouterr().out
     assert main(["--folder", str(prepared), "--compact", "ten", str(tmp_path / "x.zip")]) == 2

@@ -1,8 +1,10 @@
-"""The recipe of the pocket pair: data, schedule, resuming, and an exported directory that loads."""
+"""The recipe of the pocket models: schedule, resuming, refused checkpoints, and an exported directory that loads."""
+
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,107 +12,248 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specdec_lib.chapters.a1_pocket_models import training, training_rows
+from specdec_lib.chapters.a1_pocket_models.training import Batches, Recipe
 
-TEXTS = ["def add(a, b):\n    return a + b\n", "class Point:\n    def move(self, dx):\n        self.x += dx\n"] * 20
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return training_rows.train_tokenizer(TEXTS, 300, 64)
+VOCABULARY = 300
+TEXT = np.arange(400).astype(np.uint16) % 20 + 4
 
 
-@pytest.fixture(scope="module")
-def sequences():
-    rng = np.random.default_rng(0)
-    return training_rows.Sequences(rng.integers(4, 300, (24, 17)).astype(np.int16), np.ones((24, 17), np.uint8))
+class Counting:
+    """Rows that count on in a circle, drawn from the block's number: a tiny model learns them in a few steps."""
+
+    def __init__(self):
+        self.asked = []
+
+    def block(self, number, count, length, tasks):
+        self.asked.append((number, count, length, tuple(tasks)))
+        starts = np.random.default_rng([number, length, len(tasks)]).integers(0, 20, (count, 1))
+        tokens = (starts + np.arange(length + 1)) % 20 + 4
+        return tokens, np.ones(tokens.shape, np.float32)
 
 
-def tiny(steps: int) -> training.Recipe:
-    return training.Recipe(vocab_size=300, target=training.Shape(32, 2, 1, 48), draft=training.Shape(32, 1, 1, 48), length=16,
-                         batch=4, target_steps=steps, warmup_steps=2)
+def tiny(**changes) -> Recipe:
+    recipe = Recipe(vocab_size=VOCABULARY, target=training.Shape(32, 2, 1, 48), draft=training.Shape(32, 1, 1, 48),
+                    qwen=training.QwenShape(32, 2, 2, 1, 48), length=16, long_length=32, tokens_per_step=64,
+                    copying_steps=3, warmup_steps=2)
+    return dataclasses.replace(recipe, **changes)
 
 
-def test_tokenizer_gives_back_any_text(tokenizer):
-    for text in ["def f(x):\n        return x  # naïve 東京\t\n", "a\r\nb", "  x", "<|end|>", "1234567"]:
-        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+def run(folder, steps, recipe=None, shape=None, teacher=None, every=2, batches=None, corpus="text", **more):
+    """Train a tiny model made from the recipe's seed; gives it and its curve."""
+    recipe = recipe or tiny()
+    torch.manual_seed(recipe.seed)
+    model = (shape or recipe.target).build(VOCABULARY)
+    batches = batches or Batches(Counting(), recipe, steps)
+    return model, training.train(model, batches, recipe, folder, "m", [], {"circle": TEXT}, corpus, teacher,
+                                 every=every, compiled=False, **more)
 
 
-def test_conversation_is_the_chat_template_and_marks_answers_only(tokenizer):
-    ids, is_answer = training_rows.conversation(tokenizer, ("rename a", "again"), ("def b", "def c"))
-    messages = [{"role": "user", "content": "rename a"}, {"role": "assistant", "content": "def b"},
-                {"role": "user", "content": "again"}, {"role": "assistant", "content": "def c"}]
-    assert tokenizer.decode(ids) == tokenizer.apply_chat_template(messages, tokenize=False)
-    marked = tokenizer.decode([i for i, a in zip(ids, is_answer, strict=True) if a])
-    assert marked == "def b<|end|>def c<|end|>"
+class Stopped(Batches):
+    """Batches of a run that the user stops before a step."""
+
+    def __init__(self, recipe, steps, before):
+        super().__init__(Counting(), recipe, steps)
+        self.before = before
+
+    def __call__(self, step):
+        if step == self.before:
+            raise KeyboardInterrupt
+        return super().__call__(step)
 
 
-def test_each_epoch_sees_every_row_once_in_another_order(sequences):
-    epochs = []
-    for epoch in range(2):
-        rows = np.concatenate([sequences.batch(epoch * 6 + i, 4, seed=0)[0] for i in range(6)])
-        epochs.append(rows)
-        assert sorted(map(tuple, rows)) == sorted(map(tuple, sequences.tokens))
-    assert not np.array_equal(epochs[0], epochs[1])
+def without_seconds(curve):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in curve]
 
 
-def test_rate_warms_up_stays_and_falls_to_zero():
-    recipe = training.Recipe(warmup_steps=10, decay_share=0.3)
+def same(first, second):
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_rate_warms_up_stays_and_falls_to_zero_over_the_last_part():
+    recipe = Recipe(warmup_steps=10, last_share=0.3)
+    assert recipe.last_part(100) == 70
     factors = [training.rate_factor(step, 100, recipe) for step in range(101)]
-    assert factors[0] == pytest.approx(0.1)
-    assert all(f == 1.0 for f in factors[9:71])
-    assert factors[100] == 0.0
-    assert np.allclose(np.diff(factors[70:]), -1 / 30)
+    assert factors[0] == pytest.approx(0.1) and factors[4] == pytest.approx(0.5)
+    assert all(factor == 1.0 for factor in factors[9:71])
+    assert factors[100] == 0.0 and np.allclose(np.diff(factors[70:]), -1 / 30)
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path, sequences):
-    def run(folder, steps_of_calls):
-        folder.mkdir()
-        for steps, total in steps_of_calls:
-            torch.manual_seed(0)
-            model = tiny(total).target.build(300)
-            recipe = tiny(total)
-            # A run that is stopped has the schedule of the whole run; only its loop ends early.
-            curve = training.train(model, sequences, steps, dataclasses.replace(recipe, decay_share=1e-9), folder, "m", [],
-                                 every=3, compiled=False)
-        return model, curve
-
-    whole, curve = run(tmp_path / "whole", [(6, 6)])
-    parts, curve_of_parts = run(tmp_path / "parts", [(3, 6), (6, 6)])
-    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert [r["loss"] for r in curve] == [r["loss"] for r in curve_of_parts]
+def test_the_rows_of_a_step_do_not_depend_on_the_steps_before():
+    recipe = tiny(last_share=0.25)
+    in_order = Batches(Counting(), recipe, 80)
+    rows = [in_order(step)[0] for step in range(80)]
+    for step in (79, 3, 41, 60, 2):
+        assert np.array_equal(Batches(Counting(), recipe, 80)(step)[0], rows[step])
+    # Windows of 16 tokens, then of 32 over the last quarter: the same number of tokens in each step.
+    assert {row.shape for row in rows[:60]} == {(4, 17)} and {row.shape for row in rows[60:]} == {(2, 33)}
 
 
-def test_training_lowers_the_loss_and_distilling_brings_the_draft_nearer(tmp_path, sequences):
-    recipe = tiny(40)
-    torch.manual_seed(0)
-    target, draft = recipe.target.build(300), recipe.draft.build(300)
-    curve = training.train(target, sequences, 40, recipe, tmp_path, "target", [], every=10, compiled=False)
-    assert curve[-1]["loss"] < curve[0]["loss"]
+def test_a_block_is_made_once_and_the_first_steps_teach_copying_alone():
+    source = Counting()
+    batches = Batches(source, tiny(last_share=0.25), 80)
+    for step in range(80):
+        batches(step)
+    every_task = tuple(training_rows.TASK_SHARES)
+    assert source.asked == [(0, 32 * 4, 16, training_rows.COPYING_TASKS), (0, 32 * 4, 16, every_task),
+                            (1, 32 * 4, 16, every_task), (0, 32 * 2, 32, every_task)]
 
-    def distance():
-        x = torch.from_numpy(sequences.tokens.astype(np.int64))
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path):
+    """The same rows, weights and curve as one unbroken run."""
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole, curve = run(tmp_path / "whole", 10)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "parts", 10, batches=Stopped(tiny(), 10, before=5))
+    parts, curve_of_parts = run(tmp_path / "parts", 10)
+    assert same(whole, parts) and without_seconds(curve) == without_seconds(curve_of_parts)
+    assert [row["step"] for row in curve] == [2, 4, 6, 8, 10]
+    assert json.loads((tmp_path / "parts" / "m.curve.json").read_text()) == curve_of_parts
+
+
+def test_a_run_can_be_lengthened_from_its_first_part_and_not_from_its_last(tmp_path):
+    for name in ("whole", "longer"):
+        (tmp_path / name).mkdir()
+    whole, _ = run(tmp_path / "whole", 20)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "longer", 10, batches=Stopped(tiny(), 10, before=7))
+    # Step 6 lies before the last parts of both lengths, which begin at 8 and at 16.
+    longer, curve = run(tmp_path / "longer", 20)
+    assert same(whole, longer) and curve[-1]["step"] == 20
+    refused = r"m\.pt is of step 20 of a run of 20 steps, whose last part had begun .* 30; ask for 20 steps, delete it"
+    with pytest.raises(ValueError, match=refused):
+        run(tmp_path / "longer", 30)
+    with pytest.raises(ValueError, match="would have begun in one of 6; ask for 20 steps"):
+        run(tmp_path / "longer", 6)
+
+
+def test_a_checkpoint_does_not_bind_a_run_to_the_lengths_and_shapes_of_other_parts(tmp_path):
+    run(tmp_path, 4)
+    _, curve = run(tmp_path, 4, tiny(draft_steps=7, qwen_steps=8, draft=training.Shape(32, 2, 1, 48)))
+    assert len(curve) == 2  # read back, not trained again
+
+
+@pytest.mark.parametrize(("changes", "name"), [
+    ({"recipe": tiny(seed=1)}, "seed"),
+    ({"recipe": tiny(muon_rate=1e-3)}, "muon_rate"),
+    ({"shape": training.Shape(32, 1, 1, 48)}, "shape"),
+    ({"corpus": "another text"}, "corpus"),
+])
+def test_a_checkpoint_of_another_run_is_refused_and_named(tmp_path, changes, name):
+    run(tmp_path, 2)
+    before = (tmp_path / "m.pt").read_bytes()
+    with pytest.raises(ValueError, match=rf"m\.pt is of a run with another {name}; delete it .* --work"):
+        run(tmp_path, 2, **changes)
+    assert (tmp_path / "m.pt").read_bytes() == before
+
+
+def test_a_checkpoint_distilled_from_another_teacher_is_refused(tmp_path):
+    old, new = (tiny().draft.build(VOCABULARY).eval() for _ in range(2))
+    run(tmp_path, 2, teacher=old)
+    assert len(run(tmp_path, 2, teacher=old)[1]) == 1
+    for teacher in (new, None):
+        with pytest.raises(ValueError, match=r"m\.pt is of a run with another teacher;"):
+            run(tmp_path, 2, teacher=teacher)
+
+
+def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path):
+    run(tmp_path, 2)
+    state = torch.load(tmp_path / "m.pt", weights_only=True)
+    del state["key"]
+    torch.save(state, tmp_path / "m.pt")
+    with pytest.raises(ValueError, match=r"m\.pt does not say which seed, recipe and teacher"):
+        run(tmp_path, 2)
+
+
+def test_training_lowers_the_loss_and_distilling_brings_the_draft_nearer(tmp_path):
+    target, curve = run(tmp_path, 40, every=10)
+    assert curve[-1]["loss"] < 0.6 * curve[0]["loss"]
+    assert curve[-1]["heldout"]["circle"] < curve[0]["heldout"]["circle"]
+    assert [row["tokens"] for row in curve] == [640, 1280, 1920, 2560] and not any(row["distilling"] for row in curve)
+    tokens = torch.from_numpy(Counting().block(99, 8, 16, {})[0])
+
+    def distance(draft):
         with torch.no_grad():
-            p, q = target(x).logits.log_softmax(-1), draft(x).logits.log_softmax(-1)
+            p, q = (model(tokens).logits.log_softmax(-1) for model in (target, draft))
         return float((p.exp() * (p - q)).sum(-1).mean())
 
-    before = distance()
-    training.train(draft, sequences, 40, recipe, tmp_path, "draft", [], teacher=target.eval(), every=10, compiled=False)
-    assert distance() < 0.7 * before
-
-
-def test_the_second_target_is_another_family_and_is_distilled_alike(tmp_path, sequences):
-    recipe = dataclasses.replace(tiny(40), qwen=training.QwenShape(32, 2, 2, 1, 48))
     torch.manual_seed(0)
-    target, qwen = recipe.target.build(300).eval(), recipe.qwen.build(300)
-    assert (qwen.config.model_type, target.config.model_type) == ("qwen3", "llama")
-    curve = training.train(qwen, sequences, 40, recipe, tmp_path, "qwen", [], teacher=target, every=10, compiled=False)
-    assert all(row["distilling"] for row in curve)
-    assert curve[-1]["loss"] < curve[0]["loss"]
+    before = distance(tiny().draft.build(VOCABULARY))
+    folder = tmp_path / "draft"
+    folder.mkdir()
+    draft, curve = run(folder, 40, shape=tiny().draft, teacher=target.eval(), every=10, distill_from=20)
+    assert [row["distilling"] for row in curve] == [False, False, True, True]
+    assert distance(draft) < 0.7 * before
 
 
-def test_export_is_an_ordinary_directory_in_bfloat16(tmp_path, tokenizer):
-    model = tiny(1).target.build(len(tokenizer)).eval()
+def test_the_second_target_is_another_family(tmp_path):
+    model, curve = run(tmp_path, 20, shape=tiny().qwen, every=10)
+    assert model.config.model_type == "qwen3" and curve[-1]["loss"] < curve[0]["loss"]
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_checkpoint(tmp_path):
+    class Weightless(Counting):
+        def block(self, *place):
+            tokens, weights = super().block(*place)
+            return tokens, 0 * weights
+
+    with pytest.raises(FloatingPointError, match="m: the loss is nan at step 1; lower muon_rate"):
+        run(tmp_path, 2, batches=Batches(Weightless(), tiny(), 2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_curve_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, 10, batches=Stopped(tiny(), 10, before=3))
+    before, write = (tmp_path / "m.curve.json").read_text(), training.Path.write_text
+
+    def half_written(path, text, *args, **kwargs):
+        write(path, text[: len(text) // 2], *args, **kwargs)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(training.Path, "write_text", half_written)
+    with pytest.raises(OSError, match="disk full"):
+        run(tmp_path, 10)
+    assert (tmp_path / "m.curve.json").read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.curve.json", "m.pt"]
+
+
+class Predicts(torch.nn.Module):
+    """Gives the token after the last one ``share`` of the probability, and notes what it was shown."""
+
+    def __init__(self, share=0.5, step=0):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+        self.share, self.step, self.shown = share, step, []
+
+    def forward(self, ids, use_cache):
+        self.shown.append(ids)
+        rest = (1 - self.share) / (VOCABULARY - 1)
+        probabilities = torch.full((*ids.shape, VOCABULARY), rest)
+        probabilities.scatter_(-1, (ids + self.step)[..., None], self.share)
+        return type("Out", (), {"logits": probabilities.log()})
+
+
+def test_text_loss_is_the_mean_over_evenly_spaced_windows():
+    tokens = np.arange(100, 200).astype(np.uint16)  # each token is the one before, plus one
+    model = Predicts(0.25, step=1)
+    losses = training.text_loss(model, {"a": tokens, "b": tokens[:11], "c": tokens[:6]}, length=10, windows=4)
+    assert losses == dict.fromkeys("abc", pytest.approx(math.log(4)))
+    assert model.shown[0][:, 0].tolist() == [100, 129, 159, 189] and model.shown[0].shape == (4, 10)
+    # A short text has fewer windows, and one shorter than a window is taken as a whole.
+    assert [shown.tolist() for shown in model.shown[1:]] == [[list(range(100, 110))], [list(range(100, 105))]]
+    wrong = training.text_loss(Predicts(0.25, step=2), {"a": tokens}, length=10, windows=4)
+    assert wrong["a"] == pytest.approx(-math.log(0.75 / (VOCABULARY - 1)))
+
+
+def test_accuracy_counts_answer_tokens_only():
+    probes = [("same", [5, 7, 7, 7], [0, 0, 1, 1]), ("other", [5, 7, 8, 8], [0, 0, 1, 1])]
+    assert training.task_accuracy(Predicts(), probes) == {"same": 1.0, "other": 0.5}
+
+
+def test_export_is_an_ordinary_directory_in_bfloat16(tmp_path):
+    tokenizer = training_rows.train_tokenizer(["def add(a, b):\n    return a + b\n"] * 20, VOCABULARY, 64)
+    model = tiny().target.build(len(tokenizer)).eval()
     story = {"part": "target"}
     training.export(model, tokenizer, tmp_path / "m", story)
     training.export(model, tokenizer, tmp_path / "m", story)  # replaces the first
@@ -120,133 +263,3 @@ def test_export_is_an_ordinary_directory_in_bfloat16(tmp_path, tokenizer):
     assert torch.allclose(loaded.float()(ids).logits, model(ids).logits, atol=0.05)
     assert json.loads((tmp_path / "m" / "training.json").read_text()) == story
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
-
-
-def test_accuracy_counts_answer_tokens_only(tokenizer):
-    class Repeats(torch.nn.Module):
-        """Predicts each token again."""
-
-        def __init__(self):
-            super().__init__()
-            self.unused = torch.nn.Parameter(torch.zeros(1))
-
-        def forward(self, ids, use_cache):
-            return type("Out", (), {"logits": torch.nn.functional.one_hot(ids, 300).float()})
-
-    probes = [("same", [5, 7, 7, 7], [0, 0, 1, 1]), ("other", [5, 7, 8, 8], [0, 0, 1, 1])]
-    assert training.task_accuracy(Repeats(), probes) == {"same": 1.0, "other": 0.5}
-
-
-def run_for(folder, sequences, recipe, teacher=None, name="m"):
-    torch.manual_seed(recipe.seed)
-    model = recipe.target.build(300)
-    return training.train(model, sequences, recipe.target_steps, recipe, folder, name, [], teacher=teacher, every=3,
-                        compiled=False)
-
-
-def test_a_checkpoint_of_another_seed_is_refused_and_named(tmp_path, sequences):
-    run_for(tmp_path, sequences, tiny(3))
-    with pytest.raises(ValueError, match=r"m\.pt is of a run with another seed; delete it .* --work"):
-        run_for(tmp_path, sequences, dataclasses.replace(tiny(3), seed=1))
-
-
-def test_a_checkpoint_of_another_recipe_or_shape_is_refused(tmp_path, sequences):
-    run_for(tmp_path, sequences, tiny(3))
-    with pytest.raises(ValueError, match="another muon_rate;"):
-        run_for(tmp_path, sequences, dataclasses.replace(tiny(3), muon_rate=1e-3))
-    with pytest.raises(ValueError, match="another shape;"):
-        run_for(tmp_path, sequences, dataclasses.replace(tiny(3), target=training.Shape(32, 1, 1, 48)))
-
-
-def test_a_checkpoint_distilled_from_another_teacher_is_refused(tmp_path, sequences):
-    old, new = (tiny(1).draft.build(300).eval() for _ in range(2))
-    run_for(tmp_path, sequences, tiny(3), old)
-    assert len(run_for(tmp_path, sequences, tiny(3), old)) == 1  # read back, not trained again
-    for teacher in (new, None):
-        with pytest.raises(ValueError, match=r"m\.pt is of a run with another teacher;"):
-            run_for(tmp_path, sequences, tiny(3), teacher)
-
-
-def test_a_run_may_be_lengthened_and_not_shortened(tmp_path, sequences):
-    run_for(tmp_path, sequences, tiny(3))
-    recipe = dataclasses.replace(tiny(6), draft_steps=7, qwen_steps=8)
-    assert [row["step"] for row in run_for(tmp_path, sequences, recipe)] == [3, 6]
-    with pytest.raises(ValueError, match=r"m\.pt is of a run of 6 steps already, 3 were asked for"):
-        run_for(tmp_path, sequences, tiny(3))
-
-
-def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path, sequences):
-    run_for(tmp_path, sequences, tiny(3))
-    state = torch.load(tmp_path / "m.pt", weights_only=True)
-    del state["key"]
-    torch.save(state, tmp_path / "m.pt")
-    with pytest.raises(ValueError, match=r"m\.pt does not say which seed, recipe and teacher"):
-        run_for(tmp_path, sequences, tiny(3))
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, tokenizer, sequences):
-    """``main`` with a tiny recipe, a tokenizer and data that are there at once; gives a function of its arguments."""
-    recipe = tiny(3)
-    monkeypatch.setattr(training, "Recipe", lambda: recipe)
-    monkeypatch.setattr(training.corpus, "stdlib_modules", lambda part: [])
-    monkeypatch.setattr(training.pocket_data, "train_tokenizer", lambda *args: tokenizer)
-    monkeypatch.setattr(training.pocket_data, "pack", lambda *args: sequences)
-    monkeypatch.setattr(training, "make_probes", lambda *args: [])
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    places = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work"), "--device", "cpu"]
-    return lambda *words: training.main([*places, "--draft-steps", "3", *words])
-
-
-def test_the_command_refuses_another_seed_before_it_trains(command, tmp_path, capsys):
-    assert command() == 0
-    before = (tmp_path / "out" / "target" / "training.json").read_text()
-    assert command("--seed", "1") == 2
-    assert "target.pt is of a run with another seed" in capsys.readouterr().err
-    assert (tmp_path / "out" / "target" / "training.json").read_text() == before
-    assert json.loads(before)["recipe"]["seed"] == 0
-    assert not (tmp_path / "work" / "sequences-1.safetensors").exists()
-
-
-def test_the_command_refuses_a_draft_of_a_target_yet_to_be_trained_on(command, tmp_path, capsys):
-    assert command() == 0 and command() == 0
-    assert command("--target-steps", "6") == 2
-    assert "draft.pt is of a run with another teacher" in capsys.readouterr().err
-    assert command("--target-steps", "6", "--part", "target") == 0
-    assert command("--target-steps", "6", "--part", "draft") == 2
-    assert "draft.pt is of a run with another teacher" in capsys.readouterr().err
-    (tmp_path / "work" / "draft.pt").unlink()
-    assert command("--target-steps", "6") == 0
-
-
-def half_written(original):
-    """A function that writes a file, or a folder with one, and dies half-way."""
-
-    def write(first, *args, **kwargs):
-        original(first, *args, **kwargs)
-        raise OSError("disk full")
-
-    return write
-
-
-def test_data_and_tokenizer_are_there_whole_or_not_at_all(command, tmp_path, monkeypatch, capsys):
-    with monkeypatch.context() as failing:
-        failing.setattr(training.PreTrainedTokenizerFast, "save_pretrained",
-                        half_written(training.PreTrainedTokenizerFast.save_pretrained))
-        assert command() == 2 and "disk full" in capsys.readouterr().err
-    assert list((tmp_path / "work").iterdir()) == []
-    with monkeypatch.context() as failing:
-        failing.setattr(training, "save_file", half_written(training.save_file))
-        assert command() == 2
-    assert [path.name for path in (tmp_path / "work").iterdir()] == ["tokenizer"]
-    assert command() == 0
-
-
-def test_the_curve_is_written_whole_or_not_at_all(tmp_path, sequences, monkeypatch):
-    run_for(tmp_path, sequences, tiny(3))
-    before = (tmp_path / "m.curve.json").read_text()
-    monkeypatch.setattr(training.Path, "write_text", half_written(training.Path.write_text))
-    with pytest.raises(OSError, match="disk full"):
-        run_for(tmp_path, sequences, tiny(6))
-    assert (tmp_path / "m.curve.json").read_text() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.curve.json", "m.pt"]

@@ -13,7 +13,7 @@ from specdec_lib.chapters.ch04_pld_plus import attribution
 from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
 from specdec_lib.experiments.comparison import same_steps
 from tests import families
-from tests.chaos import Silent
+from tests.chaos import Recycling, Silent
 
 
 def step(draft, accepted, own=1):
@@ -66,6 +66,15 @@ def test_forced_to_say_what_it_says_a_model_is_replayed_as_recorded(library, fam
     forced = attribution.forced(model, prompt, trace.tokens, drafter.capture)
     torch.testing.assert_close(forced.hidden[1], trace.hidden[1], rtol=1e-4, atol=1e-4)
     assert same_steps(replay(forced, drafter), replay(trace, drafter))
+
+
+def test_what_a_forced_model_found_likely_is_what_a_recorded_one_did(library):
+    model, prompt = library["llama-gqa"], families.prompt(3, 30, 12)
+    trace = record(model, prompt, max_new_tokens=30, eos_token_id=[], capture=Capture(topk=3))
+    forced = attribution.forced(model, prompt, trace.tokens, Capture(topk=3))
+    np.testing.assert_allclose(forced.outputs.logprobs, trace.outputs.logprobs, atol=1e-4)
+    runs = [replay(each, Recycling(everywhere=False)) for each in (forced, trace)]
+    assert same_steps(*runs) and any(step.accepted for step in runs[0].steps)
 
 
 def test_scores_are_counts_of_tokens():

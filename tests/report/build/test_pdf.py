@@ -7,6 +7,7 @@ import re
 import pytest
 from tests.report.browser import find_browser
 
+from specdec_lib.__main__ import main
 from specdec_lib.report.build import pdf
 from specdec_lib.report.build.params import UsageError
 
@@ -37,7 +38,7 @@ def test_boxes_are_unfolded_and_hidden_code_is_left_out():
 def test_a_missing_browser_is_told_before_the_book_is_rendered(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(pdf, "BROWSERS", ("no-such-browser",))
     monkeypatch.setattr(pdf.book, "render", lambda *_: pytest.fail("rendered"))
-    assert pdf.main([]) == 2
+    assert main(["pdf"]) == 2
     assert "install Chromium" in capsys.readouterr().err
     with pytest.raises(UsageError, match="no-such-browser"):
         pdf.print_page(tmp_path, "x.html", tmp_path / "x.pdf")

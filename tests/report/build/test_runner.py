@@ -17,7 +17,8 @@ from tests.report.notebook_factory import write_notebook
 
 from specdec_lib import __main__ as command
 from specdec_lib import paths
-from specdec_lib.report.build import files, params, plan, runner
+from specdec_lib import files
+from specdec_lib.report.build import params, plan, runner
 from specdec_lib.report.display import record
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.report.display import run_context, figures, notices, provenance
+from specdec_lib.report.display import run_context, figures, notices, provenance, record
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.display.token_views import Token, TokenView
 
@@ -106,10 +106,20 @@ def test_columns_choose_order_and_headings():
     assert "| Prompts | Task |" in table.to_myst()
 
 
-@pytest.mark.parametrize("arguments", [{"columns": {"nope": "x"}}, {"formats": {"nope": "d"}}])
+@pytest.mark.parametrize("arguments", [{"columns": {"nope": "x"}}, {"formats": {"nope": "d"}}, {"timed": ["nope"]}])
 def test_a_column_that_is_not_there_is_refused(arguments):
     with pytest.raises(ValueError, match="'nope'"):
         Table(FRAME, "tab-x", "c", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("timed", "columns"),
+    [(False, []), (True, ["task", "rate", "n"]), (["rate"], ["rate"]), ("rate", ["rate"])],
+)
+def test_a_table_says_which_columns_come_from_a_clock(timed, columns):
+    shown, marks = Table(FRAME, "tab-x", "c", timed=timed)._repr_mimebundle_()
+    output = {"output_type": "execute_result", "data": shown, "metadata": marks}
+    assert record.timed_columns({"cells": [{"outputs": [output]}]}) == {"tab-x": set(columns)}
 
 
 @pytest.mark.parametrize("name", ["speed", "tab-Speed", "tab-", "tab-a b"])
@@ -126,7 +136,7 @@ def test_html_of_a_table_shows_the_texts_and_no_markup_of_theirs():
 def test_inside_a_run_the_csv_is_written_unformatted_and_linked(tmp_path, monkeypatch):
     run = run_context.RunContext("01_small", "smoke", str(tmp_path / "files"), "0" * 64)
     monkeypatch.setenv(run_context.VARIABLE, run.dumps())
-    bundle = Table(FRAME, "tab-x", "c", formats={"rate": ".1f"})._repr_mimebundle_()
+    bundle, _ = Table(FRAME, "tab-x", "c", formats={"rate": ".1f"})._repr_mimebundle_()
     assert "{download}`CSV <files/01_small/tab-x.csv>`" in bundle["text/markdown"]
     rows = list(csv.DictReader(io.StringIO((tmp_path / "files" / "tab-x.csv").read_text())))
     assert rows[0] == {"task": "a|b", "rate": "0.123456", "n": "12345"}
@@ -135,7 +145,7 @@ def test_inside_a_run_the_csv_is_written_unformatted_and_linked(tmp_path, monkey
 def test_outside_of_a_run_nothing_is_written_or_linked(monkeypatch, tmp_path):
     monkeypatch.delenv(run_context.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-    assert "download" not in Table(FRAME, "tab-x", "c")._repr_mimebundle_()["text/markdown"]
+    assert "download" not in Table(FRAME, "tab-x", "c")._repr_mimebundle_()[0]["text/markdown"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_lib.experiments.input_guided import Choice
+from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
 from specdec_lib.report.display import occurrences
 from tests.experiments.test_input_guided import made_up
 

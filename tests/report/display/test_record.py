@@ -56,10 +56,11 @@ def test_a_recorded_value_is_the_output_that_glue_reads(monkeypatch):
     monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
     with redirect_stdout(io.StringIO()) as printed:
         record.record("rate", np.float64(0.25), display=True)
-    ((data, options),) = shown
-    output = {"output_type": "display_data", "data": data, "metadata": options["metadata"]}
-    assert options["raw"] is True
-    assert record.recorded({"cells": [{"outputs": [output]}]}) == {"rate": 0.25}
+    record.record("ms", 3, timed=True)
+    outputs = [{"output_type": "display_data", "data": data, "metadata": options["metadata"]} for data, options in shown]
+    assert all(options["raw"] is True for _, options in shown)
+    assert record.recorded({"cells": [{"outputs": outputs}]}) == {"rate": 0.25, "ms": 3}
+    assert record.timed_names({"cells": [{"outputs": outputs}]}) == {"ms"}
     assert printed.getvalue() == "rate = 0.25\n"
 
 

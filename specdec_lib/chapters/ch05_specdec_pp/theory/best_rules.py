@@ -46,15 +46,7 @@ def fixed_lengths(rounds: Rounds, costs: Costs) -> list[Choice]:
 
 
 def thresholds(rounds: Rounds, costs: Costs, values: Sequence[float]) -> list[Choice]:
-    """Cost a token of Algorithm 2 with the true acceptance probabilities.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    costs : Costs
-    values : sequence of float
-        Thresholds h.
-    """
+    """Cost a token of Algorithm 2 with the true acceptance probabilities, for each threshold h."""
     return [Choice(h, outcome(rounds, rounds.threshold(h)).cost(costs)) for h in values]
 
 
@@ -102,8 +94,8 @@ def bound(rounds: Rounds, costs: Costs, solution: Solution) -> Bound:
     solution : Solution
         :func:`specdec_lib.chapters.ch05_specdec_pp.theory.mdp.solve` of the same.
     """
-    found = solution.outcome
-    ending = endless(rounds, found.relative(costs), found.cost(costs))
+    played = solution.outcome
+    ending = endless(rounds, played.relative(costs), played.cost(costs))
     constant = delta(rounds, costs, cases(rounds, costs, ending, solution.stops))
     limit = stopping_threshold(costs, constant)
     return Bound(
@@ -112,21 +104,12 @@ def bound(rounds: Rounds, costs: Costs, solution: Solution) -> Bound:
         frontier(rounds, solution.decision).needed,
         frontier(rounds, solution.decision, max(rounds.longest // 2, 1)).single,
         counterexamples(rounds, solution.decision, limit),
-        certified(rounds, solution.stops, found.starts, limit),
+        certified(rounds, solution.stops, played.starts, limit),
     )
 
 
 def certified(rounds: Rounds, stops: Policy, starts: np.ndarray, threshold: float) -> float:
-    """Share of voluntary stops made in states with P at or above a threshold; NaN where there are none.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    stops : Policy
-    starts : float array, shape (contexts,)
-        :attr:`specdec_lib.chapters.ch05_specdec_pp.theory.mdp.Outcome.starts`.
-    threshold : float
-    """
+    """Share of voluntary stops made in states with P at or above a threshold; NaN where there are none."""
     seen = visits(rounds, stops, starts)[:-1]
     ended = [times * stop for times, stop in zip(seen, stops, strict=False)]
     total = sum(times.sum() for times in ended)

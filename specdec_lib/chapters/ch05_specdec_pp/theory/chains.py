@@ -90,17 +90,7 @@ class ChainPair:
         return np.stack([residual(p, q).numpy() for p, q in rows])
 
     def after(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Mean of a function of the next context when the next token is drawn from ``rows``.
-
-        Parameters
-        ----------
-        rows : float array, shape (contexts, vocabulary)
-        values : float array, shape (contexts, ...)
-
-        Returns
-        -------
-        float array, shape (contexts, ...)
-        """
+        """Mean of a function of the next context when the next token is drawn from ``rows``: shape (contexts, ...)."""
         return np.einsum("cv,cv...->c...", rows, values[self.following])
 
     @cached_property
@@ -110,22 +100,8 @@ class ChainPair:
 
 
 def stationary(transitions: np.ndarray) -> np.ndarray:
-    """Stationary distribution of a Markov chain.
-
-    Parameters
-    ----------
-    transitions : float array, shape (states, states)
-        Rows add up to 1.
-
-    Returns
-    -------
-    float array, shape (states,)
-
-    Raises
-    ------
-    ValueError
-        If there is more than one, because the chain has parts that it never leaves.
-    """
+    """Stationary distribution of a Markov chain whose rows add up to 1; ValueError if it has parts that it never
+    leaves, and so more than one."""
     states = len(transitions)
     equations = np.vstack([(transitions.T - np.eye(states)), np.ones(states)])
     wanted = np.append(np.zeros(states), 1.0)
@@ -147,21 +123,8 @@ def random_pair(
 ) -> ChainPair:
     """Draw a target, and a draft that follows it closely in some contexts and loosely in others.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    vocabulary : int
-    order : int
-    concentration : float
-        Of the Dirichlet law of the target's rows: the smaller, the surer the target is of its next token.
-    looseness : float
-        Largest weight of what the draft has of its own.
-
-    Returns
-    -------
-    ChainPair
-        q is a mixture of p and an independent row, with a weight of its own in each context, uniform in
-        [0, ``looseness``].
+    The target's rows are drawn from a Dirichlet distribution: the smaller ``concentration``, the surer it is. The draft
+    mixes in an independent row, with a weight of each context's own, uniform in [0, ``looseness``].
     """
     contexts = vocabulary**order
     own, other = rng.dirichlet(np.full(vocabulary, concentration), (2, contexts))

@@ -91,16 +91,7 @@ def outcome(rounds: Rounds, stops: Policy) -> Outcome:
 
 
 def endless(rounds: Rounds, relative: np.ndarray, rate: float) -> Ending:
-    """What follows a round of an endless response, beside a cost of ``rate`` for every token.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    relative : float array, shape (contexts,)
-        :meth:`Outcome.relative`.
-    rate : float
-        :meth:`Outcome.cost`.
-    """
+    """What follows a round of an endless response, compared with a cost of ``rate`` for every token."""
     pair, tokens = rounds.pair, np.arange(rounds.longest)[:, None, None] + 1
     values = relative[:, None]
     return Ending(
@@ -110,15 +101,8 @@ def endless(rounds: Rounds, relative: np.ndarray, rate: float) -> Ending:
 
 
 class Solution(NamedTuple):
-    """A policy of least cost a token.
-
-    Attributes
-    ----------
-    stops : Policy
-    outcome : Outcome
-    decision : Decision
-        Costs of both actions when every later decision is the best.
-    """
+    """A policy of least cost a token, its outcome, and the costs of both actions when every later decision is the
+    best."""
 
     stops: Policy
     outcome: Outcome
@@ -128,42 +112,24 @@ class Solution(NamedTuple):
 def solve(rounds: Rounds, costs: Costs) -> Solution:
     """Find the policy of least cost a token, by policy iteration.
 
-    Each pass works out the cost a token of a policy and what it makes each context worth, then takes the
-    cheaper action everywhere; it ends when no action changes, or no change makes it cheaper.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    costs : Costs
-
-    Raises
-    ------
-    ValueError
-        If under some policy a long response never leaves a part of the contexts
-        (:func:`specdec_lib.chapters.ch05_specdec_pp.theory.chains.stationary`).
+    It ends when no action changes, or no change makes it cheaper. ValueError if under some policy a long response never
+    leaves a part of the contexts.
     """
     stops, least = rounds.fixed(1), np.inf
     while True:
-        found = outcome(rounds, stops)
-        cost = found.cost(costs)
-        decision = compare(rounds, costs, endless(rounds, found.relative(costs), cost))
+        played = outcome(rounds, stops)
+        cost = played.cost(costs)
+        decision = compare(rounds, costs, endless(rounds, played.relative(costs), cost))
         better = decision.stops
         # Actions that cost the same could change places for ever: no gain ends it too.
         if cost >= least * (1 - 1e-14) or all(map(np.array_equal, stops, better)):
-            return Solution(stops, found, decision)
+            return Solution(stops, played, decision)
         stops, least = better, cost
 
 
 def ending_of_finite(rounds: Rounds, after: Sequence[np.ndarray]) -> Ending:
-    """What follows a round that begins ``len(after)`` tokens before the end.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    after : sequence of float array, shape (contexts,)
-        Cost of a response of 0, 1, ... tokens, by the context it begins in. Tokens beyond the end are
-        dropped.
-    """
+    """What follows a round that begins ``len(after)`` tokens before the end, from the costs of responses of 0, 1, ...
+    tokens; tokens beyond the end are dropped."""
     pair, left = rounds.pair, len(after)
     short = [after[max(left - 1 - k, 0)][:, None] for k in range(rounds.longest)]
     long = [after[max(left - 2 - k, 0)][:, None] for k in range(rounds.longest)]
@@ -203,24 +169,12 @@ def finite_costs(rounds: Rounds, costs: Costs, tokens: int, stops: Policy | None
 
 
 def visits(rounds: Rounds, stops: Policy, starts: np.ndarray) -> list[np.ndarray]:
-    """How often a round visits each state, on average.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    stops : Policy
-    starts : float array, shape (contexts,)
-        Share of rounds that begin in each context (:attr:`Outcome.starts`).
-
-    Returns
-    -------
-    list of float array, shape (states of level k,)
-    """
-    found = [starts]
+    """How often a round visits each state, on average, given the share of rounds that begin in each context."""
+    reached = [starts]
     for k, child in enumerate(rounds.children):
-        flow = (found[-1] * ~stops[k])[:, None] * rounds.pair.draft[rounds.contexts[k]]
-        found.append(np.bincount(child.ravel(), flow.ravel(), minlength=len(rounds.contexts[k + 1])))
-    return found
+        flow = (reached[-1] * ~stops[k])[:, None] * rounds.pair.draft[rounds.contexts[k]]
+        reached.append(np.bincount(child.ravel(), flow.ravel(), minlength=len(rounds.contexts[k + 1])))
+    return reached
 
 
 def oracle_cost(pair: ChainPair, costs: Costs) -> float:

@@ -153,16 +153,8 @@ class Ending(NamedTuple):
 
 
 def stop_value(rounds: Rounds, k: int, discard: np.ndarray, verify: np.ndarray, ending: Ending) -> np.ndarray:
-    """Expected sum of *stop* in each state of level ``k``: shape (states, D).
-
-    Parameters
-    ----------
-    rounds : Rounds
-    k : int
-    discard, verify : float array, shape (D,)
-        What a discarded candidate and a verification count.
-    ending : Ending
-    """
+    """Expected sum of *stop* in each state of level ``k``, for what a discarded candidate and a verification count:
+    shape (states, D)."""
     pair, contexts = rounds.pair, rounds.contexts[k]
     kept = pair.after(pair.draft * pair.acceptance, ending.accepted[k])[contexts]
     return draw_value(rounds, k, discard, ending) + verify + rounds.alive[k][:, None] * kept
@@ -206,18 +198,8 @@ def follow(
     verify: np.ndarray,
     ending: Ending,
 ) -> list[np.ndarray]:
-    """Expected sums to the end of the round under a policy, by backward induction.
-
-    Parameters
-    ----------
-    rounds, discard, verify, ending
-        As for :func:`stop_value`.
-    stops : Policy
-
-    Returns
-    -------
-    list of float array, shape (states of level k, D)
-    """
+    """Expected sums to the end of the round under a policy, by backward induction: for each level, shape (states of
+    level k, D)."""
     last = rounds.longest - 1
     values = [stop_value(rounds, last, discard, verify, ending)]
     for k in range(last - 1, -1, -1):
@@ -249,19 +231,8 @@ class Decision(NamedTuple):
 def compare(
     rounds: Rounds, costs: Costs, ending: Ending, stops: Policy | None = None, depth: int | None = None
 ) -> Decision:
-    """Cost of *stop* and of *continue* in every state, when after *continue* a policy is followed.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    costs : Costs
-    ending : Ending
-        One quantity, the cost.
-    stops : Policy, optional
-        Followed from the next candidate on; the cheapest actions without it.
-    depth : int, optional
-        Most candidates of this round, where they are fewer than ``rounds`` has levels.
-    """
+    """Cost of *stop* and of *continue* in every state, when after *continue* a policy is followed, or the cheapest
+    actions without one; ``depth`` limits this round's candidates."""
     discard, verify = np.array([costs.discard]), np.array([costs.verify])
     last = (rounds.longest if depth is None else depth) - 1
     stop = [stop_value(rounds, k, discard, verify, ending)[:, 0] for k in range(last + 1)]

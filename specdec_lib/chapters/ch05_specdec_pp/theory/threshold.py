@@ -120,16 +120,7 @@ def true_refusal(estimate: float | np.ndarray, weight: float) -> float | np.ndar
 
 
 def counterexamples(rounds: Rounds, decision: Decision, threshold: float, tolerance: float = 1e-9) -> int:
-    """States with P at or above a threshold in which *continue* is cheaper.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    decision : Decision
-    threshold : float
-    tolerance : float
-        Relative difference of the two costs that counts as none.
-    """
+    """States with P at or above a threshold in which *continue* is cheaper by more than the relative tolerance."""
     return sum(
         int(np.sum((1.0 - alive >= threshold) & _continues(stop, proceed, tolerance)))
         for alive, stop, proceed in zip(rounds.alive, decision.stop, decision.proceed, strict=False)
@@ -166,15 +157,8 @@ def frontier(
 ) -> Frontier:
     """Find the frontier between *continue* and *stop* in each context.
 
-    Parameters
-    ----------
-    rounds : Rounds
-    decision : Decision
-    levels : int, optional
-        Look at the first levels only: close to the limit on the candidates there is less to continue for, and
-        the frontier moves.
-    tolerance : float
-        Relative difference of the two costs that counts as none.
+    ``levels`` looks at the first levels only: close to the limit on the candidates there is less to continue for, and
+    the frontier moves.
     """
     going, ending = np.full(rounds.pair.contexts, -1.0), np.full(rounds.pair.contexts, np.inf)
     shown = rounds.contexts[: rounds.longest - 1 if levels is None else levels]

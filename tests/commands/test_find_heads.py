@@ -1,4 +1,4 @@
-"""The command ``heads``: what it writes, reads again and refuses."""
+"""The command ``find-heads``, once ``heads``: what it writes, reads again and refuses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import load_model, paths
 from specdec_lib.__main__ import main
+from specdec_lib.chapters.a1_pocket_models import training
+from specdec_lib.commands import find_heads
 from specdec_lib.experiments.input_guided import calibration_prompts
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.heads.induction import InductionHeads, identify
-from specdec_lib.chapters.a1_pocket_models import training
-from specdec_lib.commands import heads
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def folders(tmp_path_factory):
 def call(folder, out, *more):
     return main(
         [
-            "heads",
+            "find-heads",
             "--target",
             str(folder),
             "--out",
@@ -55,9 +55,9 @@ def test_the_file_holds_what_identify_finds_and_is_refused_for_another_model(fol
     assert call(folders[0], out) == 0
     model, tokenizer = load_model(folders[0], "cpu")
     prompts = [render(p, tokenizer) for p in calibration_prompts(["replace-word"], 2)]
-    expected, found = identify(model, prompts, 6, progress=False), InductionHeads.load(out, model)
-    assert found.ranked() == expected.ranked() and found.copied == expected.copied
-    assert f"{len(found.ranked())} of 4 heads" in capsys.readouterr().out
+    expected, read = identify(model, prompts, 6, progress=False), InductionHeads.load(out, model)
+    assert read.ranked() == expected.ranked() and read.copied == expected.copied
+    assert f"{len(read.ranked())} of 4 heads" in capsys.readouterr().out
     before = out.read_bytes()
     assert call(folders[0], out) == 0
     assert "--force identifies them again" in capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_mistakes_are_told_before_the_model_is_loaded(tmp_path, capsys, monkeypa
     def loaded(*_):
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr(heads, "load_model", loaded)
+    monkeypatch.setattr(find_heads, "load_model", loaded)
     out = tmp_path / "heads.json"
     assert main(["heads", "--target", "pocket", "--out", str(out), *options]) == 2
     assert message in capsys.readouterr().err

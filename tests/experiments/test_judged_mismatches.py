@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-from importlib import metadata
+from dataclasses import replace
 
 import pytest
 import torch
 
 from specdec_lib import Sampling, generate
-from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import choose
-from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.experiments import losslessness
-from specdec_lib.experiments.losslessness import SLACK, Judge, compare_all, explain, main, margin
-from specdec_lib.methods import Bench
-from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.losslessness import SLACK, Judge, compare_all, explain, margin
+from specdec_lib.experiments.workbench import ModelPair
 from tests.families import build, perturbed, prompt
 
 GREEDY, HOT = Sampling(), Sampling(0.7, 0.9, seed=1)
 #: Those that need no datastore: the model of these tests has no tokenizer to build one with.
-WITHOUT_STORES = {name: losslessness.METHODS[name] for name in ("PLD", "PLD+ (h)", "SpecDec")}
+WITHOUT_STORES = {name: replace(losslessness.METHODS[name], variants={}) for name in ("PLD", "PLD+ (h)", "SpecDec")}
 PROMPTS = [(f"p{i}", prompt(i, 12 + i)) for i in range(3)]
 
 
@@ -33,7 +29,7 @@ def pair():
 
 def test_every_method_and_way_of_sampling_is_counted(pair, monkeypatch):
     monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
-    found = compare_all(Bench(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
+    found = compare_all(ModelPair.untuned(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
     assert found["mismatches"] == []
     rows = {(row["method"], row["sampling"]): row for row in found["counts"]}
     assert set(rows) == {
@@ -143,48 +139,6 @@ def test_a_nucleus_that_ends_at_its_limit_is_explained():
     assert math.isinf(explain(p.log(), rounded, clear, 0, (0, 3))[0])
 
 
-class Liar(Drafter):
-    """Proposes nothing, but the wrong token is slipped into the text it is shown."""
-
-    def propose(self, context, limit):
-        if len(context.tokens) == context.prompt_length + 3:
-            context.tokens[-1] = (context.tokens[-1] + 1) % 90
-        return EMPTY
-
-
-@pytest.fixture
-def command(monkeypatch, pair, tmp_path):
-    """The command on the tiny pair; gives exit status and what was written."""
-    monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
-    monkeypatch.setattr(losslessness, "load_pair", lambda *args: (*pair, None))
-    monkeypatch.setattr(
-        losslessness,
-        "load_task",
-        lambda task, limit, seed: [Prompt(f"{task}-{i}", task, (f"{task} {i}",)) for i in range(limit)],
-    )
-    monkeypatch.setattr(
-        losslessness, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12)
-    )
-
-    def run(*arguments: str):
-        place = tmp_path / "losslessness.json"
-        status = main(
-            ["--prompts", "9", "--max-new-tokens", "10", "--seeds", "1", "--output", str(place), *arguments]
-        )
-        return status, json.loads(place.read_text()) if place.exists() else None
-
-    return run
-
-
-def test_the_command_writes_counts_with_provenance(command, tmp_path):
-    status, found = command()
-    assert status == 0 and found["unexplained"] == 0 and found["mismatches"] == []
-    assert {row["outputs"] for row in found["counts"]} == {9}
-    assert found["provenance"]["versions"]["torch"] == metadata.version("torch")
-    assert found["provenance"]["parameters"]["prompts"] == 9
-    assert [p.name for p in tmp_path.iterdir()] == ["losslessness.json"]
-
-
 def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
     monkeypatch.setattr(
         losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)]
@@ -193,27 +147,3 @@ def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
     assert losslessness.choose_prompts(len(tasks) + 3) == [(t, 0) for t in tasks] + [
         (t, 1) for t in tasks[:3]
     ]
-
-
-def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
-    methods = losslessness.METHODS | {"lying": (lambda bench: Liar(), True)}
-    monkeypatch.setattr(losslessness, "METHODS", methods)
-    status, found = command()
-    assert status == 1 and found["unexplained"] == len(found["mismatches"]) > 0
-    assert {m["method"] for m in found["mismatches"]} == {"lying"}
-    assert all(m["position"] >= 3 and not m["explained"] for m in found["mismatches"])
-    assert "rounding does not explain" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        (["--prompts", "0"], "--prompts is 0"),
-        (["--seeds", "-1"], "--seeds is -1"),
-        (["--max-new-tokens", "0"], "--max-new-tokens is 0"),
-    ],
-)
-def test_bad_options_are_refused_before_any_work(command, capsys, arguments, says):
-    status, found = command(*arguments)
-    assert status == 2 and found is None
-    assert says in capsys.readouterr().err

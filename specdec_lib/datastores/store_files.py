@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and one builder at a time."""
+"""The files of a datastore: written whole, checked when they are opened, and built by one process at a time."""
 from __future__ import annotations
 
 import fcntl
@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from specdec_lib.files import beside, flush_folder
+
 
 class StoreError(ValueError):
     """A datastore that cannot be used: missing, truncated, altered, of another version or another
@@ -22,11 +24,6 @@ class StoreError(ValueError):
 
 class StoreBusy(StoreError):
     """Another process is building this datastore."""
-
-
-def beside(path: Path, suffix: str) -> Path:
-    """The neighbour of ``path`` whose name has ``suffix`` added."""
-    return path.with_name(path.name + suffix)
 
 
 def write(file: BinaryIO, data: Any) -> None:
@@ -38,15 +35,6 @@ def flush(file: BinaryIO) -> None:
     """Bring what was written onto the disk."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def flush_folder(folder: Path) -> None:
-    """Bring the names in ``folder`` onto the disk: a rename counts only then."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_json(path: Path, content: dict) -> None:
@@ -256,37 +244,6 @@ def take_over(folder: Path, target: Path) -> None:
             shutil.copy2(source, name)
 
     shutil.copytree(folder, target, copy_function=link)
-
-
-def swap_in(new: Path, target: Path) -> None:
-    """Put the folder ``new`` in the place of ``target``; :func:`present` finds one of the two at any
-    moment."""
-    old = beside(target, ".old")
-    if target.exists():
-        if old.exists():
-            shutil.rmtree(old)
-        os.rename(target, old)
-    os.rename(new, target)
-    flush_folder(target.parent)
-    if old.exists():
-        shutil.rmtree(old)
-
-
-def present(target: Path) -> Path:
-    """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two
-    renames."""
-    old = beside(target, ".old")
-    return old if not target.exists() and old.exists() else target
-
-
-def recover(target: Path) -> None:
-    """Undo a replacement that was interrupted; called by whoever holds the lock."""
-    old = beside(target, ".old")
-    if target.exists():
-        if old.exists():
-            shutil.rmtree(old)
-    elif old.exists():
-        os.rename(old, target)
 
 
 class BuildLock:

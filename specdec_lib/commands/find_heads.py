@@ -1,4 +1,4 @@
-"""``python -m specdec_lib heads``: identify the induction heads of a hub or local model, for PLD+ (a)."""
+"""``python -m specdec_lib find-heads``: identify the induction heads of a hub or local model, for PLD+ (a)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from specdec_lib.heads.induction import InductionHeads, identify
 from specdec_lib.models.loading import load_model
 
 
-def describe(found: InductionHeads, count: int) -> str:
+def describe(heads: InductionHeads, count: int) -> str:
     """The ``count`` best heads, one a line, below how many were credited."""
-    ranked = found.ranked()
+    ranked = heads.ranked()
     lines = [
-        f"{len(ranked)} of {found.peaks.size} heads peak at the origin of at least one of {found.copied:,} copied "
+        f"{len(ranked)} of {heads.peaks.size} heads peak at the origin of at least one of {heads.copied:,} copied "
         "tokens",
         "block  head  peaks at the origin  attention on it",
     ]
     lines += [
-        f"{b:5}  {h:4}  {found.peaks[b, h]:19.1%}  {found.attention[b, h]:15.3f}" for b, h in ranked[:count]
+        f"{b:5}  {h:4}  {heads.peaks[b, h]:19.1%}  {heads.attention[b, h]:15.3f}" for b, h in ranked[:count]
     ]
     return "\n".join(lines)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib heads", description=__doc__)
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib find-heads", description=__doc__)
     parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
     parser.add_argument(
         "--out", type=Path, required=True, help="file to write; read instead where it is there"
@@ -62,13 +63,13 @@ def _run(options: argparse.Namespace) -> None:
     prompts = [] if reads else calibration_prompts(options.task or CALIBRATION, options.prompts)
     model, tokenizer = load_model(options.target, options.device, options.dtype)
     if reads:
-        found = InductionHeads.load(options.out, model)
+        heads = InductionHeads.load(options.out, model)
         print(f"{options.out} holds the heads of this model; --force identifies them again")
     else:
-        found = identify(model, [render(prompt, tokenizer) for prompt in prompts], options.max_new_tokens)
-        found.save(options.out)
+        heads = identify(model, [render(prompt, tokenizer) for prompt in prompts], options.max_new_tokens)
+        heads.save(options.out)
         print(f"written to {options.out}")
-    print(describe(found, options.show))
+    print(describe(heads, options.show))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        Words of the command line behind ``heads``.
+        Words of the command line after ``find-heads``.
     """
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     return exit_status(lambda: _run(options), "interrupted; nothing was written")

@@ -1,0 +1,81 @@
+"""Where two drafters that copy take their draft from different occurrences of the same text (figure 2 of PLD+)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from specdec_lib.chapters.ch04_pld_plus.attribution import Sourced
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.experiments.recorded_runs import Recording, replay_all
+
+
+class Choice(NamedTuple):
+    """A place where two drafters copied from different occurrences (figure 2).
+
+    Attributes
+    ----------
+    recording : Recording
+    position : int
+        Of the last token before the drafts.
+    sources : tuple of int
+        Position of the first token copied by each.
+    drafts : tuple of list of int
+        What each proposed.
+    accepted : tuple of int
+        How many tokens of it were accepted.
+    """
+
+    recording: Recording
+    position: int
+    sources: tuple[int, int]
+    drafts: tuple[list[int], list[int]]
+    accepted: tuple[int, int]
+
+
+def _choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
+    """For each position at which a replay drafted: the source, the draft, and how many of it were
+    accepted."""
+    watched = Sourced(drafter)
+    (run,) = replay_all([recording], watched)
+    choices, place = {}, run.prompt_length
+    for i, step in enumerate(run.steps):
+        source = watched.sources[i] if i < len(watched.sources) else None
+        if source is not None and step.drafted:
+            choices[place] = (source, step.tree.tokens, step.accepted)
+        place += len(step.tokens)
+    return choices
+
+
+def wrong_occurrence(
+    recordings: Sequence[Recording], first: Drafter, second: Drafter, longest: int = 260
+) -> Choice | None:
+    """The place where ``second`` copies from another occurrence and has most tokens more accepted.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+        With what both need captured.
+    first, second : Drafter
+        PLD and PLD+: both say where they copy from.
+    longest : int
+        Prompts of more tokens are passed over: they do not fit a picture.
+
+    Returns
+    -------
+    Choice or None
+        Both occurrences lie in the prompt; None where there is no such place.
+    """
+    best = None
+    for recording in recordings:
+        length = len(recording.trace.prompt)
+        if recording.looped or recording.turn or length > longest:
+            continue
+        ours, theirs = _choices(recording, second), _choices(recording, first)
+        for place in ours.keys() & theirs.keys():
+            a, b = theirs[place], ours[place]
+            better = b[2] - a[2] > (best.accepted[1] - best.accepted[0] if best else 0)
+            inside = max(a[0] + a[2], b[0] + b[2]) < length
+            if better and inside and a[0] != b[0]:
+                best = Choice(recording, place, (a[0], b[0]), (a[1], b[1]), (a[2], b[2]))
+    return best

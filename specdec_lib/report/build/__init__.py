@@ -1,0 +1,1 @@
+"""How the notebooks are run and checked, and how the book is made of them."""
