@@ -9,23 +9,22 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.datastores import DenseIndex, SuffixIndex
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
 from specdec_lib.drafters import (
     AdaptiveDraftModel,
-    DraftModel,
     Dresd,
     PromptLookup,
-    PromptLookupAttention,
-    PromptLookupHidden,
     Rest,
     SpecDecPP,
     stopping,
 )
 from specdec_lib.experiments.metrics import greedy_agreement
 from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.methods import METHODS, draft_length
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch
 from tests.families import Library
@@ -186,21 +185,54 @@ def _everything(library: Library, family: str) -> Capture:
     return Capture(layers=(0, 1, 2), heads=((0, 1), (1, 3)) if rows else ())
 
 
-def rest(text: Sequence[int], seed: int, **switches) -> Rest:
-    """REST over a store of the text itself and of copies with some tokens changed: bushy tries, deep acceptance."""
-    rng = random.Random(seed)
-    copies = [[rng.choice(text) if rng.random() < 0.1 else token for token in text] for _ in range(30)]
-    with build([list(text), *copies], max(text) + 1) as index:
-        return Rest(index, min_ngram=1, **switches)
+class TextBench:
+    """What a method may ask for (:class:`specdec_lib.methods.Workbench`), made for one plain run of a tiny random model.
 
+    Stores hold the text of the run and copies with some tokens changed: bushy trees, deep acceptance.
 
-def dresd(library: Library, family: str, text: Sequence[int], seed: int, **switches) -> Dresd:
-    """DReSD over a store of the text itself and of copies with some tokens changed, as the target reads
-    them."""
-    rng = random.Random(seed)
-    copies = [[rng.choice(text) if rng.random() < 0.1 else token for token in text] for _ in range(8)]
-    with scratch() as folder:
-        return Dresd(dense([list(text), *copies], library[family], folder, dims=16), **switches)
+    Parameters
+    ----------
+    library : Library
+    family : str
+    text : sequence of int
+        Prompt and output of the plain run.
+    seed : int
+    """
+
+    draft_runtime = None
+    layer, heads = 1, ((0, 1), (1, 3))
+
+    def __init__(self, library: Library, family: str, text: Sequence[int], seed: int):
+        self.library, self.family, self.text, self.seed = library, family, list(text), seed
+        self.target, self.tokenizer = library[family], None
+
+    @property
+    def draft(self) -> PreTrainedModel:
+        return self.library.draft(self.family)
+
+    @property
+    def acceptance_head(self) -> AcceptanceHead:
+        return head_of(self.draft)
+
+    def _documents(self, copies: int) -> list[list[int]]:
+        rng = random.Random(self.seed)
+        return [
+            self.text,
+            *([rng.choice(self.text) if rng.random() < 0.1 else token for token in self.text] for _ in range(copies)),
+        ]
+
+    @property
+    def sparse(self) -> SuffixIndex:
+        with build(self._documents(30), max(self.text) + 1) as index:
+            return index
+
+    @property
+    def dense(self) -> DenseIndex:
+        with scratch() as folder:
+            return dense(self._documents(8), self.target, folder, dims=16)
+
+    def length(self, method: str) -> int:
+        return draft_length(method, {"PLD+": 8})
 
 
 def head_of(draft: PreTrainedModel, sees_confidence: bool = False) -> AcceptanceHead:
@@ -224,41 +256,58 @@ RULES: dict[str, Callable[[], stopping.StoppingRule]] = {
 }
 
 
-def _ruled(name: str) -> Factory:
-    return lambda library, family, text, seed: AdaptiveDraftModel(library.draft(family), RULES[name]())
+def _plus_plus(bench: TextBench, newest: bool) -> SpecDecPP:
+    return SpecDecPP(bench.draft, bench.acceptance_head, min_tokens=1, max_tokens=6, check_newest=newest)
 
 
-def _plus_plus(library: Library, family: str, newest: bool) -> SpecDecPP:
-    draft = library.draft(family)
-    return SpecDecPP(draft, head_of(draft), min_tokens=1, max_tokens=6, check_newest=newest)
+def _oracle(bench: TextBench) -> AdaptiveDraftModel:
+    rule = stopping.Oracle(greedy_agreement(bench.draft, bench.text[:1], bench.text[1:]), 1)
+    return AdaptiveDraftModel(bench.draft, rule, min_tokens=0)
 
 
-def _oracle(library: Library, family: str, text: Sequence[int]) -> AdaptiveDraftModel:
-    draft = library.draft(family)
-    rule = stopping.Oracle(greedy_agreement(draft, text[:1], text[1:]), 1)
-    return AdaptiveDraftModel(draft, rule, min_tokens=0)
+#: Methods with other settings than their rows', by method.
+SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
+    "PLD": {
+        "PLD short": lambda bench: PromptLookup(2, 3),
+        "PLD transformers": lambda bench: PromptLookup(2, 10, variant="transformers"),
+    },
+    "REST": {
+        "REST from one token": lambda bench: Rest(bench.sparse, min_ngram=1),
+        "REST released": lambda bench: Rest(
+            bench.sparse, min_ngram=1, subsample="uniform", max_matches=8, selection="released"
+        ),
+    },
+    "DReSD": {
+        "DReSD batch": lambda bench: Dresd(bench.dense, drafts=4, length=6, deduplicate=False, share=False),
+    },
+    "SpecDec": {
+        **{
+            f"SpecDec {name}": lambda bench, rule=rule: AdaptiveDraftModel(bench.draft, rule())
+            for name, rule in RULES.items()
+        },
+        "SpecDec oracle": _oracle,
+    },
+    "SpecDec++": {
+        "SpecDec++ short": lambda bench: _plus_plus(bench, False),
+        "SpecDec++ newest": lambda bench: _plus_plus(bench, True),
+    },
+}
+
+
+def _on_text(make: Callable[[TextBench], Drafter]) -> Factory:
+    return lambda library, family, text, seed: make(TextBench(library, family, text, seed))
 
 
 Factory = Callable[[Library, str, Sequence[int], int], object]
-#: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run.
-#: The names up to a blank are those of :data:`specdec_lib.drafters.REGISTRY`.
+#: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run. Every method that
+#: claims to be lossless is among them, and drafters of these suites alone.
 FACTORIES: dict[str, Factory] = {
-    "PLD": lambda library, family, text, seed: PromptLookup(),
-    "PLD short": lambda library, family, text, seed: PromptLookup(2, 3),
-    "PLD transformers": lambda library, family, text, seed: PromptLookup(2, 10, variant="transformers"),
-    "PLD+ (h)": lambda library, family, text, seed: PromptLookupHidden(1, 8),
-    "PLD+ (a)": lambda library, family, text, seed: PromptLookupAttention(((0, 1), (1, 3)), 8),
-    "REST": lambda library, family, text, seed: rest(text, seed),
-    "REST released": lambda library, family, text, seed: rest(
-        text, seed, subsample="uniform", max_matches=8, selection="released"),
-    "DReSD": lambda library, family, text, seed: dresd(library, family, text, seed),
-    "DReSD batch": lambda library, family, text, seed: dresd(
-        library, family, text, seed, drafts=4, length=6, deduplicate=False, share=False),
-    "SpecDec": lambda library, family, text, seed: DraftModel(library.draft(family), num_tokens=4),
-    "SpecDec++": lambda library, family, text, seed: _plus_plus(library, family, False),
-    "SpecDec++ newest": lambda library, family, text, seed: _plus_plus(library, family, True),
-    **{f"SpecDec {name}": _ruled(name) for name in RULES},
-    "SpecDec oracle": lambda library, family, text, seed: _oracle(library, family, text),
+    **{
+        name: _on_text(make)
+        for method in METHODS.values()
+        if method.exact != "lossy"
+        for name, make in {method.name: method.make, **SETTINGS.get(method.name, {})}.items()
+    },
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
     "chaos watching": lambda library, family, text, seed: Chaos(
         text, seed + 1, capture=_everything(library, family)
@@ -270,9 +319,12 @@ FACTORIES: dict[str, Factory] = {
     "silent": lambda library, family, text, seed: Silent(),
 }
 #: Those whose tokens come with probabilities where the target samples: equal in distribution only.
-SAMPLING = {name for name in FACTORIES if name.startswith("SpecDec")}
-#: Those that need a model under SDPA; on another they are refused.
-READS_ATTENTION = {"PLD+ (a)"}
+SAMPLING = {
+    name
+    for method in METHODS.values()
+    if method.exact == "in distribution"
+    for name in (method.name, *SETTINGS.get(method.name, {}))
+}
 
 
 class CountingClock:

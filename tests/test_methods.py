@@ -1,24 +1,135 @@
-"""All methods on one pair of models."""
-from specdec_lib import Sampling
-from specdec_lib.drafters import REGISTRY
-from specdec_lib import methods
-from specdec_lib.experiments import made_tasks, recorded_runs
+"""The table of methods, and all of its rows on one pair of models."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from specdec_lib import Sampling, methods, paths
+from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments import losslessness, made_tasks, recorded_runs
 from specdec_lib.experiments.losslessness import compare_all
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import METHODS, Method, Unavailable
+from specdec_lib.report.display import figures
+from tests.families import build, perturbed, prompt
 
 
-def test_every_method_that_needs_no_training_is_compared():
-    compared = {name.split(",")[0].split(" (transformers")[0] for name in methods.METHODS}
-    assert compared == set(REGISTRY) - {"SpecDec++"}, "SpecDec++ needs a head trained for its draft model"
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair.untuned(*recorded_runs.load_pair("pocket", "pocket-draft", dtype="float32"))
 
 
-def test_all_methods_write_what_plain_decoding_does(tmp_path, monkeypatch):
+def test_names_slugs_and_looks_are_apart():
+    rows = list(METHODS.values())
+    assert all(name == row.name for name, row in METHODS.items())
+    for what in ("name", "slug"):
+        assert len({getattr(row, what) for row in rows} | {methods.PLAIN}) == len(rows) + 1
+    looks = {(row.color, row.marker) for row in rows} | {(methods.PLAIN_COLOR, methods.PLAIN_MARKER)}
+    assert len(looks) == len(rows) + 1
+    for row in rows:
+        assert re.fullmatch("[a-z0-9_]+", row.slug) and re.fullmatch("#[0-9a-f]{6}", row.color)
+        assert row.about.endswith(".") and set(row.chapters) <= set(methods.COMPARISONS)
+
+
+def test_what_recorded_values_are_named_by_stays():
+    slugs = {"PLD": "pld", "PLD+ (h)": "h", "PLD+ (a)": "a", "REST": "rest", "DReSD": "dresd", "SpecDec": "specdec"}
+    slugs |= {"SpecDec++": "specdec_pp", "plain": "plain"}
+    assert {name: methods.slug(name) for name in slugs} == slugs
+
+
+def test_a_row_builds_the_class_it_names_and_its_drafter_says_how_it_is_replayed(pair):
+    drafters = pair.drafters(list(METHODS))
+    assert set(drafters) == set(METHODS), "the shipped pair has what every method needs"
+    for name, drafter in drafters.items():
+        assert type(drafter) is METHODS[name].drafter
+        # A draft with probabilities is equal in distribution, and cannot be replayed where the target samples.
+        assert (METHODS[name].exact == "in distribution") == (drafter.replays == "greedy")
+
+
+def test_lengths_are_those_asked_for_by_name_by_the_name_without_brackets_or_the_row_s(pair):
+    asked = {"PLD+": 30, "PLD+ (a)": 20, "SpecDec": 7}
+    got = {name: methods.draft_length(name, asked) for name in ("PLD", "PLD+ (h)", "PLD+ (a)", "SpecDec", "REST")}
+    assert got == {"PLD": 10, "PLD+ (h)": 30, "PLD+ (a)": 20, "SpecDec": 7, "REST": 10}
+    assert pair.drafters(["PLD", "PLD+ (h)"], asked)["PLD+ (h)"].num_tokens == 30
+    with pytest.raises(ValueError, match="drafts of SpecDec\\+\\+ have no length"):
+        methods.draft_length("SpecDec++", {})
+
+
+def test_what_these_models_have_nothing_for_is_left_out_and_noted():
+    target = build("llama-gqa")
+    strange = ModelPair.untuned(target, perturbed(target), None)
+    assert list(strange.drafters(["plain", "PLD", "SpecDec++"])) == ["plain", "PLD"]
+    assert "acceptance head" in strange.notes["left out"]["SpecDec++"]
+    with pytest.raises(ValueError, match="'Medusa'; expected some of plain, PLD"):
+        strange.drafters(["Medusa"])
+
+
+def test_all_methods_write_what_plain_decoding_does(pair, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(methods, "SPARSE_TOKENS", 30_000)
-    monkeypatch.setattr(methods, "DENSE_TOKENS", 3_000)
-    bench = methods.Bench(*recorded_runs.load_pair("pocket", "pocket-draft", dtype="float32"))
-    prompts = [(p.id, recorded_runs.render(p, bench.tokenizer)) for p in made_tasks.prompts("code-completion", 2)]
-    found = compare_all(bench, prompts, [Sampling(), Sampling(0.7, 0.9, seed=0)], 16, progress=False)
-    assert found["mismatches"] == []
-    assert {row["method"] for row in found["counts"]} == set(methods.METHODS)
+    pair.store_tokens, pair.dense_tokens = 30_000, 3_000
+    prompts = [(p.id, recorded_runs.render(p, pair.tokenizer)) for p in made_tasks.prompts("code-completion", 2)]
+    found = compare_all(pair, prompts, [Sampling(), Sampling(0.7, 0.9, seed=0)], 16, progress=False)
+    assert found["mismatches"] == [] and found["left_out"] == {}
+    names = {name for row in METHODS.values() if row.exact != "lossy" for name in (row.name, *row.variants)}
+    assert {row["method"] for row in found["counts"]} == names
     drafting = {row["method"]: row["calls"] < 2 * 15 for row in found["counts"] if row["sampling"] == "greedy"}
     assert drafting["REST"] and drafting["DReSD"] and drafting["SpecDec"]
+
+
+@pytest.fixture
+def forty(monkeypatch):
+    """The table with so many methods that colours repeat, one of them lossy, one that lacks something."""
+    rows = {
+        f"method {i}": Method(
+            f"method {i}", f"m{i}", figures.PALETTE[i % 8], "osD^v"[i // 8], "Copies.", "pld", "saxena2023", PromptLookup,
+            lambda bench: PromptLookup(3, 10), exact="lossy" if i == 5 else "exact", price="token" if i % 2 else "step",
+            state="warm" if i == 7 else "cold", chapters=("04",) if i % 2 else methods.COMPARISONS,
+        )  # fmt: skip
+        for i in range(40)
+    }
+
+    def absent(bench):
+        raise Unavailable("a thing that is not there")
+
+    rows["absent"] = Method("absent", "absent", "#000000", "X", "Copies.", "pld", "saxena2023", PromptLookup, absent)
+    for module in (methods, losslessness):
+        monkeypatch.setattr(module, "METHODS", rows)
+    return rows
+
+
+def test_any_number_of_methods_is_listed_and_left_out_where_it_should_be(forty):
+    assert methods.compared_in("06") == (*(f"method {i}" for i in range(0, 40, 2)), "absent")
+    assert methods.states(["plain", "method 7", "method 8"]) == {"plain": "cold", "method 7": "warm", "method 8": "cold"}
+    assert "method 7 ran warm" in methods.how_measured(["method 7", "method 8"])
+    assert "warm" not in methods.how_measured(["method 8"])
+    target = build("llama-gqa")
+    bench = ModelPair.untuned(target, perturbed(target), None)
+    found = compare_all(bench, [("p", prompt(0, 12))], [Sampling()], 6, progress=False)
+    assert {row["method"] for row in found["counts"]} == set(forty) - {"method 5", "absent"}
+    assert found["left_out"] == {"absent": "a thing that is not there"} and found["mismatches"] == []
+
+
+def test_what_cannot_be_replayed_is_run_for_real():
+    model = build("llama-gqa")
+    traces = [recorded_runs.record(model, prompt(i, 12), max_new_tokens=8) for i in range(2)]
+    recordings = [recorded_runs.Recording(SimpleNamespace(task="t"), 0, trace) for trace in traces]
+    live = PromptLookup()
+    live.replays = "never"
+    replayed, real = (recorded_runs.runs_of(model, recordings, d) for d in (PromptLookup(), live))
+    assert [r.tokens for r in replayed] == [r.tokens for r in real] == [t.tokens for t in traces]
+    # A replay runs no target, so it spends no time on verification.
+    assert sum(s.verify_seconds for r in replayed for s in r.steps) < sum(s.verify_seconds for r in real for s in r.steps)
+
+
+@pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
+def test_nothing_else_lists_methods():
+    """No other file of the library names most of the methods: what compares them reads the table."""
+    here = Path(methods.__file__)
+    # Pictures that are drawn by hand are of single methods.
+    for path in sorted(here.parent.rglob("*.py")):
+        if path == here or path.name == "method_pictures.py":
+            continue
+        named = {name for name in METHODS if f'"{name}"' in path.read_text(encoding="utf-8")}
+        assert len(named) <= 5, f"{path.name} names {', '.join(sorted(named))}: read specdec_lib.methods.METHODS"

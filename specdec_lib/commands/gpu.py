@@ -23,9 +23,10 @@ import transformers
 from specdec_lib import paths
 from specdec_lib.commands import exit_status
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of, measure_machine
-from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import METHODS, build_pair
+from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import build_pair
 from specdec_lib.chapters.ch06_gpu_benchmarks.widened_study import Plan, study
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import preset
+from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report.display import provenance
 from specdec_lib.files import write_atomic
@@ -150,7 +151,9 @@ def _run(args: argparse.Namespace) -> int:
                 args.dtype,
                 draft_named=draft_shape,
             )
-            methods = ("plain", "SpecDec", "SpecDec++") if draft_shape else METHODS
+            methods = plan.methods
+            if draft_shape:  # draft models alone
+                methods = tuple(name for name in methods if name == PLAIN or METHODS[name].price == "token")
             found["runs"].append(study(pair, Plan(**{**vars(plan), "methods": methods}), machine, say))
         except (MemoryError, torch.OutOfMemoryError) as error:
             # The smaller shapes are worth having; which one was too large is written down.

@@ -20,8 +20,8 @@ from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.losslessness import SLACK, choose_prompts, compare_all
 from specdec_lib.experiments.recorded_runs import load_pair, render
+from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import write_atomic
-from specdec_lib.methods import Bench
 from specdec_lib.report.display import provenance
 
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     samplings = [Sampling(), *(Sampling(temperature=0.7, top_p=0.9, seed=seed) for seed in range(options.seeds))]
-    compared = compare_all(Bench(target, draft, tokenizer), prompts, samplings, options.max_new_tokens)
+    compared = compare_all(ModelPair.untuned(target, draft, tokenizer), prompts, samplings, options.max_new_tokens)
     unexplained = sum(not m["explained"] for m in compared["mismatches"])
     device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else target.device.type
     results = (paths.DATA if paths.ROOT else Path("_build")) / "results"
@@ -87,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{row['method']}, {row['sampling']}: {row['outputs']} outputs, {row['tokens']} tokens, "
             f"{row['mismatches']} differ from plain decoding, {row['explained']} of them by rounding"
         )
+    for name, lacks in compared["left_out"].items():
+        print(f"{name}: left out; it needs {lacks}")
     print(f"written to {place}")
     if unexplained:
         print(

@@ -28,13 +28,15 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.experiments.comparison import first_divergence
 from specdec_lib.experiments.made_tasks import TASKS
-from specdec_lib.methods import METHODS, Bench
+from specdec_lib.methods import METHODS, Unavailable
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.workbench import ModelPair
 
 #: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks
 #: whose rounding is worse than that of the single pass it is measured on.
@@ -213,18 +215,31 @@ def choose_prompts(count: int, seed: int = 0) -> list[Prompt]:
     return [prompts[i] for i in range(each) for prompts in by_task][:count]
 
 
+def _made(bench: ModelPair) -> tuple[dict[str, tuple[Drafter, str]], dict[str, str]]:
+    """Drafters of all methods and their variants that claim to be lossless, each with its row's claim; and by name of those
+    that these models have nothing for, what they lack."""
+    drafters, missing = {}, {}
+    for row in METHODS.values():
+        for name, make in {row.name: row.make, **row.variants}.items() if row.exact != "lossy" else ():
+            try:
+                drafters[name] = make(bench), row.exact
+            except Unavailable as error:
+                missing[name] = str(error)
+    return drafters, missing
+
+
 def compare_all(
-    bench: Bench,
+    bench: ModelPair,
     prompts: Sequence[tuple[str, Sequence[int]]],
     samplings: Sequence[Sampling],
     max_new_tokens: int,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Decode every prompt plainly and by every method of :data:`~specdec_lib.methods.METHODS`, and compare.
+    """Decode every prompt plainly and by every lossless method of :data:`~specdec_lib.methods.METHODS`, and compare.
 
     Parameters
     ----------
-    bench : Bench
+    bench : ModelPair
         The models.
     prompts : sequence of (str, sequence of int)
         Name and token ids.
@@ -237,10 +252,11 @@ def compare_all(
     -------
     dict
         ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those
-        that rounding explains; ``mismatches``: each as :class:`Mismatch`.
+        that rounding explains; ``mismatches``: each as :class:`Mismatch`; ``left_out``: by name of a method that these
+        models have nothing for, what it lacks.
     """
     target = bench.target
-    drafters = {name: (make(bench), exact) for name, (make, exact) in METHODS.items()}
+    drafters, missing = _made(bench)
     counts: dict[tuple[str, str], dict[str, Any]] = {}
     mismatches: list[Mismatch] = []
     judge = Judge(target)
@@ -248,7 +264,7 @@ def compare_all(
         for sampling in samplings:
             expected = generate(target, ids, None, sampling, max_new_tokens).tokens
             for method, (drafter, exact) in drafters.items():
-                if not (exact or sampling.greedy):
+                if exact != "exact" and not sampling.greedy:
                     continue
                 drafter.reset()  # each output is that of a cold drafter
                 run = generate(target, ids, drafter, sampling, max_new_tokens)
@@ -273,4 +289,4 @@ def compare_all(
                     row["mismatches"] += 1
                     row["explained"] += mismatch.explained
                     mismatches.append(mismatch)
-    return {"counts": list(counts.values()), "mismatches": [asdict(m) for m in mismatches]}
+    return {"counts": list(counts.values()), "mismatches": [asdict(m) for m in mismatches], "left_out": missing}

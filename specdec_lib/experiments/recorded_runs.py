@@ -285,6 +285,29 @@ def replay_all(
     return in_state(recordings, drafter, state, lambda recording: replay(recording.trace, drafter))
 
 
+def can_be_replayed(recordings: Sequence[Recording], drafter: Drafter | None) -> bool:
+    """Whether a replay of these recordings is the real run (:attr:`specdec_lib.Drafter.replays`)."""
+    if drafter is None or drafter.replays == "any":
+        return True
+    return drafter.replays == "greedy" and all(recording.trace.sampling.greedy for recording in recordings)
+
+
+def runs_of(
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    drafter: Drafter | None,
+    runtime: Runtime | None = None,
+    state: str = "cold",
+) -> list[Generation]:
+    """What decoding the recorded prompts with ``drafter`` does: by replay where that is the real run, for real elsewhere.
+
+    ``model`` and ``runtime`` are those of :func:`run_again`, ``state`` is as for :func:`in_state`.
+    """
+    if can_be_replayed(recordings, drafter):
+        return replay_all(recordings, drafter, state)
+    return run_again(model, recordings, drafter, runtime, state)
+
+
 class _Remembering(Drafter):
     """A greedy draft model that drafts once from each position and is asked for a prefix later.
 
@@ -347,7 +370,7 @@ def time_methods(
     drafters: Mapping[str, Drafter | None],
     repeats: int,
     runtime: Runtime | None = None,
-    state: str = "cold",
+    state: str | Mapping[str, str] = "cold",
 ) -> dict[str, list[list[Generation]]]:
     """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
 
@@ -363,7 +386,7 @@ def time_methods(
     repeats : int
     runtime : Runtime, optional
         How the model's passes are run.
-    state : {"cold", "warm"}
+    state : {"cold", "warm"}, or a mapping of these by method
         Drafters are reset before each prompt, or before the first of each repeat alone.
 
     Returns
@@ -376,9 +399,11 @@ def time_methods(
     ValueError
         If the state is neither, or two methods share one drafter that is to stay warm.
     """
-    _check_state(state)
+    state = dict.fromkeys(drafters, state) if isinstance(state, str) else state
+    for name in drafters:
+        _check_state(state[name])
     made = [id(drafter) for drafter in drafters.values() if drafter is not None]
-    if state == "warm" and len(set(made)) < len(made):
+    if "warm" in state.values() and len(set(made)) < len(made):
         raise ValueError("two methods share one drafter, which would learn from both; make one for each")
     runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
     for drafter in drafters.values():
@@ -389,9 +414,10 @@ def time_methods(
             first = (i + repeat) % len(names)
             for name in names[first:] + names[:first]:
                 drafter = drafters[name]
-                if drafter is not None and (state == "cold" or i == 0):
+                if drafter is not None and (state[name] == "cold" or i == 0):
                     drafter.reset()
-                runs[name][repeat].append(replace(_run(model, recording.trace, drafter, runtime), state=state))
+                run = _run(model, recording.trace, drafter, runtime)
+                runs[name][repeat].append(replace(run, state=state[name]))
     return runs
 
 

@@ -13,6 +13,7 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.experiments import losslessness
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.methods import Method
 from tests.families import build, perturbed, prompt
 
 #: Those that need no datastore: the model of these tests has no tokenizer to build one with.
@@ -67,7 +68,9 @@ def test_the_command_writes_counts_with_provenance(command, tmp_path):
 
 
 def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
-    methods = losslessness.METHODS | {"lying": (lambda bench: Liar(), True)}
+    methods = losslessness.METHODS | {"lying": Method(
+        "lying", "lying", "#000000", "o", "Changes a token.", "lying", "nobody2026", Liar, lambda bench: Liar()
+    )}
     monkeypatch.setattr(losslessness, "METHODS", methods)
     status, written = command()
     assert status == 1 and written["unexplained"] == len(written["mismatches"]) > 0

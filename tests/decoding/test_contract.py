@@ -31,7 +31,8 @@ from specdec_lib import (
 )
 from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.decoding.target import Target
-from specdec_lib.drafters import REGISTRY, AdaptiveDraftModel, DraftModel, PromptLookup, stopping
+from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, stopping
+from specdec_lib.methods import METHODS
 from tests.chaos import FACTORIES, Chaos, Perfect, Recycling, Silent
 from tests.families import prompt
 
@@ -57,8 +58,9 @@ def test_a_drafter_that_proposes_nothing_at_all_cannot_be_made():
 
 
 def test_every_drafter_of_the_library_is_one_and_says_where_it_can_be_replayed():
-    assert all(issubclass(drafter, Drafter) for drafter in REGISTRY.values())
-    assert {name for name, drafter in REGISTRY.items() if drafter.replays != "any"} == {"SpecDec", "SpecDec++"}
+    assert all(issubclass(method.drafter, Drafter) for method in METHODS.values())
+    sampling = {name for name, method in METHODS.items() if method.exact == "in distribution"}
+    assert sampling == {name for name, method in METHODS.items() if method.drafter.replays == "greedy"} >= {"SpecDec"}
     assert DraftModel.replays == "greedy"
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate
-from specdec_lib.drafters import REGISTRY
 from specdec_lib.experiments.losslessness import margin
-from tests.chaos import FACTORIES, READS_ATTENTION, SAMPLING
+from specdec_lib.methods import METHODS
+from tests.chaos import FACTORIES, SAMPLING
 from tests.families import SERVED, build, prompt, tokenizer
 
 NEW = 28
@@ -41,8 +41,9 @@ def plain(library):
     return run
 
 
-def test_every_registered_drafter_is_in_the_suite():
-    assert set(REGISTRY) <= {*FACTORIES, *(name.split()[0] for name in FACTORIES)}
+def test_every_method_that_claims_to_be_lossless_is_in_the_suite():
+    assert {name for name, method in METHODS.items() if method.exact != "lossy"} <= set(FACTORIES)
+    assert {name for name, method in METHODS.items() if method.exact == "in distribution"} <= SAMPLING < set(FACTORIES)
 
 
 @pytest.mark.parametrize("family", SERVED)
@@ -60,7 +61,7 @@ def test_output_equals_plain_decoding(library, plain, family, drafter):
             continue
         start, expected = plain(family, sampling, 20)
         made = FACTORIES[drafter](library, family, start + expected, sampling.seed)
-        if drafter in READS_ATTENTION and library[family].config._attn_implementation == "eager":
+        if made.capture.heads and library[family].config._attn_implementation == "eager":
             with pytest.raises(ValueError, match="cannot be captured on this model: use PLD"):
                 generate(library[family], start, made, sampling, NEW)
             continue

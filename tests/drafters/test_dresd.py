@@ -11,7 +11,7 @@ from specdec_lib import Sampling, datastores, generate, load_model, record, repl
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError
 from specdec_lib.decoding.contract import LAST, Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters import REGISTRY, Dresd
+from specdec_lib.drafters import Dresd
 from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
@@ -151,10 +151,6 @@ def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
         propose(Dresd(index), wide)
     with pytest.raises(StoreError, match="has no dense index"):
         Dresd(tmp_path / "none")
-
-
-def test_the_registry_knows_dresd():
-    assert REGISTRY["DReSD"] is Dresd
 
 
 @pytest.fixture(scope="module")

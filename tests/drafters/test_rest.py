@@ -14,7 +14,7 @@ from specdec_lib import Sampling, datastores, generate, load_model, record, repl
 from specdec_lib.datastores.trie import sample_uniform
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters import REGISTRY, Rest
+from specdec_lib.drafters import Rest
 from specdec_lib.drafters.rest import released_selection
 from specdec_lib.experiments.corpus import stdlib_modules
 from tests.datastores.stores import WIDTHS, build, continuations, document_lists, full_trie, scan, tree_paths
@@ -266,10 +266,6 @@ def test_unknown_switches_and_impossible_ranges_are_refused(tmp_path):
             propose(Rest(index), [1], 4)
     with pytest.raises(datastores.StoreError, match="no datastore at"):
         Rest(tmp_path / "none")
-
-
-def test_the_registry_knows_rest():
-    assert REGISTRY["REST"] is Rest
 
 
 @pytest.fixture(scope="module")

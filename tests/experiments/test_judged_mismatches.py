@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,12 +12,12 @@ from specdec_lib import Sampling, generate
 from specdec_lib.decoding.sampling import choose
 from specdec_lib.experiments import losslessness
 from specdec_lib.experiments.losslessness import SLACK, Judge, compare_all, explain, margin
-from specdec_lib.methods import Bench
+from specdec_lib.experiments.workbench import ModelPair
 from tests.families import build, perturbed, prompt
 
 GREEDY, HOT = Sampling(), Sampling(0.7, 0.9, seed=1)
 #: Those that need no datastore: the model of these tests has no tokenizer to build one with.
-WITHOUT_STORES = {name: losslessness.METHODS[name] for name in ("PLD", "PLD+ (h)", "SpecDec")}
+WITHOUT_STORES = {name: replace(losslessness.METHODS[name], variants={}) for name in ("PLD", "PLD+ (h)", "SpecDec")}
 PROMPTS = [(f"p{i}", prompt(i, 12 + i)) for i in range(3)]
 
 
@@ -28,7 +29,7 @@ def pair():
 
 def test_every_method_and_way_of_sampling_is_counted(pair, monkeypatch):
     monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
-    found = compare_all(Bench(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
+    found = compare_all(ModelPair.untuned(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
     assert found["mismatches"] == []
     rows = {(row["method"], row["sampling"]): row for row in found["counts"]}
     assert set(rows) == {

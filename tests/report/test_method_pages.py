@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.drafters import REGISTRY
+from specdec_lib.methods import METHODS
+from specdec_lib.report.build import book
 from specdec_lib.report.display import method_pictures
 
 ROOT = paths.ROOT or Path()
@@ -25,12 +26,13 @@ def text(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("method", REGISTRY)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_page_that_links_to_its_class_and_shows_code_of_its_module(method):
-    drafter = REGISTRY[method]
+    drafter = METHODS[method].drafter
     link = f"{{py:class}}`{drafter.__module__}.{drafter.__qualname__}`"
     home = [page for page in PAGES if link in text(page)]
-    assert len(home) == 1, f"{method}: write book/methods/<name>.md with {link}"
+    assert [page.stem for page in home] == [METHODS[method].page], f"{method}: write its page of book/methods with {link}"
+    assert f"`{METHODS[method].paper}`" in text(home[0])
     bases = [base for base in inspect.getmro(drafter) if base.__module__.startswith("specdec_lib.drafters")]
     sources = {base.__module__.replace(".", "/") + ".py" for base in bases}
     shown = re.findall(r"\{literalinclude\} \.\./\.\./(\S+)", text(home[0]))
@@ -60,6 +62,14 @@ def test_a_page_has_its_own_picture_and_every_part(page):
         assert heading in text(page) or page.stem == "one-verifier"
     for part in ("**Chapter", "**Library:**", "**Paper", "{glue:text}", "{cite:"):
         assert part in text(page)
+
+
+def test_every_page_is_that_of_a_method_and_in_the_table_of_contents():
+    assert {page.stem for page in PAGES} == {"one-verifier", *(method.page for method in METHODS.values())}
+    listed = [Path(page).name for page in book.toc_files(ROOT / "book" / "_toc.yml") if page.startswith("methods/")]
+    assert listed == ["one-verifier", *dict.fromkeys(method.page for method in METHODS.values())], "in the table's order"
+    keys = re.findall(r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {method.paper for method in METHODS.values()} <= set(keys)
 
 
 def test_no_picture_is_drawn_for_nothing():

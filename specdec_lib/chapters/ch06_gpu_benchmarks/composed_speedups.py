@@ -15,8 +15,9 @@ import torch
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, Runs, record_prompts, replay_all, select
-from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import METHODS, WidePair
+from specdec_lib.experiments.recorded_runs import Recording, Runs, record_prompts, runs_of, select
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import PLAIN, compared_in, method_of, states
 
 
 def step_seconds(times: Mapping[int, float], width: int, padded: bool = False) -> float:
@@ -67,35 +68,41 @@ def composed(
 
 
 def replayed(
-    pair: WidePair, prompts: Sequence[Prompt], max_new_tokens: int, methods: Sequence[str] = METHODS
+    pair: ModelPair, prompts: Sequence[Prompt], max_new_tokens: int, methods: Sequence[str] | None = None
 ) -> tuple[list[Recording], dict[str, list]]:
-    """Greedy recordings of the small target, and every method replayed on them.
+    """Greedy recordings of the small target, and every method on them: replayed, or run for real where it cannot be.
 
     Parameters
     ----------
-    pair : WidePair
+    pair : ModelPair
         Whose heads are chosen.
     prompts : sequence of Prompt
     max_new_tokens : int
-    methods : sequence of str
+    methods : sequence of str, optional
+        By default all that the chapter compares, and plain decoding.
 
     Returns
     -------
     recordings : list of Recording
     runs : dict
-        By method, one run a recording.
+        By method, one run a recording, in the state of the method's row.
     """
+    methods = (PLAIN, *compared_in("06")) if methods is None else methods
+    model = pair.small.target
     threads = torch.get_num_threads()
-    if pair.small_target.device.type == "cpu":
+    if model.device.type == "cpu":
         torch.set_num_threads(1)  # steps of so small a model are too short to share
     try:
-        drafters, capture = pair.small().drafters(methods), Capture()
+        drafters, capture = pair.small.drafters(methods), Capture()
         for drafter in drafters.values():
             capture = capture if drafter is None else capture | drafter.capture
         recordings = record_prompts(
-            pair.small_target, pair.tokenizer, prompts, None, max_new_tokens, capture
+            model, pair.tokenizer, prompts, None, max_new_tokens, capture
         )
-        return recordings, {name: replay_all(recordings, drafter) for name, drafter in drafters.items()}
+        state = states(drafters)
+        return recordings, {
+            name: runs_of(model, recordings, drafter, state=state[name]) for name, drafter in drafters.items()
+        }
     finally:
         torch.set_num_threads(threads)
 
@@ -111,8 +118,8 @@ def draft_costs(timed: Mapping[str, Sequence[Runs]]) -> dict[str, dict[str, floa
     Returns
     -------
     dict
-        By method the arguments of :func:`composed`: a draft model's time goes with the tokens it drafted, any other's
-        with the steps.
+        By method the arguments of :func:`composed`, as the method's row says that its drafting is priced: by the steps, or by
+        the drafted tokens.
     """
     found = {}
     for method, repeats in timed.items():
@@ -120,7 +127,8 @@ def draft_costs(timed: Mapping[str, Sequence[Runs]]) -> dict[str, dict[str, floa
         spent = sum(step.draft_seconds for run in runs for step in run.steps)
         drafted = sum(step.drafted for run in runs for step in run.steps)
         steps = sum(len(run.steps) for run in runs)
-        by_token = method.startswith("SpecDec") and drafted
+        row = method_of(method)
+        by_token = row is not None and row.price == "token" and drafted
         found[method] = {"draft_token": spent / drafted} if by_token else {"draft_step": spent / steps}
     return found
 

@@ -27,7 +27,8 @@ from specdec_lib.experiments.recorded_runs import (
     select,
     time_methods,
 )
-from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import LENGTHS, METHODS, WidePair
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import PLAIN, compared_in, draft_length, states
 
 #: Definitions of the speed-up in use, by their names in :func:`specdec_lib.experiments.metrics.speedups`.
 DEFINITIONS = (
@@ -39,44 +40,42 @@ Timed = Mapping[str, Sequence[Runs]]
 
 
 def measure(
-    pair: WidePair,
+    pair: ModelPair,
     prompts: Sequence[Prompt],
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
     repeats: int = 3,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] | None = None,
     runtime: Runtime | None = None,
     draft_runtime: Runtime | None = None,
-    state: str = "cold",
 ) -> tuple[list[Recording], dict[str, list[list]]]:
     """Decode prompts with every method, ``repeats`` times in turns.
 
     Parameters
     ----------
-    pair : WidePair
+    pair : ModelPair
     prompts : sequence of Prompt
     sampling : Sampling, optional
         Greedy by default.
     max_new_tokens, repeats : int
-    methods : sequence of str
-        Plain decoding among them.
+    methods : sequence of str, optional
+        Plain decoding among them; by default all that the chapter compares.
     runtime, draft_runtime : Runtime, optional
         Of target and draft.
-    state : {"cold", "warm"}
-        What drafters know of other prompts (:func:`specdec_lib.experiments.recorded_runs.time_methods`).
 
     Returns
     -------
     recordings : list of Recording
         Plain runs, which tell what lossless outputs are.
     timed : dict
-        By method: for each repeat one run a recording.
+        By method: for each repeat one run a recording, in the state of the method's row.
     """
+    methods = (PLAIN, *compared_in("06")) if methods is None else methods
     recordings = record_prompts(
         pair.target, pair.tokenizer, prompts, sampling, max_new_tokens, runtime=runtime
     )
     drafters = pair.drafters(methods, runtime=draft_runtime)
-    return recordings, time_methods(pair.target, recordings, drafters, repeats, runtime, state)
+    return recordings, time_methods(pair.target, recordings, drafters, repeats, runtime, states(drafters))
 
 
 def table(recordings: Sequence[Recording], timed: Timed, tasks: Sequence[str]) -> list[dict[str, Any]]:
@@ -269,10 +268,10 @@ PEERS = {"generate": "plain", "prompt lookup": "PLD", "assisted generation": "Sp
 
 
 def peers(
-    pair: WidePair,
+    pair: ModelPair,
     recordings: Sequence[Recording],
     repeats: int = 3,
-    lengths: Mapping[str, int] = LENGTHS,
+    lengths: Mapping[str, int] | None = None,
     runtime: Runtime | None = None,
     draft_runtime: Runtime | None = None,
 ) -> list[dict[str, Any]]:
@@ -283,12 +282,12 @@ def peers(
 
     Parameters
     ----------
-    pair : WidePair
+    pair : ModelPair
     recordings : sequence of Recording
         Greedy plain runs: which prompts, and how many tokens.
     repeats : int
-    lengths : mapping
-        Draft lengths of ours, which transformers' get too; its assisted generation keeps it constant.
+    lengths : mapping, optional
+        Draft lengths of ours (:func:`specdec_lib.methods.draft_length`), which transformers' get too; its assisted generation keeps it constant.
     runtime, draft_runtime : Runtime, optional
         Of our target and draft.
 
@@ -299,6 +298,7 @@ def peers(
         included, of all prompts together, medians over the repeats; ``ratio`` of ours to theirs with ``ratio_low`` and
         ``ratio_high``; ``equal``, how many of their ``outputs`` are those of our plain decoding.
     """
+    lengths = lengths or {}
     drafters = pair.drafters(list(PEERS.values()), lengths, draft_runtime)
     told = logging.get_verbosity()
     logging.set_verbosity_error()  # its assisted generation warns of its own way of calling itself
@@ -309,7 +309,7 @@ def peers(
 
 
 def _peers(
-    pair: WidePair,
+    pair: ModelPair,
     recordings: Sequence[Recording],
     repeats: int,
     lengths: Mapping[str, int],
@@ -354,16 +354,16 @@ def _peers(
 
 
 def _transformers(
-    pair: WidePair, recording: Recording, name: str, lengths: Mapping[str, int]
+    pair: ModelPair, recording: Recording, name: str, lengths: Mapping[str, int]
 ) -> tuple[float, list[int]]:
     """Seconds and new tokens of one prompt by a method of ``generate``."""
     trace, draft = recording.trace, pair.draft
     ids = torch.tensor([trace.prompt], device=pair.target.device)
     extra: dict[str, Any] = {}
     if name == "prompt lookup":
-        extra = {"prompt_lookup_num_tokens": lengths["PLD"], "max_matching_ngram_size": 3}
+        extra = {"prompt_lookup_num_tokens": draft_length("PLD", lengths), "max_matching_ngram_size": 3}
     elif name == "assisted generation":
-        draft.generation_config.num_assistant_tokens = lengths["SpecDec"]
+        draft.generation_config.num_assistant_tokens = draft_length("SpecDec", lengths)
         draft.generation_config.num_assistant_tokens_schedule = "constant"
         draft.generation_config.assistant_confidence_threshold = 0.0
         extra = {"assistant_model": draft}

@@ -17,7 +17,9 @@ from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import record_prompts, run_again
 from specdec_lib.experiments.tasks import load_task
-from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import METHODS, WidePair, model_bytes
+from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import model_bytes
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import PLAIN, compared_in
 
 #: Tasks of the comparison: the five input-guided ones, and continuing a module, where there is little to copy.
 TASKS = (*input_guided.TASKS, "completion")
@@ -48,11 +50,11 @@ class Plan:
     runtime: str = "eager"
     capacity: int = 1920
     one_width: int = 16
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = (PLAIN, *compared_in("06"))
     seed: int = 0
 
 
-def steps(pair: WidePair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
+def steps(pair: ModelPair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
     """Step times of the target for each runtime, and of transformers' own pass."""
     rows = [
         row
@@ -65,14 +67,14 @@ def steps(pair: WidePair, plan: Plan, machine: Machine) -> list[dict[str, Any]]:
     return pass_times.beside_roofline(rows, pair.target, plan.context, machine)
 
 
-def draft_ms(pair: WidePair, plan: Plan) -> float:
+def draft_ms(pair: ModelPair, plan: Plan) -> float:
     """Milliseconds of the draft model's pass over one token, under the plan's runtime."""
     return pass_times.step_times(
         pair.draft, plan.context, plan.runtime, (1,), plan.step_repeats, capacity=plan.capacity
     )[0]["ms"]
 
 
-def fitted(plan: Plan, pair: WidePair, prompts: Sequence[Prompt]) -> Plan:
+def fitted(plan: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Plan:
     """The plan with the capacity that its prompts and context need: a pass in place attends over all of it."""
     longest = max(
         sum(len(pair.tokenizer(turn)["input_ids"]) + 32 + plan.max_new_tokens for turn in prompt.turns)
@@ -81,7 +83,7 @@ def fitted(plan: Plan, pair: WidePair, prompts: Sequence[Prompt]) -> Plan:
     return replace(plan, capacity=-(-max(longest, plan.context) // 64) * 64)
 
 
-def through_one_width(pair: WidePair, prompts: Sequence[Prompt], plan: Plan) -> list[dict[str, Any]]:
+def through_one_width(pair: ModelPair, prompts: Sequence[Prompt], plan: Plan) -> list[dict[str, Any]]:
     """Greedy outputs of plain decoding and of chains of drafts, every pass of one width, beside those of width 1.
 
     Returns
@@ -111,13 +113,13 @@ def through_one_width(pair: WidePair, prompts: Sequence[Prompt], plan: Plan) -> 
 
 
 def study(
-    pair: WidePair, plan: Plan, machine: Machine, say: Callable[[str], None] = lambda text: None
+    pair: ModelPair, plan: Plan, machine: Machine, say: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any]:
     """Measure a pair.
 
     Parameters
     ----------
-    pair : WidePair
+    pair : ModelPair
     plan : Plan
     machine : Machine
         Rates of the same run.

@@ -12,6 +12,7 @@ from typing import Any
 import nbformat
 
 from specdec_lib.report.build import book, params, plan
+from specdec_lib.report.build.method_tables import expanded
 from specdec_lib.report.display import record
 
 MAX_CELL_LINES = 15
@@ -169,7 +170,7 @@ def check_glue(root: Path) -> list[str]:
     A key must have been recorded, and a floating-point number must be glued with a format.
     """
     executed = {path.name: record.recorded(path) for path in (root / "book" / "notebooks").glob("*.ipynb")}
-    texts = {page: page.read_text(encoding="utf-8") for page in (root / "book").rglob("*.md")}
+    texts = {page: expanded(page.read_text(encoding="utf-8")) for page in (root / "book").rglob("*.md")}
     for path in (root / "notebooks").glob("*.ipynb"):
         content = nbformat.read(str(path), as_version=4)
         texts[path] = "\n".join(cell.source for cell in content.cells if cell.cell_type == "markdown")

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
@@ -25,6 +27,7 @@ from specdec_lib import paths
 from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.claims import ledger
 from specdec_lib.files import write_atomic
+from specdec_lib.report.build.method_tables import method_lines
 from specdec_lib.report.claims.ledger import Entry
 from specdec_lib.report.display.notices import notice
 from specdec_lib.report.claims.published_tables import published_text
@@ -236,6 +239,31 @@ class Published(SphinxRole):
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
 
 
+class Methods(SphinxDirective):
+    """``{methods}``: every method with its page, what it drafts, and what it keeps of the text.
+
+    ``{methods} 04`` with a line for each column, ``heading | cell``, is a table of the methods that a chapter compares;
+    ``SLUG`` in a cell stands for the method's name in recorded values. The options are those of a list table.
+    """
+
+    has_content = True
+    optional_arguments = 1
+    option_spec = {"name": directives.unchanged, "caption": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        """Return the nodes."""
+        try:
+            lines = method_lines(self.arguments[0] if self.arguments else "", list(self.content))
+        except ValueError as error:
+            raise self.error(str(error)) from error
+        fence = [f":::{{list-table}} {self.options.get('caption', '')}", ":header-rows: 1"]
+        fence += [f":name: {self.options['name']}"] if "name" in self.options else []
+        text = StringList([*fence, "", *lines, ":::"], source=self.state.document.current_source)
+        holder = nodes.Element()
+        self.state.nested_parse(text, self.content_offset, holder)
+        return holder.children
+
+
 def _add_script(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
@@ -256,6 +284,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("made-from", MadeFrom)
     app.add_directive("claims-summary", ClaimsSummary)
     app.add_directive("claims-ledger", ClaimsLedger)
+    app.add_directive("methods", Methods)
     app.add_role("published", Published())
     app.connect("html-page-context", _add_script)
     app.connect("config-inited", _name_packages)

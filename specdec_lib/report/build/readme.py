@@ -16,6 +16,7 @@ from typing import Any
 import nbformat
 
 from specdec_lib import files
+from specdec_lib.methods import compared_in, slug
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.display.record import recorded, timed_names
 from specdec_lib.report.build.runner import METADATA
@@ -26,7 +27,7 @@ BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme
 CHAPTERS: dict[str, tuple[str, str]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
-        "{lossless_prompts:,d} outputs of PLD and SpecDec compared: {lossless_mismatches:,d} differ. PLD is "
+        "{lossless_prompts:,d} outputs compared with plain decoding: {lossless_mismatches:,d} differ. PLD is "
         "{found_pld_time}, SpecDec {found_specdec_time}",
     ),
     "02_datastore_construction": (
@@ -69,7 +70,10 @@ _TASKS = {
     "long": "long text\nediting",
     "turns": "two turns",
 }
-_METHODS = {"pld": "PLD", "h": "PLD+ (h)", "a": "PLD+ (a)", "rest": "REST", "specdec": "SpecDec"}
+
+def figure_values() -> dict[str, list[str]]:
+    """By method of the figure's chapter: the recorded values that its bars need."""
+    return {name: [f"equal0_{slug(name)}_{task}" for task in _TASKS] for name in compared_in(FIGURE_NOTEBOOK[:2])}
 
 
 def _names(template: str) -> list[str]:
@@ -79,7 +83,7 @@ def _names(template: str) -> list[str]:
 def wanted() -> dict[str, list[str]]:
     """Return the recorded values that the README needs, by notebook."""
     names = {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
-    names[FIGURE_NOTEBOOK] += ["equal_k", *(f"equal0_{m}_{t}" for m in _METHODS for t in _TASKS)]
+    names[FIGURE_NOTEBOOK] += ["equal_k", *(name for values in figure_values().values() for name in values)]
     return names
 
 
@@ -164,13 +168,18 @@ def put(text: str, inner: str) -> str:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draw tokens per forward pass by task and method, as SVG without a date."""
+    """Draw tokens per forward pass by task and method, as SVG without a date.
+
+    A method that was added after the values were collected has no bars until they are collected again.
+    """
     from specdec_lib.report.display import figures
 
     figures.use_style()
     values = results["chapters"][FIGURE_NOTEBOOK]["values"]
     _, ax = figures.new(8.0, 3.2)
-    series = {label: [values[f"equal0_{m}_{t}"] for t in _TASKS] for m, label in _METHODS.items()}
+    series = {
+        method: [values[name] for name in names] for method, names in figure_values().items() if set(names) <= set(values)
+    }
     figure = figures.bars(list(_TASKS.values()), series, "tokens per forward pass", reference=1.0, ax=ax)
     ax.legend(ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, 1.16))
     drawn = io.StringIO()

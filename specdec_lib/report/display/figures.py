@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specdec_lib import methods
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -13,16 +15,7 @@ if TYPE_CHECKING:
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
 """Okabe and Ito's colours without yellow and black, which vanish on a light or a dark page."""
 
-METHODS: dict[str, str] = {
-    "plain": "#7f7f7f",
-    "PLD": "#0072b2",
-    "PLD+ (h)": "#56b4e9",
-    "PLD+ (a)": "#8c6bb1",
-    "REST": "#009e73",
-    "DReSD": "#cc79a7",
-    "SpecDec": "#d55e00",
-    "SpecDec++": "#e69f00",
-}
+METHODS: dict[str, str] = {methods.PLAIN: methods.PLAIN_COLOR} | {m.name: m.color for m in methods.METHODS.values()}
 """The colour of each method, the same in every figure and in every coloured text."""
 
 HATCHES = ("", "////", "....", "xxxx")
@@ -30,8 +23,6 @@ HATCHES = ("", "////", "....", "xxxx")
 
 WIDEST = 8.4
 """Inches; a wider figure would be shrunk to the page until its letters cannot be read."""
-
-_MARKERS = "osD^vPX*"
 
 STYLE: dict[str, Any] = {
     "figure.figsize": (6.4, 3.6),
@@ -76,14 +67,21 @@ def use_style() -> None:
 
 def color(method: str) -> str:
     """Return the colour of a method; an unknown name always gets the same one of the palette."""
-    if method in METHODS:
-        return METHODS[method]
+    if method in methods.METHODS:
+        return methods.METHODS[method].color
+    if method == methods.PLAIN:
+        return methods.PLAIN_COLOR
     return PALETTE[int(hashlib.sha256(method.encode()).hexdigest(), 16) % len(PALETTE)]
 
 
 def marker(method: str) -> str:
-    """Return the marker of a method, so that lines can be told apart without colour; of another name as its colour."""
-    return _MARKERS[list(METHODS.values()).index(color(method))]
+    """Return the marker of a method, so that lines can be told apart without colour.
+
+    Another name has that of the first method of its colour.
+    """
+    if method in methods.METHODS:
+        return methods.METHODS[method].marker
+    return next((row.marker for row in methods.METHODS.values() if row.color == color(method)), methods.PLAIN_MARKER)
 
 
 def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1,

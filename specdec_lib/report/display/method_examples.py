@@ -35,7 +35,9 @@ from specdec_lib.drafters import (
 from specdec_lib.drafters.stopping import PredictedRejection, Round
 from specdec_lib.experiments.recorded_runs import load_pair
 from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.induction import identify
+from specdec_lib.methods import METHODS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -133,6 +135,8 @@ class Verified:
         Words of the context that were found in the store.
     drafted : int, optional
         So many nodes are drafted, the first ones; all by default.
+    hidden : int
+        Drafted nodes that are left out of the picture.
     """
 
     tree: DraftTree
@@ -143,6 +147,48 @@ class Verified:
     weights: tuple[int, ...] = ()
     matched: int = 0
     drafted: int | None = None
+    hidden: int = 0
+
+
+def drafted(name: str, most: int = 12, longest: int = 4) -> Verified:
+    """What a method drafts for the pocket target at one place after :data:`CODE`, and what the target makes of it.
+
+    Parameters
+    ----------
+    name : str
+        Of :data:`specdec_lib.methods.METHODS`.
+    most : int
+        So many nodes that the target refuses are shown, the first ones.
+    longest : int
+        A pass with at most so many accepted tokens is preferred, so that the picture fits the page.
+
+    Raises
+    ------
+    LookupError
+        If no pass accepts anything.
+    """
+    target, draft, tokenizer = pocket()
+    drafter = METHODS[name].make(ModelPair.untuned(target, draft, tokenizer))
+    prompt = tokenizer(CODE)["input_ids"]
+    run = generate(target, prompt, drafter, max_new_tokens=96, eos_token_id=())
+    accepting = [step for step in run.steps if step.accepted]
+    if not accepting:
+        raise LookupError(f"no draft of {name} is accepted here: draw its picture by hand in method_pictures.PICTURES")
+    # One that also refuses something shows most.
+    step = max(accepting, key=lambda step: (step.accepted < step.drafted, -max(step.accepted, longest), step.accepted))
+    number, before = _round(run, lambda other: other is step)
+    tree, depth, shown = step.tree, step.accepted + 1, []
+    for node, parent in enumerate(tree.parents):
+        refused = len(shown) - sum(node in step.path for node in shown)
+        if node in step.path or (refused < most and tree.depths[node] <= depth and parent in (-1, *shown)):
+            shown.append(node)
+    place = {-1: -1} | {node: i for i, node in enumerate(shown)}
+    part = DraftTree([tree.tokens[node] for node in shown], [place[tree.parents[node]] for node in shown])
+    root = [*prompt, *run.tokens[:before]][-1]
+    words = tuple(tokenizer.decode([token]) for token in part.tokens)
+    path = tuple(place[node] for node in step.path)
+    own = tokenizer.decode([step.tokens[-1]])
+    return Verified(part, words, tokenizer.decode([root]), path, own, hidden=len(tree) - len(shown))
 
 
 def verifier() -> Verified:

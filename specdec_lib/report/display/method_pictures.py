@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from specdec_lib.methods import METHODS
 from specdec_lib.report.display import method_examples, figures, occurrences
 
 if TYPE_CHECKING:
@@ -272,6 +274,23 @@ def stopping() -> Figure:
     return figure
 
 
+def drafted(name: str) -> Figure:
+    """One pass of a method on a piece of code: the picture of a page that none is drawn for by hand."""
+    from dataclasses import replace
+
+    shown = method_examples.drafted(name)
+    shown = replace(shown, words=tuple(map(_shown, shown.words)), root=_shown(shown.root), own=_shown(shown.own))
+    rows = 1 + max(_rows(shown.tree).values())
+    figure, ax = figures.new(6.4, 1.4 + 0.3 * rows)
+    color = figures.color(name)
+    _draw_tree(ax, shown, color, 1.5)
+    if shown.hidden:
+        ax.text(0, max(_rows(shown.tree).values()), f"{shown.hidden} more\nrefused", fontsize=8, ha="center", va="center",
+                color="#555555")
+    _legend(figure, color)
+    return figure
+
+
 PICTURES = {
     "one-verifier": verifier,
     "pld": prompt_lookup,
@@ -281,4 +300,6 @@ PICTURES = {
     "specdec": rejection,
     "specdec-pp": stopping,
 }
-"""What draws the picture of each method page, by the page's name."""
+"""What draws the picture of each method page, by the page's name; :func:`drafted` for all that are not drawn by hand."""
+for _method in METHODS.values():
+    PICTURES.setdefault(_method.page, partial(drafted, _method.name))

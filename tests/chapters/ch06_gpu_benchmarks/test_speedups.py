@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -18,7 +16,10 @@ from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Rate, ste
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import Shape
-from specdec_lib.chapters.ch06_gpu_benchmarks.widen import widen_to
+from specdec_lib.chapters.ch06_gpu_benchmarks.widen import place_heads, widen_to
+from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import Unavailable, compared_in
 from tests.families import build, save
 
 SMALL = Shape(384, 9, 896, 384, 384)
@@ -81,7 +82,7 @@ def test_in_float32_a_wide_pass_draws_what_passes_over_one_token_draw_and_in_bfl
 
 def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
     recordings, timed = measured
-    assert set(timed) == set(widened_pair.METHODS) and all(len(runs) == 2 for runs in timed.values())
+    assert set(timed) == {"plain", *compared_in("06")} and all(len(runs) == 2 for runs in timed.values())
     rows = speedups.table(recordings, timed, [recordings[0].task])
     assert {row["equal"] for row in rows if row["task"] == "all"} == {2}
     assert {row["state"] for row in rows} == {"cold"}
@@ -137,22 +138,23 @@ def test_step_times_cover_each_width_and_stand_beside_what_the_machine_allows(pa
         pass_times.step_times(pair.draft, 40, "quick")
 
 
-def test_the_small_pair_keeps_layer_and_heads_where_they_were_chosen_and_not_what_else_was_noted(pair):
-    noted = {"dense search": "torch", "dense states": 7}
-    chosen = {"layer": 9, "heads": [(1, 4)], "small layer": 5, "small heads": [(1, 2)]}
-    assert dataclasses.replace(pair, notes=dict(noted)).small().notes == {}
-    small = {"layer": 5, "heads": [(1, 2)]}
-    expected = small | {f"small {name}": value for name, value in small.items()}
-    assert dataclasses.replace(pair, notes=noted | chosen).small().notes == expected
+def test_layer_and_heads_of_a_widened_pair_are_the_small_pair_s_in_their_new_places(pair):
+    target, draft = (widen_to(small, SMALL, dtype="float32", device="cpu") for small in (pair.target, pair.draft))
+    last = decoder_config(pair.target).num_hidden_layers
+    for layer, wide_layer in ((3, 3), (last, 9)):  # the last counts behind the final norm
+        narrow = ModelPair(pair.target, pair.draft, pair.tokenizer, notes={"layer": layer, "heads": [(1, 2)]})
+        wide = widened_pair.WidePair.of(narrow, target, draft, "test")
+        place = place_heads(pair.target.config, target.config)[0]
+        assert (wide.layer, wide.heads) == (wide_layer, [(1, place[2])]) and wide.small is narrow
+        assert wide.notes["small layer"] == layer and wide.notes["small heads"] == [(1, 2)]
+    assert pair.small is pair and pair.shape == "its own" and wide.shape == "test"
 
 
 def test_the_widened_pair_writes_and_drafts_what_the_small_pair_does(pair, prompts):
     target, draft = (
         widen_to(small, SMALL, dtype="float32", device="cpu") for small in (pair.target, pair.draft)
     )
-    large = widened_pair.WidePair(
-        target, draft, pair.target, pair.draft, pair.tokenizer, "test", store_tokens=20_000, dense_tokens=3_000
-    )
+    large = widened_pair.WidePair.of(pair, target, draft, "test")
     for each in (pair, large):
         each.choose_heads(prompts, count=3, per_task=1, max_new_tokens=8)
     assert large.notes["layer"] == pair.notes["layer"] or large.notes["layer"] == 9
@@ -160,7 +162,7 @@ def test_the_widened_pair_writes_and_drafts_what_the_small_pair_does(pair, promp
         recorded_runs.record_prompts(each.target, each.tokenizer, prompts[:2], None, 16) for each in (large, pair)
     )
     assert [r.trace.tokens for r in ours] == [r.trace.tokens for r in theirs]
-    for method in widened_pair.METHODS:
+    for method in ("plain", *compared_in("06")):
         runs = [
             recorded_runs.run_again(each.target, rec, each.drafters([method])[method])
             for each, rec in ((large, ours), (pair, theirs))
@@ -188,7 +190,7 @@ def test_a_head_of_another_draft_leaves_specdec_pp_out_and_an_unknown_method_is_
     torch.manual_seed(1)
     config = LlamaConfig(**{**pair.draft.config.to_dict(), "hidden_size": 128})
     other = LlamaForCausalLM(config).eval()
-    strange = widened_pair.WidePair(pair.target, other, pair.target, other, pair.tokenizer, "its own")
+    strange = ModelPair(pair.target, other, pair.tokenizer)
     assert list(strange.drafters(["plain", "SpecDec", "SpecDec++"])) == ["plain", "SpecDec"]
     assert isinstance(pair.drafters(["SpecDec++"])["SpecDec++"], SpecDecPP)
     with pytest.raises(ValueError, match="'Medusa'"):
@@ -223,7 +225,7 @@ def test_a_runtime_carries_every_method(pair, prompts):
 def test_at_a_cost_of_one_for_any_width_the_composed_speed_up_is_tokens_per_forward(pair, prompts):
     pair.choose_heads(prompts, count=3, per_task=1, max_new_tokens=8)
     recordings, runs = composing.replayed(pair, prompts[:3], 16)
-    assert set(runs) == set(widened_pair.METHODS)
+    assert set(runs) == {"plain", *compared_in("06")}
     tasks = sorted({r.task for r in recordings})
     rows = composing.composed_table(recordings, runs, {1: 1.0, 2: 1.0}, {}, tasks)
     assert len(rows) == len(runs) * (1 + len(tasks))
@@ -237,7 +239,9 @@ def test_a_model_of_another_family_is_measured_as_it_is(tmp_path):
     small = build("qwen2", seed=1)
     folder = save(small, tmp_path / "model")
     pair = widened_pair.build_pair(str(folder), str(folder), device="cpu", dtype="float32")
-    assert pair.head is None and "SpecDec++" not in pair.drafters(["plain", "SpecDec", "SpecDec++"])
+    with pytest.raises(Unavailable, match="acceptance head"):
+        pair.acceptance_head
+    assert "SpecDec++" not in pair.drafters(["plain", "SpecDec", "SpecDec++"])
     assert widened_pair.model_bytes(pair.target) == 4 * sum(p.numel() for p in small.parameters())
     assert widened_pair.plain_runtime(pair.target) == "eager"
     rate = Rate(1.0, 1.0, 1, 1)

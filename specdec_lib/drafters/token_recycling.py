@@ -1,0 +1,136 @@
+"""Token Recycling (Luo et al. 2024): draft what the target last found likely after each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.tree import DraftTree
+
+#: Nodes of the published tree at each depth: the template "2.2.2" of the released code, 80 in all.
+LEVELS = (8, 21, 25, 15, 8, 3)
+
+
+def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, int]]:
+    """A static tree that has so many nodes at each depth and prefers likely tokens.
+
+    If the ``r``-th most likely choice, ``r`` from 1, is right with a probability proportional to ``1 / r``, as Zipf's law
+    has it, a node is right with a probability that falls with the product of the ranks on its path. At each depth the nodes
+    of the smallest products are taken among the children of the nodes above; among equals those of the earlier parent,
+    then the more likely ones. The released tree has the same number of nodes at each depth; which nodes those are is not
+    copied here.
+
+    Parameters
+    ----------
+    levels : sequence of int
+        Nodes at each depth.
+    width : int
+        Children that a node can have.
+
+    Returns
+    -------
+    list of (int, int)
+        For each node its parent (-1: the root) and its rank among the parent's children, from 0; parents first, level by
+        level.
+
+    Raises
+    ------
+    ValueError
+        If a level has no node, or more than its parents can have children.
+    """
+    nodes: list[tuple[int, int]] = []
+    above, products = [-1], [1]
+    for depth, count in enumerate(levels, start=1):
+        if not 1 <= count <= len(above) * width:
+            raise ValueError(f"level {depth} has {count} nodes; expected 1 to {len(above) * width}, {width} for each above")
+        children = [
+            (product * (rank + 1), place, rank) for place, product in enumerate(products) for rank in range(width)
+        ]
+        best = sorted(sorted(children)[:count], key=lambda child: child[1:])
+        first = len(nodes)
+        nodes += [(above[place], rank) for _, place, rank in best]
+        above, products = list(range(first, len(nodes))), [product for product, _, _ in best]
+    return nodes
+
+
+class TokenRecycling(Drafter):
+    """Draft a static tree whose children of a node are what the target last found likely after that node's token.
+
+    A table holds, for each token of the vocabulary, the ``width`` tokens that the target found most likely the last time it
+    read that token: in the text, or at any node of a draft, refused ones included (Algorithm 1). The ``j``-th child of a
+    node is the ``j``-th entry of its token's row. A token that was never read has no row, and its nodes no children. The
+    table is kept from one prompt to the next; :meth:`reset` empties it.
+
+    Where a token stands at several nodes of one pass, its row is that of the last of them, in the order of the tree's nodes,
+    the root first. The released code leaves that order to the GPU. It also starts with a table of zeros, so that tokens
+    never read propose token 0; here they propose nothing.
+
+    Parameters
+    ----------
+    levels : sequence of int
+        Nodes of the tree at each depth (:func:`template`).
+    width : int
+        Entries of a row (k).
+    from_prompt : bool
+        Fill the table from the target's outputs at the prompt's positions too. The published method does not.
+
+    Attributes
+    ----------
+    table : dict
+        By token id: its row, an int64 array of shape (width,), most likely first.
+
+    Raises
+    ------
+    ValueError
+        If ``width`` is below 1, or a level has more nodes than its parents can have children.
+    """
+
+    replays = "never"
+
+    def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8, from_prompt: bool = False):
+        if not isinstance(width, int) or width < 1:
+            raise ValueError(f"width is {width!r}; expected a whole number, 1 or more")
+        self.levels, self.width, self.from_prompt = tuple(levels), width, from_prompt
+        self._nodes = template(self.levels, width)
+        self.capture = Capture(topk=width)
+        self.reset()
+
+    def __repr__(self) -> str:
+        return f"TokenRecycling(levels={self.levels}, width={self.width}, from_prompt={self.from_prompt})"
+
+    def reset(self) -> None:
+        self.table: dict[int, np.ndarray] = {}
+
+    def start(self, context: Context) -> None:
+        if self.from_prompt:
+            self._learn(context.tokens[: context.prompt_length], context.prompt_outputs.tokens)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        """Fill the template from the table, level by level."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        # Of each node of the template: its place in the draft, or None where the table had nothing for it.
+        places: list[int | None] = []
+        depths: list[int] = []
+        for parent, rank in self._nodes:
+            depth = 1 if parent < 0 else depths[parent] + 1
+            depths.append(depth)
+            place = -1 if parent < 0 else places[parent]
+            row = None if place is None else self.table.get(context.tokens[-1] if place < 0 else tokens[place])
+            if row is None or depth > limit or rank >= len(row):
+                places.append(None)
+                continue
+            places.append(len(tokens))
+            tokens.append(int(row[rank]))
+            parents.append(place)
+        return DraftTree(tokens, parents)
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
+        """Keep what the target found likely after the root and after every node, accepted or not."""
+        self._learn([outputs.root, *tree.tokens], outputs.tokens)
+
+    def _learn(self, tokens: Sequence[int], likely: np.ndarray) -> None:
+        self.table.update(zip(tokens, likely.copy(), strict=True))

@@ -1,0 +1,207 @@
+"""A pair of models, and what the methods ask for when they are built for it: stores, layer, heads, draft lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib import methods, paths
+from specdec_lib.datastores import SuffixIndex
+from specdec_lib.datastores.exact_search import ExactIndex
+from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.drafters import PromptLookupHidden
+from specdec_lib.experiments import input_guided, stores
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import record_prompts, render
+from specdec_lib.heads import induction
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.models.fingerprint import fingerprint
+
+
+class Narrowed:
+    """A dense index of a small model's states, searched by those of its widened form, or of the model itself.
+
+    Parameters
+    ----------
+    index : DenseIndex or ExactIndex
+    width : int
+        Of the states that are searched by, whose first entries are the small model's.
+    """
+
+    def __init__(self, index: Any, width: int):
+        self.index, self.store, self.path, self.width = index, index.store, index.path, width
+
+    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As the index's own, on the first entries of each state."""
+        return self.index.search(torch.as_tensor(states)[..., : self.index.width].float(), k)
+
+
+@dataclass
+class ModelPair:
+    """A target and a draft model: the :class:`specdec_lib.methods.Workbench` of the chapters.
+
+    Stores are built, and layer and heads chosen, when a method asks for them.
+
+    Attributes
+    ----------
+    target, draft : PreTrainedModel
+    tokenizer : PreTrainedTokenizerBase
+    store_tokens, dense_tokens : int
+        Sizes of the datastores, which hold text of the standard library that the prompts are not from.
+    shape : str
+        Name of the target's shape; ``"its own"`` unless the pair was widened.
+    notes : dict
+        What was chosen, for the results: ``layer`` and ``heads``, which may be given.
+    """
+
+    target: PreTrainedModel
+    draft: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    store_tokens: int = 200_000
+    dense_tokens: int = 40_000
+    shape: str = "its own"
+    notes: dict[str, Any] = field(default_factory=dict)
+    draft_runtime: Runtime | None = None
+
+    @classmethod
+    def untuned(cls, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ModelPair:
+        """A pair with small stores, the middle layer and all heads of the last block, for comparisons of outputs alone: any
+        layer and any heads must leave the output as it is."""
+        config = decoder_config(target)
+        heads = [(config.num_hidden_layers - 1, head) for head in range(config.num_attention_heads)]
+        notes = {"layer": config.num_hidden_layers // 2, "heads": heads}
+        return cls(target, draft, tokenizer, store_tokens=100_000, dense_tokens=10_000, notes=notes)
+
+    @property
+    def small(self) -> ModelPair:
+        """The pair that stores, layer and heads are chosen with: this one, unless it was widened."""
+        return self
+
+    @cached_property
+    def sparse(self) -> SuffixIndex:
+        """The suffix index that REST searches."""
+        return stores.text_store("stdlib", self.tokenizer, self.store_tokens)
+
+    @cached_property
+    def dense_text(self) -> SuffixIndex:
+        """The first documents of the same text, which the dense index holds the states of."""
+        return stores.first_part(self.sparse, self.dense_tokens)
+
+    @cached_property
+    def dense(self) -> Narrowed:
+        """The dense index that DReSD searches, by FAISS where it is there and by torch elsewhere."""
+        part = self.dense_text
+        states = stores.dense_states(self.target, part)
+        try:
+            import faiss  # noqa: F401
+
+            index = stores.dense_index(states, part)
+        except ImportError:
+            index = ExactIndex(states, part.store, device=self.target.device)
+        self.notes["dense search"] = index.backend
+        self.notes["dense states"] = len(index)
+        return Narrowed(index, decoder_config(self.target).hidden_size)
+
+    @cached_property
+    def acceptance_head(self) -> AcceptanceHead:
+        """The shipped acceptance head of the pocket draft.
+
+        Raises
+        ------
+        Unavailable
+            For another draft model.
+        """
+        head = AcceptanceHead.load(paths.POCKET / "head" / "acceptance-confidence.safetensors")
+        if head.draft != fingerprint(self.draft):
+            raise methods.Unavailable("an acceptance head trained for this draft model: python -m specdec_lib head")
+        return head
+
+    @property
+    def layer(self) -> int:
+        """The layer whose states PLD+ compares, chosen on calibration prompts unless it was before."""
+        return self._chosen("layer")
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """The heads whose attention PLD+ reads, chosen as the layer is."""
+        return self._chosen("heads")
+
+    def _chosen(self, name: str) -> Any:
+        if name not in self.notes:
+            self.choose_heads()
+        return self.notes[name]
+
+    def choose_heads(
+        self, without: Sequence[Prompt] = (), count: int = 8, per_task: int = 2, max_new_tokens: int = 64
+    ) -> None:
+        """Choose PLD+'s layer and heads on calibration prompts, and note them.
+
+        Parameters
+        ----------
+        without : sequence of Prompt
+            Prompts whose text is not used.
+        count : int
+            Attention heads of PLD+ (a).
+        per_task : int
+            Calibration prompts of each task.
+        max_new_tokens : int
+        """
+        prompts = input_guided.calibration_prompts(input_guided.CALIBRATION, per_task, without=without)
+        credited = induction.identify(
+            self.target, [render(p, self.tokenizer) for p in prompts], max_new_tokens, progress=False
+        )
+        layers = range(decoder_config(self.target).num_hidden_layers + 1)
+        tuned = record_prompts(self.target, self.tokenizer, prompts, None, max_new_tokens, Capture(tuple(layers)))
+        short = methods.METHODS["PLD"].length
+        self.notes["layer"] = input_guided.best_layer(tuned, lambda i: PromptLookupHidden(i, short), layers)
+        self.notes["heads"] = list(credited.top(min(count, len(credited.ranked()))))
+
+    def length(self, method: str) -> int:
+        """Draft length of a method: its row's."""
+        return methods.draft_length(method, {})
+
+    def drafters(
+        self, names: Sequence[str], lengths: Mapping[str, int] | None = None, runtime: Runtime | None = None
+    ) -> dict[str, Drafter | None]:
+        """Methods by name, those left out that these models have nothing for; ``notes["left out"]`` then says why.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of :data:`specdec_lib.methods.METHODS`, or ``"plain"``.
+        lengths : mapping, optional
+            Draft lengths by name (:func:`specdec_lib.methods.draft_length`); the rows' own where it has none.
+        runtime : Runtime, optional
+            Of the draft model.
+
+        Raises
+        ------
+        ValueError
+            If a method is unknown.
+        """
+        drafters, missing = methods.build(_Asked(self, lengths or {}, runtime), names)
+        if missing:
+            self.notes["left out"] = missing
+        return drafters
+
+
+class _Asked:
+    """A pair with the draft lengths and the runtime that were asked for."""
+
+    def __init__(self, pair: ModelPair, lengths: Mapping[str, int], runtime: Runtime | None):
+        self.pair, self.lengths = pair, lengths
+        self.draft_runtime = pair.draft_runtime if runtime is None else runtime
+
+    def length(self, method: str) -> int:
+        return methods.draft_length(method, self.lengths)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pair, name)

@@ -1,0 +1,146 @@
+"""Token Recycling's table against a dict that follows the paper, and its tree against a search of all trees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate
+from specdec_lib.drafters.token_recycling import LEVELS, TokenRecycling, template
+from tests.families import build, prompt
+
+
+def ranks_to_root(nodes):
+    """For each node the ranks on its path, from the root down, from 1."""
+    paths = []
+    for parent, rank in nodes:
+        paths.append((*(paths[parent] if parent >= 0 else ()), rank + 1))
+    return paths
+
+
+def test_the_template_has_the_published_level_sizes_and_is_closed_under_better_ranks():
+    paths = ranks_to_root(template())
+    assert len(paths) == 80 == len(set(paths))
+    assert tuple(Counter(map(len, paths))[depth] for depth in range(1, 7)) == LEVELS == (8, 21, 25, 15, 8, 3)
+    for path in paths:
+        assert path[:-1] in ((), *paths), "a node without its parent"
+        assert all((*path[:-1], better) in paths for better in range(1, path[-1])), "a better sibling is left out"
+
+
+def test_each_level_has_the_smallest_products_of_ranks_below_the_level_above():
+    paths = ranks_to_root(template((4, 6, 5), width=4))
+    for depth in (1, 2, 3):
+        level = [path for path in paths if len(path) == depth]
+        above = {path for path in paths if len(path) == depth - 1} or {()}
+        possible = sorted(int(np.prod(path)) for path in product(range(1, 5), repeat=depth) if path[:-1] in above)
+        assert sorted(int(np.prod(path)) for path in level) == possible[: len(level)]
+    with pytest.raises(ValueError, match="level 2 has 9 nodes; expected 1 to 8, 4 for each above"):
+        template((2, 9), width=4)
+
+
+class Watched(TokenRecycling):
+    """Keeps every pass it is shown."""
+
+    def reset(self):
+        super().reset()
+        self.passes, self.drafts, self.after = [], [], []
+
+    def propose(self, context, limit):
+        before = {token: row.tolist() for token, row in self.table.items()}
+        tree = super().propose(context, limit)
+        self.drafts.append((before, context.tokens[-1], tree))
+        return tree
+
+    def verified(self, tree, path, outputs):
+        super().verified(tree, path, outputs)
+        self.passes.append((tree, path, outputs))
+        self.after.append({token: row.tolist() for token, row in self.table.items()})
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Three prompts of one model, decoded with a table that stays."""
+    model = build("llama-gqa")
+    drafter = Watched()
+    starts = [prompt(seed, 20) for seed in range(3)]
+    done = [generate(model, start, drafter, Sampling(), 30) for start in starts]
+    return model, drafter, starts, done
+
+
+def test_the_table_is_what_a_dict_would_hold_after_every_pass_in_order(runs):
+    _, drafter, _, _ = runs
+    table: dict[int, list[int]] = {}
+    for (tree, _, outputs), after in zip(drafter.passes, drafter.after, strict=True):
+        for token, row in zip([outputs.root, *tree.tokens], outputs.tokens.tolist(), strict=True):
+            table[token] = row  # the last node of a token wins
+        assert after == table
+    assert len(table) > 20
+
+
+def test_a_row_is_the_top_of_the_logits_after_the_last_node_of_its_token_refused_ones_too(runs):
+    model, drafter, starts, done = runs
+    text, refused = [*starts[0], done[0].tokens[0]], 0
+    for tree, path, outputs in drafter.passes[: len(done[0].steps)]:
+        for node in range(len(tree)):
+            branch = [*text, *(tree.tokens[n] for n in tree.path(node))]
+            best = model(torch.tensor([branch])).logits[0, -1].topk(8).indices
+            assert sorted(outputs.tokens[node + 1].tolist()) == sorted(best.tolist())
+            refused += node not in path
+        if refused > 60:
+            break
+        text += [*(tree.tokens[n] for n in path)]
+        text.append(done[0].tokens[len(text) - len(starts[0])])
+    assert refused > 60
+
+
+def test_a_child_is_the_entry_of_its_parent_s_row_that_the_template_says(runs):
+    _, drafter, _, _ = runs
+    paths = {tuple(rank - 1 for rank in path) for path in ranks_to_root(template())}
+    widest = 0
+    for before, root, tree in drafter.drafts:
+        expected = set()
+        for path in sorted(paths, key=len):
+            token, tokens = root, []
+            for rank in path:
+                token = before[token][rank] if token in before else None
+                tokens.append(token)
+            if None not in tokens and len(tokens) <= 6:
+                expected.add(tuple(tokens))
+        drafted = {tuple(tree.tokens[n] for n in tree.path(node)) for node in range(len(tree))}
+        assert drafted <= expected and (drafted == expected or tree.depth < 6)
+        widest = max(widest, len(tree))
+    assert widest == 80
+
+
+def test_nothing_is_known_of_a_token_never_read_and_reset_forgets(runs):
+    model, _, starts, done = runs
+    drafter = TokenRecycling()
+    first = generate(model, starts[0], drafter, Sampling(), 12)
+    assert first.steps[0].drafted == 0 and first.steps[0].accepted == 0
+    assert drafter.table and first.tokens == done[0].tokens[:12]
+    drafter.reset()
+    assert drafter.table == {}
+    again = generate(model, starts[0], drafter, Sampling(), 12)
+    assert [step.tree.tokens for step in again.steps] == [step.tree.tokens for step in first.steps]
+
+
+def test_from_the_prompt_rows_are_there_before_the_first_pass():
+    model, start = build("llama-gqa"), prompt(0, 20)
+    drafter = Watched(from_prompt=True)
+    generate(model, start, drafter, Sampling(), 8)
+    known = drafter.drafts[0][0]
+    assert set(known) == set(start)
+    likely = model(torch.tensor([start])).logits[0].topk(8).indices.tolist()
+    last = {token: row for token, row in zip(start, likely, strict=True)}
+    assert {token: sorted(row) for token, row in known.items()} == {token: sorted(row) for token, row in last.items()}
+
+
+def test_bad_sizes_are_refused():
+    with pytest.raises(ValueError, match="width is 0"):
+        TokenRecycling(width=0)
+    with pytest.raises(ValueError, match="level 1 has 9 nodes"):
+        TokenRecycling(levels=(9,))

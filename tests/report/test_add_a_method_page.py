@@ -1,0 +1,59 @@
+"""The page on adding a method: its blocks of Python run in order, and what it promises of a row is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from specdec_lib import generate, methods, paths
+from specdec_lib.report.display import figures, method_examples
+from tests.families import build, prompt
+
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
+PAGE = (paths.ROOT or Path()) / "book" / "add-a-method.md"
+
+
+@pytest.fixture(scope="module")
+def page():
+    """What the blocks of the page leave behind, and what they print."""
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 4
+    lines: list[str] = []
+    scope: dict = {"print": lambda *words: lines.append(" ".join(map(str, words)))}
+    table = dict(methods.METHODS)
+    try:
+        for block in blocks:
+            exec(compile(block, f"{PAGE.name}: {block.splitlines()[0]}", "exec"), scope)
+        yield scope, lines
+    finally:
+        methods.METHODS.clear()
+        methods.METHODS.update(table)
+
+
+def test_the_page_decodes_losslessly_and_prints_numbers_of_every_method(page):
+    scope, lines = page
+    assert scope["fast"].tokens == scope["plain"].tokens and scope["fast"].stats["tokens_per_forward"] > 1
+    assert re.fullmatch(r"\d\.\d\d tokens per forward pass", lines[0])
+    assert lines[-1].startswith("all {'PLD': ") and "'Followers': " in lines[-1]
+
+
+def test_the_drafter_of_the_page_is_lossless_on_a_random_model(page):
+    model, start = build("llama-gqa"), prompt(3, 20)
+    drafter = page[0]["Followers"]()
+    assert generate(model, start, drafter, max_new_tokens=24).tokens == generate(model, start, max_new_tokens=24).tokens
+
+
+def test_a_row_is_drawn_compared_and_shown_without_another_line(page):
+    assert all("Followers" in methods.compared_in(chapter) for chapter in methods.COMPARISONS)
+    assert (figures.color("Followers"), figures.marker("Followers")) == ("#17becf", "p")
+    assert methods.slug("Followers") == "followers" and methods.exact(["Followers", "SpecDec"]) == ("Followers",)
+    shown = method_examples.drafted("Followers")
+    assert shown.path and shown.own
+
+
+def test_every_field_of_a_row_that_the_page_names_is_one(page):
+    named = set(re.findall(r'`(\w+)=', PAGE.read_text(encoding="utf-8")))
+    assert named - {"capture"} <= set(methods.Method.__dataclass_fields__) and "state" in named
