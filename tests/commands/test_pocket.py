@@ -47,7 +47,7 @@ def pocket(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "Recipe", Small)
     monkeypatch.setattr(training_text, "load", lambda folder: text)
     monkeypatch.setattr(training_rows, "Rows", Drawn)
-    monkeypatch.setattr(training, "make_probes", lambda *_: [])
+    monkeypatch.setattr(training, "make_probes", lambda *_, **__: [])
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     places = [word for name in ("data", "out", "work") for word in (f"--{name}", str(tmp_path / name))]
     return lambda *words: main(["pocket", *places, "--device", "cpu", *words])

@@ -59,7 +59,8 @@ def figure(content: Sections) -> Figure:
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{value:.3g} {unit}".replace("tokens/s", "tokens per second").replace("bytes/token", "bytes per token")
+    number = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{number} {unit}".replace("tokens/s", "tokens per second").replace("bytes/token", "bytes per token")
 
 
 def _answer(content: Sections) -> str:
