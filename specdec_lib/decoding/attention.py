@@ -41,9 +41,9 @@ _BACKENDS = _Backends()
 def backends(device: torch.device, cudnn: bool = False) -> Iterator[None]:
     """Choose the attention kernels of a GPU for the time of the context, for every model of the process.
 
-    From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of keys,
-    tens of milliseconds of the host's time, and in decoding nearly every pass has one. Without it torch takes flash
-    attention where there is no mask, and memory-efficient attention where there is one.
+    From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
+    keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one. Without it torch takes
+    flash attention where there is no mask, and memory-efficient attention where there is one.
 
     Parameters
     ----------

@@ -86,7 +86,8 @@ class TreeCache(Cache):
         Where the next pass writes, on the model's device; it then attends over the first ``extent`` slots. None, the
         default, is a pass right behind the committed positions, over those and itself.
     extent : int, optional
-        Slots that a pass under ``slots`` attends over: all that it writes and all before it. None for the whole buffers.
+        Slots that a pass under ``slots`` attends over: all that it writes and all before it. None for the whole
+        buffers.
     """
 
     def __init__(self, layers: int, capacity: int, static: bool = False):

@@ -83,8 +83,8 @@ class Forward:
     def as_taken(self, visible: torch.Tensor) -> torch.Tensor:
         """One mask, bool or additive, of shape (1, 1, n, length).
 
-        Of a pass over buffers in place it is additive always: SDPA's kernels on a GPU take no other, and each layer would
-        turn a bool mask into one again.
+        Of a pass over buffers in place it is additive always: SDPA's kernels on a GPU take no other, and each layer
+        would turn a bool mask into one again.
         """
         if self.additive or self.in_place:
             dtype = self.model.dtype

@@ -1,9 +1,9 @@
 """Passes of a few fixed widths over buffers that stay in place: as they are, compiled, or as CUDA graphs.
 
 A pass over a draft is padded to the next of these widths, and attends over the shortest of a few extents of the buffers
-that holds it. Nothing of it then depends on the step but the contents of its input buffers, so that a pass can be recorded
-once for each width and extent and replayed. Plain eager passes, which need none of this, are what a target runs without
-a runtime.
+that holds it. Nothing of it then depends on the step but the contents of its input buffers, so that a pass can be
+recorded once for each width and extent and replayed. Plain eager passes, which need none of this, are what a target
+runs without a runtime.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -70,7 +70,8 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records CUDA graphs of one device in a stream of its own; they share one pool of memory, as one runs at a time."""
+    """Records CUDA graphs of one device in a stream of its own; they share one pool of memory, as one runs at a
+    time."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -129,17 +130,17 @@ class Runtime:
     mode : {"auto", "static", "compiled", "graph", "compiled-graph"}
         ``"static"`` runs the model as it is, the RMS norms that torch has as one operation fused; ``"graph"`` records
         that as CUDA graphs and replays them. ``"compiled"`` runs the model through ``torch.compile``, and
-        ``"compiled-graph"`` records what was compiled: fewest kernels a pass, and half a minute or more for each width and
-        extent, so give few widths; both are for drafters that need no hidden states or attention rows. ``"auto"`` is
-        ``"graph"`` on a GPU, where the model allows it, and ``"static"`` elsewhere.
+        ``"compiled-graph"`` records what was compiled: fewest kernels a pass, and half a minute or more for each width
+        and extent, so give few widths; both are for drafters that need no hidden states or attention rows. ``"auto"``
+        is ``"graph"`` on a GPU, where the model allows it, and ``"static"`` elsewhere.
     widths : sequence of int
         Ascending. A draft that is wider than the last of them is verified by an eager pass over the same cache, for which
         there is room up to a width of 128 at any length.
     extents : sequence of int, optional
         Ascending: of how many slots the buffers are cut for a pass, the shortest that holds what is committed and the
-        pass; the whole buffers are always one of them. By default powers of two from 256 on, so that a pass attends over at
-        most twice what it must; the whole buffers alone where passes are compiled. Graphs of an extent are recorded for
-        all widths when a pass first needs one.
+        pass; the whole buffers are always one of them. By default powers of two from 256 on, so that a pass attends
+        over at most twice what it must; the whole buffers alone where passes are compiled. Graphs of an extent are
+        recorded for all widths when a pass first needs one.
     recorder : Recorder, optional
         Records the passes of the modes with graphs; :class:`CudaRecorder` by default.
 
@@ -151,8 +152,8 @@ class Runtime:
     Raises
     ------
     ValueError
-        If the mode is unknown, needs a GPU or cannot record the model's passes, the widths or extents do not ascend from 1
-        up, the capacity is below 1, or the model lies on several devices.
+        If the mode is unknown, needs a GPU or cannot record the model's passes, the widths or extents do not ascend
+        from 1 up, the capacity is below 1, or the model lies on several devices.
 
     Notes
     -----
@@ -175,10 +176,11 @@ class Runtime:
             mode = "graph" if self.device.type == "cuda" and not read else "static"
         self._graphs = mode in ("graph", "compiled-graph")
         if self._graphs and read:
-            raise ValueError(f"mode is {mode!r}, but the rotary embedding of {type(model).__name__} is {sorted(read)[0]!r}, for "
-                             "which the host reads the positions of each pass; it cannot be recorded: use 'static'")
+            raise ValueError(f"mode is {mode!r}, but the rotary embedding of {type(model).__name__} is {sorted(read)[0]!r}, "
+                             "for which the host reads the positions of each pass; it cannot be recorded: use 'static'")
         if self._graphs and recorder is None and self.device.type != "cuda":
-            raise ValueError(f"mode is {mode!r}, but the model is on {self.device}; CUDA graphs need a GPU: use 'static'")
+            raise ValueError(f"mode is {mode!r}, but the model is on {self.device}; CUDA graphs need a GPU: use "
+                             "'static'")
         widths = tuple(widths)
         if not widths or widths[0] < 1 or list(widths) != sorted(set(widths)):
             raise ValueError(f"widths are {widths}; expected whole numbers from 1 up, each once, ascending")
@@ -235,11 +237,12 @@ class Runtime:
             raise ValueError(f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make it "
                              "with a larger capacity")
         if self._call is not self.model and capture != Capture():
-            raise ValueError(f"mode {self.mode!r} captures no hidden states and attention rows, which the drafter needs; use "
-                             "'static' or 'graph'")
+            raise ValueError(f"mode {self.mode!r} captures no hidden states and attention rows, which the drafter needs; "
+                             "use 'static' or 'graph'")
         place = model.get_input_embeddings().weight.device
         if place != self.device:
-            raise ValueError(f"the model has moved to {place} and the runtime's buffers are on {self.device}; make a new one")
+            raise ValueError(f"the model has moved to {place} and the runtime's buffers are on {self.device}; make a "
+                             "new one")
         with _TAKING:
             if self._holder is not None and self._holder() is not None:
                 raise RuntimeError("the runtime is in use by another generation; a draft model that is the target itself "
@@ -304,9 +307,16 @@ class Runtime:
             forward.rows.take(found.rows)
         return found.logits[: len(tokens)]
 
+    def ready(self, capture: Capture) -> set[int]:
+        """The extents for which nothing is recorded any more before a pass with this capture."""
+        if not self._graphs:
+            return set(self.extents)
+        kept = self._kept.get(replace(capture, topk=0))
+        return set() if kept is None else {extent for _, extent in kept.recorded}
+
     def extent_for(self, count: int) -> int:
         """Of how many slots a pass is that ends with ``count`` tokens in the buffers."""
-        return next(extent for extent in self.extents if extent >= count)
+        return next((extent for extent in self.extents if extent >= count), self.extents[-1])
 
     def _lengths(self, slots: int, extents: Sequence[int] | None) -> tuple[int, ...]:
         if extents is None:

@@ -143,7 +143,8 @@ class Target:
         """Committed positions."""
         return self.cache.length
 
-    def extend(self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None) -> torch.Tensor:
+    def extend(self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None,
+               ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
         Parameters

@@ -364,18 +364,20 @@ def sweep_draft_model(
     return runs
 
 
-def _warming(recordings: Sequence[Recording], runtime: Runtime | None) -> list[Recording]:
-    """The first recording, and those whose passes are over extents that none before them has reached."""
-    if runtime is None:
-        return list(recordings[:1])
-    chosen, reached = [], set()
-    for recording in recordings:
-        prompt, end = len(recording.trace.prompt), len(recording.trace.prompt) + len(recording.trace.tokens)
-        extents = {runtime.extent_for(count) for count in range(prompt + 1, end + runtime.widths[-1])}
-        if extents - reached:
-            chosen.append(recording)
-            reached |= extents
-    return chosen
+def _warm(
+    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, runtime: Runtime | None
+) -> None:
+    """Run the first recording, and each whose passes may need what the runtime has not recorded for the drafter."""
+    capture = Capture() if drafter is None else drafter.capture
+    for place, recording in enumerate(recordings):
+        if place:
+            if runtime is None:
+                return
+            prompt = len(recording.trace.prompt)
+            counts = range(prompt + 1, prompt + len(recording.trace.tokens) + runtime.widths[-1])
+            if {runtime.extent_for(count) for count in counts} <= runtime.ready(capture):
+                continue
+        _run(model, recording.trace, drafter, runtime)
 
 
 def time_methods(
@@ -394,8 +396,8 @@ def time_methods(
     ----------
     model : PreTrainedModel
     recordings : sequence of Recording
-        What to decode; the first is decoded once more by each method before any time counts, and under a runtime as many as
-        reach all lengths for which it records passes.
+        What to decode; the first is decoded once more by each method before any time counts, and under a runtime as
+        many as reach all lengths for which it records passes.
     drafters : mapping
         Drafter by method, None for plain decoding.
     repeats : int
@@ -422,8 +424,7 @@ def time_methods(
         raise ValueError("two methods share one drafter, which would learn from both; make one for each")
     runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
     for drafter in drafters.values():
-        for recording in _warming(recordings, runtime):
-            _run(model, recording.trace, drafter, runtime)
+        _warm(model, recordings, drafter, runtime)
     names = list(drafters)
     for repeat in range(repeats):
         for i, recording in enumerate(recordings):

@@ -181,8 +181,8 @@ class AcceptanceHead(nn.Module):
         Returns
         -------
         callable
-            From a tensor of shape (width,) and a probability, a tensor of no dimension (None for 0.5), to a tensor of no
-            dimension, which holds NaN for a state with NaN.
+            From a tensor of shape (width,) and a probability, a tensor of no dimension (None for 0.5), to a tensor of
+            no dimension, which holds NaN for a state with NaN.
         """
         own, half = copy.deepcopy(self).to(device), torch.tensor(0.5, device=device)
         return lambda state, confidence: own(state.float(), half if confidence is None else confidence).sigmoid()

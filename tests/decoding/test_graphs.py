@@ -7,12 +7,14 @@ import random
 import pytest
 import torch
 
-from specdec_lib import Capture, Runtime, Sampling, generate
+from specdec_lib import Capture, Runtime, Sampling, generate, record
 from specdec_lib.decoding import norms
 from specdec_lib.decoding.attention_rows import AttentionRows
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import DraftModel
+from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.experiments import recorded_runs
+from specdec_lib.experiments.prompt import Prompt
 from tests.chaos import Chaos, Riding
 from tests.decoding.graph_emulator import EmulatedRecorder
 from tests.families import SERVED, bounded, build, prompt
@@ -230,3 +232,24 @@ def test_compiled_passes_can_be_recorded_for_empty_captures(llama, monkeypatch):
                     runtime=runtime).tokens == plain.tokens  # fmt: skip
     with pytest.raises(ValueError, match="'compiled-graph' captures no"):
         Target(llama, 20, Capture(layers=(1,)), runtime=runtime)
+
+
+def test_no_timed_run_of_a_method_records_a_graph(library, monkeypatch):
+    model = library["llama"]
+    runtime = graphs(model, capacity=90, widths=(1, 4))
+    traces = [record(model, prompt(length, length), max_new_tokens=8) for length in (6, 12, 40, 70, 41)]
+    recordings = [recorded_runs.Recording(Prompt(str(i), "task", ("",)), 0, trace) for i, trace in enumerate(traces)]
+    made, single = [], recorded_runs._run
+
+    def watched(*args):
+        before = len(runtime._recorder.operations)
+        run = single(*args)
+        made.append(len(runtime._recorder.operations) - before)
+        return run
+
+    monkeypatch.setattr(recorded_runs, "_run", watched)
+    recorded_runs.time_methods(model, recordings, {"plain": None, "PLD": PromptLookup(2, 3)}, 1, runtime)
+    # The last prompt reaches no other extent than the third, and is run for times alone.
+    timed = made[-2 * len(recordings) :]
+    assert sum(made) == 2 * len(EXTENTS) and not any(timed)
+    assert len(made) - len(timed) < len(timed)

@@ -1,8 +1,8 @@
 """A training under way carried between machines: checkpoints in pieces, and the training text in one compressed file.
 
-What passes from one machine to another is often limited in the size of a file, and in the time that a machine is lent for. A
-run ends after a checkpoint (``pocket --seconds``), whose pieces are all that the next machine needs to go on, or, after the
-last step, to write the weights.
+What passes from one machine to another is often limited in the size of a file, and in the time that a machine is lent
+for. A run ends after a checkpoint (``pocket --seconds``), whose pieces are all that the next machine needs to go on,
+or, after the last step, to write the weights.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def join(folder: Path, target: Path) -> bool:
     for piece in index["pieces"]:
         file = folder / piece["name"]
         if not file.exists():
-            raise ValueError(f"{file} is missing; expected {len(index['pieces'])} pieces of {target.name}: copy them all")
+            raise ValueError(f"{file} is missing; expected {len(index['pieces'])} pieces of {target.name}: "
+                             "copy them all")
         content.append(file.read_bytes())
         if hashlib.sha256(content[-1]).hexdigest() != piece["sha256"]:
             raise ValueError(f"{file} is damaged: its checksum is not that in {path.name}; copy it again")
@@ -93,8 +94,8 @@ def join(folder: Path, target: Path) -> bool:
 def compact(folder: Path, tokens: int, file: Path) -> int:
     """Write the first ``tokens`` of a prepared text, its held-out texts and snippet modules into one compressed file.
 
-    Tokens keep 16 bits each: LZMA makes half a byte a token of them, and a third more of tokens packed to 12 bits, whose
-    repetitions begin within bytes.
+    Tokens keep 16 bits each: LZMA makes half a byte a token of them, and a third more of tokens packed to 12 bits,
+    whose repetitions begin within bytes.
 
     Parameters
     ----------
@@ -133,7 +134,8 @@ def compact(folder: Path, tokens: int, file: Path) -> int:
         }
         for name, array in arrays.items():
             archive.writestr(f"{name}.xz", lzma.compress(np.asarray(array, _TOKENS).tobytes()))
-        archive.writestr("snippet_modules.xz", lzma.compress(gzip.decompress((folder / "snippet_modules.json.gz").read_bytes())))
+        snippets = gzip.decompress((folder / "snippet_modules.json.gz").read_bytes())
+        archive.writestr("snippet_modules.xz", lzma.compress(snippets))
     return file.stat().st_size
 
 

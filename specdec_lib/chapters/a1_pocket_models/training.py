@@ -149,7 +149,8 @@ class Batches:
 def rows_of_steps(batches: Batches, first: int, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Tokens and loss weights of the steps from ``first`` on, on the device.
 
-    For a GPU the next step's are made while this one's are worked on, and moved from pinned memory, so that neither waits.
+    For a GPU the next step's are made while this one's are worked on, and moved from pinned memory, so that neither
+    waits.
     """
     if device.type != "cuda":
         for step in range(first, batches.steps):
@@ -254,8 +255,8 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
         Folder that receives each checkpoint in pieces (:mod:`specdec_lib.chapters.a1_pocket_models.carrying`). Where
         ``work`` has no checkpoint the run goes on from them.
     until : float
-        Moment of :func:`time.monotonic` at which the run must have ended: it does after the checkpoint from which the next
-        would come too late.
+        Moment of :func:`time.monotonic` at which the run must have ended: it does after the checkpoint from which the
+        next would come too late.
 
     Returns
     -------

@@ -65,8 +65,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Machine:
-    """Bandwidth (bytes per second of what moves most) and matrix rate (operations per second of a large square product) of one
-    device, by :func:`measure_machine`; the CPU's depend on ``threads``."""
+    """Bandwidth (bytes per second of what moves most) and matrix rate (operations per second of a large square product)
+    of one device, by :func:`measure_machine`; the CPU's depend on ``threads``."""
 
     device: str
     threads: int
@@ -186,8 +186,8 @@ def bandwidths(
 ) -> list[Rate]:
     """Bytes per second of three ways through a large memory.
 
-    ``sum``: the sum of 64-bit integers, which reads alone; ``copy``: half of it to the other half, read and written bytes
-    counted; ``product``: a matrix of ``dtype`` with one state, as a pass over one token reads weights.
+    ``sum``: the sum of 64-bit integers, which reads alone; ``copy``: half of it to the other half, read and written
+    bytes counted; ``product``: a matrix of ``dtype`` with one state, as a pass over one token reads weights.
 
     Parameters
     ----------
@@ -224,8 +224,8 @@ def bandwidths(
 
 
 def memory_bandwidth(device: str = "auto", size: int | None = None, repeats: int = 7) -> Rate:
-    """Bytes per second of a large read, the sum of 64-bit integers; on a GPU, where a sum need not reach what the memory
-    gives, the best of :func:`bandwidths`. :func:`read_bytes` says the default size.
+    """Bytes per second of a large read, the sum of 64-bit integers; on a GPU, where a sum need not reach what the
+    memory gives, the best of :func:`bandwidths`. :func:`read_bytes` says the default size.
     ValueError for an unknown device or too small numbers, MemoryError without room."""
     place = resolve_device(device)
     size = read_bytes(place) if size is None else size

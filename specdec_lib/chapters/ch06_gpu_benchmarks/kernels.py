@@ -19,8 +19,8 @@ from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 
-#: Weights that products go through in turn, bytes: on a GPU far beyond its cache. On a CPU, where the part is there to be
-#: tried, a cache may hold them.
+#: Weights that products go through in turn, bytes: on a GPU far beyond its cache. On a CPU, where the part is there to
+#: be tried, a cache may hold them.
 CUDA_WEIGHTS, CPU_WEIGHTS = 1 << 30, 1 << 24
 
 
@@ -55,8 +55,8 @@ def product_times(
     Returns
     -------
     list of dict
-        ``rows`` and ``columns`` of the matrix, ``matrices`` of that shape in the model, ``width``, ``us`` of one product
-        (best of ``repeats``) and ``bytes_per_second`` of its weights.
+        ``rows`` and ``columns`` of the matrix, ``matrices`` of that shape in the model, ``width``, ``us`` of one
+        product (best of ``repeats``) and ``bytes_per_second`` of its weights.
     """
     device = model.get_input_embeddings().weight.device
     shapes: dict[tuple[int, int], int] = {}

@@ -64,8 +64,8 @@ def step_times(
     :data:`RUNTIMES`; ValueError if it cannot be had here.
 
     Gives for each width ``slots`` that its keys take, those that are masked included, ``samples``, the median ``ms``,
-    ``ms_low`` and ``ms_high`` (10th and 90th percentile) and ``ms_p99``, the device's own time on a GPU. Three passes go
-    before those that are timed. The ``capacity`` of a runtime with buffers in place is the context by default.
+    ``ms_low`` and ``ms_high`` (10th and 90th percentile) and ``ms_p99``, the device's own time on a GPU. Three passes
+    go before those that are timed. The ``capacity`` of a runtime with buffers in place is the context by default.
     """
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")

@@ -74,7 +74,8 @@ def steps(pair: ModelPair, plan: Plan, machine: Machine) -> list[dict[str, Any]]
 
 
 def with_cudnn(pair: ModelPair, plan: Plan) -> list[dict[str, Any]]:
-    """Step times of two widths where cuDNN's attention may be chosen, for each runtime; nothing is measured on a CPU."""
+    """Step times of two widths where cuDNN's attention may be chosen, for each runtime; nothing is measured on a
+    CPU."""
     if pair.target.device.type != "cuda":
         return []
     with attention.backends(pair.target.device, cudnn=True):
@@ -166,12 +167,12 @@ def study(
     Returns
     -------
     dict
-        JSON: ``shape``, ``dtype``, ``parameters``, ``bytes`` and ``draft_parameters``; ``machine``; ``plan``; ``attention``
-        (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.kernels.attention_choices`); ``steps`` (:func:`steps`),
-        ``draft_ms`` and ``cudnn_steps``; ``products``, ``ceiling_ms`` by width and ``kernels``; ``speedups``, rows of
-        :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.table` with ``sampling``; ``divergences`` and ``one_width``;
-        ``peers``; ``passes`` of the target by width; ``notes``; on a GPU ``peak_bytes``; ``parts`` that were measured. What
-        was not is empty.
+        JSON: ``shape``, ``dtype``, ``parameters``, ``bytes`` and ``draft_parameters``; ``machine``; ``plan``;
+        ``attention`` (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.kernels.attention_choices`); ``steps``
+        (:func:`steps`), ``draft_ms`` and ``cudnn_steps``; ``products``, ``ceiling_ms`` by width and ``kernels``;
+        ``speedups``, rows of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.table` with ``sampling``;
+        ``divergences`` and ``one_width``; ``peers``; ``passes`` of the target by width; ``notes``; on a GPU
+        ``peak_bytes``; ``parts`` that were measured. What was not is empty.
 
     Raises
     ------
