@@ -19,7 +19,7 @@ from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import Shape
 from specdec_lib.chapters.ch06_gpu_benchmarks.widen import place_heads, widen_to
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import Unavailable, compared_in
+from specdec_lib.methods import METHODS, Unavailable, compared_in
 from tests.families import build, save
 
 SMALL = Shape(384, 9, 896, 384, 384)
@@ -85,12 +85,13 @@ def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
     assert set(timed) == {"plain", *compared_in("06")} and all(len(runs) == 2 for runs in timed.values())
     rows = speedups.table(recordings, timed, [recordings[0].task])
     assert {row["equal"] for row in rows if row["task"] == "all"} == {2}
-    assert {row["state"] for row in rows} == {"cold"}
+    assert {row["method"]: row["state"] for row in rows} == {
+        "plain": "cold", **{name: METHODS[name].state for name in compared_in("06")}
+    }
     for row in rows:
         if row["method"] == "plain":
             assert [row[name] for name in speedups.DEFINITIONS] == [1.0] * 3 and row["tokens_per_forward"] == 1
-        parts = sum(row[part] for part in ("draft_ms", "verify_ms", "commit_ms", "host_ms"))
-        assert parts == pytest.approx(1e3 / row["tokens_per_second"], rel=0.5)
+        assert all(row[part] >= 0 for part in ("draft_ms", "verify_ms", "commit_ms", "host_ms")) and row["verify_ms"] > 0
         assert row["speedup_low"] <= row[speedups.DEFINITIONS[0]] <= row["speedup_high"]
     of_task = [row for row in rows if row["task"] != "all"]
     assert {row["prompts"] for row in of_task} == {sum(r.task == recordings[0].task for r in recordings)}
