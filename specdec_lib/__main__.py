@@ -37,13 +37,18 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "run": Command("specdec_lib.commands.run", "execute the notebooks into book/notebooks", in_repository=True),
     "book": Command("specdec_lib.commands.book", "render the book from the executed notebooks", in_repository=True),
-    "check": Command("specdec_lib.commands.check",
-                     "check notebooks, parameters, pages and links without running anything", in_repository=True),
+    "check": Command(
+        "specdec_lib.commands.check",
+        "check notebooks, parameters, pages and links without running anything",
+        in_repository=True,
+    ),
     "doctor": Command("specdec_lib.commands.doctor", "report versions, devices and data of this machine"),
-    "bench": Command("specdec_lib.report.benchmarks",
-                     "measure how fast the library itself is, into data/results/cpu/bench.json"),
-    "claims": Command("specdec_lib.commands.claims", "print every claim of the papers with its verdict here",
-                      in_repository=True),
+    "bench": Command(
+        "specdec_lib.report.benchmarks", "measure how fast the library itself is, into data/results/cpu/bench.json"
+    ),
+    "claims": Command(
+        "specdec_lib.commands.claims", "print every claim of the papers with its verdict here", in_repository=True
+    ),
     "compare": Command("specdec_lib.commands.compare", "compare two runs of the notebooks; times may differ"),
     "datastore": Command("specdec_lib.commands.datastore", "build, describe, verify and import datastores"),
     "find-heads": Command("specdec_lib.commands.find_heads", "identify the induction heads of a model", "heads"),
@@ -51,12 +56,17 @@ COMMANDS: dict[str, Command] = {
     "losslessness": Command("specdec_lib.commands.losslessness", "compare many prompts with plain decoding"),
     "pdf": Command("specdec_lib.commands.pdf", "print the book into _build/book.pdf", in_repository=True),
     "pocket": Command("specdec_lib.commands.pocket", "train the pocket models again"),
-    "pocket-data": Command("specdec_lib.commands.pocket_data",
-                           "fetch and prepare the text that the pocket models are trained on"),
-    "readme": Command("specdec_lib.commands.readme", "make the README's table and figure from the executed notebooks",
-                      in_repository=True),
-    "train-acceptance-head": Command("specdec_lib.commands.train_acceptance_head",
-                                     "train an acceptance head for SpecDec++", "head"),
+    "pocket-data": Command(
+        "specdec_lib.commands.pocket_data", "fetch and prepare the text that the pocket models are trained on"
+    ),
+    "readme": Command(
+        "specdec_lib.commands.readme",
+        "make the README's table and figure from the executed notebooks",
+        in_repository=True,
+    ),
+    "train-acceptance-head": Command(
+        "specdec_lib.commands.train_acceptance_head", "train an acceptance head for SpecDec++", "head"
+    ),
 }
 
 

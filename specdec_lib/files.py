@@ -1,4 +1,5 @@
 """Files and folders that are there whole or not at all, and checksums of what was read."""
+
 from __future__ import annotations
 
 import hashlib

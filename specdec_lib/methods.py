@@ -270,7 +270,9 @@ def draft_length(method: str, asked: Mapping[str, int]) -> int:
     """
     own = METHODS[method].length
     if own is None:
-        raise ValueError(f"drafts of {method} have no length K; leave it out of its row's make, or give the row a length")
+        raise ValueError(
+            f"drafts of {method} have no length K; leave it out of its row's make, or give the row a length"
+        )
     return asked.get(method, asked.get(method.partition(" ")[0], own))
 
 

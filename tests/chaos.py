@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from specdec_lib.datastores import DenseIndex, SuffixIndex
 from specdec_lib.decoding.contract import Capture, Context, Drafter
-from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
 from specdec_lib.drafters import (
     AdaptiveDraftModel,
@@ -309,9 +309,7 @@ FACTORIES: dict[str, Factory] = {
         for name, make in {method.name: method.make, **SETTINGS.get(method.name, {})}.items()
     },
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
-    "chaos watching": lambda library, family, text, seed: Chaos(
-        text, seed + 1, capture=_everything(library, family)
-    ),
+    "chaos watching": lambda library, family, text, seed: Chaos(text, seed + 1, capture=_everything(library, family)),
     "chaos riding": lambda library, family, text, seed: Riding(text, seed + 2),
     "recycling": lambda library, family, text, seed: Recycling(),
     "recycling paths": lambda library, family, text, seed: Recycling(everywhere=False),

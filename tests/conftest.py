@@ -24,15 +24,19 @@ DRAWN = os.environ.get("SPECDEC_TESTS_DRAW", "same")
 if DRAWN not in ("same", "random"):
     raise pytest.UsageError(f"SPECDEC_TESTS_DRAW is {DRAWN!r}; expected 'same' or 'random'")
 for name in ("same", "random") if settings is not None else ():
-    settings.register_profile(name, derandomize=name == "same", database=None, deadline=None, max_examples=50,
-                              print_blob=name == "random")
+    settings.register_profile(
+        name, derandomize=name == "same", database=None, deadline=None, max_examples=50, print_blob=name == "random"
+    )
 if settings is not None:
     settings.load_profile(DRAWN)
 
 #: What ``make test-core`` works without: the extra ``book``, and what only tables and figures need.
 if os.environ.get("SPECDEC_TESTS_CORE"):
-    sys.modules.update(dict.fromkeys(("pandas", "matplotlib", "papermill", "nbformat", "nbclient", "jupyter_client",
-                                      "IPython", "sphinx")))
+    sys.modules.update(
+        dict.fromkeys(
+            ("pandas", "matplotlib", "papermill", "nbformat", "nbclient", "jupyter_client", "IPython", "sphinx")
+        )
+    )
 
 # The models of the tests are tiny: more threads would only wait for each other, above all on a busy machine.
 torch.set_num_threads(1)

@@ -22,9 +22,7 @@ from specdec_lib import paths
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 ROOT = paths.ROOT or Path()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {
-    name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()
-}
+EXTRAS = {name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()}
 DEPENDENCIES = [Requirement(text) for text in PROJECT["dependencies"]]
 
 
@@ -76,19 +74,13 @@ def test_the_makefile_and_the_conda_file_install_the_same_extras():
 
 
 def test_every_pinned_version_is_one_that_the_project_allows():
-    lines = [
-        line
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line and not line.startswith("#")
-    ]
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     pins = {canonicalize_name(pin.name): pin for pin in map(Requirement, lines)}
     assert str(pins["torch"].specifier) == "==2.13.0"
     for name, pin in pins.items():
         (version,) = (clause.version for clause in pin.specifier)
         if name in declared():
-            assert version in declared()[name].specifier, (
-                f"{name}: {version} is not within {declared()[name]}"
-            )
+            assert version in declared()[name].specifier, f"{name}: {version} is not within {declared()[name]}"
 
 
 def test_a_users_installation_pins_nothing_exactly():
@@ -104,9 +96,7 @@ def test_every_dependency_says_why_it_is_there():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for name, requirement in declared().items():
         line = next(
-            line
-            for line in text.splitlines()
-            if f'"{requirement.name}' in line and not line.startswith("name")
+            line for line in text.splitlines() if f'"{requirement.name}' in line and not line.startswith("name")
         )
         assert re.search(r"# \w.{8,}", line), f"{name} has no comment"
 
@@ -142,9 +132,7 @@ def test_the_oldest_transformers_that_is_declared_is_the_one_that_is_tested():
 def test_a_wheel_carries_every_file_of_the_pocket_models():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     assert settings["package-dir"] == {"specdec_lib._data": "data"} and paths.DATA == ROOT / "data"
-    carried = {
-        file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)
-    }
+    carried = {file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)}
     folders = (paths.POCKET, paths.POCKET_QWEN)
     files = {file for folder in folders for file in folder.rglob("*") if file.is_file()}
     assert files and files <= carried
@@ -190,7 +178,12 @@ def call(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[s
     variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPECDEC_CACHE", "SPECDEC_DATASETS")}
     return subprocess.run(
         [sys.executable, "-c", program, str(site), str(ROOT), *words],
-        cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False,
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 

@@ -10,11 +10,29 @@ import pytest
 from specdec_lib import paths
 
 #: What only the book needs, and which takes a second and more to import.
-BOOK = {"pandas", "matplotlib", "papermill", "nbformat", "nbclient", "jupyter_client", "jupyter_book", "IPython",
-        "sphinx"}
-PUBLIC = ("specdec_lib", "specdec_lib.drafters", "specdec_lib.datastores", "specdec_lib.heads.acceptance",
-          "specdec_lib.heads.induction", "specdec_lib.heads.training", "specdec_lib.models.loading",
-          "specdec_lib.models.embedding", "specdec_lib.decoding.generate", "specdec_lib.decoding.transformers_generate")
+BOOK = {
+    "pandas",
+    "matplotlib",
+    "papermill",
+    "nbformat",
+    "nbclient",
+    "jupyter_client",
+    "jupyter_book",
+    "IPython",
+    "sphinx",
+}
+PUBLIC = (
+    "specdec_lib",
+    "specdec_lib.drafters",
+    "specdec_lib.datastores",
+    "specdec_lib.heads.acceptance",
+    "specdec_lib.heads.induction",
+    "specdec_lib.heads.training",
+    "specdec_lib.models.loading",
+    "specdec_lib.models.embedding",
+    "specdec_lib.decoding.generate",
+    "specdec_lib.decoding.transformers_generate",
+)
 
 
 @pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
@@ -26,8 +44,16 @@ def test_imports_go_one_way_and_chapters_stand_alone(monkeypatch, capsys):
 
 
 def test_what_a_user_imports_loads_nothing_of_the_book():
-    program = (f"import sys\nfrom importlib import import_module\nfor name in {PUBLIC!r}: import_module(name)\n"
-               f"print(*sorted({BOOK!r} & set(sys.modules)))")
-    done = subprocess.run([sys.executable, "-c", program], cwd=paths.PACKAGE.parent, capture_output=True, text=True,
-                          timeout=300, check=True)
+    program = (
+        f"import sys\nfrom importlib import import_module\nfor name in {PUBLIC!r}: import_module(name)\n"
+        f"print(*sorted({BOOK!r} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=paths.PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     assert done.stdout.split() == []

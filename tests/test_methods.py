@@ -83,9 +83,19 @@ def forty(monkeypatch):
     """The table with so many methods that colours repeat, one of them lossy, one that lacks something."""
     rows = {
         f"method {i}": Method(
-            f"method {i}", f"m{i}", figures.PALETTE[i % 8], "osD^v"[i // 8], "Copies.", "pld", "saxena2023", PromptLookup,
-            lambda bench: PromptLookup(3, 10), exact="lossy" if i == 5 else "exact", price="token" if i % 2 else "step",
-            state="warm" if i == 7 else "cold", chapters=("04",) if i % 2 else methods.COMPARISONS,
+            f"method {i}",
+            f"m{i}",
+            figures.PALETTE[i % 8],
+            "osD^v"[i // 8],
+            "Copies.",
+            "pld",
+            "saxena2023",
+            PromptLookup,
+            lambda bench: PromptLookup(3, 10),
+            exact="lossy" if i == 5 else "exact",
+            price="token" if i % 2 else "step",
+            state="warm" if i == 7 else "cold",
+            chapters=("04",) if i % 2 else methods.COMPARISONS,
         )  # fmt: skip
         for i in range(40)
     }
@@ -101,7 +111,11 @@ def forty(monkeypatch):
 
 def test_any_number_of_methods_is_listed_and_left_out_where_it_should_be(forty):
     assert methods.compared_in("06") == (*(f"method {i}" for i in range(0, 40, 2)), "absent")
-    assert methods.states(["plain", "method 7", "method 8"]) == {"plain": "cold", "method 7": "warm", "method 8": "cold"}
+    assert methods.states(["plain", "method 7", "method 8"]) == {
+        "plain": "cold",
+        "method 7": "warm",
+        "method 8": "cold",
+    }
     assert "method 7 ran warm" in methods.how_measured(["method 7", "method 8"])
     assert "warm" not in methods.how_measured(["method 8"])
     target = build("llama-gqa")
@@ -120,7 +134,9 @@ def test_what_cannot_be_replayed_is_run_for_real():
     replayed, real = (recorded_runs.runs_of(model, recordings, d) for d in (PromptLookup(), live))
     assert [r.tokens for r in replayed] == [r.tokens for r in real] == [t.tokens for t in traces]
     # A replay runs no target, so it spends no time on verification.
-    assert sum(s.verify_seconds for r in replayed for s in r.steps) < sum(s.verify_seconds for r in real for s in r.steps)
+    assert sum(s.verify_seconds for r in replayed for s in r.steps) < sum(
+        s.verify_seconds for r in real for s in r.steps
+    )
 
 
 @pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")

@@ -1,5 +1,6 @@
 """``python -m specdec_lib datastore``: build, describe, verify and import the stores that drafts are
 retrieved from."""
+
 from __future__ import annotations
 
 import argparse
@@ -59,8 +60,9 @@ class Texts:
         """What a manifest says of them."""
         about = []
         if self.library:
-            about.append({"name": "Python standard "
-                                  "library", "split": self.library, "python": platform.python_version()})
+            about.append(
+                {"name": "Python standard library", "split": self.library, "python": platform.python_version()}
+            )
         for kind, named in (("text", self.texts), ("JSON lines", self.lines)):
             for path in named:
                 with path.open("rb") as file:
@@ -98,22 +100,27 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(paths.POCKET / "target" if name == "pocket" else name)
     except (OSError, ValueError) as error:
-        raise ValueError(f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
-                         "'pocket', a directory or a name on the hub") from None
+        raise ValueError(
+            f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
+            "'pocket', a directory or a name on the hub"
+        ) from None
 
 
 def describe(path: Path) -> str:
     """What a store holds, one fact a line."""
     store = TokenStore.open(path)
     about = store.manifest
-    lines = [f"tokens              {store.count:,} in {len(store):,} documents "
-             f"({about['skipped_documents']:,} too short)",
-             f"vocabulary          {store.vocabulary:,} ({about['dtype']}), tokenizer "
-             f"{(about['tokenizer'] or 'unknown')[:12]}"]
+    lines = [
+        f"tokens              {store.count:,} in {len(store):,} documents ({about['skipped_documents']:,} too short)",
+        f"vocabulary          {store.vocabulary:,} ({about['dtype']}), tokenizer "
+        f"{(about['tokenizer'] or 'unknown')[:12]}",
+    ]
     try:
         index = SuffixIndex.open(store)
-        lines.append(f"suffix array        {len(index.suffixes):,} entries, {index.bytes_per_token:.2f} "
-                     "bytes a token with the tokens")
+        lines.append(
+            f"suffix array        {len(index.suffixes):,} entries, {index.bytes_per_token:.2f} "
+            "bytes a token with the tokens"
+        )
     except StoreError as error:
         if (store.path / datastores.suffix_array.MANIFEST).is_file():
             raise  # it is there and damaged
@@ -122,37 +129,49 @@ def describe(path: Path) -> str:
         dense = DenseIndex.open(store, device="cpu")
         explained = dense.explained_variance[: dense.dims].sum()
         built = dense.manifest
-        lines.append(f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} "
-                     f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
-                     f"bytes a state, model {(built['model'] or 'unknown')[:12]}")
+        lines.append(
+            f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} "
+            f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
+            f"bytes a state, model {(built['model'] or 'unknown')[:12]}"
+        )
     except (StoreError, ImportError) as error:
         if isinstance(error, StoreError) and (store.path / FOLDER).is_dir():
             raise
         lines.append(f"dense index         none: {error}")
-    lines += ["source              "
-              f"{', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
+    lines += [f"source              {', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
     return "\n".join(lines)
 
 
 def _add_dense_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("dense index")
-    group.add_argument("--model", default="pocket", help="whose states are indexed: pocket, a directory or a "
-                                                         "name on the hub (default: %(default)s)")
+    group.add_argument(
+        "--model",
+        default="pocket",
+        help="whose states are indexed: pocket, a directory or a name on the hub (default: %(default)s)",
+    )
     group.add_argument("--device", default="auto", help="where the model runs (default: %(default)s)")
     group.add_argument("--dtype", default="auto", help="as which it is loaded, float32 or bfloat16 say")
-    group.add_argument("--dims", type=int, default=64, help="principal components kept (default: "
-                                                            "%(default)s)")
-    group.add_argument("--factory", default="Flat", help="FAISS factory string, Flat, IVF1024,Flat, "
-                                                         "IVF1024,PQ16x8 or HNSW32 say (default: "
-                                                         "%(default)s)")
+    group.add_argument("--dims", type=int, default=64, help="principal components kept (default: %(default)s)")
+    group.add_argument(
+        "--factory",
+        default="Flat",
+        help="FAISS factory string, Flat, IVF1024,Flat, IVF1024,PQ16x8 or HNSW32 say (default: %(default)s)",
+    )
     group.add_argument("--nprobe", type=int, help="lists searched of an IVF index")
     group.add_argument("--ef-search", type=int, help="candidates searched of an HNSW index")
     group.add_argument("--window", type=int, default=1024, help="tokens run at once (default: %(default)s)")
-    group.add_argument("--cover", choices=COVERS, default="truncate",
-                       help="what of a longer document is embedded: its first window, or overlapping windows "
-                            "over all of it (default: %(default)s)")
-    group.add_argument("--overlap", type=int, help="tokens that such windows share, seen and not stored again "
-                                                   "(default: a quarter of the window)")
+    group.add_argument(
+        "--cover",
+        choices=COVERS,
+        default="truncate",
+        help="what of a longer document is embedded: its first window, or overlapping windows "
+        "over all of it (default: %(default)s)",
+    )
+    group.add_argument(
+        "--overlap",
+        type=int,
+        help="tokens that such windows share, seen and not stored again (default: a quarter of the window)",
+    )
     group.add_argument("--max-states", type=int, help="stop after so many states")
     group.add_argument("--keep-states", action="store_true", help="keep the hidden states beside the store")
 
@@ -186,11 +205,18 @@ def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namesp
 
     store, place = TokenStore.open(path), files.beside(path, ".states")
     overlap = options.window // 4 if options.overlap is None else options.overlap
-    states = embed_store(model, store, place, window=options.window, cover=options.cover, overlap=overlap,
-                         max_states=options.max_states)
-    index = datastores.build_dense_index(store.path / FOLDER, states, store, dims=options.dims,
-                                         factory=options.factory, nprobe=options.nprobe,
-                                         ef_search=options.ef_search)
+    states = embed_store(
+        model, store, place, window=options.window, cover=options.cover, overlap=overlap, max_states=options.max_states
+    )
+    index = datastores.build_dense_index(
+        store.path / FOLDER,
+        states,
+        store,
+        dims=options.dims,
+        factory=options.factory,
+        nprobe=options.nprobe,
+        ef_search=options.ef_search,
+    )
     if not options.keep_states:
         shutil.rmtree(place)
     return index
@@ -200,13 +226,17 @@ def _add_respond_parser(commands: argparse._SubParsersAction) -> None:
     """An in-distribution store of the target's own responses."""
     parser = commands.add_parser("respond", help="store a model's own responses to prompts; run again, it continues")
     parser.add_argument("path", type=Path, help="folder of the store")
-    parser.add_argument("--model", default="pocket", help="pocket, a directory or a name on the hub (default: "
-                                                          "%(default)s)")
+    parser.add_argument(
+        "--model", default="pocket", help="pocket, a directory or a name on the hub (default: %(default)s)"
+    )
     parser.add_argument("--device", default="auto", help="where it runs (default: %(default)s)")
     parser.add_argument("--dtype", default="auto", help="as which it is loaded, float32 or bfloat16 say")
-    parser.add_argument("--task", nargs="+", default=["code-completion"], help="whose prompts are answered (default: "
-                                                                               "code-completion); mechanical tasks "
-                                                                               "give those of the training side")
+    parser.add_argument(
+        "--task",
+        nargs="+",
+        default=["code-completion"],
+        help="whose prompts are answered (default: code-completion); mechanical tasks give those of the training side",
+    )
     parser.add_argument("--count", type=int, default=100, help="prompts of each task (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=1, help="responses to each (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
@@ -230,56 +260,73 @@ def answer(options: argparse.Namespace) -> TokenStore:
         side = {"split": "train"} if task in TASKS else {}
         prompts += load_task(task, limit=options.count, seed=options.seed, **side)
     model, tokenizer = load_model(options.model, options.device, options.dtype)
-    documents = generate_responses(model, tokenizer, prompts, files.beside(options.path, ".responses.jsonl"), sampling,
-                                   options.samples, options.max_new_tokens, options.batch)
-    about = {"name": "responses", "model": options.model, "tasks": " ".join(options.task), "samples": options.samples,
-             "temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
+    documents = generate_responses(
+        model,
+        tokenizer,
+        prompts,
+        files.beside(options.path, ".responses.jsonl"),
+        sampling,
+        options.samples,
+        options.max_new_tokens,
+        options.batch,
+    )
+    about = {
+        "name": "responses",
+        "model": options.model,
+        "tasks": " ".join(options.task),
+        "samples": options.samples,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "seed": options.seed,
+    }
     return datastores.build_tokens(
-        options.path, documents, tokenizer_vocabulary(tokenizer), fingerprint=tokenizer_fingerprint(tokenizer),
-        sources=[about], short_documents="skip", finish=datastores.build_suffix_array)
+        options.path,
+        documents,
+        tokenizer_vocabulary(tokenizer),
+        fingerprint=tokenizer_fingerprint(tokenizer),
+        sources=[about],
+        short_documents="skip",
+        finish=datastores.build_suffix_array,
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib datastore", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it "
-                                              "continues")
+    build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it continues")
     build.add_argument("path", type=Path, help="folder of the store")
-    build.add_argument("--tokenizer", help="pocket, a directory or a name on the hub (default: the model's "
-                                           "with --dense, else pocket)")
-    build.add_argument("--python-library", choices=corpus.SPLITS, help="modules of the Python standard "
-                                                                       "library of one side")
-    build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one "
-                                                                                        "document each")
-    build.add_argument("--jsonl", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, one "
-                                                                                         "document a line")
+    build.add_argument(
+        "--tokenizer", help="pocket, a directory or a name on the hub (default: the model's with --dense, else pocket)"
+    )
+    build.add_argument(
+        "--python-library", choices=corpus.SPLITS, help="modules of the Python standard library of one side"
+    )
+    build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one document each")
+    build.add_argument(
+        "--jsonl", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, one document a line"
+    )
     build.add_argument("--field", default="text", help="the text's name in JSON lines (default: %(default)s)")
-    build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed "
-                                                      "this many")
+    build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed this many")
     build.add_argument("--dense", action="store_true", help="add a dense index of a model's hidden states")
     _add_dense_options(build)
-    dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it "
-                                              "continues")
+    dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it continues")
     dense.add_argument("path", type=Path, help="folder of the store")
     _add_dense_options(dense)
     _add_respond_parser(commands)
-    for name, text in (("info", "say what a store "
-                                "holds"), ("verify", "compare every byte with the checksums")):
+    for name, text in (("info", "say what a store holds"), ("verify", "compare every byte with the checksums")):
         one = commands.add_parser(name, help=text)
         one.add_argument("path", type=Path, help="folder of the store")
         one.add_argument("--tokenizer", help="check that the tokens are this tokenizer's")
-    take = commands.add_parser("import-rest", help="make a store of an index file (.idx) of REST's released "
-                                                   "code")
+    take = commands.add_parser("import-rest", help="make a store of an index file (.idx) of REST's released code")
     take.add_argument("source", type=Path, help="the .idx file")
     take.add_argument("path", type=Path, help="folder of the store")
     take.add_argument("--tokenizer", help="the tokenizer the index was made with")
-    take.add_argument("--vocabulary", type=int, help="the number of its token ids, where no tokenizer is at "
-                                                     "hand")
-    take.add_argument("--u32", action="store_true", help="tokens are 32 bits wide (REST's branch for Llama "
-                                                         "3)")
-    take.add_argument("--starts-with", type=int, metavar="ID", help="token that every document starts with, "
-                                                                    "to part them")
+    take.add_argument("--vocabulary", type=int, help="the number of its token ids, where no tokenizer is at hand")
+    take.add_argument("--u32", action="store_true", help="tokens are 32 bits wide (REST's branch for Llama 3)")
+    take.add_argument(
+        "--starts-with", type=int, metavar="ID", help="token that every document starts with, to part them"
+    )
     return parser
 
 
@@ -301,19 +348,23 @@ def _run(options: argparse.Namespace) -> None:
         check_dense(model, options)
     if options.command == "build":
         tokenizer = load_tokenizer("pocket") if tokenizer is None else tokenizer
-        datastores.build_from_texts(options.path,
-                                    texts,
-                                    tokenizer,
-                                    sources=texts.sources(),
-                                    max_tokens=options.max_tokens,
-                                    short_documents="skip")
+        datastores.build_from_texts(
+            options.path,
+            texts,
+            tokenizer,
+            sources=texts.sources(),
+            max_tokens=options.max_tokens,
+            short_documents="skip",
+        )
     elif options.command == "import-rest":
-        datastores.import_rest(options.source,
-                               options.path,
-                               tokenizer=tokenizer,
-                               vocabulary=options.vocabulary,
-                               wide=options.u32,
-                               starts_with=options.starts_with)
+        datastores.import_rest(
+            options.source,
+            options.path,
+            tokenizer=tokenizer,
+            vocabulary=options.vocabulary,
+            wide=options.u32,
+            starts_with=options.starts_with,
+        )
     store = TokenStore.open(options.path, tokenizer)
     if model is not None:
         add_dense_index(options.path, model, options)

@@ -21,9 +21,7 @@ def describe(heads: InductionHeads, count: int) -> str:
         "tokens",
         "block  head  peaks at the origin  attention on it",
     ]
-    lines += [
-        f"{b:5}  {h:4}  {heads.peaks[b, h]:19.1%}  {heads.attention[b, h]:15.3f}" for b, h in ranked[:count]
-    ]
+    lines += [f"{b:5}  {h:4}  {heads.peaks[b, h]:19.1%}  {heads.attention[b, h]:15.3f}" for b, h in ranked[:count]]
     return "\n".join(lines)
 
 
@@ -31,19 +29,15 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib find-heads", description=__doc__)
     parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="file to write; read instead where it is there"
-    )
+    parser.add_argument("--out", type=Path, required=True, help="file to write; read instead where it is there")
     parser.add_argument(
         "--task",
         action="append",
         default=[],
-        help="a task of the book; may be repeated " f"(default: {', '.join(CALIBRATION)})",
+        help=f"a task of the book; may be repeated (default: {', '.join(CALIBRATION)})",
     )
     parser.add_argument("--prompts", type=int, default=8, help="prompts of each task (default: %(default)s)")
-    parser.add_argument(
-        "--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)"
-    )
+    parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16")
     parser.add_argument("--show", type=int, default=10, help="heads to print (default: %(default)s)")

@@ -23,15 +23,15 @@ import torch
 import transformers
 
 from specdec_lib import paths
-from specdec_lib.commands import exit_status
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of, measure_machine
+from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import preset
 from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import build_pair
 from specdec_lib.chapters.ch06_gpu_benchmarks.widened_study import PARTS, Plan, study
-from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import preset
+from specdec_lib.commands import exit_status
+from specdec_lib.files import write_atomic
 from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report.display import provenance
-from specdec_lib.files import write_atomic
 
 #: Tokens and repeats by kind of device. The 7b shape decodes 14 prompts greedily and sampled by 8 methods, about 4
 #: passes for each 10 tokens: 48 tokens and 2 repeats are 14,000 passes of 6 ms, 90 s; as long again take transformers'
@@ -83,21 +83,31 @@ def build_parser() -> argparse.ArgumentParser:
         "--shapes", nargs="*", metavar="7b", help="targets, all methods each (default: 7b 13b on a GPU, else 0.35b)"
     )
     parser.add_argument(
-        "--pairs", nargs="*", metavar="34b/7b", help="target/draft shapes, draft models alone (default: on a GPU "
-        "34b/7b)"
+        "--pairs",
+        nargs="*",
+        metavar="34b/7b",
+        help="target/draft shapes, draft models alone (default: on a GPU 34b/7b)",
     )
     parser.add_argument("--target", default="pocket", help="small model that is widened; with --shapes own: as it is")
     parser.add_argument("--draft", default="pocket-draft")
     parser.add_argument("--ratio", type=float, default=0.1, help="wanted t_draft / t_target where no shape is named")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--runtime", default="auto", choices=("auto", "eager", "static", "graph", "compiled-graph"),
-                        help="auto: graph on one GPU, else eager")
+    parser.add_argument(
+        "--runtime",
+        default="auto",
+        choices=("auto", "eager", "static", "graph", "compiled-graph"),
+        help="auto: graph on one GPU, else eager",
+    )
     parser.add_argument("--per-task", type=int, default=2)
     parser.add_argument("--max-new-tokens", type=int, help="(default: 48 on a GPU, else 64)")
     parser.add_argument("--repeats", type=int, help="(default: 2 on a GPU, else 3)")
-    parser.add_argument("--only", metavar="PART,PART", default=",".join(PARTS),
-                        help=f"parts of each pair, of {', '.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "--only",
+        metavar="PART,PART",
+        default=",".join(PARTS),
+        help=f"parts of each pair, of {', '.join(PARTS)} (default: all)",
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no part begins after so many seconds")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--out", type=Path, help="folder (default: data/results/<device>)")

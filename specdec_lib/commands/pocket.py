@@ -18,22 +18,42 @@ from specdec_lib.commands import exit_status
 def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
-    parser.add_argument("--data", type=Path, default=paths.cache() / "pocket",
-                        help="what make pocket-data prepared, or a file of pocket-data --compact (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=paths.POCKET if paths.ROOT else Path("pocket"),
-                        help="folder that receives target/ and the drafts (default: %(default)s)")
-    parser.add_argument("--qwen-out", type=Path, default=paths.POCKET_QWEN if paths.ROOT else Path("pocket_qwen"),
-                        help="folder that receives the second target (default: %(default)s)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=paths.cache() / "pocket",
+        help="what make pocket-data prepared, or a file of pocket-data --compact (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=paths.POCKET if paths.ROOT else Path("pocket"),
+        help="folder that receives target/ and the drafts (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--qwen-out",
+        type=Path,
+        default=paths.POCKET_QWEN if paths.ROOT else Path("pocket_qwen"),
+        help="folder that receives the second target (default: %(default)s)",
+    )
     parser.add_argument("--work", type=Path, default=Path("_build/pocket"), help="checkpoints of a run under way")
     parser.add_argument("--part", choices=training.PARTS, default="target")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, help="of the part; more than a run under way has lengthen it")
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=training.Recipe.seed)
-    parser.add_argument("--seconds", type=float, default=math.inf,
-                        help="end after a checkpoint within so many seconds; the same command goes on")
-    parser.add_argument("--pieces", type=Path, metavar="FOLDER",
-                        help="receives each checkpoint in pieces of at most 15 MB; a run goes on from them elsewhere")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        help="end after a checkpoint within so many seconds; the same command goes on",
+    )
+    parser.add_argument(
+        "--pieces",
+        type=Path,
+        metavar="FOLDER",
+        help="receives each checkpoint in pieces of at most 15 MB; a run goes on from them elsewhere",
+    )
     return parser
 
 
@@ -42,6 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
     recipe = replace(training.Recipe(), seed=options.seed)
     return exit_status(
-        lambda: training.train_part(options.part, recipe, options.data, options.work, options.out, options.qwen_out,
-                                    options.device, options.steps, options.every, options.pieces, options.seconds),
-        "interrupted; the same command goes on from the last checkpoint")
+        lambda: training.train_part(
+            options.part,
+            recipe,
+            options.data,
+            options.work,
+            options.out,
+            options.qwen_out,
+            options.device,
+            options.steps,
+            options.every,
+            options.pieces,
+            options.seconds,
+        ),
+        "interrupted; the same command goes on from the last checkpoint",
+    )

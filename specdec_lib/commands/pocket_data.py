@@ -16,10 +16,18 @@ from specdec_lib.commands import exit_status
 def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket-data", description=main.__doc__)
-    parser.add_argument("--folder", type=Path, default=paths.cache() / "pocket",
-                        help="receives packages/ and the tokens (default: %(default)s)")
-    parser.add_argument("--compact", nargs=2, metavar=("TOKENS", "FILE"),
-                        help="fetch nothing: write the first TOKENS of what is prepared into one compressed file")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=paths.cache() / "pocket",
+        help="receives packages/ and the tokens (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--compact",
+        nargs=2,
+        metavar=("TOKENS", "FILE"),
+        help="fetch nothing: write the first TOKENS of what is prepared into one compressed file",
+    )
     return parser
 
 
@@ -40,5 +48,7 @@ def _compact(folder: Path, tokens: str, file: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch the packages of the corpus and turn all training text into tokens."""
     options = build_parser().parse_args(argv)
-    return exit_status(lambda: _compact(options.folder, *options.compact) if options.compact else _run(options.folder),
-                       "interrupted; the same command goes on with the packages that are missing")
+    return exit_status(
+        lambda: _compact(options.folder, *options.compact) if options.compact else _run(options.folder),
+        "interrupted; the same command goes on with the packages that are missing",
+    )

@@ -1,41 +1,58 @@
 """What drafts are retrieved from: a token store, and indexes over it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .build import CHUNK_TOKENS, build_tokens
-from .dense import DenseIndex, build_dense_index
+from specdec_lib.datastores.build import CHUNK_TOKENS, build_tokens
+from specdec_lib.datastores.dense import DenseIndex, build_dense_index
+from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
+from specdec_lib.datastores.reduction import fit_transform
+from specdec_lib.datastores.rest_import import import_rest
+from specdec_lib.datastores.states import ArrayStates, States
 from specdec_lib.datastores.store_files import StoreBusy, StoreError
-from .ranks import mean_reciprocal_rank, next_token_reciprocal_rank
-from .reduction import fit_transform
-from .rest_import import import_rest
-from .states import ArrayStates, States
-from .suffix_array import Match, SuffixIndex, build_suffix_array
-from .tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
+from specdec_lib.datastores.suffix_array import Match, SuffixIndex, build_suffix_array
+from specdec_lib.datastores.tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
-    "ArrayStates", "DenseIndex", "Match", "States", "StoreBusy", "StoreError", "SuffixIndex", "TokenStore",
-    "build_dense_index", "build_from_texts", "build_suffix_array", "build_tokens", "fit_transform",
-    "import_rest", "mean_reciprocal_rank", "next_token_reciprocal_rank", "tokenizer_fingerprint",
-    "tokenizer_vocabulary"
+    "ArrayStates",
+    "DenseIndex",
+    "Match",
+    "States",
+    "StoreBusy",
+    "StoreError",
+    "SuffixIndex",
+    "TokenStore",
+    "build_dense_index",
+    "build_from_texts",
+    "build_suffix_array",
+    "build_tokens",
+    "fit_transform",
+    "import_rest",
+    "mean_reciprocal_rank",
+    "next_token_reciprocal_rank",
+    "tokenizer_fingerprint",
+    "tokenizer_vocabulary",
 ]
 
 
-def build_from_texts(path: str | Path,
-                     texts: Iterable[str],
-                     tokenizer: PreTrainedTokenizerBase,
-                     *,
-                     sources: Sequence[dict] = (),
-                     max_tokens: int | None = None,
-                     short_documents: str = "error",
-                     chunk_tokens: int = CHUNK_TOKENS,
-                     suffix_array: bool = True,
-                     progress: bool = True) -> TokenStore:
+def build_from_texts(
+    path: str | Path,
+    texts: Iterable[str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    sources: Sequence[dict] = (),
+    max_tokens: int | None = None,
+    short_documents: str = "error",
+    chunk_tokens: int = CHUNK_TOKENS,
+    suffix_array: bool = True,
+    progress: bool = True,
+) -> TokenStore:
     """Tokenize texts, one document each, into a store with its suffix array.
 
     Special tokens are not added: a text's tokens are what a model would emit inside it.
@@ -57,31 +74,35 @@ def build_from_texts(path: str | Path,
         As for :func:`~specdec_lib.datastores.build.build_tokens`; a ValueError also where a text holds half of a
         surrogate pair, which is no character.
     """
+
     def encode(batch: list[str]) -> list[list[int]]:
         for text in batch:
             _refuse_surrogates(text)
         # A document may be longer than any context: that is no reason for the tokenizer's warning.
-        return tokenizer(batch, add_special_tokens=False, return_attention_mask=False,
-                         verbose=False)["input_ids"]
+        return tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
 
     finish = (lambda folder: build_suffix_array(folder, progress)) if suffix_array else None
-    return build_tokens(path,
-                        texts,
-                        tokenizer_vocabulary(tokenizer),
-                        encode=encode,
-                        fingerprint=tokenizer_fingerprint(tokenizer),
-                        sources=sources,
-                        max_tokens=max_tokens,
-                        short_documents=short_documents,
-                        chunk_tokens=chunk_tokens,
-                        progress=progress,
-                        finish=finish)
+    return build_tokens(
+        path,
+        texts,
+        tokenizer_vocabulary(tokenizer),
+        encode=encode,
+        fingerprint=tokenizer_fingerprint(tokenizer),
+        sources=sources,
+        max_tokens=max_tokens,
+        short_documents=short_documents,
+        chunk_tokens=chunk_tokens,
+        progress=progress,
+        finish=finish,
+    )
 
 
 def _refuse_surrogates(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"the text that begins with {text[:30]!r} has half of a surrogate pair as its character "
-                         f"{error.start + 1}, which no tokenizer takes: read the text again as what it is, or replace "
-                         "such halves, text.encode(errors='replace').decode() say") from None
+        raise ValueError(
+            f"the text that begins with {text[:30]!r} has half of a surrogate pair as its character "
+            f"{error.start + 1}, which no tokenizer takes: read the text again as what it is, or replace "
+            "such halves, text.encode(errors='replace').decode() say"
+        ) from None

@@ -1,5 +1,6 @@
 """Build a token store in chunks: memory is bounded, a kill loses at most one chunk and shows nothing
 unfinished."""
+
 from __future__ import annotations
 
 import hashlib
@@ -14,7 +15,7 @@ from tqdm.auto import tqdm
 
 from specdec_lib import files
 from specdec_lib.datastores import dense, store_files
-from .tokens import FORMAT, MANIFEST, VERSION, TokenStore, token_dtype
+from specdec_lib.datastores.tokens import FORMAT, MANIFEST, VERSION, TokenStore, token_dtype
 
 CHUNK_TOKENS = 1 << 20
 _BATCH = 64
@@ -23,18 +24,20 @@ Document = str | Sequence[int] | np.ndarray
 Encode = Callable[[list[str]], list[list[int]]]
 
 
-def build_tokens(path: str | Path,
-                 documents: Iterable[Document],
-                 vocabulary: int,
-                 *,
-                 encode: Encode | None = None,
-                 fingerprint: str | None = None,
-                 sources: Sequence[dict] = (),
-                 max_tokens: int | None = None,
-                 short_documents: str = "error",
-                 chunk_tokens: int = CHUNK_TOKENS,
-                 progress: bool = True,
-                 finish: Callable[[Path], None] | None = None) -> TokenStore:
+def build_tokens(
+    path: str | Path,
+    documents: Iterable[Document],
+    vocabulary: int,
+    *,
+    encode: Encode | None = None,
+    fingerprint: str | None = None,
+    sources: Sequence[dict] = (),
+    max_tokens: int | None = None,
+    short_documents: str = "error",
+    chunk_tokens: int = CHUNK_TOKENS,
+    progress: bool = True,
+    finish: Callable[[Path], None] | None = None,
+) -> TokenStore:
     """Write a token store and open it.
 
     The work is done in ``<path>.partial`` and renamed at the end. A build that was interrupted continues
@@ -89,13 +92,23 @@ def build_tokens(path: str | Path,
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     if iter(documents) is documents:
-        raise TypeError("documents is an iterator, which can be read only once; give a list, or an object "
-                        "whose __iter__ starts again")
+        raise TypeError(
+            "documents is an iterator, which can be read only once; give a list, or an object "
+            "whose __iter__ starts again"
+        )
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists and is no datastore; give the name of a new folder, or of a "
-                         "datastore to replace")
-    key = {"format": FORMAT, "version": VERSION, "vocabulary": vocabulary, "tokenizer": fingerprint,
-           "sources": list(sources), "max_tokens": max_tokens, "short_documents": short_documents}
+        raise ValueError(
+            f"{path} exists and is no datastore; give the name of a new folder, or of a datastore to replace"
+        )
+    key = {
+        "format": FORMAT,
+        "version": VERSION,
+        "vocabulary": vocabulary,
+        "tokenizer": fingerprint,
+        "sources": list(sources),
+        "max_tokens": max_tokens,
+        "short_documents": short_documents,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     with store_files.BuildLock(path):
         files.recover(path)
@@ -124,9 +137,11 @@ def _keep_dense(path: Path, partial: Path) -> None:
         return
     about, new = store_files.read_json(index / dense.MANIFEST), store_files.read_json(partial / MANIFEST)
     if about is None or about.get("tokens_sha256") != new["files"]["tokens.npy"]["sha256"]:
-        raise store_files.StoreError(f"{path} stays as it is, because its dense index is not of the tokens that "
-                               f"were built now: remove {index} and run this again, it continues from "
-                               f"{partial.name}; or build into another folder")
+        raise store_files.StoreError(
+            f"{path} stays as it is, because its dense index is not of the tokens that "
+            f"were built now: remove {index} and run this again, it continues from "
+            f"{partial.name}; or build into another folder"
+        )
     store_files.take_over(index, partial / dense.FOLDER)
 
 
@@ -139,8 +154,9 @@ def _update(digest: hashlib._Hash, document: Document) -> None:
     digest.update(data)
 
 
-def _encoded(documents: Iterator[Document], encode: Encode | None,
-             digest: hashlib._Hash) -> Iterator[tuple[np.ndarray, bytes]]:
+def _encoded(
+    documents: Iterator[Document], encode: Encode | None, digest: hashlib._Hash
+) -> Iterator[tuple[np.ndarray, bytes]]:
     """Token ids of each document, with the digest of all documents up to it."""
     while batch := list(itertools.islice(documents, _BATCH)):
         encoded = batch if encode is None else encode(batch)
@@ -157,9 +173,7 @@ class _Writer:
     def __init__(self, folder: Path, key: dict, documents: Iterable[Document]):
         self.folder, self.key, self.dtype = folder, key, token_dtype(key["vocabulary"])
         self.remaining, self.digest = iter(documents), hashlib.sha256()
-        self.state = {
-            "items": 0, "documents": 0, "tokens": 0, "skipped": 0, "digest": self.digest.hexdigest()
-        }
+        self.state = {"items": 0, "documents": 0, "tokens": 0, "skipped": 0, "digest": self.digest.hexdigest()}
         self._tokens: BinaryIO
         self._starts: BinaryIO
         if not self._resume():
@@ -183,8 +197,10 @@ class _Writer:
         known = store_files.read_json(self.folder / self.PROGRESS)
         if known is None or known.get("key") != self.key or not isinstance(known.get("state"), dict):
             return False
-        if not (known["state"].keys() == self.state.keys() and all(
-                store_files.is_count(value) for name, value in known["state"].items() if name != "digest")):
+        if not (
+            known["state"].keys() == self.state.keys()
+            and all(store_files.is_count(value) for name, value in known["state"].items() if name != "digest")
+        ):
             return False
         passed = 0
         for document in itertools.islice(self.remaining, known["state"]["items"]):
@@ -194,8 +210,9 @@ class _Writer:
             return False
         self.state = known["state"]
         names = [self.folder / "tokens.npy", self.folder / "documents.npy"]
-        if not all(name.is_file() and name.stat().st_size >= size
-                   for name, size in zip(names, self._sizes(), strict=True)):
+        if not all(
+            name.is_file() and name.stat().st_size >= size for name, size in zip(names, self._sizes(), strict=True)
+        ):
             return False
         for name, size in zip(names, self._sizes(), strict=True):
             with name.open("r+b") as file:
@@ -213,11 +230,8 @@ class _Writer:
     def _begin(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
-        self.state = {
-            "items": 0, "documents": 0, "tokens": 0, "skipped": 0, "digest": self.digest.hexdigest()
-        }
-        self._tokens, self._starts = ((self.folder / name).open("x+b")
-                                      for name in ("tokens.npy", "documents.npy"))
+        self.state = {"items": 0, "documents": 0, "tokens": 0, "skipped": 0, "digest": self.digest.hexdigest()}
+        self._tokens, self._starts = ((self.folder / name).open("x+b") for name in ("tokens.npy", "documents.npy"))
         store_files.npy_header(self._tokens, self.dtype, 0)
         store_files.npy_header(self._starts, np.dtype(np.int64), 0)
         store_files.write(self._tokens, np.array([self.key["vocabulary"]], self.dtype).data)
@@ -232,8 +246,9 @@ class _Writer:
     def add(self, documents: Iterator[tuple[np.ndarray, str]], chunk_tokens: int, progress: bool) -> None:
         chunk: list[np.ndarray] = []
         limit, coming = self.key["max_tokens"], dict(self.state)
-        with tqdm(desc="tokens", unit=" tokens", unit_scale=True, initial=coming["tokens"], total=limit,
-                  disable=not progress) as bar:
+        with tqdm(
+            desc="tokens", unit=" tokens", unit_scale=True, initial=coming["tokens"], total=limit, disable=not progress
+        ) as bar:
             for ids, digest in documents:
                 coming["items"] += 1
                 self._check(ids, coming["items"])
@@ -253,8 +268,7 @@ class _Writer:
             bar.update(coming["tokens"] - self.state["tokens"])
         if coming["documents"] == 0:
             within = "" if limit is None else f" within max_tokens={limit}"
-            raise ValueError(f"the corpus is empty: {coming['items']} documents, none of two or more "
-                             f"tokens{within}")
+            raise ValueError(f"the corpus is empty: {coming['items']} documents, none of two or more tokens{within}")
         if chunk:
             self._write(chunk, coming)
         # Only documents that are skipped may follow the last chunk.
@@ -262,16 +276,22 @@ class _Writer:
 
     def _check(self, ids: np.ndarray, number: int) -> None:
         if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
-            raise TypeError(f"document {number} is an array of {ids.dtype} of shape {ids.shape}; expected "
-                            "one row of whole numbers (texts need an encoder: "
-                            "specdec_lib.datastores.build_from_texts)")
+            raise TypeError(
+                f"document {number} is an array of {ids.dtype} of shape {ids.shape}; expected "
+                "one row of whole numbers (texts need an encoder: "
+                "specdec_lib.datastores.build_from_texts)"
+            )
         if len(ids) < 2 and self.key["short_documents"] == "error":
-            raise ValueError(f"document {number} has {len(ids)} tokens; expected two or more, one to match "
-                             "and one that follows it: leave it out, or pass short_documents='skip'")
+            raise ValueError(
+                f"document {number} has {len(ids)} tokens; expected two or more, one to match "
+                "and one that follows it: leave it out, or pass short_documents='skip'"
+            )
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.key["vocabulary"]:
             wrong = int(ids[(ids < 0) | (ids >= self.key["vocabulary"])][0])
-            raise ValueError(f"document {number} has the token id {wrong}, outside the vocabulary of "
-                             f"{self.key['vocabulary']}; was it made with another tokenizer?")
+            raise ValueError(
+                f"document {number} has the token id {wrong}, outside the vocabulary of "
+                f"{self.key['vocabulary']}; was it made with another tokenizer?"
+            )
 
     def _write(self, chunk: list[np.ndarray], state: dict) -> None:
         ends = np.cumsum([len(ids) + 1 for ids in chunk]) - 1
@@ -290,15 +310,25 @@ class _Writer:
     def complete(self) -> None:
         """Give the files their lengths and write the manifest."""
         documents, tokens = self.state["documents"], self.state["tokens"]
-        for file, dtype, length in ((self._tokens, self.dtype, tokens + documents + 1),
-                                    (self._starts, np.dtype(np.int64), documents + 1)):
+        for file, dtype, length in (
+            (self._tokens, self.dtype, tokens + documents + 1),
+            (self._starts, np.dtype(np.int64), documents + 1),
+        ):
             store_files.npy_header(file, dtype, length)
             store_files.flush(file)
         about = {name: store_files.describe(self.folder / name) for name in ("tokens.npy", "documents.npy")}
         store_files.write_json(
-            self.folder / MANIFEST, {
-                "format": FORMAT, "version": VERSION, "vocabulary": self.key["vocabulary"],
-                "dtype": self.dtype.name, "tokenizer": self.key["tokenizer"], "sources": self.key["sources"],
-                "documents": documents, "tokens": tokens, "skipped_documents": self.state["skipped"],
-                "files": about
-            })
+            self.folder / MANIFEST,
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "vocabulary": self.key["vocabulary"],
+                "dtype": self.dtype.name,
+                "tokenizer": self.key["tokenizer"],
+                "sources": self.key["sources"],
+                "documents": documents,
+                "tokens": tokens,
+                "skipped_documents": self.state["skipped"],
+                "files": about,
+            },
+        )

@@ -1,4 +1,5 @@
 """Loops over tokens, compiled by numba."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -10,6 +10,7 @@ A row's key is the state of a token, its position that of the token after it. Th
 none after it and is not stored; before the end of a document continuations are shorter, and never run on into
 the next one.
 """
+
 from __future__ import annotations
 
 import shutil
@@ -24,11 +25,11 @@ from tqdm.auto import tqdm
 
 from specdec_lib import files
 from specdec_lib.datastores import faiss_index, store_files
-from .exact_search import TorchSearch
+from specdec_lib.datastores.exact_search import TorchSearch
+from specdec_lib.datastores.reduction import EPSILON, Moments, Reduction, check_states, fit
+from specdec_lib.datastores.states import StateSource
 from specdec_lib.datastores.store_files import StoreError
-from .reduction import EPSILON, Moments, Reduction, check_states, fit
-from .states import StateSource
-from .tokens import TokenStore
+from specdec_lib.datastores.tokens import TokenStore
 
 if TYPE_CHECKING:
     import faiss
@@ -41,9 +42,13 @@ FOLDER = "dense"
 DEVICES = ("auto", "cpu", "cuda")
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
 _FIELDS = {
-    "rows": store_files.SIZE, "width": store_files.SIZE, "dims": store_files.SIZE,
-    "factory": store_files.TEXT, "model": store_files.TEXT_OR_NULL,
-    "tokens_sha256": store_files.TEXT, "files": store_files.FILES
+    "rows": store_files.SIZE,
+    "width": store_files.SIZE,
+    "dims": store_files.SIZE,
+    "factory": store_files.TEXT,
+    "model": store_files.TEXT_OR_NULL,
+    "tokens_sha256": store_files.TEXT,
+    "files": store_files.FILES,
 }
 
 
@@ -56,10 +61,21 @@ def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
         yield states if total <= sample else states[(rows + 1) * sample // total > rows * sample // total]
 
 
-def build_dense_index(path: str | Path, source: StateSource, store: TokenStore | str | Path | None = None, *,
-                      dims: int = 64, factory: str = "Flat", zscore: bool = True, normalise: bool = True,
-                      eps: float = EPSILON, sample: int = 1_000_000, nprobe: int | None = None,
-                      ef_search: int | None = None, progress: bool = True) -> DenseIndex:
+def build_dense_index(
+    path: str | Path,
+    source: StateSource,
+    store: TokenStore | str | Path | None = None,
+    *,
+    dims: int = 64,
+    factory: str = "Flat",
+    zscore: bool = True,
+    normalise: bool = True,
+    eps: float = EPSILON,
+    sample: int = 1_000_000,
+    nprobe: int | None = None,
+    ef_search: int | None = None,
+    progress: bool = True,
+) -> DenseIndex:
     """Reduce hidden states and index them.
 
     The work is done in ``<path>.partial`` and renamed at the end; an index that is already at ``path`` stays
@@ -108,8 +124,9 @@ def build_dense_index(path: str | Path, source: StateSource, store: TokenStore |
         raise ValueError("there are no states to index; expected at least one")
     inner = faiss_index.empty_index(source.width, dims, factory, nprobe, ef_search)
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists and is no dense index; give the name of a new folder, or of an "
-                         "index to replace")
+        raise ValueError(
+            f"{path} exists and is no dense index; give the name of a new folder, or of an index to replace"
+        )
     with store_files.BuildLock(path):
         files.recover(path)
         partial = files.beside(path, ".partial")
@@ -125,10 +142,26 @@ def build_dense_index(path: str | Path, source: StateSource, store: TokenStore |
     return DenseIndex.open(path, store, device="cpu")
 
 
-def _build(folder: Path, source: StateSource, store: TokenStore, inner: faiss.Index, dims: int, factory: str,
-           zscore: bool, normalise: bool, eps: float, sample: int, progress: bool) -> None:
-    with tqdm(desc="dense index", unit=" states", unit_scale=True, disable=not progress,
-              total=len(source) + min(sample, len(source)) * (1 if inner.is_trained else 2)) as bar:
+def _build(
+    folder: Path,
+    source: StateSource,
+    store: TokenStore,
+    inner: faiss.Index,
+    dims: int,
+    factory: str,
+    zscore: bool,
+    normalise: bool,
+    eps: float,
+    sample: int,
+    progress: bool,
+) -> None:
+    with tqdm(
+        desc="dense index",
+        unit=" states",
+        unit_scale=True,
+        disable=not progress,
+        total=len(source) + min(sample, len(source)) * (1 if inner.is_trained else 2),
+    ) as bar:
         moments = Moments()
         for states in _sampled(source, sample):
             moments.add(states)
@@ -140,7 +173,7 @@ def _build(folder: Path, source: StateSource, store: TokenStore, inner: faiss.In
         positions = np.empty(len(source), np.int64)
         for places, states in source:
             _check_positions(places, store)
-            positions[whole.ntotal: whole.ntotal + len(places)] = places
+            positions[whole.ntotal : whole.ntotal + len(places)] = places
             whole.add(np.ascontiguousarray(check_states(states, source.width)))
             bar.update(len(states))
     with (folder / "index.faiss").open("wb") as file:
@@ -149,18 +182,32 @@ def _build(folder: Path, source: StateSource, store: TokenStore, inner: faiss.In
         store_files.flush(file)
     store_files.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
     store_files.write_array(folder / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
-    store_files.write_json(folder / MANIFEST, {
-        "format": FORMAT, "version": VERSION, "rows": len(positions), "width": source.width, "dims": dims,
-        "factory": factory, "zscore": zscore, "normalise": normalise, "eps": eps,
-        "sample": min(sample, len(positions)), "model": source.model,
-        "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
-        "states": {name: value for name, value in getattr(source, "manifest", {}).items()
-                   if name in ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")},
-        "files": {name: store_files.describe(folder / name) for name in _FILES}})
+    store_files.write_json(
+        folder / MANIFEST,
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "rows": len(positions),
+            "width": source.width,
+            "dims": dims,
+            "factory": factory,
+            "zscore": zscore,
+            "normalise": normalise,
+            "eps": eps,
+            "sample": min(sample, len(positions)),
+            "model": source.model,
+            "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
+            "states": {
+                name: value
+                for name, value in getattr(source, "manifest", {}).items()
+                if name in ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")
+            },
+            "files": {name: store_files.describe(folder / name) for name in _FILES},
+        },
+    )
 
 
-def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample: int, factory: str,
-           bar: tqdm) -> None:
+def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample: int, factory: str, bar: tqdm) -> None:
     keys = []
     for states in _sampled(source, sample):
         keys.append(reduction.apply(states))
@@ -168,23 +215,28 @@ def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample
     joined = np.concatenate(keys)
     ivf = faiss_index.inner_ivf(inner)
     if ivf is not None and ivf.nlist > len(joined):
-        raise ValueError(f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected "
-                         "no more lists than states, better 1 for each 39: say "
-                         f"'IVF{max(1, len(joined) // 39)}'")
+        raise ValueError(
+            f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected "
+            "no more lists than states, better 1 for each 39: say "
+            f"'IVF{max(1, len(joined) // 39)}'"
+        )
     try:
         inner.train(joined)
     except RuntimeError as error:
-        raise ValueError(f"factory is {factory!r}, which {len(joined)} states cannot train; expected more "
-                         f"states or a smaller index ({str(error).rpartition(': ')[2]})") from None
+        raise ValueError(
+            f"factory is {factory!r}, which {len(joined)} states cannot train; expected more "
+            f"states or a smaller index ({str(error).rpartition(': ')[2]})"
+        ) from None
 
 
 def _check_positions(positions: np.ndarray, store: TokenStore) -> None:
     inside = (positions >= 0) & (positions < len(store.tokens))
     if not inside.all() or (store.tokens[positions] == store.vocabulary).any():
-        wrong = positions[~inside] if not inside.all() else positions[
-            store.tokens[positions] == store.vocabulary]
-        raise ValueError(f"position {int(wrong[0])} holds no token of {store.path}; expected the position of "
-                         "the token after each state's own, within its document")
+        wrong = positions[~inside] if not inside.all() else positions[store.tokens[positions] == store.vocabulary]
+        raise ValueError(
+            f"position {int(wrong[0])} holds no token of {store.path}; expected the position of "
+            "the token after each state's own, within its document"
+        )
 
 
 def _store_of(path: Path, store: TokenStore | str | Path | None) -> TokenStore:
@@ -220,9 +272,15 @@ class DenseIndex:
     _torch: TorchSearch | None = None
 
     @classmethod
-    def open(cls, path: TokenStore | str | Path, store: TokenStore | str | Path | None = None, *,
-             device: str = "auto", tokenizer: PreTrainedTokenizerBase | None = None,
-             model: str | None = None) -> DenseIndex:
+    def open(
+        cls,
+        path: TokenStore | str | Path,
+        store: TokenStore | str | Path | None = None,
+        *,
+        device: str = "auto",
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        model: str | None = None,
+    ) -> DenseIndex:
         """Open a finished index.
 
         Parameters
@@ -259,23 +317,32 @@ class DenseIndex:
         folder = files.present(path)
         about = store_files.read_json(folder / MANIFEST)
         if about is None or about.get("format") != FORMAT:
-            raise StoreError(f"{path} has no dense index: build one with 'python -m specdec_lib datastore "
-                             "build --dense', or with specdec_lib.datastores.build_dense_index")
+            raise StoreError(
+                f"{path} has no dense index: build one with 'python -m specdec_lib datastore "
+                "build --dense', or with specdec_lib.datastores.build_dense_index"
+            )
         if about.get("version") != VERSION:
-            raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
-                             f"version {VERSION}; build the dense index again")
+            raise StoreError(
+                f"{path} has version {about.get('version')} of the format, this library reads "
+                f"version {VERSION}; build the dense index again"
+            )
         store_files.check_manifest(folder / MANIFEST, about, _FIELDS, _FILES)
         store = _store_of(path, store)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
-            raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense "
-                             "index again")
+            raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense index again")
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
         store_files.check_sizes(folder, about["files"])
         positions = store_files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
         store_files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
-        found = cls(folder, store, about, faiss_index.read(
-            folder / "index.faiss", about["width"], about["rows"]), positions, "faiss-cpu")
+        found = cls(
+            folder,
+            store,
+            about,
+            faiss_index.read(folder / "index.faiss", about["width"], about["rows"]),
+            positions,
+            "faiss-cpu",
+        )
         if model is not None:
             found.check_model(model)
         return found if device == "cpu" else _on_gpu(found, device)
@@ -290,19 +357,25 @@ class DenseIndex:
         """
         known = self.manifest["model"]
         if known is None:
-            raise StoreError(f"{self.path} was built from states of a model it does not know, so it cannot "
-                             "be checked that they are this model's; build it with one")
+            raise StoreError(
+                f"{self.path} was built from states of a model it does not know, so it cannot "
+                "be checked that they are this model's; build it with one"
+            )
         if known != fingerprint:
-            raise StoreError(f"{self.path} holds states of another model (fingerprint {known[:12]}, yours is "
-                             f"{fingerprint[:12]}); build a dense index with this model")
+            raise StoreError(
+                f"{self.path} holds states of another model (fingerprint {known[:12]}, yours is "
+                f"{fingerprint[:12]}); build a dense index with this model"
+            )
 
     def __len__(self) -> int:
         """Number of rows."""
         return self.manifest["rows"]
 
     def __repr__(self) -> str:
-        return (f"DenseIndex({str(self.path)!r}: {len(self):,} states of width {self.width} in {self.dims} "
-                f"dimensions, {self.manifest['factory']}, {self.backend})")
+        return (
+            f"DenseIndex({str(self.path)!r}: {len(self):,} states of width {self.width} in {self.dims} "
+            f"dimensions, {self.manifest['factory']}, {self.backend})"
+        )
 
     @property
     def width(self) -> int:
@@ -349,13 +422,17 @@ class DenseIndex:
         try:
             scores, rows = (self._torch or self.index).search(states, k)
         except RuntimeError as error:
-            raise StoreError(f"FAISS cannot search {self.path / 'index.faiss'} ({str(error).splitlines()[0]}): if it "
-                             "was altered, which 'python -m specdec_lib datastore verify' says, build the dense index "
-                             "again") from None
+            raise StoreError(
+                f"FAISS cannot search {self.path / 'index.faiss'} ({str(error).splitlines()[0]}): if it "
+                "was altered, which 'python -m specdec_lib datastore verify' says, build the dense index "
+                "again"
+            ) from None
         # The rows of an inverted list stand in the file.
         if rows.size and not -1 <= int(rows.min()) <= int(rows.max()) < len(self):
-            raise StoreError(f"{self.path / 'index.faiss'} holds the row {int(rows.max())}; expected 0 to "
-                             f"{len(self) - 1}: it was altered; build the dense index again")
+            raise StoreError(
+                f"{self.path / 'index.faiss'} holds the row {int(rows.max())}; expected 0 to "
+                f"{len(self) - 1}: it was altered; build the dense index again"
+            )
         return scores, rows
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -405,7 +482,10 @@ def _on_gpu(found: DenseIndex, device: str) -> DenseIndex:
         if search is not None:
             return replace(found, backend="torch-cuda", _torch=search)
     if device == "cuda":
-        why = ("no GPU can be used here" if not torch.cuda.is_available() else
-               f"{found.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches")
+        why = (
+            "no GPU can be used here"
+            if not torch.cuda.is_available()
+            else f"{found.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches"
+        )
         raise ValueError(f"device is 'cuda', but {why}; use 'cpu' or 'auto'")
     return found

@@ -1,12 +1,13 @@
 """Exact inner-product search by torch, for a GPU without a GPU build of FAISS."""
+
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from .reduction import Moments, Reduction, check_states, fit
-from .states import StateSource
-from .tokens import TokenStore
+from specdec_lib.datastores.reduction import Moments, Reduction, check_states, fit
+from specdec_lib.datastores.states import StateSource
+from specdec_lib.datastores.tokens import TokenStore
 
 #: Keys whose scores are held at once, for each query.
 CHUNK = 1 << 25
@@ -57,11 +58,13 @@ class TorchSearch:
     device : torch device
     """
 
-    def __init__(self, matrix: np.ndarray, bias: np.ndarray, normalise: bool, keys: np.ndarray,
-                 device: torch.device | str):
+    def __init__(
+        self, matrix: np.ndarray, bias: np.ndarray, normalise: bool, keys: np.ndarray, device: torch.device | str
+    ):
         self.device = torch.device(device)
         self._matrix, self._bias, self._keys = (
-            torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in (matrix, bias, keys))
+            torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in (matrix, bias, keys)
+        )
         self._normalise = normalise
 
     @classmethod
@@ -99,7 +102,7 @@ class TorchSearch:
     def _best(self, query: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         values, rows = [], []
         for begin in range(0, len(self._keys), CHUNK):
-            scores = self._keys[begin: begin + CHUNK] @ query
+            scores = self._keys[begin : begin + CHUNK] @ query
             best, places = largest(scores, min(k, len(scores)))
             values.append(best)
             rows.append(places + begin)

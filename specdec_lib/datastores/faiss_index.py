@@ -1,4 +1,5 @@
 """What of FAISS the dense index needs: making, chaining, tuning and reading an index."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .exact_search import TorchSearch
+from specdec_lib.datastores.exact_search import TorchSearch
+from specdec_lib.datastores.reduction import Reduction
 from specdec_lib.datastores.store_files import StoreError
-from .reduction import Reduction
 
 if TYPE_CHECKING:
     import faiss
@@ -28,8 +29,10 @@ def load_faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise ImportError(f"a dense index needs faiss, which cannot be imported ({error}); install the extra "
-                          "'cpu' or 'gpu', never both: pip install 'specdec-lib[cpu]'") from None
+        raise ImportError(
+            f"a dense index needs faiss, which cannot be imported ({error}); install the extra "
+            "'cpu' or 'gpu', never both: pip install 'specdec-lib[cpu]'"
+        ) from None
     return faiss
 
 
@@ -64,12 +67,15 @@ def search_index(dims: int, factory: str) -> faiss.Index:
         return faiss.index_factory(dims, factory, faiss.METRIC_INNER_PRODUCT)
     except (RuntimeError, TypeError) as error:
         reason = str(error).rstrip().splitlines()[-1].rpartition(": ")[2]
-        raise ValueError(f"factory is {factory!r}; expected a factory string of FAISS for {dims} dimensions, "
-                         f"'Flat', 'IVF1024,Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})") from None
+        raise ValueError(
+            f"factory is {factory!r}; expected a factory string of FAISS for {dims} dimensions, "
+            f"'Flat', 'IVF1024,Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})"
+        ) from None
 
 
-def empty_index(width: int, dims: int = 64, factory: str = "Flat", nprobe: int | None = None,
-                ef_search: int | None = None) -> faiss.Index:
+def empty_index(
+    width: int, dims: int = 64, factory: str = "Flat", nprobe: int | None = None, ef_search: int | None = None
+) -> faiss.Index:
     """The search behind the reduction, still empty: what can be refused before there are states.
 
     Parameters
@@ -138,16 +144,14 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
     ValueError
         If a number is below 1 or the index is of another kind.
     """
-    for name, value, find, part in (("nprobe", nprobe, inner_ivf, ""),
-                                    ("ef_search", ef_search, _inner_hnsw, "hnsw")):
+    for name, value, find, part in (("nprobe", nprobe, inner_ivf, ""), ("ef_search", ef_search, _inner_hnsw, "hnsw")):
         if value is None:
             continue
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         inner = find(index)
         if inner is None:
-            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, "
-                             "ef_search of HNSW")
+            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
         if part:
             inner.hnsw.efSearch = value
         else:
@@ -165,11 +169,14 @@ def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
     try:
         index = load_faiss().read_index(str(path), load_faiss().IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        raise StoreError(f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build the dense "
-                         "index again") from None
+        raise StoreError(
+            f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build the dense index again"
+        ) from None
     if (index.d, index.ntotal) != (width, rows):
-        raise StoreError(f"{path} holds {index.ntotal} states of width {index.d}, its manifest says {rows} "
-                         f"of width {width}: the index is damaged; build it again")
+        raise StoreError(
+            f"{path} holds {index.ntotal} states of width {index.d}, its manifest says {rows} "
+            f"of width {width}: the index is damaged; build it again"
+        )
     return index
 
 

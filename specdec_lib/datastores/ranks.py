@@ -1,9 +1,10 @@
 """How well an index finds what it should: mean reciprocal ranks."""
+
 from __future__ import annotations
 
 import numpy as np
 
-from .dense import DenseIndex
+from specdec_lib.datastores.dense import DenseIndex
 
 #: Queries searched at once.
 _BATCH = 1024
@@ -59,8 +60,7 @@ def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.nd
     return _mean(index, states, np.asarray(positions), k, tokens=False)
 
 
-def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray,
-                               k: int = 50) -> float:
+def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray, k: int = 50) -> float:
     """Mean reciprocal rank of the first neighbour whose continuation starts with the token that follows.
 
     Of states the index does not hold: 0 counts a state after which DReSD's filter leaves no draft.
@@ -83,13 +83,15 @@ def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np
 
 def _mean(index: DenseIndex, states: np.ndarray, wanted: np.ndarray, k: int, tokens: bool) -> float:
     if not len(states) or wanted.shape != (len(states),):
-        raise ValueError(f"states have shape {np.shape(states)}, what is wanted {wanted.shape}; expected "
-                         "one or more states and one entry for each")
+        raise ValueError(
+            f"states have shape {np.shape(states)}, what is wanted {wanted.shape}; expected "
+            "one or more states and one entry for each"
+        )
     ranks = []
     for begin in range(0, len(states), _BATCH):
-        found = index.search(states[begin: begin + _BATCH], k)[1]
+        found = index.search(states[begin : begin + _BATCH], k)[1]
         if tokens:
             # The store's first entry is a separator, which no token is.
             found = index.store.tokens[np.maximum(found, 0)].astype(np.int64)
-        ranks.append(reciprocal_ranks(found, wanted[begin: begin + _BATCH]))
+        ranks.append(reciprocal_ranks(found, wanted[begin : begin + _BATCH]))
     return float(np.concatenate(ranks).mean())

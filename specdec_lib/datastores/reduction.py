@@ -1,5 +1,6 @@
 """From a hidden state to the key of a dense index: z-scores, principal components, unit length (DReSD,
 sections 3.2 to 3.4)."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -34,9 +35,11 @@ def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
         bad = np.argwhere(~np.isfinite(states))
         if len(bad):
             row, column = bad[0]
-            raise ValueError(f"row {row} of the states has the value {states[row, column]} in column "
-                             f"{column}; expected finite numbers: compute or store the states with a "
-                             "wider type")
+            raise ValueError(
+                f"row {row} of the states has the value {states[row, column]} in column "
+                f"{column}; expected finite numbers: compute or store the states with a "
+                "wider type"
+            )
     return states
 
 
@@ -144,8 +147,7 @@ class Reduction:
         return keys
 
 
-def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = True,
-        eps: float = EPSILON) -> Reduction:
+def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = True, eps: float = EPSILON) -> Reduction:
     """z-scores and principal components of states whose moments are known.
 
     Parameters
@@ -181,12 +183,23 @@ def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = T
     # Signs of eigenvectors are free: the largest entry is made positive, so that a build gives the same file.
     largest = np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0)
     total = values.sum()
-    return Reduction(moments.mean, scale, (vectors * np.where(largest < 0, -1.0, 1.0))[:, :dims],
-                     values / total if total > 0 else values, zscore, normalise)
+    return Reduction(
+        moments.mean,
+        scale,
+        (vectors * np.where(largest < 0, -1.0, 1.0))[:, :dims],
+        values / total if total > 0 else values,
+        zscore,
+        normalise,
+    )
 
 
-def fit_transform(states: np.ndarray | Iterable[np.ndarray], dims: int, zscore: bool = True,
-                  normalise: bool = True, eps: float = EPSILON) -> Reduction:
+def fit_transform(
+    states: np.ndarray | Iterable[np.ndarray],
+    dims: int,
+    zscore: bool = True,
+    normalise: bool = True,
+    eps: float = EPSILON,
+) -> Reduction:
     """Fit z-scores and principal components to states; parameters as for :func:`fit`.
 
     Parameters

@@ -5,6 +5,7 @@ the number of bytes of the suffix array (uint32), the suffix array (int32). Toke
 the variant for larger vocabularies. It says nothing of vocabulary or documents. Only the tokens are taken;
 the index is built anew.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .build import build_tokens
-from .suffix_array import build_suffix_array
-from .tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
+from specdec_lib.datastores.build import build_tokens
+from specdec_lib.datastores.suffix_array import build_suffix_array
+from specdec_lib.datastores.tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,24 +61,26 @@ class RestIndex:
             if len(suffixes) * width != len(tokens) * 4 or len(tokens) % width:
                 other = 6 - width
                 if len(suffixes) * other == len(tokens) * 4:
-                    flag = ("leave the flag for 32-bit tokens out" if wide else
-                            "pass the flag for 32-bit tokens (wide)")
+                    flag = "leave the flag for 32-bit tokens out" if wide else "pass the flag for 32-bit tokens (wide)"
                     raise ValueError(f"{self.path} holds tokens of {8 * other} bits, not {8 * width}: {flag}")
-                raise ValueError(f"{self.path} is no index of REST: {len(tokens)} bytes of tokens and "
-                                 f"{len(suffixes)} of suffix array do not belong together")
+                raise ValueError(
+                    f"{self.path} is no index of REST: {len(tokens)} bytes of tokens and "
+                    f"{len(suffixes)} of suffix array do not belong together"
+                )
             self.chunks.append(tokens.view(np.dtype("<u4" if wide else "<u2")))
 
     def _part(self, data: np.ndarray, place: int) -> tuple[np.ndarray, int]:
         """The part whose length stands at ``place``, and where it ends."""
         if place + 4 > len(data):
-            raise ValueError(f"{self.path} is truncated: it ends within the length of a part, at byte "
-                             f"{len(data)}")
-        length = int.from_bytes(data[place: place + 4].tobytes(), "little")
+            raise ValueError(f"{self.path} is truncated: it ends within the length of a part, at byte {len(data)}")
+        length = int.from_bytes(data[place : place + 4].tobytes(), "little")
         end = place + 4 + length
         if end > len(data):
-            raise ValueError(f"{self.path} is truncated, or no index of REST: a part should end at byte "
-                             f"{end}, the file has {len(data)}")
-        return data[place + 4: end], end
+            raise ValueError(
+                f"{self.path} is truncated, or no index of REST: a part should end at byte "
+                f"{end}, the file has {len(data)}"
+            )
+        return data[place + 4 : end], end
 
     def __iter__(self) -> Iterator[np.ndarray]:
         for chunk in self.chunks:
@@ -91,9 +94,16 @@ class RestIndex:
                 begin = cut
 
 
-def import_rest(source: str | Path, path: str | Path, *, tokenizer: PreTrainedTokenizerBase | None = None,
-                vocabulary: int | None = None, wide: bool = False, starts_with: int | None = None,
-                progress: bool = True) -> TokenStore:
+def import_rest(
+    source: str | Path,
+    path: str | Path,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    vocabulary: int | None = None,
+    wide: bool = False,
+    starts_with: int | None = None,
+    progress: bool = True,
+) -> TokenStore:
     """Make a store, with its suffix array, of an index file of REST.
 
     Parameters
@@ -119,12 +129,25 @@ def import_rest(source: str | Path, path: str | Path, *, tokenizer: PreTrainedTo
         id in it is beyond the vocabulary.
     """
     if (tokenizer is None) == (vocabulary is None):
-        raise ValueError("give either the tokenizer the index was made with or the number of its token ids "
-                         "(vocabulary)")
+        raise ValueError(
+            "give either the tokenizer the index was made with or the number of its token ids (vocabulary)"
+        )
     index = RestIndex(source, wide, starts_with)
-    about = {"name": index.path.name, "format": "REST .idx", "bytes": index.path.stat().st_size,
-             "chunks": len(index.chunks), "starts_with": starts_with}
+    about = {
+        "name": index.path.name,
+        "format": "REST .idx",
+        "bytes": index.path.stat().st_size,
+        "chunks": len(index.chunks),
+        "starts_with": starts_with,
+    }
     fingerprint = None if tokenizer is None else tokenizer_fingerprint(tokenizer)
-    return build_tokens(path, index, vocabulary if tokenizer is None else tokenizer_vocabulary(tokenizer),
-                        fingerprint=fingerprint, sources=[about], short_documents="skip", progress=progress,
-                        finish=lambda folder: build_suffix_array(folder, progress))
+    return build_tokens(
+        path,
+        index,
+        vocabulary if tokenizer is None else tokenizer_vocabulary(tokenizer),
+        fingerprint=fingerprint,
+        sources=[about],
+        short_documents="skip",
+        progress=progress,
+        finish=lambda folder: build_suffix_array(folder, progress),
+    )

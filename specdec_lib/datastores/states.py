@@ -3,6 +3,7 @@
 The states come from a function of token arrays, so that nothing here knows a model. They are written in
 shards; an interrupted run keeps those that were finished.
 """
+
 from __future__ import annotations
 
 import shutil
@@ -16,9 +17,9 @@ from tqdm.auto import tqdm
 
 from specdec_lib import files
 from specdec_lib.datastores import store_files
+from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.store_files import StoreError
-from .reduction import check_states
-from .tokens import TokenStore
+from specdec_lib.datastores.tokens import TokenStore
 
 FORMAT, VERSION = "specdec-lib hidden states", 1
 MANIFEST = "states.json"
@@ -26,8 +27,13 @@ COVERS = ("truncate", "windows")
 DTYPES = ("float16", "float32")
 SHARD_BYTES = 1 << 27
 _FIELDS = {
-    "states": store_files.COUNT, "shards": store_files.COUNTS, "width": store_files.SIZE, "dtype": store_files.TEXT,
-    "model": store_files.TEXT_OR_NULL, "tokens_sha256": store_files.TEXT, "files": store_files.FILES
+    "states": store_files.COUNT,
+    "shards": store_files.COUNTS,
+    "width": store_files.SIZE,
+    "dtype": store_files.TEXT,
+    "model": store_files.TEXT_OR_NULL,
+    "tokens_sha256": store_files.TEXT,
+    "files": store_files.FILES,
 }
 #: States handed out at once.
 BLOCK = 16_384
@@ -48,8 +54,7 @@ class StateSource(Protocol):
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
 
 
-def plan_windows(store: TokenStore, window: int, overlap: int, cover: str,
-                 max_states: int | None = None) -> np.ndarray:
+def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_states: int | None = None) -> np.ndarray:
     """Which tokens are run together, and which of their states are kept.
 
     A document's last token has no continuation, so its state is not kept and it is not run.
@@ -117,18 +122,25 @@ class States:
         path = files.present(Path(path).expanduser())
         about = store_files.read_json(path / MANIFEST)
         if about is None or about.get("format") != FORMAT:
-            raise StoreError(f"{path} holds no hidden states; make them with "
-                             "specdec_lib.models.embedding.embed_store")
+            raise StoreError(f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store")
         if about.get("version") != VERSION:
-            raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
-                             f"version {VERSION}; embed the store again")
+            raise StoreError(
+                f"{path} has version {about.get('version')} of the format, this library reads "
+                f"version {VERSION}; embed the store again"
+            )
         store_files.check_manifest(path / MANIFEST, about, _FIELDS)
         if about["dtype"] not in DTYPES or about["states"] != sum(about["shards"]):
-            raise StoreError(f"{path / MANIFEST} says {about['states']} states as {about['dtype']!r:.60} in shards of "
-                             f"{sum(about['shards'])}; expected one of {', '.join(DTYPES)} and equal numbers: it was "
-                             "altered; embed the store again")
-        store_files.check_manifest(path / MANIFEST, about, {}, ("positions.npy", *(
-            _shard(path, number).name for number in range(len(about["shards"])))))
+            raise StoreError(
+                f"{path / MANIFEST} says {about['states']} states as {about['dtype']!r:.60} in shards of "
+                f"{sum(about['shards'])}; expected one of {', '.join(DTYPES)} and equal numbers: it was "
+                "altered; embed the store again"
+            )
+        store_files.check_manifest(
+            path / MANIFEST,
+            about,
+            {},
+            ("positions.npy", *(_shard(path, number).name for number in range(len(about["shards"])))),
+        )
         if store is not None and about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
             raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
         store_files.check_sizes(path, about["files"])
@@ -155,11 +167,12 @@ class States:
         positions = store_files.open_array(self.path / "positions.npy", np.dtype(np.int64), len(self))
         first = 0
         for number, rows in enumerate(self.manifest["shards"]):
-            shard = store_files.open_array(_shard(self.path, number), np.dtype(self.manifest["dtype"]), rows,
-                                     self.width)
+            shard = store_files.open_array(
+                _shard(self.path, number), np.dtype(self.manifest["dtype"]), rows, self.width
+            )
             for begin in range(0, rows, BLOCK):
-                part = shard[begin: begin + BLOCK].astype(np.float32)
-                yield positions[first + begin: first + begin + len(part)], part
+                part = shard[begin : begin + BLOCK].astype(np.float32)
+                yield positions[first + begin : first + begin + len(part)], part
             first += rows
 
     def verify(self) -> None:
@@ -196,8 +209,10 @@ class ArrayStates:
 
     def __post_init__(self) -> None:
         if self.states.ndim != 2 or self.positions.shape != (len(self.states),):
-            raise ValueError(f"{self.positions.shape} positions come with states of shape "
-                             f"{self.states.shape}; expected one position for each row of states")
+            raise ValueError(
+                f"{self.positions.shape} positions come with states of shape "
+                f"{self.states.shape}; expected one position for each row of states"
+            )
 
     @property
     def width(self) -> int:
@@ -210,8 +225,8 @@ class ArrayStates:
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for begin in range(0, len(self), BLOCK):
-            part = self.states[begin: begin + BLOCK].astype(np.float32)
-            yield self.positions[begin: begin + BLOCK].astype(np.int64), part
+            part = self.states[begin : begin + BLOCK].astype(np.float32)
+            yield self.positions[begin : begin + BLOCK].astype(np.int64), part
 
 
 def _shard(folder: Path, number: int) -> Path:
@@ -224,14 +239,26 @@ def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
     begin = 0
     while begin < len(order):
         count = max(1, batch_tokens // max(1, int(lengths[order[begin]])))
-        yield order[begin: begin + count]
+        yield order[begin : begin + count]
         begin += count
 
 
-def write_states(path: str | Path, store: TokenStore, compute: Compute, width: int, *,
-                 model: str | None = None, window: int = 1024, overlap: int = 256, cover: str = "truncate",
-                 max_states: int | None = None, dtype: str = "float16", batch_tokens: int = 4096,
-                 about: dict | None = None, progress: bool = True) -> States:
+def write_states(
+    path: str | Path,
+    store: TokenStore,
+    compute: Compute,
+    width: int,
+    *,
+    model: str | None = None,
+    window: int = 1024,
+    overlap: int = 256,
+    cover: str = "truncate",
+    max_states: int | None = None,
+    dtype: str = "float16",
+    batch_tokens: int = 4096,
+    about: dict | None = None,
+    progress: bool = True,
+) -> States:
     """Compute the states of a store's tokens and write them.
 
     The work is done in ``<path>.partial`` and renamed at the end. A run that was interrupted continues after
@@ -270,8 +297,12 @@ def write_states(path: str | Path, store: TokenStore, compute: Compute, width: i
         If the disk is full, say. What was finished is kept, to continue from.
     """
     path = Path(path).expanduser()
-    for name, value in (("window", window), ("batch_tokens", batch_tokens), ("max_states", max_states),
-                        ("width", width)):
+    for name, value in (
+        ("window", window),
+        ("batch_tokens", batch_tokens),
+        ("max_states", max_states),
+        ("width", width),
+    ):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
     for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
@@ -279,15 +310,24 @@ def write_states(path: str | Path, store: TokenStore, compute: Compute, width: i
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
     if not 0 <= overlap < window:
         if cover == "windows":
-            raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, "
-                             f"{window}")
+            raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
         overlap = 0
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists and holds no hidden states; give the name of a new folder")
-    key = {"format": FORMAT, "version": VERSION, "model": model, "width": width, "dtype": dtype,
-           "window": window, "overlap": overlap if cover == "windows" else 0, "cover": cover,
-           "max_states": max_states, "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
-           "shard_bytes": SHARD_BYTES, **(about or {})}
+    key = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": model,
+        "width": width,
+        "dtype": dtype,
+        "window": window,
+        "overlap": overlap if cover == "windows" else 0,
+        "cover": cover,
+        "max_states": max_states,
+        "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
+        "shard_bytes": SHARD_BYTES,
+        **(about or {}),
+    }
     plan = plan_windows(store, window, overlap, cover, max_states)
     path.parent.mkdir(parents=True, exist_ok=True)
     with store_files.BuildLock(path):
@@ -305,27 +345,33 @@ def write_states(path: str | Path, store: TokenStore, compute: Compute, width: i
         positions = np.concatenate([np.arange(keep, stop) for _, keep, stop in plan]) + 1
         store_files.write_array(partial / "positions.npy", positions, np.dtype(np.int64))
         names = ["positions.npy", *(_shard(partial, i).name for i in range(len(shards)))]
-        store_files.write_json(partial / MANIFEST, key | {
-            "states": int(sum(shards)), "shards": shards,
-            "files": {name: store_files.describe(partial / name) for name in names}})
+        store_files.write_json(
+            partial / MANIFEST,
+            key
+            | {
+                "states": int(sum(shards)),
+                "shards": shards,
+                "files": {name: store_files.describe(partial / name) for name in names},
+            },
+        )
         (partial / "progress.json").unlink()
         files.flush_folder(partial)
         files.swap_in(partial, path)
     return States.open(path, store)
 
 
-def _write_shards(folder: Path, store: TokenStore, plan: np.ndarray, key: dict, compute: Compute,
-                  batch_tokens: int, progress: bool) -> list[int]:
+def _write_shards(
+    folder: Path, store: TokenStore, plan: np.ndarray, key: dict, compute: Compute, batch_tokens: int, progress: bool
+) -> list[int]:
     """Write the shards that are not there yet; the rows of each."""
     kept, dtype, width = plan[:, 2] - plan[:, 1], np.dtype(key["dtype"]), key["width"]
     ends = np.cumsum(kept)
     each = max(1, SHARD_BYTES // (width * dtype.itemsize))
     of_window = (ends - 1) // each
     shards = []
-    with tqdm(desc="hidden states", unit=" tokens", unit_scale=True, total=int(ends[-1]),
-              disable=not progress) as bar:
+    with tqdm(desc="hidden states", unit=" tokens", unit_scale=True, total=int(ends[-1]), disable=not progress) as bar:
         for number, begin in enumerate(np.unique(of_window, return_index=True)[1].tolist()):
-            windows = plan[begin: begin + int((of_window == of_window[begin]).sum())]
+            windows = plan[begin : begin + int((of_window == of_window[begin]).sum())]
             rows = int((windows[:, 2] - windows[:, 1]).sum())
             path = _shard(folder, number)
             # Shards are written aside and renamed: one that is there is whole.
@@ -339,8 +385,9 @@ def _write_shards(folder: Path, store: TokenStore, plan: np.ndarray, key: dict, 
     return shards
 
 
-def _states(store: TokenStore, windows: np.ndarray, rows: int, key: dict, compute: Compute, batch_tokens: int,
-            bar: tqdm) -> np.ndarray:
+def _states(
+    store: TokenStore, windows: np.ndarray, rows: int, key: dict, compute: Compute, batch_tokens: int, bar: tqdm
+) -> np.ndarray:
     """The kept states of some windows, in order of the store."""
     out = np.empty((rows, key["width"]), key["dtype"])
     first = np.cumsum(windows[:, 2] - windows[:, 1]) - (windows[:, 2] - windows[:, 1])
@@ -349,12 +396,13 @@ def _states(store: TokenStore, windows: np.ndarray, rows: int, key: dict, comput
         for i, states in zip(batch, compute(tokens), strict=True):
             start, keep, stop = windows[i]
             with np.errstate(over="ignore"):
-                part = np.asarray(states)[keep - start:].astype(key["dtype"])
+                part = np.asarray(states)[keep - start :].astype(key["dtype"])
             try:
                 check_states(part, key["width"])
             except ValueError as error:
-                raise ValueError(f"the states of the store's positions {keep} to {stop - 1}, stored as "
-                                 f"{key['dtype']}: {error}") from None
-            out[first[i]: first[i] + len(part)] = part
+                raise ValueError(
+                    f"the states of the store's positions {keep} to {stop - 1}, stored as {key['dtype']}: {error}"
+                ) from None
+            out[first[i] : first[i] + len(part)] = part
             bar.update(len(part))
     return out

@@ -1,4 +1,5 @@
 """The files of a datastore: written whole, checked when they are opened, and built by one process at a time."""
+
 from __future__ import annotations
 
 import fcntl
@@ -64,7 +65,8 @@ def is_count(value: Any, least: int = 0) -> bool:
 def _is_file_list(value: Any) -> bool:
     return isinstance(value, dict) and all(
         isinstance(about, dict) and is_count(about.get("bytes")) and isinstance(about.get("sha256"), str)
-        for about in value.values())
+        for about in value.values()
+    )
 
 
 #: What a field of a manifest may hold, by the words that errors describe it with.
@@ -102,7 +104,9 @@ def check_manifest(path: Path, about: dict, fields: dict[str, str], names: Seque
         if name not in about:
             raise StoreError(f"{path} has no field {name!r}; expected {kind}: it was altered; build it again")
         if not _KINDS[kind](about[name]):
-            raise StoreError(f"{path} has {name!r}: {about[name]!r:.60}; expected {kind}: it was altered; build it again")
+            raise StoreError(
+                f"{path} has {name!r}: {about[name]!r:.60}; expected {kind}: it was altered; build it again"
+            )
     for name in names:
         if name not in about["files"]:
             raise StoreError(f"{path} does not list the file {name}: it was altered; build it again")
@@ -123,11 +127,9 @@ def npy_header(file: BinaryIO, dtype: np.dtype, length: int, width: int | None =
     """
     file.seek(0)
     shape = (length,) if width is None else (length, width)
-    np.lib.format.write_array_header_1_0(
-        file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
     if file.tell() != NPY_HEADER:
-        raise RuntimeError(f"NumPy {np.__version__} writes a header of {file.tell()} bytes, expected "
-                           f"{NPY_HEADER}")
+        raise RuntimeError(f"NumPy {np.__version__} writes a header of {file.tell()} bytes, expected {NPY_HEADER}")
 
 
 def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
@@ -144,7 +146,7 @@ def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
         with aside.open("wb") as file:
             npy_header(file, dtype, *array.shape)
             for begin in range(0, len(array), rows):
-                write(file, np.ascontiguousarray(array[begin: begin + rows], dtype).data)
+                write(file, np.ascontiguousarray(array[begin : begin + rows], dtype).data)
             flush(file)
     except BaseException:
         aside.unlink(missing_ok=True)
@@ -170,8 +172,10 @@ def check_sizes(folder: Path, files: dict[str, dict]) -> None:
         if not path.is_file():
             raise StoreError(f"{path} is missing: the datastore is damaged; build it again")
         if path.stat().st_size != about["bytes"]:
-            raise StoreError(f"{path} has {path.stat().st_size} bytes, its manifest says {about['bytes']}: "
-                             "the datastore is damaged; build it again")
+            raise StoreError(
+                f"{path} has {path.stat().st_size} bytes, its manifest says {about['bytes']}: "
+                "the datastore is damaged; build it again"
+            )
 
 
 def check_sums(folder: Path, files: dict[str, dict]) -> None:
@@ -183,8 +187,10 @@ def check_sums(folder: Path, files: dict[str, dict]) -> None:
     """
     for name, about in files.items():
         if describe(folder / name)["sha256"] != about["sha256"]:
-            raise StoreError(f"{folder / name} was altered after it was built (its sha256 differs from the "
-                             "manifest's); build it again")
+            raise StoreError(
+                f"{folder / name} was altered after it was built (its sha256 differs from the "
+                "manifest's); build it again"
+            )
 
 
 def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
@@ -201,11 +207,15 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path} cannot be read ({reason:.200}); build the datastore again") from None
     if array.dtype != dtype or array.shape != shape:
-        raise StoreError(f"{path} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of "
-                         f"shape {shape}: the datastore is damaged; build it again")
+        raise StoreError(
+            f"{path} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of "
+            f"shape {shape}: the datastore is damaged; build it again"
+        )
     if array.offset + array.nbytes != path.stat().st_size or not array.flags.c_contiguous:
-        raise StoreError(f"{path} has a damaged header: {array.nbytes} bytes of numbers from byte {array.offset} on, "
-                         f"in a file of {path.stat().st_size}; build the datastore again")
+        raise StoreError(
+            f"{path} has a damaged header: {array.nbytes} bytes of numbers from byte {array.offset} on, "
+            f"in a file of {path.stat().st_size}; build the datastore again"
+        )
     return np.asarray(array)
 
 
@@ -230,13 +240,15 @@ def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str)
     """
     for value in (array.min(), array.max()) if array.size else ():
         if not least <= int(value) <= most:
-            raise StoreError(f"{path} holds the {what} {int(value)}; expected {least} to {most}: it was altered; build "
-                             "it again")
+            raise StoreError(
+                f"{path} holds the {what} {int(value)}; expected {least} to {most}: it was altered; build it again"
+            )
 
 
 def take_over(folder: Path, target: Path) -> None:
     """Have the files of ``folder`` in a new folder ``target`` too: linked, for files of a datastore are
     replaced and never changed; copied where the file system has no links."""
+
     def link(source: str, name: str) -> None:
         try:
             os.link(source, name)
@@ -271,12 +283,17 @@ class BuildLock:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(handle)
-                raise StoreBusy(f"{self.target} is being built by another process ({self._holder()}): wait "
-                                "until it has ended, or stop it; what it has done so far is kept") from None
+                raise StoreBusy(
+                    f"{self.target} is being built by another process ({self._holder()}): wait "
+                    "until it has ended, or stop it; what it has done so far is kept"
+                ) from None
             except OSError as error:
                 os.close(handle)
-                raise OSError(error.errno, f"{error.strerror} (a build needs a file system that locks files, "
-                                           "a local disk say)", str(self.path)) from None
+                raise OSError(
+                    error.errno,
+                    f"{error.strerror} (a build needs a file system that locks files, a local disk say)",
+                    str(self.path),
+                ) from None
             try:
                 current = os.fstat(handle).st_ino == os.stat(self.path).st_ino
             except FileNotFoundError:

@@ -12,6 +12,7 @@ REST's datastore (section 3.1) and is left out.
 Every 64th entry's last tokens are kept as one number of 64 bits. The search goes over these first, which stay
 in the processor's cache: in a large store each entry it looks at costs two reads from memory.
 """
+
 from __future__ import annotations
 
 import warnings
@@ -23,9 +24,9 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from specdec_lib.datastores import store_files
-from .compiled import compiled
+from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.store_files import StoreError
-from .tokens import TokenStore
+from specdec_lib.datastores.tokens import TokenStore
 
 FORMAT, VERSION = "specdec-lib suffix array of reversed tokens", 1
 MANIFEST = "suffix_array.json"
@@ -223,15 +224,18 @@ class SuffixIndex:
         path = store.path / MANIFEST
         about = store_files.read_json(path)
         if about is None or about.get("format") != FORMAT:
-            raise StoreError(f"{store.path} has no suffix array: build one with 'python -m specdec_lib "
-                             "datastore build', or with specdec_lib.datastores.build_suffix_array")
+            raise StoreError(
+                f"{store.path} has no suffix array: build one with 'python -m specdec_lib "
+                "datastore build', or with specdec_lib.datastores.build_suffix_array"
+            )
         if about.get("version") != VERSION:
-            raise StoreError(f"{path} has version {about.get('version')} of the format, this library reads "
-                             f"version {VERSION}; build the suffix array again")
+            raise StoreError(
+                f"{path} has version {about.get('version')} of the format, this library reads "
+                f"version {VERSION}; build the suffix array again"
+            )
         store_files.check_manifest(path, about, _FIELDS, _FILES)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
-            raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array "
-                             "again")
+            raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array again")
         store_files.check_sizes(store.path, about["files"])
         entries = about["entries"]
         suffixes = store_files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), entries)
@@ -242,8 +246,10 @@ class SuffixIndex:
         store_files.check_range(store.path / "suffix_array.npy", suffixes, 1, len(store.tokens) - 2, "position")
         store_files.check_range(store.path / "first.npy", first, 0, entries, "entry")
         if first[0] != 0 or first[-1] != entries or not (first[1:] >= first[:-1]).all():
-            raise StoreError(f"{store.path / 'first.npy'} does not rise from 0 to the number of entries, {entries}: it "
-                             "was altered; build the suffix array again")
+            raise StoreError(
+                f"{store.path / 'first.npy'} does not rise from 0 to the number of entries, {entries}: it "
+                "was altered; build the suffix array again"
+            )
         return cls(store, suffixes, first, keys)
 
     def __repr__(self) -> str:
@@ -287,15 +293,14 @@ class SuffixIndex:
             If ``length`` is below 1 or the context shorter.
         """
         if len(context) < length:
-            raise ValueError(f"length is {length}, the context has {len(context)} tokens; expected no more "
-                             "than it has")
+            raise ValueError(f"length is {length}, the context has {len(context)} tokens; expected no more than it has")
         match = self.longest(context, length)
         return match if match.length == length else Match(0, 0, 0)
 
     def positions(self, match: Match) -> np.ndarray:
         """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the
         entries."""
-        return self.suffixes[match.start: match.stop]
+        return self.suffixes[match.start : match.stop]
 
     def verify(self) -> None:
         """Read every byte of the index and of its store and compare with the checksums.
@@ -357,9 +362,9 @@ def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
     width = (vocabulary.bit_length() + 7) // 8
     out = np.empty((len(tokens), width), np.uint8)
     for begin in range(0, len(tokens), _WRITE_ENTRIES):
-        part = tokens[::-1][begin: begin + _WRITE_ENTRIES]
+        part = tokens[::-1][begin : begin + _WRITE_ENTRIES]
         for i in range(width):
-            out[begin: begin + len(part), i] = (part >> (8 * (width - 1 - i))) & 0xFF
+            out[begin : begin + len(part), i] = (part >> (8 * (width - 1 - i))) & 0xFF
     return out
 
 
@@ -381,8 +386,11 @@ def sorted_suffixes(text: np.ndarray) -> np.ndarray:
     try:
         import pydivsufsort
     except ImportError:
-        warnings.warn("pydivsufsort is not installed: sorting suffixes by NumPy, which is slow for large stores; "
-                      "pip install pydivsufsort", stacklevel=2)
+        warnings.warn(
+            "pydivsufsort is not installed: sorting suffixes by NumPy, which is slow for large stores; "
+            "pip install pydivsufsort",
+            stacklevel=2,
+        )
         return _sorted_by_doubling(text)
     return pydivsufsort.divsufsort(text)
 
@@ -428,8 +436,10 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         store = TokenStore.open(store)
     size = len(store.tokens)
     if size >= 2**31:
-        raise ValueError(f"{store.path} has {size} tokens and separators; a suffix array takes fewer than "
-                         f"{2**31}: build several smaller stores, or one with max_tokens")
+        raise ValueError(
+            f"{store.path} has {size} tokens and separators; a suffix array takes fewer than "
+            f"{2**31}: build several smaller stores, or one with max_tokens"
+        )
     folder = store.path
     (folder / MANIFEST).unlink(missing_ok=True)
     first = np.zeros(store.vocabulary + 1, np.int64)
@@ -447,7 +457,14 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         store_files.write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
         bar.update()
     about = {name: store_files.describe(folder / name) for name in _FILES}
-    store_files.write_json(folder / MANIFEST, {
-        "format": FORMAT, "version": VERSION, "entries": count, "files": about,
-        "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"]})
+    store_files.write_json(
+        folder / MANIFEST,
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "entries": count,
+            "files": about,
+            "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
+        },
+    )
     return SuffixIndex.open(store)

@@ -5,6 +5,7 @@ A store is a folder. ``tokens.npy`` holds all documents, each between two separa
 ``documents.npy`` holds where each document starts. ``manifest.json`` says which vocabulary, tokenizer and
 sources these are, with size and sha256 of each file. The arrays are memory-mapped.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -28,9 +29,14 @@ MANIFEST = "manifest.json"
 #: number of 8 bytes for each id: a wrong vocabulary must not ask for the memory of one of 2**32.
 LARGEST_VOCABULARY = 2**24
 _FIELDS = {
-    "vocabulary": store_files.SIZE, "tokens": store_files.SIZE, "documents": store_files.SIZE,
+    "vocabulary": store_files.SIZE,
+    "tokens": store_files.SIZE,
+    "documents": store_files.SIZE,
     "skipped_documents": store_files.COUNT,
-    "dtype": store_files.TEXT, "tokenizer": store_files.TEXT_OR_NULL, "sources": store_files.OBJECTS, "files": store_files.FILES
+    "dtype": store_files.TEXT,
+    "tokenizer": store_files.TEXT_OR_NULL,
+    "sources": store_files.OBJECTS,
+    "files": store_files.FILES,
 }
 
 
@@ -43,8 +49,7 @@ def token_dtype(vocabulary: int) -> np.dtype:
         If ``vocabulary`` is below 1 or above :data:`LARGEST_VOCABULARY`.
     """
     if not isinstance(vocabulary, int) or not 1 <= vocabulary <= LARGEST_VOCABULARY:
-        raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to "
-                         f"{LARGEST_VOCABULARY}")
+        raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to {LARGEST_VOCABULARY}")
     return np.dtype(np.uint16 if vocabulary < 2**16 else np.uint32)
 
 
@@ -115,11 +120,15 @@ class TokenStore:
             raise StoreError(_what_is_there(path))
         manifest = store_files.read_json(folder / MANIFEST)
         if manifest is None or manifest.get("format") != FORMAT:
-            raise StoreError(f"{folder / MANIFEST} is no manifest of a token store; name a folder made by "
-                             "'python -m specdec_lib datastore build'")
+            raise StoreError(
+                f"{folder / MANIFEST} is no manifest of a token store; name a folder made by "
+                "'python -m specdec_lib datastore build'"
+            )
         if manifest.get("version") != VERSION:
-            raise StoreError(f"{path} has version {manifest.get('version')} of the format, this library reads "
-                             f"version {VERSION}; build it again, or use the library it was built with")
+            raise StoreError(
+                f"{path} has version {manifest.get('version')} of the format, this library reads "
+                f"version {VERSION}; build it again, or use the library it was built with"
+            )
         store_files.check_manifest(folder / MANIFEST, manifest, _FIELDS, ("tokens.npy", "documents.npy"))
         store_files.check_sizes(folder, manifest["files"])
         try:
@@ -131,14 +140,20 @@ class TokenStore:
         starts = store_files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
         # The compiled loops walk from separator to separator and check no bounds.
         if tokens[0] != manifest["vocabulary"] or tokens[-1] != manifest["vocabulary"]:
-            raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: it was "
-                             "altered; build it again")
+            raise StoreError(
+                f"{folder / 'tokens.npy'} does not begin and end with a separator: it was altered; build it again"
+            )
         store_files.check_range(folder / "tokens.npy", tokens, 0, manifest["vocabulary"], "token")
         store_files.check_range(folder / "documents.npy", starts, 1, length, "start")
-        if starts[0] != 1 or starts[-1] != length or not (
-                (starts[1:] > starts[:-1]).all() and (tokens[starts - 1] == manifest["vocabulary"]).all()):
-            raise StoreError(f"{folder / 'documents.npy'} does not say where documents start, each after a separator "
-                             "and before the next: it or tokens.npy was altered; build it again")
+        if (
+            starts[0] != 1
+            or starts[-1] != length
+            or not ((starts[1:] > starts[:-1]).all() and (tokens[starts - 1] == manifest["vocabulary"]).all())
+        ):
+            raise StoreError(
+                f"{folder / 'documents.npy'} does not say where documents start, each after a separator "
+                "and before the next: it or tokens.npy was altered; build it again"
+            )
         store = cls(folder, manifest, tokens, starts)
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
@@ -159,8 +174,10 @@ class TokenStore:
         return self.manifest["documents"]
 
     def __repr__(self) -> str:
-        return (f"TokenStore({str(self.path)!r}: {self.count:,} tokens in {len(self):,} documents, "
-                f"vocabulary {self.vocabulary})")
+        return (
+            f"TokenStore({str(self.path)!r}: {self.count:,} tokens in {len(self):,} documents, "
+            f"vocabulary {self.vocabulary})"
+        )
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document, read-only.
@@ -171,11 +188,11 @@ class TokenStore:
         """
         if not 0 <= index < len(self):
             raise IndexError(f"document {index} of {len(self)}; expected 0 to {len(self) - 1}")
-        return self.tokens[self.starts[index]: self.starts[index + 1] - 1]
+        return self.tokens[self.starts[index] : self.starts[index + 1] - 1]
 
     def continuation(self, position: int, length: int) -> list[int]:
         """At most ``length`` tokens from ``position`` on, fewer where the document ends before."""
-        found = self.tokens[position: position + length].tolist()
+        found = self.tokens[position : position + length].tolist()
         separator = self.vocabulary
         return found[: found.index(separator)] if separator in found else found
 
@@ -189,12 +206,16 @@ class TokenStore:
         """
         known = self.manifest["tokenizer"]
         if known is None:
-            raise StoreError(f"{self.path} was built from token ids without a tokenizer, so it cannot be "
-                             "checked that they are this tokenizer's; build it with one")
+            raise StoreError(
+                f"{self.path} was built from token ids without a tokenizer, so it cannot be "
+                "checked that they are this tokenizer's; build it with one"
+            )
         if known != tokenizer_fingerprint(tokenizer):
-            raise StoreError(f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, "
-                             f"yours is {tokenizer_fingerprint(tokenizer)[:12]}); build a store for this "
-                             "model")
+            raise StoreError(
+                f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, "
+                f"yours is {tokenizer_fingerprint(tokenizer)[:12]}); build a store for this "
+                "model"
+            )
 
     def verify(self) -> None:
         """Read every byte and compare it with the manifest's checksums.
@@ -209,9 +230,12 @@ class TokenStore:
 
 def _what_is_there(path: Path) -> str:
     if files.beside(path, ".partial").is_dir():
-        return (f"{path} is not built yet: there is only an unfinished {path.name}.partial beside it; run "
-                "its build again, it continues where it was interrupted")
+        return (
+            f"{path} is not built yet: there is only an unfinished {path.name}.partial beside it; run "
+            "its build again, it continues where it was interrupted"
+        )
     if not path.exists():
         return f"no datastore at {path}: build one with 'python -m specdec_lib datastore build'"
-    return (f"{path} is no datastore: it has no {MANIFEST}; name a folder made by "
-            "'python -m specdec_lib datastore build'")
+    return (
+        f"{path} is no datastore: it has no {MANIFEST}; name a folder made by 'python -m specdec_lib datastore build'"
+    )

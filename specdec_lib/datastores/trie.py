@@ -5,11 +5,12 @@ is a prefix of such paths and its weight their number (REST, section 3.2, Algori
 more than its parent, so nodes come out in order of weight from a heap that holds only children of nodes that
 came out before, and the first ``c`` are closed under "parent of".
 """
+
 from __future__ import annotations
 
 import numpy as np
 
-from .compiled import compiled
+from specdec_lib.datastores.compiled import compiled
 
 
 @compiled
@@ -191,8 +192,9 @@ def best_nodes(tokens, entries, count, length, choices, counts, scratch, candida
             slot = 0
             while 2 * slot + 1 < queued:
                 below = 2 * slot + 1
-                if below + 1 < queued and _before(heap[below + 1], heap[below], weight, depth, token, parent,
-                                                  node_token, node_parent):
+                if below + 1 < queued and _before(
+                    heap[below + 1], heap[below], weight, depth, token, parent, node_token, node_parent
+                ):
                     below += 1
                 if not _before(heap[below], last, weight, depth, token, parent, node_token, node_parent):
                     break

@@ -4,19 +4,23 @@ Both rules leave the target's distribution as it is. Exact match draws the targe
 follows it; the emitted tokens are those of plain decoding with the same seed. Rejection sampling (Leviathan et al. 2023,
 Algorithm 1; Chen et al. 2023, Algorithm 2) needs the draft's probabilities and is exact in distribution.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 
 import torch
 
-from .cache import on_device
-from .sampling import ACCEPT, RESIDUAL, Sampling, invert_cdf, invert_cdfs, not_numbers
-from .tree import DraftTree
+from specdec_lib.decoding.cache import on_device
+from specdec_lib.decoding.sampling import ACCEPT, RESIDUAL, Sampling, invert_cdf, invert_cdfs, not_numbers
+from specdec_lib.decoding.tree import DraftTree
 
 
-def exact_match(tree: DraftTree, draw: Callable[[int, list[int]], int | None], stop: Container[int],
-                ) -> tuple[list[int], int | None]:
+def exact_match(
+    tree: DraftTree,
+    draw: Callable[[int, list[int]], int | None],
+    stop: Container[int],
+) -> tuple[list[int], int | None]:
     """Walk the tree along the target's own tokens.
 
     Parameters
@@ -78,9 +82,14 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return rest / total if total > 0 else p
 
 
-def rejection(tree: DraftTree, probabilities: Callable[[int, list[int]], torch.Tensor], sampling: Sampling, position: int,
-              stop: Container[int], accept: Callable[[float, float], float] = acceptance_probability,
-              ) -> tuple[list[int], int | None]:
+def rejection(
+    tree: DraftTree,
+    probabilities: Callable[[int, list[int]], torch.Tensor],
+    sampling: Sampling,
+    position: int,
+    stop: Container[int],
+    accept: Callable[[float, float], float] = acceptance_probability,
+) -> tuple[list[int], int | None]:
     """Speculative sampling over a chain drawn from ``tree.probabilities``.
 
     Parameters
@@ -127,8 +136,14 @@ def residuals(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return torch.where(total > 0, rest / total, p)
 
 
-def rejection_at_once(tree: DraftTree, p: torch.Tensor, sampling: Sampling, position: int, stop: Container[int],
-                      accept: Callable[[float, float], float] = acceptance_probability) -> tuple[list[int], int | None]:
+def rejection_at_once(
+    tree: DraftTree,
+    p: torch.Tensor,
+    sampling: Sampling,
+    position: int,
+    stop: Container[int],
+    accept: Callable[[float, float], float] = acceptance_probability,
+) -> tuple[list[int], int | None]:
     """:func:`rejection` with every node's outcome computed beforehand and read back from the device at once.
 
     More is computed, since all nodes are looked at and not only those visited; the host waits once.
@@ -145,11 +160,18 @@ def rejection_at_once(tree: DraftTree, p: torch.Tensor, sampling: Sampling, posi
     drafted = on_device(tree.tokens, p.device, torch.long)
     rests = residuals(p[:count], q)
     # A token refused at one position is drawn anew there; the last row is that of the token after the whole draft.
-    draws = invert_cdfs(torch.cat([rests, p[count:]]), [
-        *(sampling.uniform(position + i, RESIDUAL) for i in range(count)), sampling.uniform(position + count)])
+    draws = invert_cdfs(
+        torch.cat([rests, p[count:]]),
+        [*(sampling.uniform(position + i, RESIDUAL) for i in range(count)), sampling.uniform(position + count)],
+    )
     both = [rows[:count].gather(1, drafted[:, None])[:, 0] for rows in (p, q)]
     found = torch.cat([*both, draws.to(p), p[:, 0].isnan().to(p)]).tolist()
-    targets, drafts, tokens, broken = found[:count], found[count: 2 * count], found[2 * count: -count - 1], found[-count - 1:]
+    targets, drafts, tokens, broken = (
+        found[:count],
+        found[count : 2 * count],
+        found[2 * count : -count - 1],
+        found[-count - 1 :],
+    )
     path: list[int] = []
     for node, token in enumerate(tree.tokens):
         if broken[node]:

@@ -1,4 +1,5 @@
 """The attention function that targets run under SDPA: grouped keys are not copied, chosen heads can be read."""
+
 from __future__ import annotations
 
 import threading
@@ -76,8 +77,9 @@ def rows_of_groups(mask: torch.Tensor, groups: int) -> torch.Tensor:
     return mask.expand(1, groups, width, length).reshape(1, 1, groups * width, length)
 
 
-def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor,
-                      scaling: float | None) -> torch.Tensor:
+def grouped_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
     """Attention of grouped queries under a mask, the queries of a group as more rows of one head.
 
     Transformers copies the keys and values once for each query head of a group as soon as a mask is given. A row of
@@ -111,8 +113,13 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **kwargs
     if forward is not None and forward.rows is not None:
         forward.rows.read(module, query, key, attention_mask, scaling)
     plain = kwargs.get("position_bias") is None and kwargs.get("softcap") is None and not kwargs.get("dropout")
-    if (plain and attention_mask is not None and attention_mask.shape[1] == 1 and query.shape[0] == 1
-            and query.shape[1] > key.shape[1]):
+    if (
+        plain
+        and attention_mask is not None
+        and attention_mask.shape[1] == 1
+        and query.shape[0] == 1
+        and query.shape[1] > key.shape[1]
+    ):
         groups, length = query.shape[1] // key.shape[1], key.shape[2]
         if forward is None:
             seen = rows_of_groups(attention_mask[..., :length], groups)

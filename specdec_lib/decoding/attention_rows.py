@@ -3,6 +3,7 @@
 SDPA returns no attention weights, and eager attention on every layer is slow; so the rows of the chosen heads alone
 are computed again from the queries and keys that SDPA was given.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from . import attention
-from .cache import on_device
-from .served_models import soft_capped
+from specdec_lib.decoding import attention
+from specdec_lib.decoding.cache import on_device
+from specdec_lib.decoding.served_models import soft_capped
 
 
 class AttentionRows:
@@ -37,15 +38,22 @@ class AttentionRows:
         if model.config._attn_implementation not in ("sdpa", attention.NAME):
             name = type(model).__name__
             if soft_capped(model.config):
-                raise ValueError(f"attention rows are read under SDPA, which cannot cap attention scores as {name} does; they "
-                                 "cannot be captured on this model: use PLD+ (h), PromptLookupHidden, which reads hidden states")
+                raise ValueError(
+                    f"attention rows are read under SDPA, which cannot cap attention scores as {name} does; they "
+                    "cannot be captured on this model: use PLD+ (h), PromptLookupHidden, which reads hidden states"
+                )
             if not getattr(model, "_supports_sdpa", False):
-                raise ValueError(f"attention rows are read under SDPA, which {name} does not have; they cannot be captured on "
-                                 "this model: use PLD+ (h), PromptLookupHidden, which reads hidden states")
-            raise ValueError(f"attention rows are read under SDPA, but the model uses "
-                             f"{model.config._attn_implementation!r}; load it with attn_implementation='sdpa'")
-        modules = {m.layer_idx: m for m in model.modules()
-                   if hasattr(m, "layer_idx") and "Attention" in type(m).__name__}
+                raise ValueError(
+                    f"attention rows are read under SDPA, which {name} does not have; they cannot be captured on "
+                    "this model: use PLD+ (h), PromptLookupHidden, which reads hidden states"
+                )
+            raise ValueError(
+                f"attention rows are read under SDPA, but the model uses "
+                f"{model.config._attn_implementation!r}; load it with attn_implementation='sdpa'"
+            )
+        modules = {
+            m.layer_idx: m for m in model.modules() if hasattr(m, "layer_idx") and "Attention" in type(m).__name__
+        }
         count = model.config.get_text_config(decoder=True).num_attention_heads
         by_block: dict[int, list[int]] = {}
         for place, (block, head) in enumerate(self.heads):
@@ -79,8 +87,14 @@ class AttentionRows:
         """Have ``rows`` in place of those read: a replayed pass computes them without reading."""
         self._rows = list(rows)
 
-    def read(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None,
-             scaling: float | None) -> None:
+    def read(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        mask: torch.Tensor | None,
+        scaling: float | None,
+    ) -> None:
         """Keep the rows of a block's chosen heads, as its attention is about to compute them.
 
         Parameters
@@ -102,7 +116,8 @@ class AttentionRows:
         key_of = (tuple(chosen), groups, query.device)
         if key_of not in self._indices:
             self._indices[key_of] = [
-                torch.tensor(index, device=query.device) for index in (chosen, [h // groups for h in chosen])]
+                torch.tensor(index, device=query.device) for index in (chosen, [h // groups for h in chosen])
+            ]
         heads, shared = self._indices[key_of]
         q = query[0].index_select(0, heads)
         q = q[:, -1:] if self._last_only else q

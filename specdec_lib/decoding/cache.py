@@ -3,6 +3,7 @@
 Transformers' dynamic cache concatenates at each step and its ``crop`` changed meaning in 5.20; this one needs neither.
 A verified block is written behind the committed length; committing moves the accepted path's rows into place.
 """
+
 from __future__ import annotations
 
 import weakref
@@ -112,7 +113,9 @@ class TreeCache(Cache):
                 make = torch.zeros if self._static else torch.empty
                 arena = self._arenas[key] = make(
                     (2 * len(self.layers), 1, states.shape[1], self.capacity, states.shape[3]),
-                    dtype=states.dtype, device=states.device)
+                    dtype=states.dtype,
+                    device=states.device,
+                )
             views.append(arena[len(members)])
             members.append(index)
         return views[0], views[1]
@@ -123,8 +126,10 @@ class TreeCache(Cache):
         if need <= self.capacity:
             return
         if self._static:
-            raise ValueError(f"{need} positions are needed and the buffers in place hold {self.capacity}; make the runtime "
-                             "with a larger capacity")
+            raise ValueError(
+                f"{need} positions are needed and the buffers in place hold {self.capacity}; make the runtime "
+                "with a larger capacity"
+            )
         self.capacity = max(need, self.capacity + self.capacity // 2)
         for key, old in self._arenas.items():
             arena = torch.empty((*old.shape[:3], self.capacity, old.shape[4]), dtype=old.dtype, device=old.device)
@@ -155,7 +160,7 @@ class TreeCache(Cache):
             source = [self.length + i for i in block]
             for arena in self._arenas.values():
                 rows = arena.index_select(3, on_device(source, arena.device))
-                arena[:, :, :, self.length: self.length + count] = rows
+                arena[:, :, :, self.length : self.length + count] = rows
         self.length += count
 
     def clear(self) -> None:

@@ -1,4 +1,5 @@
 """Clocks of the decoding loop: the host's, and the device's own events."""
+
 from __future__ import annotations
 
 import time

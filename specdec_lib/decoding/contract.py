@@ -2,6 +2,7 @@
 
 A drafter sees tokens, and what it asked to have captured; it knows no target model. The loop knows no drafter by name.
 """
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -11,10 +12,9 @@ from typing import Literal, get_args
 
 import torch
 
-from .outputs import Outputs
-from .sampling import Sampling
-from .tree import DraftTree
-
+from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.tree import DraftTree
 
 #: Names the last layer, after the final norm, of a model whose number of layers is not known.
 LAST = -1
@@ -50,8 +50,11 @@ class Capture:
             raise ValueError(f"topk is {self.topk!r}; expected a whole number of tokens, 0 for none")
 
     def __or__(self, other: Capture) -> Capture:
-        return Capture(tuple(dict.fromkeys(self.layers + other.layers)), tuple(dict.fromkeys(self.heads + other.heads)),
-                       max(self.topk, other.topk))
+        return Capture(
+            tuple(dict.fromkeys(self.layers + other.layers)),
+            tuple(dict.fromkeys(self.heads + other.heads)),
+            max(self.topk, other.topk),
+        )
 
 
 @dataclass
@@ -194,8 +197,9 @@ def check_drafter(drafter: object) -> None:
     if isinstance(drafter, type):
         raise TypeError(f"drafter is {drafter!r}; {expected}: make one, {drafter.__name__}(...)")
     if not isinstance(drafter, Drafter):
-        raise TypeError(f"drafter is {drafter!r}; {expected}: one of specdec_lib.drafters, or of a subclass of "
-                        "specdec_lib.Drafter")
+        raise TypeError(
+            f"drafter is {drafter!r}; {expected}: one of specdec_lib.drafters, or of a subclass of specdec_lib.Drafter"
+        )
     if not isinstance(drafter.capture, Capture):
         raise TypeError(f"{drafter!r} has capture {drafter.capture!r}; expected a specdec_lib.Capture")
     if drafter.replays not in get_args(Replays):

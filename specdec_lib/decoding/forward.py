@@ -1,4 +1,5 @@
 """One call of the model over a cache: what eager passes and passes with buffers in place have in common."""
+
 from __future__ import annotations
 
 import inspect
@@ -7,11 +8,11 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
-from . import attention
-from .attention_rows import AttentionRows
-from .cache import TreeCache
-from .masks import in_window
-from .served_models import SLIDING, decoder_config, windows
+from specdec_lib.decoding import attention
+from specdec_lib.decoding.attention_rows import AttentionRows
+from specdec_lib.decoding.cache import TreeCache
+from specdec_lib.decoding.masks import in_window
+from specdec_lib.decoding.served_models import SLIDING, decoder_config, windows
 
 #: One mask, or by kind of layer; as the models of transformers take them.
 Mask = torch.Tensor | dict[str, torch.Tensor | None]
@@ -60,8 +61,9 @@ class Forward:
             self._stacked[key] = mask, attention.rows_of_groups(mask[..., :length], groups)
         return self._stacked[key][1]
 
-    def as_mask(self, visible: torch.Tensor, rows: torch.Tensor | None = None,
-                columns: torch.Tensor | None = None) -> Mask:
+    def as_mask(
+        self, visible: torch.Tensor, rows: torch.Tensor | None = None, columns: torch.Tensor | None = None
+    ) -> Mask:
         """What the model takes to attend to ``visible``.
 
         Parameters
@@ -89,7 +91,8 @@ class Forward:
         if self.additive or self.in_place:
             dtype = self.model.dtype
             visible = torch.zeros(visible.shape, dtype=dtype, device=self.device).masked_fill_(
-                ~visible, torch.finfo(dtype).min)
+                ~visible, torch.finfo(dtype).min
+            )
         return visible[None, None]
 
     def by_window(self, make: Callable[[int | None], torch.Tensor | None]) -> Mask:
@@ -99,8 +102,9 @@ class Forward:
             return masks[self.window]
         return {kind: masks[window] for kind, window in self._windows.items()}
 
-    def __call__(self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None,
-                 last_only: bool) -> torch.Tensor:
+    def __call__(
+        self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool
+    ) -> torch.Tensor:
         """Run ``call``, the model or what stands for it, over the cache.
 
         Parameters
@@ -123,8 +127,15 @@ class Forward:
         attention.RUNNING.forward = self
         try:
             with attention.backends(self.device):
-                out = call(input_ids=ids, attention_mask=mask, position_ids=positions[None], past_key_values=self.cache,
-                           use_cache=True, return_dict=True, **kwargs)
+                out = call(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    position_ids=positions[None],
+                    past_key_values=self.cache,
+                    use_cache=True,
+                    return_dict=True,
+                    **kwargs,
+                )
         finally:
             attention.RUNNING.forward = None
             self._stacked.clear()

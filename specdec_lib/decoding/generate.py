@@ -1,4 +1,5 @@
 """``generate`` and ``record``: a prompt in, tokens out."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -7,17 +8,17 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .clock import clock_of
-from .contract import Capture, Context, Drafter, check_drafter
-from .loop import Limits, ModelVerifier, Processors, decode
-from .outputs import Outputs
-from .replay import Trace
-from .runtime import Runtime
-from .sampling import Sampling
+from specdec_lib.decoding.clock import clock_of
+from specdec_lib.decoding.contract import Capture, Context, Drafter, check_drafter
+from specdec_lib.decoding.loop import Limits, ModelVerifier, Processors, decode
+from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
-from .target import DRAFT_ROOM, Target, check_model
-from .tree import EMPTY
+from specdec_lib.decoding.target import DRAFT_ROOM, Target, check_model
+from specdec_lib.decoding.tree import EMPTY
 
 #: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.
 FIRST_ROOM = 1024
@@ -53,8 +54,10 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
         raise TypeError(f"input_ids has type {array.dtype}; expected whole numbers (token ids)")
     wrong = array[(array < 0) | (array >= vocabulary)]
     if wrong.size:
-        raise ValueError(f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was the prompt made "
-                         "with another model's tokenizer?")
+        raise ValueError(
+            f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was the prompt made "
+            "with another model's tokenizer?"
+        )
     return array.tolist()
 
 
@@ -69,8 +72,10 @@ def check_language_model(model: object) -> None:
     # Wrappers such as PEFT's answer for the model inside.
     generates = getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or generates is None or not generates():
-        raise TypeError(f"model is a {type(model).__name__}; expected a causal language model of transformers, such as "
-                        "AutoModelForCausalLM or specdec_lib.load_model gives")
+        raise TypeError(
+            f"model is a {type(model).__name__}; expected a causal language model of transformers, such as "
+            "AutoModelForCausalLM or specdec_lib.load_model gives"
+        )
 
 
 def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
@@ -94,12 +99,17 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) 
     ValueError
     """
     if len(tokenizer) > vocabulary_size(model):
-        raise ValueError(f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: they do "
-                         "not belong together; load both from the same place")
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: they do "
+            "not belong together; load both from the same place"
+        )
 
 
-def stop_on_strings(stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerBase | None, model: PreTrainedModel,
-                    ) -> Callable[[list[int]], bool] | None:
+def stop_on_strings(
+    stop_strings: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase | None,
+    model: PreTrainedModel,
+) -> Callable[[list[int]], bool] | None:
     """A check for :class:`Limits`: true once the new tokens' text contains one of ``stop_strings``; None without any.
 
     Raises
@@ -121,16 +131,28 @@ def stop_on_strings(stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerB
     def stop(new: list[int]) -> bool:
         # A token has at least one byte of text, special ones apart: the last `longest` tokens hold any match that
         # ends here; a few more make up for tokens without text and for a character cut at the start.
-        text = tokenizer.decode(new[-longest - 8:])
+        text = tokenizer.decode(new[-longest - 8 :])
         return any(s in text for s in stop_strings)
 
     return stop
 
 
-def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, sampling: Sampling | None,
-         max_new_tokens: int, eos: frozenset[int], stop, stop_reason: str, on_tokens, processors: Processors | None,
-         capture: Capture, runtime: Runtime | None = None, recorder: _Recorder | None = None,
-         drafted_by: Sampling | None = None) -> tuple[Generation, Context, Limits]:
+def _run(
+    model: PreTrainedModel,
+    input_ids: TokenIds,
+    drafter: Drafter | None,
+    sampling: Sampling | None,
+    max_new_tokens: int,
+    eos: frozenset[int],
+    stop,
+    stop_reason: str,
+    on_tokens,
+    processors: Processors | None,
+    capture: Capture,
+    runtime: Runtime | None = None,
+    recorder: _Recorder | None = None,
+    drafted_by: Sampling | None = None,
+) -> tuple[Generation, Context, Limits]:
     """``drafted_by`` is what a drafter is shown where ``processors`` do part of what ``sampling`` says elsewhere."""
     sampling = Sampling() if sampling is None else sampling
     if not isinstance(sampling, Sampling):
@@ -142,8 +164,10 @@ def _run(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None, s
     vocabulary, limit = vocabulary_size(model), context_limit(model)
     tokens = as_token_list(input_ids, vocabulary)
     if limit is not None and len(tokens) >= limit:
-        raise ValueError(f"the prompt has {len(tokens)} tokens and the model's context is {limit}: no room for a new "
-                         "token; shorten the prompt")
+        raise ValueError(
+            f"the prompt has {len(tokens)} tokens and the model's context is {limit}: no room for a new "
+            "token; shorten the prompt"
+        )
     check_model(model)
     limits = Limits(max_new_tokens, eos, limit, stop, stop_reason)
     end = len(tokens) + max_new_tokens
@@ -205,14 +229,24 @@ class _Recorder:
         """Outputs by position."""
         if not self.outputs:
             return None
-        return Outputs(*(np.concatenate([getattr(part, name) for part in self.outputs]) for name in ("tokens", "logprobs")))
+        return Outputs(
+            *(np.concatenate([getattr(part, name) for part in self.outputs]) for name in ("tokens", "logprobs"))
+        )
 
 
-def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | None = None,
-             sampling: Sampling | None = None, max_new_tokens: int = 128,
-             eos_token_id: int | Iterable[int] | None = None, on_tokens: Callable[[list[int]], None] | None = None, *,
-             stop_strings: Sequence[str] = (), tokenizer: PreTrainedTokenizerBase | None = None,
-             runtime: Runtime | None = None) -> Generation:
+def generate(
+    model: PreTrainedModel,
+    input_ids: TokenIds,
+    drafter: Drafter | None = None,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 128,
+    eos_token_id: int | Iterable[int] | None = None,
+    on_tokens: Callable[[list[int]], None] | None = None,
+    *,
+    stop_strings: Sequence[str] = (),
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    runtime: Runtime | None = None,
+) -> Generation:
     """Decode one prompt, with or without speculation.
 
     The tokens are those of plain decoding with the same ``sampling``, whatever the drafter: token for token for
@@ -276,14 +310,34 @@ def generate(model: PreTrainedModel, input_ids: TokenIds, drafter: Drafter | Non
     """
     check_language_model(model)
     stop = stop_on_strings(stop_strings, tokenizer, model)
-    return _run(model, input_ids, drafter, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop, "stop_string",
-                on_tokens, None, Capture(), runtime)[0]
+    return _run(
+        model,
+        input_ids,
+        drafter,
+        sampling,
+        max_new_tokens,
+        end_tokens(model, eos_token_id),
+        stop,
+        "stop_string",
+        on_tokens,
+        None,
+        Capture(),
+        runtime,
+    )[0]
 
 
-def record(model: PreTrainedModel, input_ids: TokenIds, sampling: Sampling | None = None, max_new_tokens: int = 128,
-           eos_token_id: int | Iterable[int] | None = None, *, capture: Capture = Capture(),
-           stop_strings: Sequence[str] = (), tokenizer: PreTrainedTokenizerBase | None = None,
-           runtime: Runtime | None = None) -> Trace:
+def record(
+    model: PreTrainedModel,
+    input_ids: TokenIds,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 128,
+    eos_token_id: int | Iterable[int] | None = None,
+    *,
+    capture: Capture = Capture(),
+    stop_strings: Sequence[str] = (),
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    runtime: Runtime | None = None,
+) -> Trace:
     """Decode plainly and keep what any drafter would need to be replayed.
 
     Parameters
@@ -302,8 +356,31 @@ def record(model: PreTrainedModel, input_ids: TokenIds, sampling: Sampling | Non
     check_language_model(model)
     recorder = _Recorder(capture)
     stop = stop_on_strings(stop_strings, tokenizer, model)
-    run, context, limits = _run(model, input_ids, None, sampling, max_new_tokens, end_tokens(model, eos_token_id), stop,
-                                "stop_string", recorder.keep, None, capture, runtime, recorder)
+    run, context, limits = _run(
+        model,
+        input_ids,
+        None,
+        sampling,
+        max_new_tokens,
+        end_tokens(model, eos_token_id),
+        stop,
+        "stop_string",
+        recorder.keep,
+        None,
+        capture,
+        runtime,
+        recorder,
+    )
     count = run.prompt_length
-    return Trace(context.tokens[:count], run.tokens, sampling or Sampling(), context.vocabulary, limits, run.finish_reason,
-                 recorder.states, capture.heads, recorder.rows, recorder.whole())
+    return Trace(
+        context.tokens[:count],
+        run.tokens,
+        sampling or Sampling(),
+        context.vocabulary,
+        limits,
+        run.finish_reason,
+        recorder.states,
+        capture.heads,
+        recorder.rows,
+        recorder.whole(),
+    )

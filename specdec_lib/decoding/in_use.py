@@ -1,4 +1,5 @@
 """A drafter serves one generation at a time: a second one is refused before it spoils the first."""
+
 from __future__ import annotations
 
 import threading
@@ -23,8 +24,10 @@ def alone(drafter: object) -> Iterator[None]:
         return
     with _CHANGING:
         if id(drafter) in _IN_USE:
-            raise RuntimeError(f"{drafter!r} is in use by another generation, and it holds what that one has seen; make a "
-                               "drafter for each generation that runs at the same time")
+            raise RuntimeError(
+                f"{drafter!r} is in use by another generation, and it holds what that one has seen; make a "
+                "drafter for each generation that runs at the same time"
+            )
         _IN_USE.add(id(drafter))
     try:
         yield

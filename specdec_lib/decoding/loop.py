@@ -3,6 +3,7 @@
 One loop serves real runs and replays: a verifier tells which part of a draft the target would emit
 (:class:`ModelVerifier` by running it, :class:`specdec_lib.decoding.replay.TraceVerifier` by looking it up).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -11,15 +12,22 @@ from typing import Any, Protocol
 
 import torch
 
-from .acceptance import exact_match, rejection, rejection_at_once
-from .clock import Clock, HostClock
-from .contract import Context, Drafter
-from .in_use import alone
-from .outputs import Outputs, QueuedTopK, joined
-from .sampling import Sampling, choose, choose_each, distribution, most_likely, unchecked_distribution
+from specdec_lib.decoding.acceptance import exact_match, rejection, rejection_at_once
+from specdec_lib.decoding.clock import Clock, HostClock
+from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.in_use import alone
+from specdec_lib.decoding.outputs import Outputs, QueuedTopK, joined
 from specdec_lib.decoding.results import Generation, Step
-from .target import Target
-from .tree import EMPTY, DraftTree
+from specdec_lib.decoding.sampling import (
+    Sampling,
+    choose,
+    choose_each,
+    distribution,
+    most_likely,
+    unchecked_distribution,
+)
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 Processors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -132,14 +140,25 @@ class ModelVerifier:
         if tree.probabilities is not None and not sampling.greedy:
             if at_once:
                 return rejection_at_once(tree, unchecked_distribution(logits, sampling), sampling, position, self.eos)
-            return rejection(tree, lambda node, path: distribution(
-                self._processed(logits[node + 1], tokens, path), sampling), sampling, position, self.eos)
+            return rejection(
+                tree,
+                lambda node, path: distribution(self._processed(logits[node + 1], tokens, path), sampling),
+                sampling,
+                position,
+                self.eos,
+            )
         if at_once:
-            chosen = most_likely(logits) if sampling.greedy else choose_each(
-                logits, sampling, [position, *(position + depth for depth in tree.depths)])
+            chosen = (
+                most_likely(logits)
+                if sampling.greedy
+                else choose_each(logits, sampling, [position, *(position + depth for depth in tree.depths)])
+            )
             return exact_match(tree, lambda node, path: chosen[node + 1], self.eos)
-        return exact_match(tree, lambda node, path: choose(
-            self._processed(logits[node + 1], tokens, path), sampling, position + len(path)), self.eos)
+        return exact_match(
+            tree,
+            lambda node, path: choose(self._processed(logits[node + 1], tokens, path), sampling, position + len(path)),
+            self.eos,
+        )
 
     def commit(self, path: Sequence[int]) -> None:
         self.target.commit(path)
@@ -151,8 +170,13 @@ class ModelVerifier:
         return self.processors(prefix, row[None].float())[0]
 
 
-def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits: Limits,
-           on_tokens: Callable[[list[int]], None] | None = None) -> Generation:
+def decode(
+    verifier: Verifier,
+    drafter: Drafter | None,
+    context: Context,
+    limits: Limits,
+    on_tokens: Callable[[list[int]], None] | None = None,
+) -> Generation:
     """Generate until a limit is met.
 
     Parameters
@@ -175,8 +199,13 @@ def decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits
         return _decode(verifier, drafter, context, limits, on_tokens)
 
 
-def _decode(verifier: Verifier, drafter: Drafter | None, context: Context, limits: Limits,
-            on_tokens: Callable[[list[int]], None] | None) -> Generation:
+def _decode(
+    verifier: Verifier,
+    drafter: Drafter | None,
+    context: Context,
+    limits: Limits,
+    on_tokens: Callable[[list[int]], None] | None,
+) -> Generation:
     clock = verifier.clock
     new: list[int] = []
     timed: list[tuple] = []
@@ -220,21 +249,27 @@ def _decode(verifier: Verifier, drafter: Drafter | None, context: Context, limit
             if drafter is not None and room > 1:
                 tree = drafter.propose(context, room - 1)
                 if not isinstance(tree, DraftTree):
-                    raise TypeError(f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, an empty "
-                                    "one, DraftTree.chain([]), where there is nothing to propose")
+                    raise TypeError(
+                        f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, an empty "
+                        "one, DraftTree.chain([]), where there is nothing to propose"
+                    )
                 tree = tree.truncated(room - 1)
             t1 = clock.mark()
             drafted = tree.tokens if tree.passengers is None else tree.tokens + tree.passengers.tokens
             if drafted and max(drafted) >= context.vocabulary:
-                raise ValueError(f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
-                                 f"{context.vocabulary}; was its data made with another tokenizer?")
+                raise ValueError(
+                    f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
+                    f"{context.vocabulary}; was its data made with another tokenizer?"
+                )
             path, token = verifier.verify(tree, context)
             block = [tree.tokens[node] for node in path]
             if token is not None:
                 block.append(token)
             if not block:
-                raise RuntimeError(f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
-                                   "was cut or changed after it was recorded")
+                raise RuntimeError(
+                    f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
+                    "was cut or changed after it was recorded"
+                )
             kept = emit(block)
             t2 = clock.mark()
             path = tuple(path[:kept])
@@ -252,6 +287,8 @@ def _decode(verifier: Verifier, drafter: Drafter | None, context: Context, limit
             drafter.finish()
     clock.settle()
     spent = clock.seconds
-    steps = [Step(tree, path, tokens, spent(t0, t1) + spent(t3, t4), spent(t1, passed), spent(t2, t3), spent(passed, t2))
-             for tree, path, tokens, t0, t1, passed, t2, t3, t4 in timed]
+    steps = [
+        Step(tree, path, tokens, spent(t0, t1) + spent(t3, t4), spent(t1, passed), spent(t2, t3), spent(passed, t2))
+        for tree, path, tokens, t0, t1, passed, t2, t3, t4 in timed
+    ]
     return Generation(new, steps, reason, context.prompt_length, spent(began, filled))

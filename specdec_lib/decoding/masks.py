@@ -1,4 +1,5 @@
 """What each token of a pass attends to, by position: the rule of a sliding window over a tree."""
+
 from __future__ import annotations
 
 import torch

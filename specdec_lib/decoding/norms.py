@@ -3,6 +3,7 @@
 Transformers composes the norm of eight operations. Recorded as a graph each is a kernel that the next one waits for,
 and in a pass over few tokens such kernels take as long as a third of the products.
 """
+
 from __future__ import annotations
 
 import threading
@@ -51,8 +52,11 @@ def _fused(kind: type) -> type:
             return rms_norm(hidden_states, self.weight.shape, self.weight, _epsilon(self))
 
         # A class of its own, not a function on the module: copies of the model then compute with their own weights.
-        _FUSED[kind] = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__,
-                                                     "__qualname__": kind.__qualname__})
+        _FUSED[kind] = type(
+            kind.__name__,
+            (kind,),
+            {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__},
+        )
     return _FUSED[kind]
 
 

@@ -1,4 +1,5 @@
 """The target's most likely tokens at each position of a pass, for drafters that ask for them (``Capture(topk=k)``)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -47,8 +48,13 @@ class Outputs:
 
     def top(self, k: int) -> Outputs:
         """The ``k`` most likely of each row; views."""
-        return Outputs(self.tokens[:, :k], self.logprobs[:, :k], self.passenger_tokens[:, :k],
-                       self.passenger_logprobs[:, :k], self.root)
+        return Outputs(
+            self.tokens[:, :k],
+            self.logprobs[:, :k],
+            self.passenger_tokens[:, :k],
+            self.passenger_logprobs[:, :k],
+            self.root,
+        )
 
 
 class QueuedTopK:

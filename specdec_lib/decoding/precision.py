@@ -1,4 +1,5 @@
 """The computation of a model in half precision, done in float32 with the same weights."""
+
 from __future__ import annotations
 
 import torch

@@ -5,6 +5,7 @@ and the recorded states, attention rows and most likely tokens are what the draf
 emitted. Of rejected nodes and passengers nothing is recorded: a drafter that depends on those cannot be replayed, and says
 so (``replays`` of :class:`specdec_lib.Drafter`).
 """
+
 from __future__ import annotations
 
 import json
@@ -17,16 +18,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from .acceptance import exact_match
-from .clock import HostClock
-from .contract import Capture, Context, Drafter, check_drafter
-from specdec_lib.files import replacing
-from .loop import Limits, decode
-from .outputs import Outputs
-from .sampling import Sampling
+from specdec_lib.decoding.acceptance import exact_match
+from specdec_lib.decoding.clock import HostClock
+from specdec_lib.decoding.contract import Capture, Context, Drafter, check_drafter
+from specdec_lib.decoding.loop import Limits, decode
+from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.results import Generation
-from .tree import DraftTree
-
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.files import replacing
 
 #: Of the file that :meth:`Trace.save` writes. 1, which states none, has no outputs.
 FORMAT = 2
@@ -74,10 +74,18 @@ class Trace:
         if self.outputs is not None:
             tensors["outputs.tokens"] = torch.tensor(self.outputs.tokens)
             tensors["outputs.logprobs"] = torch.tensor(self.outputs.logprobs)
-        about = {"format": FORMAT,
-                 "prompt_length": len(self.prompt), "sampling": asdict(self.sampling), "vocabulary": self.vocabulary,
-                 "finish_reason": self.finish_reason, "heads": self.heads, "rows": len(self.attention),
-                 "max_new_tokens": self.limits.max_new_tokens, "eos": sorted(self.limits.eos), "context": self.limits.context}
+        about = {
+            "format": FORMAT,
+            "prompt_length": len(self.prompt),
+            "sampling": asdict(self.sampling),
+            "vocabulary": self.vocabulary,
+            "finish_reason": self.finish_reason,
+            "heads": self.heads,
+            "rows": len(self.attention),
+            "max_new_tokens": self.limits.max_new_tokens,
+            "eos": sorted(self.limits.eos),
+            "context": self.limits.context,
+        }
         with replacing(path) as aside:
             save_file(tensors, aside, metadata={"trace": json.dumps(about)})
 
@@ -97,27 +105,42 @@ class Trace:
                 about = json.loads((file.metadata() or {})["trace"])
                 later = about.get("format", 1) if isinstance(about, dict) else 1
                 if isinstance(later, int) and later > FORMAT:
-                    raise _LaterFormat(f"{path} is a trace of format {later} and this release reads formats up to {FORMAT}; "
-                                       "update specdec_lib, or record it again")
+                    raise _LaterFormat(
+                        f"{path} is a trace of format {later} and this release reads formats up to {FORMAT}; "
+                        "update specdec_lib, or record it again"
+                    )
                 tokens = file.get_tensor("tokens").tolist()
-                hidden = {int(k.removeprefix("hidden.")): file.get_tensor(k) for k in file.keys()
-                          if k.startswith("hidden.")}
+                hidden = {
+                    int(k.removeprefix("hidden.")): file.get_tensor(k) for k in file.keys() if k.startswith("hidden.")
+                }
                 rows = [file.get_tensor(f"attention.{i}") for i in range(about["rows"])]
                 outputs = None
                 if "outputs.tokens" in file.keys():
                     outputs = Outputs(*(file.get_tensor(f"outputs.{name}").numpy() for name in ("tokens", "logprobs")))
                     if outputs.tokens.shape != outputs.logprobs.shape or len(outputs.tokens) != len(tokens):
-                        raise ValueError(f"outputs of shape {outputs.tokens.shape} and {outputs.logprobs.shape}; expected "
-                                         f"{len(tokens)} rows each")
+                        raise ValueError(
+                            f"outputs of shape {outputs.tokens.shape} and {outputs.logprobs.shape}; expected "
+                            f"{len(tokens)} rows each"
+                        )
             cut = about["prompt_length"]
-            return cls(tokens[:cut], tokens[cut:], Sampling(**about["sampling"]), about["vocabulary"],
-                       Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]),
-                       about["finish_reason"], hidden, tuple((b, h) for b, h in about["heads"]), rows, outputs)
+            return cls(
+                tokens[:cut],
+                tokens[cut:],
+                Sampling(**about["sampling"]),
+                about["vocabulary"],
+                Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]),
+                about["finish_reason"],
+                hidden,
+                tuple((b, h) for b, h in about["heads"]),
+                rows,
+                outputs,
+            )
         except _LaterFormat:
             raise
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no trace: expected a file written by Trace.save "
-                             f"({type(error).__name__}: {error})") from None
+            raise ValueError(
+                f"{path} is no trace: expected a file written by Trace.save ({type(error).__name__}: {error})"
+            ) from None
 
 
 class _LaterFormat(ValueError):
@@ -149,9 +172,10 @@ class TraceVerifier:
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
         self.passed = self.clock.mark()
         done = len(context.tokens) - context.prompt_length
-        coming = self.trace.tokens[done: done + tree.depth + 1]
-        path, token = exact_match(tree, lambda node, path: coming[len(path)] if len(path) < len(coming) else None,
-                                  self.trace.limits.eos)
+        coming = self.trace.tokens[done : done + tree.depth + 1]
+        path, token = exact_match(
+            tree, lambda node, path: coming[len(path)] if len(path) < len(coming) else None, self.trace.limits.eos
+        )
         if self.topk:
             self.outputs = self._recorded(tree, path, len(context.tokens) - 1, context.tokens[-1])
         return path, token
@@ -162,8 +186,8 @@ class TraceVerifier:
         tokens = np.full((tree.width, self.topk), -1, np.int64)
         logprobs = np.full((tree.width, self.topk), np.nan, np.float32)
         rows = [0, *(node + 1 for node in path)]
-        tokens[rows] = known.tokens[position: position + len(rows)]
-        logprobs[rows] = known.logprobs[position: position + len(rows)]
+        tokens[rows] = known.tokens[position : position + len(rows)]
+        logprobs[rows] = known.logprobs[position : position + len(rows)]
         count = len(tree) + 1
         return Outputs(tokens[:count], logprobs[:count], tokens[count:], logprobs[count:], root)
 
@@ -174,16 +198,22 @@ class TraceVerifier:
 def _check_captured(trace: Trace, capture: Capture) -> None:
     missing = [layer for layer in capture.layers if layer not in trace.hidden]
     if missing:
-        raise ValueError(f"the drafter needs hidden states of layers {missing}, the trace has {sorted(trace.hidden)}; "
-                         "record with capture=drafter.capture")
+        raise ValueError(
+            f"the drafter needs hidden states of layers {missing}, the trace has {sorted(trace.hidden)}; "
+            "record with capture=drafter.capture"
+        )
     missing = [head for head in capture.heads if head not in trace.heads]
     if missing:
-        raise ValueError(f"the drafter needs attention rows of heads {missing}, the trace has "
-                         f"{list(trace.heads)}; record with capture=drafter.capture")
+        raise ValueError(
+            f"the drafter needs attention rows of heads {missing}, the trace has "
+            f"{list(trace.heads)}; record with capture=drafter.capture"
+        )
     known = 0 if trace.outputs is None else trace.outputs.k
     if capture.topk > known:
-        raise ValueError(f"the drafter needs the {capture.topk} most likely tokens of each position, the trace has {known}; "
-                         "record with capture=drafter.capture")
+        raise ValueError(
+            f"the drafter needs the {capture.topk} most likely tokens of each position, the trace has {known}; "
+            "record with capture=drafter.capture"
+        )
 
 
 def replay(trace: Trace, drafter: Drafter | None) -> Generation:
@@ -210,11 +240,15 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
     if drafter is not None:
         check_drafter(drafter)
         if drafter.replays == "never":
-            raise ValueError(f"{drafter!r} cannot be replayed (replays='never'): what it drafts depends on outputs that no "
-                             "recording of plain decoding has; run it with generate()")
+            raise ValueError(
+                f"{drafter!r} cannot be replayed (replays='never'): what it drafts depends on outputs that no "
+                "recording of plain decoding has; run it with generate()"
+            )
         if drafter.replays == "greedy" and not trace.sampling.greedy:
-            raise ValueError(f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'), "
-                             "which emits other tokens than plain decoding; replay a greedy trace, or run it with generate()")
+            raise ValueError(
+                f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'), "
+                "which emits other tokens than plain decoding; replay a greedy trace, or run it with generate()"
+            )
         _check_captured(trace, drafter.capture)
     context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling.for_prompt(trace.prompt))
     context.hidden = lambda layer: trace.hidden[layer][: len(context.tokens) - 1]
@@ -224,7 +258,8 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
     if trace.finish_reason not in ("eos", "length", "context"):
         # Stop strings and criteria are not kept with a trace; where they ended it is.
         count = len(trace.tokens)
-        limits = Limits(limits.max_new_tokens, limits.eos, limits.context, lambda new: len(new) == count,
-                        trace.finish_reason)
+        limits = Limits(
+            limits.max_new_tokens, limits.eos, limits.context, lambda new: len(new) == count, trace.finish_reason
+        )
     topk = 0 if drafter is None else drafter.capture.topk
     return decode(TraceVerifier(trace, topk), drafter, context, limits)

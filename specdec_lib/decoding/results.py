@@ -1,11 +1,11 @@
 """What one verification did, and the counts that follow from a run of them."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from specdec_lib.decoding.tree import DraftTree
-
 
 #: Fields of a step that hold its times.
 PARTS = ("draft_seconds", "verify_seconds", "commit_seconds", "host_seconds")
@@ -129,17 +129,25 @@ def metrics(runs: list[Generation]) -> dict[str, float]:
     parts = {k: sum(getattr(s, k) for s in steps) for k in PARTS}
     prefill, spent = sum(run.prefill_seconds for run in runs), sum(parts.values())
     return {
-        "new_tokens": total, "calls": calls, "calls_with_prefill": calls + len(runs), "calls_with_draft": len(drafting),
+        "new_tokens": total,
+        "calls": calls,
+        "calls_with_prefill": calls + len(runs),
+        "calls_with_draft": len(drafting),
         "tokens_per_forward": _ratio(n, calls),
         "tokens_per_forward_with_prefill": _ratio(total, calls + len(runs)),
         "mean_accepted_drafts": _ratio(accepted, len(drafting)),
         "acceptance_rate": _ratio(accepted, sum(s.tree.depth for s in drafting)),
         "acceptance_rate_nodes": _ratio(accepted, drafted),
         "acceptance_rate_step_mean": _ratio(sum(s.accepted / s.tree.depth for s in drafting), len(drafting)),
-        "discard_rate": _ratio(drafted - accepted, n), "verification_rate": _ratio(calls, n),
-        "seconds": prefill + spent, "prefill_seconds": prefill, **parts,
-        "ms_per_token": 1e3 * _ratio(spent, n), "ms_per_token_with_prefill": 1e3 * _ratio(prefill + spent, total),
-        "tokens_per_second": _ratio(n, spent), "tokens_per_second_with_prefill": _ratio(total, prefill + spent),
+        "discard_rate": _ratio(drafted - accepted, n),
+        "verification_rate": _ratio(calls, n),
+        "seconds": prefill + spent,
+        "prefill_seconds": prefill,
+        **parts,
+        "ms_per_token": 1e3 * _ratio(spent, n),
+        "ms_per_token_with_prefill": 1e3 * _ratio(prefill + spent, total),
+        "tokens_per_second": _ratio(n, spent),
+        "tokens_per_second_with_prefill": _ratio(total, prefill + spent),
         "draft_ms_per_step": 1e3 * _ratio(parts["draft_seconds"], calls),
         "draft_ms_per_token": 1e3 * _ratio(parts["draft_seconds"], n),
     }

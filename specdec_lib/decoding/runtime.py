@@ -5,6 +5,7 @@ that holds it. Nothing of it then depends on the step but the contents of its in
 recorded once for each width and extent and replayed. Plain eager passes, which need none of this, are what a target
 runs without a runtime.
 """
+
 from __future__ import annotations
 
 import threading
@@ -19,12 +20,11 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding import norms
-
-from .attention_rows import AttentionRows
-from .cache import TreeCache
-from .contract import Capture
-from .forward import Forward
-from .tree import DraftTree
+from specdec_lib.decoding.attention_rows import AttentionRows
+from specdec_lib.decoding.cache import TreeCache
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.forward import Forward
+from specdec_lib.decoding.tree import DraftTree
 
 #: Widths of a pass in tokens, the last emitted one included.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -161,12 +161,21 @@ class Runtime:
     to move them within one is an error that nobody sees.
     """
 
-    def __init__(self, model: PreTrainedModel, capacity: int, mode: str = "auto", widths: Sequence[int] = WIDTHS,
-                 extents: Sequence[int] | None = None, recorder: Recorder | None = None):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        capacity: int,
+        mode: str = "auto",
+        widths: Sequence[int] = WIDTHS,
+        extents: Sequence[int] | None = None,
+        recorder: Recorder | None = None,
+    ):
         devices = {parameter.device for parameter in model.parameters()}
         if len(devices) > 1:
-            raise ValueError(f"the model lies on {sorted(map(str, devices))}; a runtime with buffers in place needs it on one "
-                             "device: leave the runtime out, or load the model without device_map")
+            raise ValueError(
+                f"the model lies on {sorted(map(str, devices))}; a runtime with buffers in place needs it on one "
+                "device: leave the runtime out, or load the model without device_map"
+            )
         self.device = model.get_input_embeddings().weight.device
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
@@ -176,11 +185,14 @@ class Runtime:
             mode = "graph" if self.device.type == "cuda" and not read else "static"
         self._graphs = mode in ("graph", "compiled-graph")
         if self._graphs and read:
-            raise ValueError(f"mode is {mode!r}, but the rotary embedding of {type(model).__name__} is {sorted(read)[0]!r}, "
-                             "for which the host reads the positions of each pass; it cannot be recorded: use 'static'")
+            raise ValueError(
+                f"mode is {mode!r}, but the rotary embedding of {type(model).__name__} is {sorted(read)[0]!r}, "
+                "for which the host reads the positions of each pass; it cannot be recorded: use 'static'"
+            )
         if self._graphs and recorder is None and self.device.type != "cuda":
-            raise ValueError(f"mode is {mode!r}, but the model is on {self.device}; CUDA graphs need a GPU: use "
-                             "'static'")
+            raise ValueError(
+                f"mode is {mode!r}, but the model is on {self.device}; CUDA graphs need a GPU: use 'static'"
+            )
         widths = tuple(widths)
         if not widths or widths[0] < 1 or list(widths) != sorted(set(widths)):
             raise ValueError(f"widths are {widths}; expected whole numbers from 1 up, each once, ascending")
@@ -234,19 +246,26 @@ class Runtime:
         if model is not self.model:
             raise ValueError("the runtime was made for another model; make one for this model")
         if longest > self.capacity:
-            raise ValueError(f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make it "
-                             "with a larger capacity")
+            raise ValueError(
+                f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make it "
+                "with a larger capacity"
+            )
         if self._call is not self.model and capture != Capture():
-            raise ValueError(f"mode {self.mode!r} captures no hidden states and attention rows, which the drafter needs; "
-                             "use 'static' or 'graph'")
+            raise ValueError(
+                f"mode {self.mode!r} captures no hidden states and attention rows, which the drafter needs; "
+                "use 'static' or 'graph'"
+            )
         place = model.get_input_embeddings().weight.device
         if place != self.device:
-            raise ValueError(f"the model has moved to {place} and the runtime's buffers are on {self.device}; make a "
-                             "new one")
+            raise ValueError(
+                f"the model has moved to {place} and the runtime's buffers are on {self.device}; make a new one"
+            )
         with _TAKING:
             if self._holder is not None and self._holder() is not None:
-                raise RuntimeError("the runtime is in use by another generation; a draft model that is the target itself "
-                                   "needs a runtime of its own")
+                raise RuntimeError(
+                    "the runtime is in use by another generation; a draft model that is the target itself "
+                    "needs a runtime of its own"
+                )
             self._holder = weakref.ref(holder)
         self.cache.length = 0
         if self._graphs:
@@ -267,8 +286,13 @@ class Runtime:
         """The width a pass over ``count`` tokens is padded to; None where none is wide enough."""
         return next((width for width in self.widths if width >= count), None)
 
-    def run(self, forward: Forward, capture: Capture, tokens: Sequence[int] | torch.Tensor, tree: DraftTree | None,
-            ) -> torch.Tensor:
+    def run(
+        self,
+        forward: Forward,
+        capture: Capture,
+        tokens: Sequence[int] | torch.Tensor,
+        tree: DraftTree | None,
+    ) -> torch.Tensor:
         """One pass over a block behind the committed positions.
 
         Parameters
@@ -363,7 +387,7 @@ class Runtime:
 
     def _pass(self, width: int, extent: int, forward: Forward) -> torch.Tensor:
         inputs, slots = self._inputs[width], self._columns[:extent]
-        tokens, depths, length = inputs.line[:width], inputs.line[width: 2 * width], inputs.line[2 * width]
+        tokens, depths, length = inputs.line[:width], inputs.line[width : 2 * width], inputs.line[2 * width]
         behind = slots - length
         block = inputs.tree[:, behind.clamp(0, width - 1)] & (behind >= 0) & (behind < width)
         rows = length + depths
@@ -388,8 +412,10 @@ class Runtime:
         except RuntimeError as error:
             # What was recorded before shares the memory of the graph that failed.
             self._kept.clear()
-            raise RuntimeError(f"a pass of {type(self.model).__name__} cannot be recorded as a CUDA graph "
-                               f"({str(error).splitlines()[0]}); use Runtime(..., mode='static')") from error
+            raise RuntimeError(
+                f"a pass of {type(self.model).__name__} cannot be recorded as a CUDA graph "
+                f"({str(error).splitlines()[0]}); use Runtime(..., mode='static')"
+            ) from error
         return _Recorded(graph, logits, [] if forward.rows is None else forward.rows.held(), forward.rows)
 
 

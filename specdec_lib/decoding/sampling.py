@@ -5,6 +5,7 @@ distribution at it. A verified run then emits the very tokens that plain decodin
 drafter that proposes tokens without probabilities. Each generation first binds the seed to its prompt
 (:meth:`Sampling.for_prompt`), so that different prompts, and the turns of one conversation, see different numbers.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -15,7 +16,7 @@ from numbers import Integral
 import numpy as np
 import torch
 
-from .cache import on_device
+from specdec_lib.decoding.cache import on_device
 
 _MASK = (1 << 64) - 1
 #: Independent sequences of uniforms under one seed.
@@ -133,8 +134,10 @@ def most_likely(logits: torch.Tensor) -> list[int]:
 
 def not_numbers() -> FloatingPointError:
     """The error for logits from which no token can be chosen."""
-    return FloatingPointError("the model's logits hold NaN, infinity or no possible token: weights may be damaged, or too "
-                              "large for their type (try dtype='bfloat16' or 'float32'); no token can be chosen")
+    return FloatingPointError(
+        "the model's logits hold NaN, infinity or no possible token: weights may be damaged, or too "
+        "large for their type (try dtype='bfloat16' or 'float32'); no token can be chosen"
+    )
 
 
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:

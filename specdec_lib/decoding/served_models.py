@@ -1,4 +1,5 @@
 """Which models can be decoded by tree verification, as far as their configuration tells."""
+
 from __future__ import annotations
 
 import weakref
@@ -35,8 +36,10 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
     """
     base = getattr(model, model.base_model_prefix, None)
     if base is None:
-        raise UnsupportedModel(f"{type(model).__name__} has no part called {model.base_model_prefix!r}, where its decoder would "
-                               "be, so hidden states cannot be captured; use a drafter that needs none")
+        raise UnsupportedModel(
+            f"{type(model).__name__} has no part called {model.base_model_prefix!r}, where its decoder would "
+            "be, so hidden states cannot be captured; use a drafter that needs none"
+        )
     return base
 
 
@@ -118,23 +121,36 @@ def check_kind(model: PreTrainedModel, longest: int) -> None:
         raise UnsupportedModel(f"{name} is in training mode, where dropout changes the output; call model.eval() first")
     odd = sorted(set(getattr(config, "layer_types", None) or []) - _SERVED_LAYER_TYPES)
     if odd:
-        raise UnsupportedModel(f"{name} has layers of type {', '.join(odd)}; tree verification needs attention over the "
-                               f"whole context ({' or '.join(sorted(_SERVED_LAYER_TYPES))})")
+        raise UnsupportedModel(
+            f"{name} has layers of type {', '.join(odd)}; tree verification needs attention over the "
+            f"whole context ({' or '.join(sorted(_SERVED_LAYER_TYPES))})"
+        )
     if model.config._attn_implementation not in ("sdpa", "eager", attention.NAME):
-        raise UnsupportedModel(f"{name} uses attn_implementation={model.config._attn_implementation!r}, which takes no tree "
-                               "mask; load it with attn_implementation='sdpa' (or 'eager')")
+        raise UnsupportedModel(
+            f"{name} uses attn_implementation={model.config._attn_implementation!r}, which takes no tree "
+            "mask; load it with attn_implementation='sdpa' (or 'eager')"
+        )
     if model.config._attn_implementation != "eager" and soft_capped(model.config):
-        raise UnsupportedModel(f"{name} caps its attention scores, which SDPA does not do; load it with "
-                               "attn_implementation='eager', as specdec_lib.load_model does")
+        raise UnsupportedModel(
+            f"{name} caps its attention scores, which SDPA does not do; load it with "
+            "attn_implementation='eager', as specdec_lib.load_model does"
+        )
     if model.config.model_type == "bloom" or any(
-            getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))):
-        raise UnsupportedModel(f"{name} has ALiBi position biases, which follow the place in the block and not the path "
-                               "in the tree; choose a model with rotary or learned positions")
+        getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))
+    ):
+        raise UnsupportedModel(
+            f"{name} has ALiBi position biases, which follow the place in the block and not the path "
+            "in the tree; choose a model with rotary or learned positions"
+        )
     bound, local = exact_length(model), local_window(config)
     if local is not None and longest > bound:
-        raise UnsupportedModel(f"{name} has layers that attend to the last {local} places of the cache, {LOCAL_ROOM} of which a "
-                               f"draft may take, so that prompt and output may take {bound} tokens; they may take {longest}: "
-                               "shorten them to fit")
+        raise UnsupportedModel(
+            f"{name} has layers that attend to the last {local} places of the cache, {LOCAL_ROOM} of which a "
+            f"draft may take, so that prompt and output may take {bound} tokens; they may take {longest}: "
+            "shorten them to fit"
+        )
     if bound is not None and longest > bound:
-        raise UnsupportedModel(f"{name} attends to the last {bound} tokens only, or changes its positions after so many, but "
-                               f"prompt and output may take {longest}; shorten them to fit")
+        raise UnsupportedModel(
+            f"{name} attends to the last {bound} tokens only, or changes its positions after so many, but "
+            f"prompt and output may take {longest}; shorten them to fit"
+        )

@@ -1,4 +1,5 @@
 """The target model: prefill, one pass over a draft tree, and what is captured on the way."""
+
 from __future__ import annotations
 
 import copy
@@ -13,13 +14,14 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from . import attention
-from .attention_rows import AttentionRows
-from .cache import TreeCache, on_device
-from .contract import LAST, Capture
-from .forward import Forward, Mask
-from .precision import HALF, InFloat32, in_half
-from .served_models import (
+from specdec_lib.decoding import attention
+from specdec_lib.decoding.attention_rows import AttentionRows
+from specdec_lib.decoding.cache import TreeCache, on_device
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.forward import Forward, Mask
+from specdec_lib.decoding.precision import HALF, InFloat32, in_half
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.decoding.served_models import (
     SLIDING,
     WITHIN_WINDOW,
     UnsupportedModel,
@@ -31,8 +33,7 @@ from .served_models import (
     vocabulary_size,
     windows,
 )
-from .runtime import Runtime
-from .tree import EMPTY, DraftTree
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 #: Positions of one prefill pass; bounds the memory of its mask and activations.
 PREFILL_CHUNK = 4096
@@ -70,8 +71,14 @@ class Target:
         If tree verification would not compute what the model computes.
     """
 
-    def __init__(self, model: PreTrainedModel, longest: int, capture: Capture = Capture(), capacity: int | None = None,
-                 runtime: Runtime | None = None):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        longest: int,
+        capture: Capture = Capture(),
+        capacity: int | None = None,
+        runtime: Runtime | None = None,
+    ):
         check_kind(model, longest)
         capacity = longest + DRAFT_ROOM if capacity is None else capacity
         self.model = model
@@ -80,13 +87,16 @@ class Target:
         config = decoder_config(model)
         self._local = local_window(config)
         if self._local is not None and runtime is not None:
-            raise UnsupportedModel(f"{type(model).__name__} has layers whose window counts places in the cache, which buffers in "
-                                   "place do not fill in order; leave the runtime out")
+            raise UnsupportedModel(
+                f"{type(model).__name__} has layers whose window counts places in the cache, which buffers in "
+                "place do not fill in order; leave the runtime out"
+            )
         self.layers, self._vocabulary = config.num_hidden_layers, vocabulary_size(model)
         # The most likely tokens are read off the logits: no pass differs for them.
         self.runtime, self.capture = runtime, replace(capture, topk=0)
-        self._states: dict[int, torch.Tensor] = {} if runtime is None else runtime.take(
-            self, model, self.capture, longest)
+        self._states: dict[int, torch.Tensor] = (
+            {} if runtime is None else runtime.take(self, model, self.capture, longest)
+        )
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
         self.forward = Forward(model, self.cache, self.device)
@@ -143,8 +153,11 @@ class Target:
         """Committed positions."""
         return self.cache.length
 
-    def extend(self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None,
-               ) -> torch.Tensor:
+    def extend(
+        self,
+        tokens: Sequence[int] | torch.Tensor,
+        each: Callable[[torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
         Parameters
@@ -163,7 +176,7 @@ class Target:
         if each is not None:
             size = max(1, min(size, LOGITS_AT_ONCE // self._vocabulary))
         for start in range(0, len(tokens), size):
-            chunk = tokens[start: start + size]
+            chunk = tokens[start : start + size]
             width, length = len(chunk), self.cache.length
             self._reserve(width)
             if length and self._fits(width):
@@ -171,7 +184,7 @@ class Target:
             else:
                 # From an empty cache the model's own causal path is right, and lets SDPA skip the mask.
                 mask = None if length == 0 else self._chain_mask(width)
-                logits = self._eager(chunk, self._positions[length: length + width], mask, last_only=each is None)
+                logits = self._eager(chunk, self._positions[length : length + width], mask, last_only=each is None)
             if each is not None:
                 each(logits)
             # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.
@@ -197,7 +210,7 @@ class Target:
         length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
         if self._placed is None:
             self._placed = self._positions.clone()
-        self._placed[length: length + len(tokens)] = at
+        self._placed[length : length + len(tokens)] = at
         mask = self.forward.as_mask(visible.to(self.device), at, self._placed[: length + len(tokens)])
         logits = self._eager(tokens, at, mask, last_only=False)
         self._commit(range(len(tokens)))
@@ -222,12 +235,14 @@ class Target:
         if self._fits(width):
             return self.runtime.run(self.forward, self.capture, tree.block(root), tree)
         if tree.is_causal:
-            mask, positions = self._chain_mask(width), self._positions[length: length + width]
+            mask, positions = self._chain_mask(width), self._positions[length : length + width]
         else:
             if self._local is not None and length + width > self._local:
-                raise UnsupportedModel(f"{type(self.model).__name__} has layers that attend to the last {self._local} places of "
-                                       f"the cache, and a tree of {len(tree)} nodes after {length} tokens passes them; draft "
-                                       "fewer tokens")
+                raise UnsupportedModel(
+                    f"{type(self.model).__name__} has layers that attend to the last {self._local} places of "
+                    f"the cache, and a tree of {len(tree)} nodes after {length} tokens passes them; draft "
+                    "fewer tokens"
+                )
             visible = torch.ones((width, length + width), dtype=torch.bool)
             visible[:, length:] = torch.from_numpy(tree.mask())
             positions = torch.tensor(tree.block_depths, device=self.device) + length
@@ -266,7 +281,7 @@ class Target:
         if block[-1] != count - 1:
             for states in self._states.values():
                 at = on_device([length + i for i in block], states.device)
-                states[length: length + count] = states.index_select(0, at)
+                states[length : length + count] = states.index_select(0, at)
         self.cache.commit(block)
 
     def _reserve(self, width: int) -> None:
@@ -275,7 +290,7 @@ class Target:
             self._positions = torch.arange(self.cache.capacity, device=self.device)
             self._strips = {}
             if self._placed is not None:
-                self._placed = torch.cat([self._placed, self._positions[len(self._placed):]])
+                self._placed = torch.cat([self._placed, self._positions[len(self._placed) :]])
             for layer, states in self._states.items():
                 larger = states.new_empty((self.cache.capacity, states.shape[1]))
                 larger[: self.cache.length] = states[: self.cache.length]
@@ -305,7 +320,7 @@ class Target:
             rows = max(width, 32)
             strip = torch.ones((rows, capacity + rows), dtype=torch.bool, device=self.device).tril(capacity)
             self._strips[window] = strip = strip if window is None else strip.triu(capacity - window + 1)
-        return self.forward.as_taken(strip[:width, capacity - length: capacity + width])
+        return self.forward.as_taken(strip[:width, capacity - length : capacity + width])
 
     def _eager(self, tokens: Sequence[int] | torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool):
         if self.runtime is not None:
@@ -318,11 +333,14 @@ class Target:
 
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
-            raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), "
-                             f"or LAST ({LAST})")
+            raise ValueError(
+                f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), or LAST ({LAST})"
+            )
         if layer < self.layers and getattr(decoder_config(self.model), "altup_num_inputs", 1) > 1:
-            raise UnsupportedModel(f"{type(self.model).__name__} has several hidden states for each token between its blocks, of "
-                                   "which none is the one a drafter compares; capture LAST, or use a drafter that needs none")
+            raise UnsupportedModel(
+                f"{type(self.model).__name__} has several hidden states for each token between its blocks, of "
+                "which none is the one a drafter compares; capture LAST, or use a drafter that needs none"
+            )
 
         def store(states: torch.Tensor) -> None:
             # The model may serve others at the same time: another thread, or a draft that is the target itself.
@@ -334,13 +352,14 @@ class Target:
                 self._states[layer].index_copy_(0, self.cache.slots, states[0])
             else:
                 start = self.cache.length
-                self._states[layer][start: start + states.shape[1]] = states[0]
+                self._states[layer][start : start + states.shape[1]] = states[0]
 
         if layer == self.layers:
             hook = base_model(self.model).register_forward_hook(lambda module, args, out: store(out.last_hidden_state))
         else:
             hook = decoder_blocks(self.model)[layer].register_forward_pre_hook(
-                lambda module, args, kwargs: store(args[0] if args else kwargs["hidden_states"]), with_kwargs=True)
+                lambda module, args, kwargs: store(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+            )
         self._hooks.append(hook)
 
 
@@ -357,8 +376,10 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
     for child in base.children():
         if isinstance(child, torch.nn.ModuleList) and len(child) == count:
             return child
-    raise UnsupportedModel(f"{type(model).__name__}: its base model has no list of {count} decoder blocks, so hidden "
-                           "states and attention rows cannot be captured; use a drafter that needs neither")
+    raise UnsupportedModel(
+        f"{type(model).__name__}: its base model has no list of {count} decoder blocks, so hidden "
+        "states and attention rows cannot be captured; use a drafter that needs neither"
+    )
 
 
 #: Of the spread of the logits: what two computations in float32 may differ by, and in half precision where a model's
@@ -401,8 +422,10 @@ def _check(model: PreTrainedModel) -> None:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise UnsupportedModel(f"{name} cannot run: its own forward over {len(texts[1])} tokens, without a draft, fails with "
-                               f"{_told(error)}") from error
+        raise UnsupportedModel(
+            f"{name} cannot run: its own forward over {len(texts[1])} tokens, without a draft, fails with "
+            f"{_told(error)}"
+        ) from error
     if not finite:
         raise UnsupportedModel(_why_not_finite(model))
     tree = DraftTree([a, b, c, d], [-1, -1, 0, 1])
@@ -411,8 +434,9 @@ def _check(model: PreTrainedModel) -> None:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise UnsupportedModel(f"{name} cannot run a draft tree under a mask and positions of its own: "
-                               f"{_told(error)}") from error
+        raise UnsupportedModel(
+            f"{name} cannot run a draft tree under a mask and positions of its own: {_told(error)}"
+        ) from error
     if problem is not None:
         raise UnsupportedModel(f"{name}: {problem}")
     if windows(decoder_config(model)).get(SLIDING) is not None:
@@ -441,11 +465,19 @@ def _own_logits(model: PreTrainedModel, text: list[int]) -> torch.Tensor:
 
 def _why_not_finite(model: PreTrainedModel) -> str:
     name = type(model).__name__
-    broken = next((key for key, weights in model.named_parameters()
-                   if weights.dtype in (*HALF, torch.float32, torch.float64) and not torch.isfinite(weights).all()), None)
+    broken = next(
+        (
+            key
+            for key, weights in model.named_parameters()
+            if weights.dtype in (*HALF, torch.float32, torch.float64) and not torch.isfinite(weights).all()
+        ),
+        None,
+    )
     if broken is not None:
-        return (f"{name} gives logits that are not finite: its weight {broken} holds NaN or infinite values; the checkpoint is "
-                "damaged, or its values do not fit the type it was loaded in")
+        return (
+            f"{name} gives logits that are not finite: its weight {broken} holds NaN or infinite values; the checkpoint is "
+            "damaged, or its values do not fit the type it was loaded in"
+        )
     told = "overflows: load it in bfloat16 or float32" if model.dtype in HALF else "gives NaN or infinite values"
     return f"{name} gives logits that are not finite, though its weights are: its arithmetic in {model.dtype} {told}"
 
@@ -477,8 +509,9 @@ def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], star
     return problem if problem is not None else _difference_within(allowed, model, texts, start, tree)
 
 
-def _difference_within(tolerance: float, model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int,
-                       tree: DraftTree) -> str | None:
+def _difference_within(
+    tolerance: float, model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree
+) -> str | None:
     """What differs between verified drafts and the model's own logits; None where nothing does.
 
     Parameters
@@ -493,6 +526,7 @@ def _difference_within(tolerance: float, model: PreTrainedModel, texts: tuple[li
     tree : DraftTree
         Of nodes a, b, c, d, where c follows a and d follows b.
     """
+
     def differ(rows: torch.Tensor, expected: torch.Tensor) -> float:
         spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-12)
         # The largest; of NaN, which compares as neither larger nor smaller, NaN.
@@ -502,11 +536,16 @@ def _difference_within(tolerance: float, model: PreTrainedModel, texts: tuple[li
     error = differ(_own_logits(model, texts[1][:-2]), second[:-2])
     if not error <= tolerance:
         kind = next((type(module) for module in model.modules() if "quantized" in type(module).__module__), None)
-        why = ("it is not causal" if kind is None else
-               f"its {kind.__module__}.{kind.__name__} scales what it rounds by all tokens of a pass; use float weights, or "
-               "quantise the weights alone")
-        return (f"its own logits after a token differ by {error:.2g} of their spread (allowed: {tolerance}) when other tokens "
-                f"follow, so that no draft can be verified in one pass: {why}")
+        why = (
+            "it is not causal"
+            if kind is None
+            else f"its {kind.__module__}.{kind.__name__} scales what it rounds by all tokens of a pass; use float weights, or "
+            "quantise the weights alone"
+        )
+        return (
+            f"its own logits after a token differ by {error:.2g} of their spread (allowed: {tolerance}) when other tokens "
+            f"follow, so that no draft can be verified in one pass: {why}"
+        )
     path = tree.path(3)
     with Target(model, 12) as target:
         target.extend(texts[0][:start])
@@ -514,10 +553,13 @@ def _difference_within(tolerance: float, model: PreTrainedModel, texts: tuple[li
         got = target.verify(texts[0][start], tree).clone()
         target.commit(path)
         after = target.verify(texts[1][-1], EMPTY)
-    expected = torch.stack([first[start], first[start + 1], second[start + 1], first[start + 2], second[start + 2],
-                            second[start + 3]])
+    expected = torch.stack(
+        [first[start], first[start + 1], second[start + 1], first[start + 2], second[start + 2], second[start + 3]]
+    )
     error = differ(torch.cat([got, after]).to(expected.device), expected)
     if not error <= tolerance:
-        return (f"logits of a verified draft differ from the model's own by {error:.2g} of their spread (allowed: "
-                f"{tolerance}); its attention or positions do not follow the tree mask")
+        return (
+            f"logits of a verified draft differ from the model's own by {error:.2g} of their spread (allowed: "
+            f"{tolerance}); its attention or positions do not follow the tree mask"
+        )
     return None

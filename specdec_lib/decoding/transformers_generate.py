@@ -1,4 +1,5 @@
 """The way in through transformers: ``model.generate(..., custom_generate=custom_generate(drafter))``."""
+
 from __future__ import annotations
 
 import inspect
@@ -10,14 +11,23 @@ import torch
 from transformers import GenerationMixin, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from .contract import Capture, Drafter
-from .generate import _run
-from .sampling import Sampling
+from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.decoding.generate import _run
+from specdec_lib.decoding.sampling import Sampling
 
 #: Generation settings that ask for another way to decode, and the value at which they ask for nothing.
-_OTHER_METHODS = {"num_beams": 1, "num_return_sequences": 1, "num_beam_groups": 1, "constraints": None, "force_words_ids": None,
-                  "penalty_alpha": 0, "dola_layers": None, "prompt_lookup_num_tokens": None, "assistant_early_exit": None,
-                  "use_mtp": False}
+_OTHER_METHODS = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "num_beam_groups": 1,
+    "constraints": None,
+    "force_words_ids": None,
+    "penalty_alpha": 0,
+    "dola_layers": None,
+    "prompt_lookup_num_tokens": None,
+    "assistant_early_exit": None,
+    "use_mtp": False,
+}
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 #: What transformers adds to the model's inputs by itself; attention_mask, position_ids and past_key_values are looked into.
 _OWN_INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
@@ -42,19 +52,27 @@ def _refuse(name: str, what: str) -> ValueError:
 
 def _check_settings(config, assistant_model) -> None:
     if assistant_model is not None:
-        raise _refuse("assistant_model", "drafts come from the drafter: use custom_generate(DraftModel(assistant_model))")
+        raise _refuse(
+            "assistant_model", "drafts come from the drafter: use custom_generate(DraftModel(assistant_model))"
+        )
     for name, nothing in _OTHER_METHODS.items():
         value = getattr(config, name, None)
         if value is not None and value != nothing:
-            raise ValueError(f"{name} is {value!r}, which asks for another decoding method than the one given as "
-                             f"custom_generate; leave it out (or pass {name}={nothing!r})")
+            raise ValueError(
+                f"{name} is {value!r}, which asks for another decoding method than the one given as "
+                f"custom_generate; leave it out (or pass {name}={nothing!r})"
+            )
     if config.cache_implementation == "quantized":
-        raise ValueError("cache_implementation is 'quantized', but this decoding method has its own cache of the model's "
-                         "type; leave it out")
+        raise ValueError(
+            "cache_implementation is 'quantized', but this decoding method has its own cache of the model's "
+            "type; leave it out"
+        )
     for name in _OUTPUTS:
         if getattr(config, name, None):
-            raise ValueError(f"{name} is set, but this decoding method gives tokens only; leave it out, or use "
-                             "specdec_lib.record(..., capture=...) for hidden states and attention rows")
+            raise ValueError(
+                f"{name} is set, but this decoding method gives tokens only; leave it out, or use "
+                "specdec_lib.record(..., capture=...) for hidden states and attention rows"
+            )
 
 
 def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:
@@ -72,8 +90,9 @@ def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:
     if padding is not None and padding.ndim == 2 and not bool(padding.all()):
         raise ValueError("the prompt is padded (its attention_mask has zeros); pass one prompt without padding")
     positions = given.get("position_ids")
-    if positions is not None and not (positions.shape[-1] == length and
-                                      bool((positions == torch.arange(length, device=positions.device)).all())):
+    if positions is not None and not (
+        positions.shape[-1] == length and bool((positions == torch.arange(length, device=positions.device)).all())
+    ):
         raise _refuse("position_ids", f"this decoding method counts positions from 0 to {length - 1}")
 
 
@@ -91,8 +110,9 @@ def _drafted_by(processors, seed: int) -> Sampling:
     return Sampling(temperature, top_p, top_k, seed)
 
 
-def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=None,
-                    on_finish: Callable | None = None) -> Callable:
+def custom_generate(
+    drafter: Drafter | None = None, *, seed: int = 0, streamer=None, on_finish: Callable | None = None
+) -> Callable:
     """A decoding method for ``model.generate(custom_generate=...)``.
 
     Generation settings, logits processors and stopping criteria are those that transformers prepared: they are applied
@@ -159,22 +179,40 @@ def custom_generate(drafter: Drafter | None = None, *, seed: int = 0, streamer=N
             return bool(stopping_criteria(tokens, None).all())
 
         return _run(
-            model, prompt, drafter, sampling, max(1, generation_config.max_length - length), frozenset(),
-            stop if len(stopping_criteria) else None, "criteria", lambda tokens: put(torch.tensor(tokens)),
-            logits_processor if len(logits_processor) else None, Capture(), drafted_by=drafted_by)[:2]
+            model,
+            prompt,
+            drafter,
+            sampling,
+            max(1, generation_config.max_length - length),
+            frozenset(),
+            stop if len(stopping_criteria) else None,
+            "criteria",
+            lambda tokens: put(torch.tensor(tokens)),
+            logits_processor if len(logits_processor) else None,
+            Capture(),
+            drafted_by=drafted_by,
+        )[:2]
 
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
         theirs, assistant_model = _withheld()
         reader = streamer if theirs is None else theirs
         try:
             if streamer is not None and streamer is not reader:
-                raise ValueError("streamer is given to generate() and to custom_generate(), and the two differ; give one")
+                raise ValueError(
+                    "streamer is given to generate() and to custom_generate(), and the two differ; give one"
+                )
             _check_settings(generation_config, assistant_model)
             _check_inputs(input_ids, model_kwargs)
             if streamer is not None and theirs is None:  # generate() has shown its own the prompt
                 streamer.put(input_ids.cpu())
-            run, context = decode(model, input_ids, logits_processor, stopping_criteria, generation_config,
-                                  reader.put if reader is not None else lambda tokens: None)
+            run, context = decode(
+                model,
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                reader.put if reader is not None else lambda tokens: None,
+            )
         finally:
             for each in (reader, streamer) if streamer is not reader else (reader,):
                 if each is not None:

@@ -1,4 +1,5 @@
 """Drafts as trees: what a drafter proposes and the target verifies in one pass."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +37,9 @@ class Passengers:
         if len(self.depths) != count:
             raise ValueError(f"{count} passengers but {len(self.depths)} depths; expected one depth a passenger")
         if self.visible.ndim != 2 or len(self.visible) != count:
-            raise ValueError(f"visible has shape {self.visible.shape}; expected one row for each of the {count} passengers")
+            raise ValueError(
+                f"visible has shape {self.visible.shape}; expected one row for each of the {count} passengers"
+            )
         for name, values in (("tokens", self.tokens), ("depths", self.depths)):
             if values and min(values) < 0:
                 raise ValueError(f"{name} of passengers hold {min(values)}; expected numbers of 0 or more")
@@ -48,8 +51,11 @@ class Passengers:
         return f"Passengers(tokens={self.tokens}, depths={self.depths})"
 
     def __eq__(self, other: object) -> bool:
-        return (isinstance(other, Passengers) and (self.tokens, self.depths) == (other.tokens, other.depths)
-                and np.array_equal(self.visible, other.visible))
+        return (
+            isinstance(other, Passengers)
+            and (self.tokens, self.depths) == (other.tokens, other.depths)
+            and np.array_equal(self.visible, other.visible)
+        )
 
     __hash__ = None
 
@@ -80,11 +86,28 @@ class DraftTree:
         node carry the same token, or ``probabilities`` come with a tree that is not a chain.
     """
 
-    __slots__ = ("tokens", "parents", "probabilities", "is_chain", "scores", "sources", "passengers", "_depths", "_children")
+    __slots__ = (
+        "tokens",
+        "parents",
+        "probabilities",
+        "is_chain",
+        "scores",
+        "sources",
+        "passengers",
+        "_depths",
+        "_children",
+    )
 
-    def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None, *,
-                 scores: Sequence[float] | None = None, sources: Sequence[str] | None = None,
-                 passengers: Passengers | None = None):
+    def __init__(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        probabilities: torch.Tensor | None = None,
+        *,
+        scores: Sequence[float] | None = None,
+        sources: Sequence[str] | None = None,
+        passengers: Passengers | None = None,
+    ):
         self.tokens = [int(t) for t in tokens]
         self.parents = [int(p) for p in parents]
         self.probabilities = probabilities
@@ -102,10 +125,14 @@ class DraftTree:
         self.is_chain = all(parent == i - 1 for i, parent in enumerate(self.parents))
         if probabilities is not None:
             if not self.is_chain:
-                raise ValueError("probabilities are given for a tree that is not a chain; rejection sampling needs a chain")
+                raise ValueError(
+                    "probabilities are given for a tree that is not a chain; rejection sampling needs a chain"
+                )
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
-                raise ValueError(f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each of the "
-                                 f"{len(self.tokens)} tokens")
+                raise ValueError(
+                    f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each of the "
+                    f"{len(self.tokens)} tokens"
+                )
         self._annotate(scores, sources, passengers)
 
     def _annotate(self, scores, sources, passengers) -> None:
@@ -114,14 +141,21 @@ class DraftTree:
             if values is not None and len(values) != count:
                 raise ValueError(f"{len(values)} {name} but {count} tokens; expected one a node")
         if passengers is not None and passengers.visible.shape[1] != 1 + count + len(passengers):
-            raise ValueError(f"visible has shape {passengers.visible.shape}; expected {1 + count + len(passengers)} columns: "
-                             f"the root, {count} nodes, {len(passengers)} passengers")
+            raise ValueError(
+                f"visible has shape {passengers.visible.shape}; expected {1 + count + len(passengers)} columns: "
+                f"the root, {count} nodes, {len(passengers)} passengers"
+            )
         self.scores = None if scores is None else [float(score) for score in scores]
         self.sources = None if sources is None else list(sources)
         self.passengers = passengers if passengers is not None and len(passengers) else None
 
-    def annotated(self, *, scores: Sequence[float] | None = None, sources: Sequence[str] | None = None,
-                  passengers: Passengers | None = None) -> DraftTree:
+    def annotated(
+        self,
+        *,
+        scores: Sequence[float] | None = None,
+        sources: Sequence[str] | None = None,
+        passengers: Passengers | None = None,
+    ) -> DraftTree:
         """The same tree with notes of the drafter in place of those it has.
 
         Parameters
@@ -217,7 +251,8 @@ class DraftTree:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DraftTree) and (
             (self.tokens, self.parents, self.scores, self.sources, self.passengers)
-            == (other.tokens, other.parents, other.scores, other.sources, other.passengers))
+            == (other.tokens, other.parents, other.scores, other.sources, other.passengers)
+        )
 
     __hash__ = None
 

@@ -7,15 +7,15 @@ import sys
 import torch
 from transformers import PreTrainedModel
 
-from ..decoding.contract import Capture, Context, Drafter
-from ..decoding.runtime import Runtime
-from ..decoding.sampling import DRAFT, invert_cdfs, not_numbers, unchecked_distribution
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.decoding.sampling import DRAFT, invert_cdfs, not_numbers, unchecked_distribution
 from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length, vocabulary_size
-from ..decoding.target import Target, check_model
-from ..decoding.tree import EMPTY, DraftTree
-from ..heads.acceptance import AcceptanceHead
-from ..heads.acceptance import not_numbers as no_states
-from .stopping import FixedLength, Round, StoppingRule
+from specdec_lib.decoding.target import Target, check_model
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.heads.acceptance import not_numbers as no_states
 
 
 class AdaptiveDraftModel(Drafter):
@@ -76,8 +76,7 @@ class AdaptiveDraftModel(Drafter):
         if "acceptance" in rule.needs:
             if head is None:
                 raise ValueError(
-                    f"{type(rule).__name__} needs an acceptance head; pass "
-                    "head=AcceptanceHead.load(path, model)"
+                    f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path, model)"
                 )
             head.check(model)
             if model.device.type == "cpu":
@@ -108,8 +107,7 @@ class AdaptiveDraftModel(Drafter):
         own = vocabulary_size(self.model)
         if own != context.vocabulary:
             raise ValueError(
-                f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one "
-                "tokenizer"
+                f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one tokenizer"
             )
         self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
@@ -211,9 +209,7 @@ class AdaptiveDraftModel(Drafter):
             feed, fed = drafted[-1:], token.clamp(min=0)[None]
         return drafted, rows
 
-    def _choose(
-        self, logits: torch.Tensor, sampling, seen: Round
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _choose(self, logits: torch.Tensor, sampling, seen: Round) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
         that is needed."""
         if sampling.greedy:

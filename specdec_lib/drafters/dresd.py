@@ -1,4 +1,5 @@
 """DReSD (Gritta et al. 2025): draft what followed the stored hidden states nearest to the current one."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -6,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..datastores.dense import DenseIndex
-from ..decoding.contract import LAST, Capture, Context, Drafter
-from ..decoding.tree import EMPTY, DraftTree
+from specdec_lib.datastores.dense import DenseIndex
+from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 
 class Dresd(Drafter):
@@ -54,8 +55,15 @@ class Dresd(Drafter):
 
     capture = Capture(layers=(LAST,))
 
-    def __init__(self, index: DenseIndex | str | Path, drafts: int = 10, length: int = 10,
-                 neighbours: int = 50, deduplicate: bool = True, share: bool = True):
+    def __init__(
+        self,
+        index: DenseIndex | str | Path,
+        drafts: int = 10,
+        length: int = 10,
+        neighbours: int = 50,
+        deduplicate: bool = True,
+        share: bool = True,
+    ):
         for name, value in (("drafts", drafts), ("length", length), ("neighbours", neighbours)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
@@ -65,20 +73,26 @@ class Dresd(Drafter):
         self.survivors = 0
 
     def __repr__(self) -> str:
-        return (f"Dresd({str(self.index.path)!r}, drafts={self.drafts}, length={self.length}, "
-                f"neighbours={self.neighbours}, deduplicate={self.deduplicate}, share={self.share})")
+        return (
+            f"Dresd({str(self.index.path)!r}, drafts={self.drafts}, length={self.length}, "
+            f"neighbours={self.neighbours}, deduplicate={self.deduplicate}, share={self.share})"
+        )
 
     def start(self, context: Context) -> None:
         store = self.index.store
         if store.vocabulary > context.vocabulary:
-            raise ValueError(f"the datastore {store.path} has {store.vocabulary} token ids, the target "
-                             f"{context.vocabulary}: they do not share a tokenizer; build a store for this "
-                             "model")
+            raise ValueError(
+                f"the datastore {store.path} has {store.vocabulary} token ids, the target "
+                f"{context.vocabulary}: they do not share a tokenizer; build a store for this "
+                "model"
+            )
         width = context.hidden(LAST).shape[1]
         if width != self.index.width:
-            raise ValueError(f"the target's states have width {width}, those of {self.index.path} "
-                             f"{self.index.width}: they are another model's; build a dense index with this "
-                             "model")
+            raise ValueError(
+                f"the target's states have width {width}, those of {self.index.path} "
+                f"{self.index.width}: they are another model's; build a dense index with this "
+                "model"
+            )
         self.survivors = 0
 
     def propose(self, context: Context, limit: int) -> DraftTree:

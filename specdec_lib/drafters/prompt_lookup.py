@@ -1,8 +1,9 @@
 """Prompt lookup decoding (Saxena 2023): copy what followed the last n-gram where it occurred before."""
+
 from __future__ import annotations
 
-from ..decoding.contract import Context, Drafter
-from ..decoding.tree import EMPTY, DraftTree
+from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 _VARIANTS = ("original", "transformers")
 
@@ -83,6 +84,6 @@ class PromptLookup(Drafter):
             end = found[n - 1]
             if end + self.num_tokens <= count and end < count - n if original else end < count:
                 self.source = end
-                return DraftTree.chain(tokens[end: end + min(self.num_tokens, limit)])
+                return DraftTree.chain(tokens[end : end + min(self.num_tokens, limit)])
         self.source = None
         return EMPTY

@@ -10,6 +10,7 @@ its section 4.2 differ by one), the column of equation 2 is the occurrence j its
 heads, tokens of the output count as earlier occurrences unless told otherwise, and among equals the first
 occurrence is taken.
 """
+
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -17,8 +18,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..decoding.contract import Capture, Context, Drafter
-from ..decoding.tree import EMPTY, DraftTree
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 AVERAGES = ("trailing", "printed")
 AGGREGATES = ("max", "sum")
@@ -54,7 +55,7 @@ class _RankedLookup(Drafter):
         if best is None:
             return EMPTY
         self.source = best + 1
-        return DraftTree.chain(tokens[best + 1: best + 1 + min(self.num_tokens, limit)])
+        return DraftTree.chain(tokens[best + 1 : best + 1 + min(self.num_tokens, limit)])
 
     def _candidates(self, places: list[int]) -> list[int]:
         return places
@@ -97,8 +98,16 @@ class PromptLookupHidden(_RankedLookup):
         start of a generation, if the model has no such layer.
     """
 
-    def __init__(self, layer: int, num_tokens: int = 70, *, threshold: float | None = None, average: int = 1,
-                 average_over: str = "trailing", generated: bool = True):
+    def __init__(
+        self,
+        layer: int,
+        num_tokens: int = 70,
+        *,
+        threshold: float | None = None,
+        average: int = 1,
+        average_over: str = "trailing",
+        generated: bool = True,
+    ):
         super().__init__(num_tokens, generated)
         if not isinstance(layer, int) or layer < 0:
             raise ValueError(f"layer is {layer!r}; expected 0 (embeddings) or the number of a block")
@@ -167,8 +176,9 @@ class PromptLookupAttention(_RankedLookup):
         read.
     """
 
-    def __init__(self, heads: Sequence[tuple[int, int]], num_tokens: int = 70, *, aggregate: str = "max",
-                 generated: bool = True):
+    def __init__(
+        self, heads: Sequence[tuple[int, int]], num_tokens: int = 70, *, aggregate: str = "max", generated: bool = True
+    ):
         super().__init__(num_tokens, generated)
         chosen = tuple((int(block), int(head)) for block, head in heads)
         if not chosen or len(set(chosen)) != len(chosen) or min(min(pair) for pair in chosen) < 0:

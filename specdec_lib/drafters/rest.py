@@ -1,4 +1,5 @@
 """REST (He et al. 2024): draft what followed the longest suffix of the context in a datastore."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,20 +7,39 @@ from pathlib import Path
 
 import numpy as np
 
-from ..datastores.compiled import compiled
-from ..datastores.suffix_array import Match, SuffixIndex, longest_suffix
-from ..datastores.tokens import TokenStore
-from ..datastores.trie import best_nodes, sample_smallest, sample_uniform
-from ..decoding.contract import Context, Drafter
-from ..decoding.tree import EMPTY, DraftTree
+from specdec_lib.datastores.compiled import compiled
+from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
+from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.datastores.trie import best_nodes, sample_smallest, sample_uniform
+from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 _SUBSAMPLES = ("lexicographic", "uniform")
 _SELECTIONS = ("exact", "released", "random")
 
 
 @compiled
-def _draft(tokens, suffixes, first, keys, context, count, max_ngram, min_ngram, max_matches, length, choices,
-           uniform, seed, entries, counts, scratch, candidates, heap, nodes):
+def _draft(
+    tokens,
+    suffixes,
+    first,
+    keys,
+    context,
+    count,
+    max_ngram,
+    min_ngram,
+    max_matches,
+    length,
+    choices,
+    uniform,
+    seed,
+    entries,
+    counts,
+    scratch,
+    candidates,
+    heap,
+    nodes,
+):
     """Search, take at most ``max_matches`` matches, write the best nodes; their number and the match."""
     found, start, stop = longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram)
     if found < min_ngram:
@@ -94,37 +114,46 @@ class Rest(Drafter):
         If the store cannot be opened.
     """
 
-    def __init__(self,
-                 store: SuffixIndex | TokenStore | str | Path,
-                 max_ngram: int = 16,
-                 min_ngram: int = 2,
-                 max_matches: int = 5000,
-                 length: int = 10,
-                 choices: int = 64,
-                 subsample: str = "lexicographic",
-                 selection: str = "exact",
-                 seed: int = 0,
-                 rows: int | None = None):
+    def __init__(
+        self,
+        store: SuffixIndex | TokenStore | str | Path,
+        max_ngram: int = 16,
+        min_ngram: int = 2,
+        max_matches: int = 5000,
+        length: int = 10,
+        choices: int = 64,
+        subsample: str = "lexicographic",
+        selection: str = "exact",
+        seed: int = 0,
+        rows: int | None = None,
+    ):
         numbers = {
-            "max_ngram": max_ngram, "min_ngram": min_ngram, "max_matches": max_matches, "length": length,
-            "choices": choices
+            "max_ngram": max_ngram,
+            "min_ngram": min_ngram,
+            "max_matches": max_matches,
+            "length": length,
+            "choices": choices,
         }
         for name, value in numbers.items():
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         if min_ngram > max_ngram:
-            raise ValueError(f"min_ngram is {min_ngram}, max_ngram {max_ngram}; expected min_ngram no larger "
-                             "than max_ngram")
-        for name, value, known in (("subsample", subsample, _SUBSAMPLES), ("selection", selection,
-                                                                           _SELECTIONS)):
+            raise ValueError(
+                f"min_ngram is {min_ngram}, max_ngram {max_ngram}; expected min_ngram no larger than max_ngram"
+            )
+        for name, value, known in (("subsample", subsample, _SUBSAMPLES), ("selection", selection, _SELECTIONS)):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
         if selection == "random" and choices < length:
-            raise ValueError(f"choices is {choices}, length {length}; the random selection needs room for one "
-                             "continuation, choices no smaller than length")
+            raise ValueError(
+                f"choices is {choices}, length {length}; the random selection needs room for one "
+                "continuation, choices no smaller than length"
+            )
         if rows is not None and (selection != "released" or not isinstance(rows, int) or rows < 1):
-            raise ValueError(f"rows is {rows!r} with selection {selection!r}; expected a whole number, 1 or more, with "
-                             "selection 'released', or None")
+            raise ValueError(
+                f"rows is {rows!r} with selection {selection!r}; expected a whole number, 1 or more, with "
+                "selection 'released', or None"
+            )
         if not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to 2**63 - 1")
         self.index = store if isinstance(store, SuffixIndex) else SuffixIndex.open(store)
@@ -144,36 +173,54 @@ class Rest(Drafter):
         self._most = most
 
     def __repr__(self) -> str:
-        return (f"Rest({str(self.index.store.path)!r}, max_ngram={self.max_ngram}, "
-                f"min_ngram={self.min_ngram}, max_matches={self.max_matches}, length={self.length}, "
-                f"choices={self.choices}, subsample={self.subsample!r}, selection={self.selection!r}, "
-                f"seed={self.seed}, rows={self.rows})")
+        return (
+            f"Rest({str(self.index.store.path)!r}, max_ngram={self.max_ngram}, "
+            f"min_ngram={self.min_ngram}, max_matches={self.max_matches}, length={self.length}, "
+            f"choices={self.choices}, subsample={self.subsample!r}, selection={self.selection!r}, "
+            f"seed={self.seed}, rows={self.rows})"
+        )
 
     def start(self, context: Context) -> None:
         if self.index.store.vocabulary > context.vocabulary:
-            raise ValueError(f"the datastore {self.index.store.path} has {self.index.store.vocabulary} token "
-                             f"ids, the target {context.vocabulary}: they do not share a tokenizer; build a "
-                             "store for this model")
+            raise ValueError(
+                f"the datastore {self.index.store.path} has {self.index.store.vocabulary} token "
+                f"ids, the target {context.vocabulary}: they do not share a tokenizer; build a "
+                "store for this model"
+            )
         self.last = Match(0, 0, 0)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        tail = context.tokens[-self.max_ngram:]
+        tail = context.tokens[-self.max_ngram :]
         if self.selection == "random":
             return self._at_random(tail, min(self.length, limit))
-        self._context[:len(tail)] = tail
-        size, *match = _draft(*self.index.arrays, self._context,
-                              len(tail), self.max_ngram, self.min_ngram, self.max_matches,
-                              min(self.length,
-                                  limit), self._most, self.subsample == "uniform", self.seed, self._entries,
-                              self._counts, self._scratch, self._candidates, self._heap, self._nodes)
+        self._context[: len(tail)] = tail
+        size, *match = _draft(
+            *self.index.arrays,
+            self._context,
+            len(tail),
+            self.max_ngram,
+            self.min_ngram,
+            self.max_matches,
+            min(self.length, limit),
+            self._most,
+            self.subsample == "uniform",
+            self.seed,
+            self._entries,
+            self._counts,
+            self._scratch,
+            self._candidates,
+            self._heap,
+            self._nodes,
+        )
         self.last = Match(*match)
         if size == 0:
             return EMPTY
         tokens, parents = self._nodes[0, :size].tolist(), self._nodes[1, :size].tolist()
         if self.selection == "released":
             seeds = np.random.SeedSequence([self.seed, *match]).generate_state(2)
-            kept = released_selection(tokens, parents, self._nodes[2, :size].tolist(), self.choices,
-                                      *seeds.tolist(), rows=self.rows)
+            kept = released_selection(
+                tokens, parents, self._nodes[2, :size].tolist(), self.choices, *seeds.tolist(), rows=self.rows
+            )
             renamed = {-1: -1} | {node: i for i, node in enumerate(kept)}
             tokens, parents = [tokens[node] for node in kept], [renamed[parents[node]] for node in kept]
         return DraftTree.unchecked(tokens, parents)
@@ -184,13 +231,20 @@ class Rest(Drafter):
             return EMPTY
         places = self.index.positions(match)
         drawn = np.random.default_rng([self.seed, *match]).choice(
-            len(places), min(len(places), self.choices // self.length), replace=False)
-        return DraftTree.from_drafts(
-            self.index.store.continuation(int(places[i]) + 1, depth) for i in np.sort(drawn))
+            len(places), min(len(places), self.choices // self.length), replace=False
+        )
+        return DraftTree.from_drafts(self.index.store.continuation(int(places[i]) + 1, depth) for i in np.sort(drawn))
 
 
-def released_selection(tokens: Sequence[int], parents: Sequence[int], weights: Sequence[int], choices: int,
-                       first_seed: int, second_seed: int, rows: int | None = None) -> list[int]:
+def released_selection(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    weights: Sequence[int],
+    choices: int,
+    first_seed: int,
+    second_seed: int,
+    rows: int | None = None,
+) -> list[int]:
     """Nodes that REST's released code verifies, for one of the orders its hash maps may have.
 
     The nodes go through a bounded heap in the first order: a full heap takes a node only for a strictly

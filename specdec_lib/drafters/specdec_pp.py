@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-from ..decoding.runtime import Runtime
-from ..heads.acceptance import AcceptanceHead
-from .draft_model import AdaptiveDraftModel
-from .stopping import PredictedRejection
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.drafters.draft_model import AdaptiveDraftModel
+from specdec_lib.drafters.stopping import PredictedRejection
+from specdec_lib.heads.acceptance import AcceptanceHead
 
 
 class SpecDecPP(AdaptiveDraftModel):

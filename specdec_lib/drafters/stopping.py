@@ -250,9 +250,7 @@ class Entropy(StoppingRule):
 
     def __init__(self, threshold: float = 1.0):
         if not 0.0 < threshold < math.inf:
-            raise ValueError(
-                f"threshold is {threshold!r}; expected an entropy in nats, a finite number above 0"
-            )
+            raise ValueError(f"threshold is {threshold!r}; expected an entropy in nats, a finite number above 0")
         self.threshold = float(threshold)
 
     def stop(self, drafted: Round) -> bool:

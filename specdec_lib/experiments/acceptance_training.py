@@ -16,12 +16,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.tasks import load_task
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance_data import Response, examples, generate_data
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.fingerprint import fingerprint
-from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.tasks import load_task
 
 #: Tasks that the shipped head is trained on; of two-turn the first turn alone, which is a rename.
 TASKS = ("rename", "remove-docstring", "quote-lines", "outline", "complete", "two-turn")
@@ -106,9 +106,7 @@ def train_head(
     responses = generate_data(target, draft, prompts, folder, sampling, labels, max_new_tokens, PromptLookup())
     began = time.perf_counter()
     fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))
-    head = train(
-        fit, chosen_by, settings, depth, tied, draft=fingerprint(draft), sees_confidence=sees_confidence
-    )
+    head = train(fit, chosen_by, settings, depth, tied, draft=fingerprint(draft), sees_confidence=sees_confidence)
     head.story |= {
         "data": json.loads((folder / "about.json").read_text()),
         "tasks": list(tasks),

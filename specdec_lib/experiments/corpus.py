@@ -4,6 +4,7 @@ Training, datastores and prompts must never share a module. The side a module fa
 name alone, so it is the same on every machine and for every Python version; a package and its tests
 (``json``, ``test.test_json``) always fall on the same side.
 """
+
 from __future__ import annotations
 
 import ast
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 #: Share of modules that neither training nor a datastore may see, in percent.
@@ -86,8 +87,10 @@ def stdlib_modules(split: str) -> tuple[Module, ...]:
         if len(text) > 200:
             modules.append(Module(".".join(relative.with_suffix("").parts), text))
     if not modules:
-        raise FileNotFoundError(f"no Python sources under {root}: this Python was installed without the text of "
-                                "its standard library; use one that has it (python.org, conda or a distribution)")
+        raise FileNotFoundError(
+            f"no Python sources under {root}: this Python was installed without the text of "
+            "its standard library; use one that has it (python.org, conda or a distribution)"
+        )
     return tuple(modules)
 
 
@@ -111,7 +114,7 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _blocks(module: Module) -> tuple[_Block, ...]:
     """The blocks of a module, outer ones first; none where this Python cannot parse it."""
     found, defined = [], (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -144,7 +147,7 @@ def definitions(module: Module, min_chars: int, max_chars: int) -> Iterator[Snip
     for block in _blocks(module):
         if block.lines is not None:
             first, last = block.lines
-            text = textwrap.dedent("\n".join(lines[first - 1: last])).rstrip()
+            text = textwrap.dedent("\n".join(lines[first - 1 : last])).rstrip()
             if min_chars <= len(text) <= max_chars and text.isascii() and "\t" not in text:
                 yield Snippet(module.name, text)
 
@@ -158,6 +161,11 @@ def paragraphs(module: Module, min_chars: int, max_chars: int) -> Iterator[Snipp
         for block in holder.docstring.split("\n\n"):
             text = " ".join(block.split())
             letters = sum(c.isalpha() or c == " " for c in text)
-            if (min_chars <= len(text) <= max_chars and text.isascii() and _PARAGRAPH.match(text)
-                    and letters > 0.85 * len(text) and ">>>" not in text):
+            if (
+                min_chars <= len(text) <= max_chars
+                and text.isascii()
+                and _PARAGRAPH.match(text)
+                and letters > 0.85 * len(text)
+                and ">>>" not in text
+            ):
                 yield Snippet(module.name, text)

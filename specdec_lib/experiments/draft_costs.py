@@ -18,13 +18,13 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter
-from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.experiments.sum_of_forwards import expected_tokens, latency, oracle_calls
 from specdec_lib.experiments.metrics import greedy_agreement, pooled
 from specdec_lib.experiments.recorded_runs import Recording, Runs, select
+from specdec_lib.experiments.sum_of_forwards import expected_tokens, latency, oracle_calls
 
 
 def ends_inside(run: Generation) -> bool:
@@ -64,9 +64,7 @@ def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTime
     counts = [sum(step.drafted for run in runs for step in run.steps) for runs in drafted]
     if not all(counts):
         raise ValueError("no draft was verified in the timed runs; time longer outputs")
-    target, verify = (
-        [m["verify_seconds"] / m["calls"] for m in map(pooled, repeats)] for repeats in (plain, drafted)
-    )
+    target, verify = ([m["verify_seconds"] / m["calls"] for m in map(pooled, repeats)] for repeats in (plain, drafted))
     draft = [pooled(runs)["draft_seconds"] / count for runs, count in zip(drafted, counts, strict=True)]
     return ForwardTimes(median(draft), median(target), median(verify))
 
@@ -122,9 +120,7 @@ class Hindsight:
     @classmethod
     def of(cls, recordings: Sequence[Recording], draft: PreTrainedModel) -> Hindsight:
         """Run the draft model once over each recording."""
-        return cls(
-            recordings, [greedy_agreement(draft, r.trace.prompt, r.trace.tokens)[1:] for r in recordings]
-        )
+        return cls(recordings, [greedy_agreement(draft, r.trace.prompt, r.trace.tokens)[1:] for r in recordings])
 
     @cached_property
     def calls(self) -> list[int]:
@@ -191,9 +187,7 @@ def drafting(
     """
     longest = max(lengths) + steps
     if len(tokens) < longest:
-        raise ValueError(
-            f"tokens holds {len(tokens)}; expected {longest}, the longest context and the steps from it"
-        )
+        raise ValueError(f"tokens holds {len(tokens)}; expected {longest}, the longest context and the steps from it")
     generator = torch.Generator().manual_seed(seed)
     states, vocabulary = torch.randn(longest, width, generator=generator), max(tokens) + 1
     rows = []

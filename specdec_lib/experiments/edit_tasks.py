@@ -4,6 +4,7 @@ Each edit changes the source text at the positions of syntax nodes, so that what
 Python compiles the code before and after. Most prompts ask for the changed part alone, because the whole code is
 nearly all copied (:func:`copied_share`). A maker that cannot use a text returns ``None``.
 """
+
 from __future__ import annotations
 
 import ast
@@ -101,7 +102,7 @@ class _Code:
         return self.starts[node.end_lineno - 1] + node.end_col_offset
 
     def source(self, node: ast.AST) -> str:
-        return self.text[self.start(node): self.end(node)]
+        return self.text[self.start(node) : self.end(node)]
 
     def changed(self, changes: list[Change]) -> str | None:
         """The text after the changes, None if they overlap or Python does not compile the result."""
@@ -109,7 +110,7 @@ class _Code:
         for start, end, new in sorted(changes):
             if start < place:
                 return None
-            out += [self.text[place: start], new]
+            out += [self.text[place:start], new]
             place = end
         return _compiled("".join(out) + self.text[place:])
 
@@ -140,9 +141,9 @@ def _code(text: str) -> _Code | None:
 def _changed_lines(before: str, after: str) -> str:
     old, new = before.split("\n"), after.split("\n")
     if len(old) == len(new):
-        return "\n".join(b for a, b in zip(old, new) if a != b)
+        return "\n".join(b for a, b in zip(old, new, strict=False) if a != b)
     blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    return "\n".join(line for what, _, _, first, last in blocks if what != "equal" for line in new[first: last])
+    return "\n".join(line for what, _, _, first, last in blocks if what != "equal" for line in new[first:last])
 
 
 _LINES_ONLY = ("Give only the changed lines.", "Answer with the changed lines only.", "Show only what changes.")
@@ -168,8 +169,42 @@ def _name(rng: random.Random, text: str, pool: list[str]) -> str | None:
 
 # --- Literals -----------------------------------------------------------------------------------------------------
 
-_INTEGERS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 25, 30, 32, 40, 50, 60, 64, 80, 100, 120, 128, 200, 256, 500,
-             512, 1000, 1024, 4096, 8192)
+_INTEGERS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    10,
+    12,
+    15,
+    16,
+    20,
+    24,
+    25,
+    30,
+    32,
+    40,
+    50,
+    60,
+    64,
+    80,
+    100,
+    120,
+    128,
+    200,
+    256,
+    500,
+    512,
+    1000,
+    1024,
+    4096,
+    8192,
+)
 _FLOATS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _PLAIN_STRING = re.compile(r"""'[^'"\\\n{}]{0,30}'|"[^'"\\\n{}]{0,30}\"""")
 
@@ -230,8 +265,8 @@ def _in_body(code: _Code, node: ast.AST, within: ast.AST) -> bool:
 def _defaults(function: ast.AST) -> list[tuple[ast.arg, ast.expr]]:
     a = function.args
     positional = a.posonlyargs + a.args
-    pairs = list(zip(positional[len(positional) - len(a.defaults):], a.defaults))
-    return pairs + [(p, d) for p, d in zip(a.kwonlyargs, a.kw_defaults) if d is not None]
+    pairs = list(zip(positional[len(positional) - len(a.defaults) :], a.defaults, strict=False))
+    return pairs + [(p, d) for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=False) if d is not None]
 
 
 def _change_default(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
@@ -253,11 +288,16 @@ def _change_default(code: _Code, rng: random.Random, pool: list[str]) -> Edit | 
     p, new = names[0]
     if len(names) == 2:
         q, newer = names[1]
-        asks = [f"Change the defaults of `{f}`: `{p}` to `{new}` and `{q}` to `{newer}`.",
-                f"In `{f}`, let `{p}` default to `{new}` and `{q}` to `{newer}`."]
+        asks = [
+            f"Change the defaults of `{f}`: `{p}` to `{new}` and `{q}` to `{newer}`.",
+            f"In `{f}`, let `{p}` default to `{new}` and `{q}` to `{newer}`.",
+        ]
     else:
-        asks = [f"Change the default of `{p}` in `{f}` to `{new}`.", f"Let `{p}` of `{f}` default to `{new}`.",
-                f"`{f}` should take `{new}` as the default of `{p}`."]
+        asks = [
+            f"Change the default of `{p}` in `{f}` to `{new}`.",
+            f"Let `{p}` of `{f}` default to `{new}`.",
+            f"`{f}` should take `{new}` as the default of `{p}`.",
+        ]
     return _edit(code, rng, asks, changes)
 
 
@@ -277,11 +317,16 @@ def _change_literal(code: _Code, rng: random.Random, pool: list[str]) -> Edit | 
     old, new = pairs[0]
     if len(pairs) == 2:
         older, newer = pairs[1]
-        asks = [f"Change the literal `{old}` to `{new}` and `{older}` to `{newer}`.",
-                f"Use `{new}` instead of `{old}`, and `{newer}` instead of `{older}`."]
+        asks = [
+            f"Change the literal `{old}` to `{new}` and `{older}` to `{newer}`.",
+            f"Use `{new}` instead of `{old}`, and `{newer}` instead of `{older}`.",
+        ]
     else:
-        asks = [f"Change the literal `{old}` to `{new}`.", f"Use `{new}` instead of `{old}`.",
-                f"Replace the value `{old}` by `{new}`."]
+        asks = [
+            f"Change the literal `{old}` to `{new}`.",
+            f"Use `{new}` instead of `{old}`.",
+            f"Replace the value `{old}` by `{new}`.",
+        ]
     return _edit(code, rng, asks, changes)
 
 
@@ -292,8 +337,11 @@ def _calls(code: _Code, function: ast.AST) -> list[ast.Call] | None:
     """Calls of the function by its name or on ``self`` or ``cls``; None if it is used in another way."""
     calls, uses = [], 0
     for node in code.nodes:
-        if isinstance(node, ast.Name) and node.id == function.name or (
-                isinstance(node, ast.Attribute) and node.attr == function.name):
+        if (
+            isinstance(node, ast.Name)
+            and node.id == function.name
+            or (isinstance(node, ast.Attribute) and node.attr == function.name)
+        ):
             uses += 1
             call = code.parents[node]
             known = isinstance(node, ast.Name) or isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
@@ -314,7 +362,9 @@ def _with_parameter(code: _Code, function: ast.AST, new: str) -> Change | None:
     if ends:
         place = max(code.end(n) for n in ends)
         return place, place, f", {new}"
-    match = re.compile(rf"\s*{function.name}\s*\(\s*\)").search(code.text, code.text.index("def", code.start(function)) + 3)
+    match = re.compile(rf"\s*{function.name}\s*\(\s*\)").search(
+        code.text, code.text.index("def", code.start(function)) + 3
+    )
     return match and (match.end() - 1, match.end() - 1, new)
 
 
@@ -343,16 +393,20 @@ def _add_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit | N
                 return None
             blank = "" if empty else " " if inner.endswith(",") else ", "
             changes.append((len(inner), len(inner), f"{blank}{new}={value}"))
-        asks = [f"Add a parameter `{new}={default}` to `{f}` and pass `{new}={value}` in its calls.",
-                f"Give `{f}` a parameter `{new}` with the default `{default}`; its calls pass `{new}={value}`."]
+        asks = [
+            f"Add a parameter `{new}={default}` to `{f}` and pass `{new}={value}` in its calls.",
+            f"Give `{f}` a parameter `{new}` with the default `{default}`; its calls pass `{new}={value}`.",
+        ]
     else:
         if not literals:
             return None
         default = rng.choice(list(literals))
         changes = [(code.start(n), code.end(n), new) for n in literals[default]]
-        asks = [f"Add a parameter `{new}={default}` to `{f}` and use it instead of `{default}`.",
-                f"Make `{default}` a parameter `{new}` of `{f}`.",
-                f"Turn the value `{default}` in `{f}` into a parameter `{new}` with that default."]
+        asks = [
+            f"Add a parameter `{new}={default}` to `{f}` and use it instead of `{default}`.",
+            f"Make `{default}` a parameter `{new}` of `{f}`.",
+            f"Turn the value `{default}` in `{f}` into a parameter `{new}` with that default.",
+        ]
     signature = _with_parameter(code, function, f"{new}={default}")
     return signature and _edit(code, rng, asks, [signature, *changes])
 
@@ -380,9 +434,11 @@ def _remove_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
         words += name in spelt
         if isinstance(node, ast.Name) and node.id == name and node in inside:
             parent = code.parents[node]
-            odd = isinstance(parent, (ast.Attribute, ast.Starred)) or (
-                isinstance(parent, ast.Compare) and any(isinstance(o, (ast.Is, ast.IsNot)) for o in parent.ops)) or (
-                isinstance(parent, (ast.Subscript, ast.Call)) and node is next(ast.iter_child_nodes(parent)))
+            odd = (
+                isinstance(parent, (ast.Attribute, ast.Starred))
+                or (isinstance(parent, ast.Compare) and any(isinstance(o, (ast.Is, ast.IsNot)) for o in parent.ops))
+                or (isinstance(parent, (ast.Subscript, ast.Call)) and node is next(ast.iter_child_nodes(parent)))
+            )
             if not isinstance(node.ctx, ast.Load) or odd or node in code.fixed:
                 return None
             changes.append((code.start(node), code.end(node), ""))
@@ -413,9 +469,16 @@ def _remove_parameter(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
             removals.append(_without(code, code.start(item), code.end(item)))
     # A use within an argument that goes, goes with it.
     changes = removals + [use for use in uses if not any(start <= use[0] < end for start, end, _ in removals)]
-    return _edit(code, rng, [f"Remove the parameter `{name}` of `{f}` and use `{value}` instead.",
-                             f"`{f}` no longer takes `{name}`; put `{value}` in its place.",
-                             f"Drop `{name}` from `{f}`: it is always `{value}`."], changes)
+    return _edit(
+        code,
+        rng,
+        [
+            f"Remove the parameter `{name}` of `{f}` and use `{value}` instead.",
+            f"`{f}` no longer takes `{name}`; put `{value}` in its place.",
+            f"Drop `{name}` from `{f}`: it is always `{value}`.",
+        ],
+        changes,
+    )
 
 
 # --- Formatting ---------------------------------------------------------------------------------------------------
@@ -434,8 +497,25 @@ def _fstring(code: _Code, node: ast.BinOp) -> str | None:
     sources = []
     for operand in operands:
         inner = list(ast.walk(operand))
-        simple = all(isinstance(n, (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.Load, ast.BinOp,
-                                    ast.Add, ast.Sub, ast.USub, ast.UnaryOp)) for n in inner)
+        simple = all(
+            isinstance(
+                n,
+                (
+                    ast.Name,
+                    ast.Attribute,
+                    ast.Subscript,
+                    ast.Call,
+                    ast.Constant,
+                    ast.Load,
+                    ast.BinOp,
+                    ast.Add,
+                    ast.Sub,
+                    ast.USub,
+                    ast.UnaryOp,
+                ),
+            )
+            for n in inner
+        )
         source = code.source(operand)
         if not simple or isinstance(operand, ast.Constant) or len(source) > 40 or re.search(r"[\\\n{}#!:]", source):
             return None
@@ -443,7 +523,12 @@ def _fstring(code: _Code, node: ast.BinOp) -> str | None:
             return None
         sources.append(source)
     kinds = [k for k in _PERCENT.findall(text) if k != "%"]
-    if not kinds or len(kinds) != len(sources) or set(kinds) - set("sdr") or text.replace("%%", "").count("%") != len(kinds):
+    if (
+        not kinds
+        or len(kinds) != len(sources)
+        or set(kinds) - set("sdr")
+        or text.replace("%%", "").count("%") != len(kinds)
+    ):
         return None
     left = iter(sources)
     form = {"s": "{%s}", "d": "{%s:d}", "r": "{%s!r}"}
@@ -463,7 +548,7 @@ def _percent(code: _Code, node: ast.JoinedStr) -> str | None:
     parts = re.split(r"\{\{|\}\}|\{([^{}]*)\}", source[2:-1])
     if "{{" in source or "}}" in source or len(parts) % 2 == 0:
         return None
-    for literal, field in zip(parts[::2], [*parts[1::2], None]):
+    for literal, field in zip(parts[::2], [*parts[1::2], None], strict=False):
         text += literal.replace("%", "%%")
         if field is not None:
             kind = "r" if field.endswith("!r") else "d" if field.endswith(":d") else "s"
@@ -474,7 +559,11 @@ def _percent(code: _Code, node: ast.JoinedStr) -> str | None:
     made = f"{quote}{text}{quote} % " + (operands[0] if len(operands) == 1 else f"({', '.join(operands)})")
     again = _code(f"({made})")
     value = again and getattr(again.tree.body[0], "value", None)
-    return made if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mod) and _fstring(again, value) == source else None
+    return (
+        made
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mod) and _fstring(again, value) == source
+        else None
+    )
 
 
 def _percent_to_fstring(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
@@ -482,8 +571,11 @@ def _percent_to_fstring(code: _Code, rng: random.Random, pool: list[str]) -> Edi
     forward: list[Change] = []
     back: list[Change] = []
     for node in code.nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and (
-                isinstance(node.left, ast.JoinedStr) or isinstance(getattr(node.left, "value", None), (str, bytes))):
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Mod)
+            and (isinstance(node.left, ast.JoinedStr) or isinstance(getattr(node.left, "value", None), (str, bytes)))
+        ):
             new = _fstring(code, node) if isinstance(node.left, ast.Constant) else None
             if new is None:
                 return None
@@ -494,8 +586,11 @@ def _percent_to_fstring(code: _Code, rng: random.Random, pool: list[str]) -> Edi
             old = None if loose else _percent(code, node)
             if old is not None:
                 back.append((code.start(node), code.end(node), old))
-    asks = ["Turn the % formatting into f-strings.", "Use f-strings instead of % formatting.",
-            "Rewrite the % formatting with f-strings."]
+    asks = [
+        "Turn the % formatting into f-strings.",
+        "Use f-strings instead of % formatting.",
+        "Rewrite the % formatting with f-strings.",
+    ]
     if forward:
         return _edit(code, rng, asks, forward)
     before = code.changed(back) if back else None
@@ -507,8 +602,21 @@ def _percent_to_fstring(code: _Code, rng: random.Random, pool: list[str]) -> Edi
 
 # --- Statements ---------------------------------------------------------------------------------------------------
 
-_EXCEPTIONS = ("ValueError", "KeyError", "TypeError", "OSError", "AttributeError", "IndexError", "RuntimeError", "Exception",
-               "ImportError", "LookupError", "NotImplementedError", "(TypeError, ValueError)", "(KeyError, IndexError)")
+_EXCEPTIONS = (
+    "ValueError",
+    "KeyError",
+    "TypeError",
+    "OSError",
+    "AttributeError",
+    "IndexError",
+    "RuntimeError",
+    "Exception",
+    "ImportError",
+    "LookupError",
+    "NotImplementedError",
+    "(TypeError, ValueError)",
+    "(KeyError, IndexError)",
+)
 
 
 def _call_name(node: ast.Call) -> str | None:
@@ -520,7 +628,9 @@ def _call_name(node: ast.Call) -> str | None:
 
 
 def _wrap_try(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
-    calls = [(name, n) for n in code.nodes if isinstance(n, ast.Call) and n not in code.fixed and (name := _call_name(n))]
+    calls = [
+        (name, n) for n in code.nodes if isinstance(n, ast.Call) and n not in code.fixed and (name := _call_name(n))
+    ]
     counts = Counter(name for name, _ in calls)
     places = []
     for name, call in calls:
@@ -533,34 +643,62 @@ def _wrap_try(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
         return None
     name, statement = rng.choice(places)
     first, last = statement.lineno - 1, statement.end_lineno
-    lines = code.lines[first: last]
+    lines = code.lines[first:last]
     indent = lines[0][: statement.col_offset]
     strings = any(isinstance(n, (ast.Constant, ast.JoinedStr)) and n.end_lineno > n.lineno for n in ast.walk(statement))
-    if indent.strip() or strings or not re.fullmatch(r"\s*(#.*)?", code.lines[last - 1][statement.end_col_offset:]):
+    if indent.strip() or strings or not re.fullmatch(r"\s*(#.*)?", code.lines[last - 1][statement.end_col_offset :]):
         return None
     error = rng.choice(_EXCEPTIONS)
     new = rng.choice(pool)
-    caught, handler, words = rng.choice([
-        ("", "pass", "does nothing"), ("", "return None", "returns `None`"), ("", "return False", "returns `False`"),
-        ("", f"self.{new} = None", f"sets `self.{new}` to `None`"), ("", f"{new} = None", f"sets `{new}` to `None`"),
-        (" as error", f"raise RuntimeError('{new}') from error", f"raises `RuntimeError('{new}')` from the error"),
-        (" as error", f"log.warning('{new}: %s', error)", f"calls `log.warning('{new}: %s', error)`"),
-        (" as error", "print(error)", "prints the error"), ("", "raise", "raises it again")])
+    caught, handler, words = rng.choice(
+        [
+            ("", "pass", "does nothing"),
+            ("", "return None", "returns `None`"),
+            ("", "return False", "returns `False`"),
+            ("", f"self.{new} = None", f"sets `self.{new}` to `None`"),
+            ("", f"{new} = None", f"sets `{new}` to `None`"),
+            (" as error", f"raise RuntimeError('{new}') from error", f"raises `RuntimeError('{new}')` from the error"),
+            (" as error", f"log.warning('{new}: %s', error)", f"calls `log.warning('{new}: %s', error)`"),
+            (" as error", "print(error)", "prints the error"),
+            ("", "raise", "raises it again"),
+        ]
+    )
     if not any(isinstance(n, ast.Name) and n.id == "self" for n in code.nodes) and "self." in handler:
         return None
-    block = [f"{indent}try:", *(f"    {line}" if line.strip() else line for line in lines),
-             f"{indent}except {error}{caught}:", f"{indent}    {handler}"]
+    block = [
+        f"{indent}try:",
+        *(f"    {line}" if line.strip() else line for line in lines),
+        f"{indent}except {error}{caught}:",
+        f"{indent}    {handler}",
+    ]
     start, end = code.starts[first], code.starts[last] - 1
-    made = _edit(code, rng, [f"Wrap the call of `{name}` in try/except: `{error}` {words}.",
-                             f"Catch `{error}` around `{name}(...)`; the handler {words}.",
-                             f"Put the statement that calls `{name}` in a try block whose `except {error}` {words}."],
-                 [(start, end, "\n".join(block))])
-    return made and made._replace(part=(rng.choice(["Give only the try statement.", "Answer with the try statement only."]),
-                                        "\n".join(block)))
+    made = _edit(
+        code,
+        rng,
+        [
+            f"Wrap the call of `{name}` in try/except: `{error}` {words}.",
+            f"Catch `{error}` around `{name}(...)`; the handler {words}.",
+            f"Put the statement that calls `{name}` in a try block whose `except {error}` {words}.",
+        ],
+        [(start, end, "\n".join(block))],
+    )
+    return made and made._replace(
+        part=(rng.choice(["Give only the try statement.", "Answer with the try statement only."]), "\n".join(block))
+    )
 
 
-_NEGATED = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.GtE: "<", ast.Gt: "<=", ast.LtE: ">", ast.Is: "is not",
-            ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"}
+_NEGATED = {
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.Lt: ">=",
+    ast.GtE: "<",
+    ast.Gt: "<=",
+    ast.LtE: ">",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.In: "not in",
+    ast.NotIn: "in",
+}
 _OPERATOR = re.compile(r"is\s+not\b|is\b|not\s+in\b|in\b|[=!<>]=|[<>]")
 
 
@@ -572,8 +710,11 @@ def _negated(code: _Code, test: ast.expr) -> str | None:
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         first, last = code.end(test.left), code.start(test.comparators[0])
         operator = _OPERATOR.search(code.text, first, last)
-        return operator and (code.text[code.start(test): operator.start()] + _NEGATED[type(test.ops[0])]
-                             + code.text[operator.end(): code.end(test)])
+        return operator and (
+            code.text[code.start(test) : operator.start()]
+            + _NEGATED[type(test.ops[0])]
+            + code.text[operator.end() : code.end(test)]
+        )
     if isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)):
         return f"not {source}"
     return f"not ({source})"
@@ -585,8 +726,11 @@ def _invert_condition(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
     for node in code.nodes:
         if not isinstance(node, ast.If) or not node.orelse or not code.text.startswith("if", code.start(node)):
             continue
-        gap = [i for i in range(node.body[-1].end_lineno, node.orelse[0].lineno) if
-               re.fullmatch(r" *else *: *", code.lines[i])]
+        gap = [
+            i
+            for i in range(node.body[-1].end_lineno, node.orelse[0].lineno)
+            if re.fullmatch(r" *else *: *", code.lines[i])
+        ]
         header = node.test.end_lineno == node.lineno and code.lines[node.lineno - 1].endswith(":")
         if len(gap) == 1 and header and node.body[0].lineno > node.lineno and conditions[code.source(node.test)] == 1:
             places.append((node, gap[0]))
@@ -602,21 +746,52 @@ def _invert_condition(code: _Code, rng: random.Random, pool: list[str]) -> Edit 
     place = line.index("if", node.col_offset) + 2
     if line[place:].strip() != f"{test}:":  # in parentheses
         return None
-    block = [f"{line[:place]} {opposite}:", *code.lines[split + 1: last], code.lines[split], *code.lines[head: split]]
-    made = _edit(code, rng, [f"Invert the condition `{test}` and swap the branches.",
-                             f"Negate `{test}` and exchange its two branches.",
-                             f"Turn the if statement with `{test}` around."],
-                 [(code.starts[head - 1], code.starts[last] - 1, "\n".join(block))])
-    return made and made._replace(part=(rng.choice(["Give only the if statement.", "Answer with the if statement only."]),
-                                        "\n".join(block)))
+    block = [f"{line[:place]} {opposite}:", *code.lines[split + 1 : last], code.lines[split], *code.lines[head:split]]
+    made = _edit(
+        code,
+        rng,
+        [
+            f"Invert the condition `{test}` and swap the branches.",
+            f"Negate `{test}` and exchange its two branches.",
+            f"Turn the if statement with `{test}` around.",
+        ],
+        [(code.starts[head - 1], code.starts[last] - 1, "\n".join(block))],
+    )
+    return made and made._replace(
+        part=(rng.choice(["Give only the if statement.", "Answer with the if statement only."]), "\n".join(block))
+    )
 
 
 # --- Bugs ---------------------------------------------------------------------------------------------------------
 
-_WRONG_COMPARISON = {"==": ("!=",), "!=": ("==",), "<": ("<=", ">"), "<=": ("<", ">="), ">": (">=", "<"), ">=": (">", "<="),
-                     "is not": ("is",), "is": ("is not",), "in": ("not in",), "not in": ("in",)}
-_WRONG_OPERATOR = {"+": "-", "-": "+", "*": "+", "/": "*", "//": "*", "%": "+", "&": "|", "|": "&", "<<": ">>", ">>": "<<",
-                   "and": "or", "or": "and", "+=": "-=", "-=": "+="}
+_WRONG_COMPARISON = {
+    "==": ("!=",),
+    "!=": ("==",),
+    "<": ("<=", ">"),
+    "<=": ("<", ">="),
+    ">": (">=", "<"),
+    ">=": (">", "<="),
+    "is not": ("is",),
+    "is": ("is not",),
+    "in": ("not in",),
+    "not in": ("in",),
+}
+_WRONG_OPERATOR = {
+    "+": "-",
+    "-": "+",
+    "*": "+",
+    "/": "*",
+    "//": "*",
+    "%": "+",
+    "&": "|",
+    "|": "&",
+    "<<": ">>",
+    ">>": "<<",
+    "and": "or",
+    "or": "and",
+    "+=": "-=",
+    "-=": "+=",
+}
 _ANY_OPERATOR = re.compile(r"\band\b|\bor\b|//=?|<<|>>|[-+*/%&|]=?")
 
 
@@ -636,7 +811,9 @@ def _mutations(code: _Code, rng: random.Random) -> dict[str, list[Change]]:
                 wrong = rng.choice(_WRONG_COMPARISON[" ".join(token[0].split())])
                 out.setdefault("a wrong comparison", []).append((*token.span(), wrong))
         pair = None
-        if isinstance(node, ast.BinOp) and not (isinstance(node.left, ast.Constant) and isinstance(node.left.value, (str, bytes))):
+        if isinstance(node, ast.BinOp) and not (
+            isinstance(node.left, ast.Constant) and isinstance(node.left.value, (str, bytes))
+        ):
             pair = node.left, node.right
         elif isinstance(node, ast.BoolOp) and len(node.values) == 2:
             pair = tuple(node.values)
@@ -645,17 +822,29 @@ def _mutations(code: _Code, rng: random.Random) -> dict[str, list[Change]]:
         token = pair and between(_ANY_OPERATOR, *pair)
         if token and token[0] in _WRONG_OPERATOR:
             out.setdefault("a wrong operator", []).append((*token.span(), _WRONG_OPERATOR[token[0]]))
-        if isinstance(node, ast.Constant) and type(node.value) is int and node.value < 100 and isinstance(
-                code.parents[node], (ast.Subscript, ast.Slice, ast.Compare, ast.BinOp, ast.AugAssign, ast.Return, ast.Call)):
+        if (
+            isinstance(node, ast.Constant)
+            and type(node.value) is int
+            and node.value < 100
+            and isinstance(
+                code.parents[node],
+                (ast.Subscript, ast.Slice, ast.Compare, ast.BinOp, ast.AugAssign, ast.Return, ast.Call),
+            )
+        ):
             wrong = node.value + rng.choice([-1, 1] if node.value else [1])
             if code.source(node) == str(node.value):
                 out.setdefault("a number that is off by one", []).append((code.start(node), code.end(node), str(wrong)))
     for function in code.functions:
-        names = sorted({n.arg for n in ast.walk(function) if isinstance(n, ast.arg)} | {
-            n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)})
+        names = sorted(
+            {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
+            | {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        )
         if len(names) > 1:
-            uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-                    and n.id in names and n not in code.fixed]
+            uses = [
+                n
+                for n in ast.walk(function)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names and n not in code.fixed
+            ]
             for use in uses:
                 wrong = rng.choice([n for n in names if n != use.id])
                 out.setdefault("a wrong name", []).append((code.start(use), code.end(use), wrong))
@@ -671,8 +860,9 @@ def _fix_bug(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None:
     broken = code.changed([(start, end, wrong)])
     if broken is None or broken == code.text:
         return None
-    instruction = rng.choice(["This code has one bug. Fix it.", f"This code has one bug: {kind}. Fix it.",
-                              f"Correct the one bug, {kind}."])
+    instruction = rng.choice(
+        ["This code has one bug. Fix it.", f"This code has one bug: {kind}. Fix it.", f"Correct the one bug, {kind}."]
+    )
     asks = rng.choice(["Give only the corrected line.", "Answer with the corrected line only."])
     return Edit(broken, instruction, code.text, (asks, _changed_lines(broken, code.text)))
 
@@ -695,7 +885,9 @@ def _documented(code: _Code) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     if node is None or not _is_docstring(node.body[0]) or len(node.body) < 2:
         return None
     docstring = node.body[0]
-    alone = node.body[1].lineno > docstring.end_lineno and code.lines[docstring.end_lineno - 1].rstrip().endswith(("'", '"'))
+    alone = node.body[1].lineno > docstring.end_lineno and code.lines[docstring.end_lineno - 1].rstrip().endswith(
+        ("'", '"')
+    )
     return node if alone and len(docstring.value.value.split()) >= 3 else None
 
 
@@ -706,17 +898,23 @@ def write_docstring(text: str, rng: random.Random, pool: list[str]) -> Exchange 
     if not node:
         return None
     first, last = node.body[0].lineno - 1, node.body[0].end_lineno
-    docstring = code.lines[first: last]
+    docstring = code.lines[first:last]
     if len("\n".join(docstring)) > 400:
         return None
     rest = "\n".join(code.lines[:first] + code.lines[last:])
     f = node.name
     if rng.random() < 0.5:
-        turn = rng.choice(["Write the docstring.", f"Write a docstring for `{f}`.", f"Document `{f}`: give the docstring only."])
+        turn = rng.choice(
+            ["Write the docstring.", f"Write a docstring for `{f}`.", f"Document `{f}`: give the docstring only."]
+        )
         answer = textwrap.dedent("\n".join(docstring))
     else:
-        turn = rng.choice(["Document this function. Give the signature with the docstring.",
-                           f"Give the signature of `{f}` and a docstring."])
+        turn = rng.choice(
+            [
+                "Document this function. Give the signature with the docstring.",
+                f"Give the signature of `{f}` and a docstring.",
+            ]
+        )
         answer = "\n".join(code.lines[:first] + docstring)
     return (f"{turn}\n\n{rest}",), (answer,)
 
@@ -741,8 +939,14 @@ def write_function(text: str, rng: random.Random, pool: list[str]) -> Exchange |
 def first_sentence(docstring: str) -> str | None:
     """The first sentence of a docstring's first paragraph on one line, None if the paragraph does not end one."""
     paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
-    end = next((m.end() for m in re.finditer(r"\.(?=\s|$)", paragraph)
-                if not re.search(r"(?:\b(?:e\.g|i\.e|etc|vs|cf)|\.\.)\.$", paragraph[: m.end()])), None)
+    end = next(
+        (
+            m.end()
+            for m in re.finditer(r"\.(?=\s|$)", paragraph)
+            if not re.search(r"(?:\b(?:e\.g|i\.e|etc|vs|cf)|\.\.)\.$", paragraph[: m.end()])
+        ),
+        None,
+    )
     return paragraph[:end] if end else None
 
 
@@ -754,24 +958,56 @@ def summarise_docstring(text: str, rng: random.Random, pool: list[str]) -> Excha
         return None
     docstring = ast.get_docstring(node)
     sentence = first_sentence(docstring)
-    if sentence is None or not 10 <= len(sentence) <= 160 or len(docstring) < len(sentence) + 20 or '"' in sentence or (
-            "\\" in sentence):
+    if (
+        sentence is None
+        or not 10 <= len(sentence) <= 160
+        or len(docstring) < len(sentence) + 20
+        or '"' in sentence
+        or ("\\" in sentence)
+    ):
         return None
     if rng.random() < 0.5:
-        turn = rng.choice(["Give the first sentence of the docstring.", "Summarise the docstring by its first sentence.",
-                           f"What does `{node.name}` do? Quote the first sentence of its docstring."])
+        turn = rng.choice(
+            [
+                "Give the first sentence of the docstring.",
+                "Summarise the docstring by its first sentence.",
+                f"What does `{node.name}` do? Quote the first sentence of its docstring.",
+            ]
+        )
         return (f"{turn}\n\n{text}",), (sentence,)
     first = node.body[0].lineno - 1
     indent = code.lines[first][: node.body[0].col_offset]
-    turn = rng.choice(["Give the signature with the first sentence of the docstring as its docstring.",
-                       f"Give the signature of `{node.name}` and shorten the docstring to its first sentence."])
+    turn = rng.choice(
+        [
+            "Give the signature with the first sentence of the docstring as its docstring.",
+            f"Give the signature of `{node.name}` and shorten the docstring to its first sentence.",
+        ]
+    )
     return (f"{turn}\n\n{text}",), ("\n".join([*code.lines[:first], f'{indent}"""{sentence}"""']),)
 
 
 # --- Type hints ---------------------------------------------------------------------------------------------------
 
-_TYPES = {"int", "str", "float", "bool", "bytes", "bytearray", "list", "dict", "tuple", "set", "frozenset", "complex", "object",
-          "type", "slice", "range", "memoryview", "None"}
+_TYPES = {
+    "int",
+    "str",
+    "float",
+    "bool",
+    "bytes",
+    "bytearray",
+    "list",
+    "dict",
+    "tuple",
+    "set",
+    "frozenset",
+    "complex",
+    "object",
+    "type",
+    "slice",
+    "range",
+    "memoryview",
+    "None",
+}
 _STRINGS = {"string": "str", "integer": "int", "boolean": "bool", "dictionary": "dict"}
 
 
@@ -786,10 +1022,16 @@ def annotation(named: str) -> str | None:
     except (SyntaxError, ValueError):
         return None
     for node in ast.walk(tree):
-        if not isinstance(node, (ast.Name, ast.Subscript, ast.Tuple, ast.BinOp, ast.BitOr, ast.Load, ast.Attribute, ast.Constant)):
+        if not isinstance(
+            node, (ast.Name, ast.Subscript, ast.Tuple, ast.BinOp, ast.BitOr, ast.Load, ast.Attribute, ast.Constant)
+        ):
             return None
-        if isinstance(node, ast.Constant) and node.value is not None or isinstance(node, ast.Name) and not (
-                node.id in _TYPES or re.match(r"[A-Z]\w*[a-z]", node.id)):
+        if (
+            isinstance(node, ast.Constant)
+            and node.value is not None
+            or isinstance(node, ast.Name)
+            and not (node.id in _TYPES or re.match(r"[A-Z]\w*[a-z]", node.id))
+        ):
             return None
     return named
 
@@ -844,7 +1086,7 @@ def _hint_changes(code: _Code, node: ast.AST, types: dict[str, str]) -> list[Cha
             default = defaults.get(parameter)
             place = code.end(parameter)
             end = code.start(default) if default is not None else place
-            if default is not None and not re.fullmatch(r" ?= ?", code.text[place: end]):
+            if default is not None and not re.fullmatch(r" ?= ?", code.text[place:end]):
                 return None
             changes.append((place, end, f": {types[parameter.arg]}" + (" = " if default is not None else "")))
     if "return" in types:
@@ -863,8 +1105,8 @@ def _strip_changes(code: _Code, node: ast.AST) -> tuple[list[Change], dict[str, 
             hint_end = code.end(parameter.annotation)
             end = code.start(default) if default is not None else hint_end
             types[parameter.arg] = code.source(parameter.annotation)
-            plain = code.text[name_end: code.start(parameter.annotation)] == ": "
-            if not plain or default is not None and code.text[hint_end: end] != " = ":
+            plain = code.text[name_end : code.start(parameter.annotation)] == ": "
+            if not plain or default is not None and code.text[hint_end:end] != " = ":
                 return None
             changes.append((name_end, end, "=" if default is not None else ""))
     if node.returns is not None:
@@ -935,9 +1177,19 @@ def _type_hints(code: _Code, rng: random.Random, pool: list[str]) -> Edit | None
     if not again:
         return None
     signature = "\n".join(final.lines[: again.body[0].lineno - 1])
-    instruction = rng.choice(["Add the type hints that the docstring names.", f"Annotate `{node.name}` as its docstring says.",
-                              f"Take the types of `{node.name}` from its docstring into the signature."])
-    return Edit(before, instruction, after, (rng.choice(["Give only the signature.", "Answer with the signature only."]), signature))
+    instruction = rng.choice(
+        [
+            "Add the type hints that the docstring names.",
+            f"Annotate `{node.name}` as its docstring says.",
+            f"Take the types of `{node.name}` from its docstring into the signature.",
+        ]
+    )
+    return Edit(
+        before,
+        instruction,
+        after,
+        (rng.choice(["Give only the signature.", "Answer with the signature only."]), signature),
+    )
 
 
 # --- Pieces of a module's top level -------------------------------------------------------------------------------
@@ -970,9 +1222,9 @@ def function_runs(module: Module) -> Iterator[Snippet]:
         if run and first <= last:
             continue  # inside the function before
         usable = re.match(r" *(async )?def ", head)
-        text = textwrap.dedent("\n".join(lines[first - 1: end])).rstrip() if usable else ""
+        text = textwrap.dedent("\n".join(lines[first - 1 : end])).rstrip() if usable else ""
         small = usable and FUNCTION_CHARS[0] <= len(text) <= FUNCTION_CHARS[1] and text.isascii() and "\t" not in text
-        follows = run and depth == indent and not any(s.strip() for s in lines[last: first - 1])
+        follows = run and depth == indent and not any(s.strip() for s in lines[last : first - 1])
         whole = "\n\n".join([*run, text])
         if run and not (small and follows and len(run) < most and len(whole) <= RUN_CHARS[1]):
             if len(run) > 1 and sum(map(len, run)) >= RUN_CHARS[0]:
@@ -993,10 +1245,17 @@ def sort_imports(text: str, rng: random.Random, pool: list[str]) -> Exchange | N
     lines = text.split("\n")
     if len(set(lines)) != len(lines) or len(lines) < 3 or not all(re.fullmatch(_IMPORT, s) for s in lines):
         return None
-    asks, key = rng.choice([
-        ("Sort the imports by module name.", _import_key), ("Put the import lines in the order of their modules.", _import_key),
-        ("Sort the import lines alphabetically.", lambda s: s),
-        ("Sort the imports by module name, `import` lines before `from` lines.", lambda s: (s[0] == "f", _import_key(s)))])
+    asks, key = rng.choice(
+        [
+            ("Sort the imports by module name.", _import_key),
+            ("Put the import lines in the order of their modules.", _import_key),
+            ("Sort the import lines alphabetically.", lambda s: s),
+            (
+                "Sort the imports by module name, `import` lines before `from` lines.",
+                lambda s: (s[0] == "f", _import_key(s)),
+            ),
+        ]
+    )
     ordered = sorted(lines, key=key)
     if ordered == lines or rng.random() < 0.5:
         rng.shuffle(lines)
@@ -1010,7 +1269,7 @@ def reorder_functions(text: str, rng: random.Random, pool: list[str]) -> Exchang
     code = _code(text)
     if code is None or len(code.tree.body) < 2 or not all(isinstance(n, _FUNCTIONS) for n in code.tree.body):
         return None
-    functions = {n.name: "\n".join(code.lines[n.lineno - 1: n.end_lineno]) for n in code.tree.body}
+    functions = {n.name: "\n".join(code.lines[n.lineno - 1 : n.end_lineno]) for n in code.tree.body}
     if len(functions) != len(code.tree.body) or "\n\n".join(functions.values()) != text:
         return None
     names = sorted(functions)
@@ -1022,21 +1281,35 @@ def reorder_functions(text: str, rng: random.Random, pool: list[str]) -> Exchang
             if len(names) == 2:
                 names = list(functions)[::-1]
                 break
-        asks = rng.choice(["Put the functions in the order ", "Reorder the functions: "]) + ", ".join(f"`{n}`" for n in names) + "."
+        asks = (
+            rng.choice(["Put the functions in the order ", "Reorder the functions: "])
+            + ", ".join(f"`{n}`" for n in names)
+            + "."
+        )
     return (f"{asks}\n\n{text}",), ("\n\n".join(functions[n] for n in names),)
 
 
 # --- The makers ---------------------------------------------------------------------------------------------------
 
 #: What a text must contain for an edit to be possible: spares parsing the others.
-_NEEDED = {"percent-to-fstring": re.compile(r"""['"]\s*%|\bf['"]"""), "invert-condition": re.compile(r"\belse *:"),
-           "change-default": re.compile(r"def \w+\([^)]*="), "add-parameter": re.compile(r"def \w+\("),
-           "remove-parameter": re.compile(r"def \w+\(\s*(?!(?:self|cls)?\s*\))"),
-           "type-hints": re.compile(r"^(?:async )?def \w+\([^)]*[=:]|->|:type |:param |Parameters\n|Args:|Arguments:")}
+_NEEDED = {
+    "percent-to-fstring": re.compile(r"""['"]\s*%|\bf['"]"""),
+    "invert-condition": re.compile(r"\belse *:"),
+    "change-default": re.compile(r"def \w+\([^)]*="),
+    "add-parameter": re.compile(r"def \w+\("),
+    "remove-parameter": re.compile(r"def \w+\(\s*(?!(?:self|cls)?\s*\))"),
+    "type-hints": re.compile(r"^(?:async )?def \w+\([^)]*[=:]|->|:type |:param |Parameters\n|Args:|Arguments:"),
+}
 _EDITS: dict[str, Callable[[_Code, random.Random, list[str]], Edit | None]] = {
-    "change-default": _change_default, "change-literal": _change_literal, "add-parameter": _add_parameter,
-    "remove-parameter": _remove_parameter, "percent-to-fstring": _percent_to_fstring, "type-hints": _type_hints,
-    "wrap-try": _wrap_try, "invert-condition": _invert_condition, "fix-bug": _fix_bug,
+    "change-default": _change_default,
+    "change-literal": _change_literal,
+    "add-parameter": _add_parameter,
+    "remove-parameter": _remove_parameter,
+    "percent-to-fstring": _percent_to_fstring,
+    "type-hints": _type_hints,
+    "wrap-try": _wrap_try,
+    "invert-condition": _invert_condition,
+    "fix-bug": _fix_bug,
 }
 #: Edits that change the code they are given, so that they can be a second turn.
 _LATER = tuple(name for name in _EDITS if name not in ("type-hints", "fix-bug"))
@@ -1093,9 +1366,12 @@ def two_turn_edit(text: str, rng: random.Random, pool: list[str]) -> Exchange | 
 #: Maker of each task and the kind of material it works on.
 MAKERS: dict[str, tuple[Callable[[str, random.Random, list[str]], Exchange | None], str]] = {
     **{name: (_maker(name), "code") for name in _EDITS},
-    "sort-imports": (sort_imports, "imports"), "reorder-functions": (reorder_functions, "functions"),
-    "write-docstring": (write_docstring, "code"), "write-function": (write_function, "code"),
-    "summarise-docstring": (summarise_docstring, "code"), "two-turn-edit": (two_turn_edit, "code"),
+    "sort-imports": (sort_imports, "imports"),
+    "reorder-functions": (reorder_functions, "functions"),
+    "write-docstring": (write_docstring, "code"),
+    "write-function": (write_function, "code"),
+    "summarise-docstring": (summarise_docstring, "code"),
+    "two-turn-edit": (two_turn_edit, "code"),
 }
 MAKERS = {name: MAKERS[name] for name in TASKS}
 
@@ -1130,13 +1406,15 @@ def copied_share(prompt: str, answer: str, run: int = COPIED_RUN) -> float:
         raise ValueError(f"answer is {answer!r}; expected text with at least one token")
     places: dict[tuple[str, ...], list[int]] = {}
     for i in range(len(given) - run + 1):
-        places.setdefault(tuple(given[i: i + run]), []).append(i)
+        places.setdefault(tuple(given[i : i + run]), []).append(i)
     copied = at = 0
     while at < len(said):
         longest = 0
-        for start in places.get(tuple(said[at: at + run]), ()):
+        for start in places.get(tuple(said[at : at + run]), ()):
             length = run
-            while at + length < len(said) and start + length < len(given) and said[at + length] == given[start + length]:
+            while (
+                at + length < len(said) and start + length < len(given) and said[at + length] == given[start + length]
+            ):
                 length += 1
             longest = max(longest, length)
         copied += longest

@@ -17,9 +17,9 @@ from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.experiments.corpus import stdlib_modules
-from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.made_tasks import MAKERS
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.recorded_runs import Recording, Runs, metric, rates, render, replay_all, select
 from specdec_lib.experiments.tasks import load_task
 
@@ -96,9 +96,7 @@ def calibration_prompts(
         made = load_task(task, limit=per_task + len(used), seed=seed, split=split)
         new = [prompt for prompt in made if _body(prompt) not in used][:per_task]
         if len(new) < per_task:
-            raise ValueError(
-                f"per_task is {per_task}, but there are only {len(new)} other prompts of {task!r}"
-            )
+            raise ValueError(f"per_task is {per_task}, but there are only {len(new)} other prompts of {task!r}")
         prompts += new
     return prompts
 
@@ -133,9 +131,7 @@ def library_store(folder: str | Path, tokenizer: PreTrainedTokenizerBase, max_to
     until the next would exceed ``max_tokens``."""
     texts = [module.text for module in stdlib_modules("train")]
     return SuffixIndex.open(
-        build_from_texts(
-            folder, texts, tokenizer, max_tokens=max_tokens, short_documents="skip", progress=False
-        )
+        build_from_texts(folder, texts, tokenizer, max_tokens=max_tokens, short_documents="skip", progress=False)
     )
 
 
@@ -169,9 +165,7 @@ def rate(recordings: Sequence[Recording], drafter: Drafter | None) -> dict[str, 
     found = rates(runs, recordings)
     out = {"all": found["all"], "unlooped": found["unlooped"]}
     for task in dict.fromkeys(r.task for r in recordings):
-        out[task] = metric(
-            select(runs, recordings, lambda r, task=task: r.task == task), "tokens_per_forward"
-        )
+        out[task] = metric(select(runs, recordings, lambda r, task=task: r.task == task), "tokens_per_forward")
     return out
 
 

@@ -33,10 +33,10 @@ from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.experiments.comparison import first_divergence
 from specdec_lib.experiments.made_tasks import TASKS
-from specdec_lib.methods import METHODS, Unavailable
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.tasks import load_task
 from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import METHODS, Unavailable
 
 #: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks
 #: whose rounding is worse than that of the single pass it is measured on.
@@ -169,9 +169,7 @@ class Judge:
 
     @torch.inference_mode()
     def _logits(self, model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
-        return (
-            model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
-        )
+        return model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
 
     def __call__(
         self,

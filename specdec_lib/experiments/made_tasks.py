@@ -4,6 +4,7 @@ Each maker turns one piece of text into the user's turns and the assistant's ans
 input-guided tasks of PLD+ (section 5.1: code editing, text editing, summarisation by quotation, multi-turn) where
 no download is possible, and they teach the pocket pair to copy. A maker that cannot use a text returns ``None``.
 """
+
 from __future__ import annotations
 
 import ast
@@ -34,7 +35,8 @@ TASKS: dict[str, str] = {
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The builtins of Python 3.11, without what the site module adds. Written out: those of the running interpreter depend on its
 # version, and a notebook's kernel adds some, so that prompts would differ from place to place.
-_BUILTINS = frozenset("""
+_BUILTINS = frozenset(
+    """
     ArithmeticError AssertionError AttributeError BaseException BaseExceptionGroup BlockingIOError
     BrokenPipeError BufferError BytesWarning ChildProcessError ConnectionAbortedError ConnectionError
     ConnectionRefusedError ConnectionResetError DeprecationWarning EOFError Ellipsis EncodingWarning
@@ -51,7 +53,8 @@ _BUILTINS = frozenset("""
     exec filter float format frozenset getattr globals hasattr hash hex id input int isinstance issubclass iter
     len list locals map max memoryview min next object oct open ord pow print property range repr reversed round
     set setattr slice sorted staticmethod str sum super tuple type vars zip
-""".split())
+""".split()
+)
 _KEYWORDS = frozenset(keyword.kwlist) | _BUILTINS | {"self", "cls"}
 _COMMON = frozenset("the a an of to in is and or for be by on it as at are with that this from not if".split())
 
@@ -134,7 +137,7 @@ def complete(text: str, rng: random.Random, pool: list[str]) -> Exchange | None:
     if not starts:
         return None
     i = rng.choice(starts)
-    return (f"Continue from the line `{lines[i].strip()}`.\n\n{text}",), ("\n".join(lines[i + 1:]),)
+    return (f"Continue from the line `{lines[i].strip()}`.\n\n{text}",), ("\n".join(lines[i + 1 :]),)
 
 
 def two_turn(text: str, rng: random.Random, pool: list[str]) -> Exchange | None:
@@ -153,9 +156,14 @@ def two_turn(text: str, rng: random.Random, pool: list[str]) -> Exchange | None:
 Maker = Callable[[str, random.Random, list[str]], Exchange | None]
 #: Maker of each chat task, and the kind of :func:`materials` that it works on.
 MAKERS: dict[str, tuple[Maker, str]] = {
-    "rename": (rename, "code"), "remove-docstring": (remove_docstring, "code"), "quote-lines": (quote_lines, "code"),
-    "replace-word": (replace_word, "prose"), "outline": (outline, "code"), "complete": (complete, "code"),
-    "two-turn": (two_turn, "code"), **edit_tasks.MAKERS,
+    "rename": (rename, "code"),
+    "remove-docstring": (remove_docstring, "code"),
+    "quote-lines": (quote_lines, "code"),
+    "replace-word": (replace_word, "prose"),
+    "outline": (outline, "code"),
+    "complete": (complete, "code"),
+    "two-turn": (two_turn, "code"),
+    **edit_tasks.MAKERS,
 }
 #: Length in characters of the pieces of text that tasks are made from.
 CODE_CHARS = (160, 800)
@@ -169,8 +177,12 @@ def materials(modules: Iterable[Module]) -> dict[str, list[Snippet]]:
     prose = {s.text: s for m in modules for s in paragraphs(m, *PROSE_CHARS)}
     imports = {s.text: s for m in modules for s in edit_tasks.import_blocks(m)}
     functions = {s.text: s for m in modules for s in edit_tasks.function_runs(m)}
-    return {"code": list(code.values()), "prose": list(prose.values()), "imports": list(imports.values()),
-            "functions": list(functions.values())}
+    return {
+        "code": list(code.values()),
+        "prose": list(prose.values()),
+        "imports": list(imports.values()),
+        "functions": list(functions.values()),
+    }
 
 
 def name_pool(snippets: Iterable[Snippet]) -> list[str]:
@@ -189,14 +201,26 @@ def _completions(n: int, rng: random.Random, split: str, task: str) -> list[Prom
     # Only modules that are not tests: a reader completes library code, and tests repeat themselves.
     modules = [m for m in stdlib_modules(split) if not m.name.startswith("test.") and len(m.text) > 4000]
     # Each piece starts with a function of the module's top level and leaves room for its continuation.
-    places = [(module, match.start() + 1) for module in modules for match in re.finditer(r"\n(?=def )", module.text)
-              if match.start() + 1600 <= len(module.text)]
+    places = [
+        (module, match.start() + 1)
+        for module in modules
+        for match in re.finditer(r"\n(?=def )", module.text)
+        if match.start() + 1600 <= len(module.text)
+    ]
     rng.shuffle(places)
     out: list[Prompt] = []
     for module, start in places[:n]:
         end = module.text.index("\n", start + rng.randrange(300, 900)) + 1
-        out.append(Prompt(id=f"{task}-{len(out)}", task=task, turns=(module.text[start: end],), chat=False,
-                          reference=module.text[end: end + 600], meta={"module": module.name}))
+        out.append(
+            Prompt(
+                id=f"{task}-{len(out)}",
+                task=task,
+                turns=(module.text[start:end],),
+                chat=False,
+                reference=module.text[end : end + 600],
+                meta={"module": module.name},
+            )
+        )
     return out
 
 
@@ -212,8 +236,15 @@ def _exchanges(n: int, rng: random.Random, split: str, task: str) -> list[Prompt
         made = maker(piece.text, rng, pool)
         if made is not None:
             turns, answers = made
-            out.append(Prompt(id=f"{task}-{len(out)}", task=task, turns=turns, reference=answers[-1],
-                              meta={"module": piece.module, "answers": answers}))
+            out.append(
+                Prompt(
+                    id=f"{task}-{len(out)}",
+                    task=task,
+                    turns=turns,
+                    reference=answers[-1],
+                    meta={"module": piece.module, "answers": answers},
+                )
+            )
     return out
 
 
@@ -245,7 +276,7 @@ def copied_shares(per_task: int = 100, seed: int = 0, split: str = "heldout") ->
         shares = []
         for prompt in prompts(task, per_task, seed, split):
             *earlier, answer = prompt.meta["answers"]
-            before = "\n".join(text for pair in zip(prompt.turns, [*earlier, ""]) for text in pair)
+            before = "\n".join(text for pair in zip(prompt.turns, [*earlier, ""], strict=False) for text in pair)
             shares.append(edit_tasks.copied_share(before, answer))
         out[task] = sum(shares) / per_task
     return out

@@ -3,6 +3,7 @@
 Counts of one run, or of runs pooled, are :func:`specdec_lib.decoding.results.metrics`. Here are the averages over
 prompts, the speed-ups, acceptance by position, and what flatters copying: loops.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -90,7 +91,7 @@ def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[s
 def greedy_agreement(draft: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
     """Whether the draft's first choice is the target's token at each new position: bool array, shape (len(tokens),)."""
     ids = torch.tensor([[*prompt, *tokens]], device=draft.device)
-    best = draft(ids, use_cache=False).logits[0, len(prompt) - 1: -1].argmax(-1).cpu().numpy()
+    best = draft(ids, use_cache=False).logits[0, len(prompt) - 1 : -1].argmax(-1).cpu().numpy()
     return best == np.asarray(tokens)
 
 
@@ -104,7 +105,7 @@ def ends_in_loop(tokens: Sequence[int], repeats: int = LOOP_REPEATS, longest: in
         span = max(period * repeats, 6)
         if span > n:
             break
-        tail = list(tokens[n - span:])
+        tail = list(tokens[n - span :])
         if tail[period:] == tail[:-period]:
             return True
     return False

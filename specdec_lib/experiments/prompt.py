@@ -1,4 +1,5 @@
 """One prompt of one task."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -1,4 +1,5 @@
 """Numbers that the papers print: one CSV file a paper, a row a number."""
+
 from __future__ import annotations
 
 import csv

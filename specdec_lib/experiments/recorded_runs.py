@@ -22,14 +22,14 @@ from transformers.utils import logging
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.generate import check_tokenizer, generate, record
 from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup
-from specdec_lib.models.loading import load_model
 from specdec_lib.experiments.metrics import ends_in_loop, greedy_agreement, pooled
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.models.loading import load_model
 
 Runs = Sequence[Generation]
 #: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
@@ -112,9 +112,7 @@ def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence
     for turn, answer in zip(prompt.turns, answers, strict=False):
         messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
     messages.append({"role": "user", "content": prompt.turns[len(answers)]})
-    return list(
-        tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
-    )
+    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
 class HasTokens(Protocol):
@@ -200,9 +198,7 @@ def record_prompts(
         return record(model, ids, sampling, max_new_tokens, capture=capture, runtime=runtime)
 
     return [
-        Recording(prompt, turn, trace)
-        for prompt in prompts
-        for turn, trace in each_turn(prompt, tokenizer, answer)
+        Recording(prompt, turn, trace) for prompt in prompts for turn, trace in each_turn(prompt, tokenizer, answer)
     ]
 
 
@@ -261,9 +257,7 @@ def run_again(
     return in_state(recordings, drafter, state, lambda recording: _run(model, recording.trace, drafter, runtime))
 
 
-def _run(
-    model: PreTrainedModel, trace: Trace, drafter: Drafter | None, runtime: Runtime | None = None
-) -> Generation:
+def _run(model: PreTrainedModel, trace: Trace, drafter: Drafter | None, runtime: Runtime | None = None) -> Generation:
     return generate(
         model,
         trace.prompt,
@@ -275,9 +269,7 @@ def _run(
     )
 
 
-def replay_all(
-    recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold"
-) -> list[Generation]:
+def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold") -> list[Generation]:
     """What decoding each recorded prompt with ``drafter`` would have done (:func:`specdec_lib.replay`).
 
     ``state`` is as for :func:`in_state`.
@@ -457,9 +449,7 @@ def describe(recordings: Sequence[Recording]) -> dict[str, float]:
     }
 
 
-def select(
-    runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]
-) -> list[Generation]:
+def select(runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]) -> list[Generation]:
     """The runs whose recording ``keep`` says yes to."""
     return [run for run, recording in zip(runs, recordings, strict=True) if keep(recording)]
 
@@ -534,9 +524,7 @@ def answer_greedily(
         A loop is looked for at the end of this many tokens. The output goes on as long as the reference is.
     """
     known = (
-        tokenizer(prompt.reference, add_special_tokens=False)["input_ids"]
-        if prompt.chat and prompt.reference
-        else []
+        tokenizer(prompt.reference, add_special_tokens=False)["input_ids"] if prompt.chat and prompt.reference else []
     )
 
     def write(ids: list[int]) -> Generation:

@@ -7,6 +7,7 @@ and 1 - (1 - p)^R under DReSD's. Rows that part at once are kept less often than
 independent draws can all miss. Nothing in the library decodes with these rules;
 :func:`specdec_lib.decoding.acceptance.exact_match` draws once for each node.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable

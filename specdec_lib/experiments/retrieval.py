@@ -1,4 +1,5 @@
 """What retrieval is measured by: matches, sampling bias, recorded text of other models, time against size."""
+
 from __future__ import annotations
 
 import tempfile
@@ -16,17 +17,17 @@ from specdec_lib.datastores import SuffixIndex, build_from_texts, build_suffix_a
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.faiss_index import load_faiss, one_thread
 from specdec_lib.datastores.tokens import tokenizer_vocabulary
-from specdec_lib.experiments import released_rules
 from specdec_lib.decoding.contract import LAST, Context, WrappedDrafter
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
-from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import Rest
-from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments import released_rules
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 
 
@@ -81,7 +82,7 @@ class Remembered:
         self._found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
         for recording in recordings:
             trace = recording.trace
-            states = trace.hidden[LAST][len(trace.prompt) - 1:].float().numpy()
+            states = trace.hidden[LAST][len(trace.prompt) - 1 :].float().numpy()
             for state, scores, positions in zip(states, *index.search(states, neighbours), strict=True):
                 self._found[state.tobytes()] = scores, positions
 
@@ -112,8 +113,9 @@ class Bias(NamedTuple):
     accepted_exactly: float
 
 
-def sampling_bias(model: PreTrainedModel, recordings: Sequence[Recording], runs: Sequence[Generation],
-                  rule: str) -> Bias:
+def sampling_bias(
+    model: PreTrainedModel, recordings: Sequence[Recording], runs: Sequence[Generation], rule: str
+) -> Bias:
     """Measure a released rule on the drafts of sampled runs, exactly, from the target's probabilities.
 
     Parameters
@@ -152,12 +154,14 @@ def sampling_bias(model: PreTrainedModel, recordings: Sequence[Recording], runs:
                 root = step.tokens[-1]
     if not distances:
         raise ValueError("no step of the runs has a draft; there is nothing to measure")
-    return Bias(len(distances), float(np.mean(distances)), max(distances), float(np.mean(released)),
-                float(np.mean(exact)))
+    return Bias(
+        len(distances), float(np.mean(distances)), max(distances), float(np.mean(released)), float(np.mean(exact))
+    )
 
 
-def record_replies(replies: Sequence[Reply], tokenizer: PreTrainedTokenizerBase,
-                   max_new_tokens: int = 100_000) -> list[Recording]:
+def record_replies(
+    replies: Sequence[Reply], tokenizer: PreTrainedTokenizerBase, max_new_tokens: int = 100_000
+) -> list[Recording]:
     """Recordings of what other models wrote, in tokens of ``tokenizer`` and cut to ``max_new_tokens``, to replay
     drafters on.
 
@@ -167,14 +171,16 @@ def record_replies(replies: Sequence[Reply], tokenizer: PreTrainedTokenizerBase,
     vocabulary = tokenizer_vocabulary(tokenizer)
     found = []
     for reply in replies:
-        prompt, both = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-                        for text in (reply.prompt, reply.text))
+        prompt, both = (
+            tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in (reply.prompt, reply.text)
+        )
         tokens = both[:max_new_tokens]
         if len(tokens) < 2:
             continue
         trace = Trace(prompt, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
-        found.append(Recording(Prompt(reply.id, reply.model, (reply.prompt,), chat=False, meta={"group": reply.group}),
-                               0, trace))
+        found.append(
+            Recording(Prompt(reply.id, reply.model, (reply.prompt,), chat=False, meta={"group": reply.group}), 0, trace)
+        )
     return found
 
 
@@ -196,8 +202,11 @@ def authors_rates(replies: Sequence[Reply]) -> dict[str, float]:
     known = [r for r in replies if r.tokens and r.steps]
     tokens, steps = sum(r.tokens - 1 for r in known), sum(r.steps for r in known)
     characters = sum(len(r.text) for r in known) / sum(r.tokens for r in known)
-    return {"tokens_per_forward": tokens / steps, "characters_per_token": characters,
-            "characters_per_forward": tokens / steps * characters}
+    return {
+        "tokens_per_forward": tokens / steps,
+        "characters_per_token": characters,
+        "characters_per_forward": tokens / steps * characters,
+    }
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
@@ -305,9 +314,15 @@ def build_cost(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_tok
     """
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        store = build_from_texts(Path(folder) / "store", texts, tokenizer, max_tokens=max_tokens,
-                                 short_documents="skip", suffix_array=False, progress=False)
+        store = build_from_texts(
+            Path(folder) / "store",
+            texts,
+            tokenizer,
+            max_tokens=max_tokens,
+            short_documents="skip",
+            suffix_array=False,
+            progress=False,
+        )
         written = time.perf_counter()
         index = build_suffix_array(store.path, progress=False)
-        return BuildCost(store.count, len(store), written - began, time.perf_counter() - written,
-                         index.bytes_per_token)
+        return BuildCost(store.count, len(store), written - began, time.perf_counter() - written, index.bytes_per_token)

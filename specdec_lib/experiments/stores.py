@@ -4,6 +4,7 @@ No store sees a held-out module, from which the prompts come: the standard libra
 :mod:`specdec_lib.experiments.corpus`, and files of other packages that share text with a held-out module (backports,
 vendored copies, under whatever name) are left out.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -29,11 +30,11 @@ from specdec_lib.datastores.dense import DenseIndex, build_dense_index
 from specdec_lib.datastores.states import States
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.models.embedding import embed_store
-from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.experiments.corpus import Module, paragraphs, stdlib_modules
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.responses import generate_responses
+from specdec_lib.models.embedding import embed_store
+from specdec_lib.models.fingerprint import fingerprint
 
 #: Runs of three lines that a file may share with held-out modules, and their least length in characters.
 SHARED_RUNS, RUN_CHARS = 4, 60
@@ -88,7 +89,7 @@ def prose_texts() -> Texts:
 def _runs(text: str) -> set[int]:
     """Hashes of each three lines in a row, blank ones and indentation left out."""
     lines = [line for line in map(str.strip, text.split("\n")) if line]
-    runs = ("\n".join(lines[i: i + 3]) for i in range(len(lines) - 2))
+    runs = ("\n".join(lines[i : i + 3]) for i in range(len(lines) - 2))
     return {hash(run) for run in runs if len(run) >= RUN_CHARS}
 
 
@@ -122,16 +123,18 @@ def package_texts(folder: str | Path | None = None) -> Texts:
         texts = (file.read_text(encoding="utf-8", errors="replace") for file in files)
         return (text for text in texts if len(heldout & _runs(text)) <= SHARED_RUNS)
 
-    return Texts(read, _key("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns)
-                                           for file in files)))
+    return Texts(
+        read, _key("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+    )
 
 
 #: Texts of :func:`text_store` by name.
 TEXTS = {"stdlib": stdlib_texts, "packages": package_texts, "prose": prose_texts}
 
 
-def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
-               texts: Sequence[str] | Texts | None = None) -> SuffixIndex:
+def text_store(
+    name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int, texts: Sequence[str] | Texts | None = None
+) -> SuffixIndex:
     """A store of text with its suffix array, opened if it was built before, in :func:`specdec_lib.paths.cache`.
 
     ``name`` is ``"stdlib"``, ``"packages"``, ``"prose"``, or any other with ``texts`` (else ValueError). Documents are
@@ -147,25 +150,47 @@ def text_store(name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int,
     short = Texts(lambda: (text for text in texts if len(text.encode("utf-8", "replace")) <= max_tokens), key)
     folder = paths.cache() / f"{name}-{_key(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
     if not folder.is_dir():
-        build_from_texts(folder, short, tokenizer, sources=[{"name": name}], max_tokens=max_tokens,
-                         short_documents="skip", progress=False)
+        build_from_texts(
+            folder,
+            short,
+            tokenizer,
+            sources=[{"name": name}],
+            max_tokens=max_tokens,
+            short_documents="skip",
+            progress=False,
+        )
     return SuffixIndex.open(TokenStore.open(folder, tokenizer))
 
 
-def document_store(name: str, documents: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase,
-                   max_tokens: int | None = None) -> SuffixIndex:
+def document_store(
+    name: str, documents: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, max_tokens: int | None = None
+) -> SuffixIndex:
     """A store of documents of token ids, such as responses of a model, built or opened as by :func:`text_store`."""
     documents = [list(map(int, document)) for document in documents]
     folder = paths.cache() / f"{name}-{_key(documents, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
     if not folder.is_dir():
-        build_tokens(folder, documents, tokenizer_vocabulary(tokenizer), fingerprint=tokenizer_fingerprint(tokenizer),
-                     sources=[{"name": name}], max_tokens=max_tokens, short_documents="skip", progress=False,
-                     finish=lambda partial: build_suffix_array(partial, progress=False))
+        build_tokens(
+            folder,
+            documents,
+            tokenizer_vocabulary(tokenizer),
+            fingerprint=tokenizer_fingerprint(tokenizer),
+            sources=[{"name": name}],
+            max_tokens=max_tokens,
+            short_documents="skip",
+            progress=False,
+            finish=lambda partial: build_suffix_array(partial, progress=False),
+        )
     return SuffixIndex.open(folder)
 
 
-def response_store(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt],
-                   sampling: Sampling | None = None, samples: int = 1, max_new_tokens: int = 128) -> SuffixIndex:
+def response_store(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    sampling: Sampling | None = None,
+    samples: int = 1,
+    max_new_tokens: int = 128,
+) -> SuffixIndex:
     """An in-distribution store: prompts with the target's own responses, generated and indexed once.
 
     Parameters
@@ -175,8 +200,16 @@ def response_store(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, p
     """
     how = asdict(sampling or Sampling())
     key = _key(fingerprint(model), [prompt.turns for prompt in prompts], how, samples, max_new_tokens)
-    documents = generate_responses(model, tokenizer, prompts, paths.cache() / f"responses-{key[:16]}.jsonl", sampling,
-                                   samples, max_new_tokens, progress=False)
+    documents = generate_responses(
+        model,
+        tokenizer,
+        prompts,
+        paths.cache() / f"responses-{key[:16]}.jsonl",
+        sampling,
+        samples,
+        max_new_tokens,
+        progress=False,
+    )
     return document_store("responses", documents, tokenizer)
 
 
@@ -194,14 +227,21 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
         return index
     folder = paths.cache() / f"part-{_key(_contents(store), count)[:16]}"
     if not folder.is_dir():
-        build_tokens(folder, [store.document(i) for i in range(count)], store.vocabulary,
-                     fingerprint=store.manifest["tokenizer"], sources=store.manifest["sources"], progress=False,
-                     finish=lambda partial: build_suffix_array(partial, progress=False))
+        build_tokens(
+            folder,
+            [store.document(i) for i in range(count)],
+            store.vocabulary,
+            fingerprint=store.manifest["tokenizer"],
+            sources=store.manifest["sources"],
+            progress=False,
+            finish=lambda partial: build_suffix_array(partial, progress=False),
+        )
     return SuffixIndex.open(folder)
 
 
-def dense_states(model: PreTrainedModel, index: SuffixIndex, max_states: int | None = None,
-                 compute: str = "model") -> States:
+def dense_states(
+    model: PreTrainedModel, index: SuffixIndex, max_states: int | None = None, compute: str = "model"
+) -> States:
     """Final hidden states of a store's tokens, embedded once, kept in :func:`specdec_lib.paths.cache`.
 
     Documents longer than the window of 1,024 tokens go on in another window, so that sparse and dense index hold the

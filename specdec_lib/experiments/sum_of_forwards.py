@@ -36,9 +36,7 @@ def total_time_of_waste(
     return draft_seconds * (n + n_discarded) + (target_seconds - draft_seconds) * n_target
 
 
-def latency(
-    draft_seconds: float, target_seconds: float, discard_rate: float, verification_rate: float
-) -> float:
+def latency(draft_seconds: float, target_seconds: float, discard_rate: float, verification_rate: float) -> float:
     """Time a token as the forwards add up, equation 2.3, from discarded tokens and target forwards per emitted token; 1
     over it is the throughput."""
     return total_time_of_waste(draft_seconds, target_seconds, 1.0, discard_rate, verification_rate)
@@ -95,8 +93,7 @@ def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> ForwardFit:
     forwards, seconds = np.asarray(forwards, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if forwards.ndim != 2 or seconds.shape != forwards.shape[:1]:
         raise ValueError(
-            f"forwards has shape {forwards.shape} and seconds {seconds.shape}; expected "
-            "(runs, kinds) and (runs,)"
+            f"forwards has shape {forwards.shape} and seconds {seconds.shape}; expected (runs, kinds) and (runs,)"
         )
     found, _, rank, _ = np.linalg.lstsq(forwards, seconds, rcond=None)
     if rank < forwards.shape[1]:

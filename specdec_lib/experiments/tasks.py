@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, Root
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, Root
 
 __all__ = ["BadRecord", "MissingData", "load_task", "task_names"]
 
@@ -94,9 +94,7 @@ def load_task(
     _check_options(name, options, ["seed", *dataset.options])
     seed = options.pop("seed", None)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise ValueError(
-            f"seed is {seed!r}; expected a whole number of 0 or more, or None for the order of the file"
-        )
+        raise ValueError(f"seed is {seed!r}; expected a whole number of 0 or more, or None for the order of the file")
     task = f"{base}/{options['subset']}" if options.get("subset") else base
     prompts = iter(dataset.read(Root(task, root), **options))
     if seed is None:

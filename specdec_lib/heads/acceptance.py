@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..datastores.compiled import compiled
-from specdec_lib.files import replacing
+from specdec_lib.datastores.compiled import compiled
 from specdec_lib.decoding.served_models import decoder_config
-from ..models.fingerprint import fingerprint
+from specdec_lib.files import replacing
+from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
 #: Confidences are kept this far from 0 and 1 before their log-odds are taken.
@@ -100,9 +100,7 @@ class AcceptanceHead(nn.Module):
         self.width, self.depth, self.tied, self.draft = width, depth, tied, draft
         self.story, self.sees_confidence = dict(story or {}), sees_confidence
         inputs = width + sees_confidence
-        self.blocks = nn.ModuleList(
-            ResidualBlock(inputs, zero) for _ in range(min(depth, 1) if tied else depth)
-        )
+        self.blocks = nn.ModuleList(ResidualBlock(inputs, zero) for _ in range(min(depth, 1) if tied else depth))
         self.out = nn.Linear(inputs, 1)
 
     def forward(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
@@ -154,12 +152,9 @@ class AcceptanceHead(nn.Module):
         device = torch.device(device or self.out.weight.device)
         own = copy.deepcopy(self).to(device)
         if device.type != "cpu":
-            return lambda state, confidence: float(
-                own.probability(state, torch.tensor(confidence, device=device))
-            )
+            return lambda state, confidence: float(own.probability(state, torch.tensor(confidence, device=device)))
         blocks = [
-            (b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy())
-            for b in own.blocks
+            (b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy()) for b in own.blocks
         ]
         width = own.out.in_features
         weights = np.ascontiguousarray([w for w, _ in blocks], np.float32).reshape(-1, width, width)
@@ -203,9 +198,7 @@ class AcceptanceHead(nn.Module):
             )
         width = decoder_config(model).hidden_size
         if self.width != width:
-            raise ValueError(
-                f"the acceptance head reads states of width {self.width}, the draft model's have {width}"
-            )
+            raise ValueError(f"the acceptance head reads states of width {self.width}, the draft model's have {width}")
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""
@@ -243,22 +236,16 @@ class AcceptanceHead(nn.Module):
             If the file is no head, damaged, of another format version, or for another draft model.
         """
         if not Path(path).exists():
-            raise FileNotFoundError(
-                f"no acceptance head at {path}; train one with python -m specdec_lib head"
-            )
+            raise FileNotFoundError(f"no acceptance head at {path}; train one with python -m specdec_lib head")
         try:
             with safe_open(path, "pt") as file:
                 about = json.loads((file.metadata() or {})["acceptance_head"])
                 weights = {name: file.get_tensor(name) for name in file.keys()}
             version = about["format"]
         except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
-            raise ValueError(
-                f"{path} is no acceptance head; expected a file written by AcceptanceHead.save"
-            ) from None
+            raise ValueError(f"{path} is no acceptance head; expected a file written by AcceptanceHead.save") from None
         if version != FORMAT:
-            raise ValueError(
-                f"{path} is of format {version}; this version reads format {FORMAT}: train it again"
-            )
+            raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train it again")
         try:
             head = cls(
                 about["width"],
@@ -360,17 +347,14 @@ class Examples:
 
     def __post_init__(self) -> None:
         if self.states.ndim != 2 or not len(self.states):
-            raise ValueError(
-                f"states have shape {tuple(self.states.shape)}; expected (n, width) with n of 1 or more"
-            )
+            raise ValueError(f"states have shape {tuple(self.states.shape)}; expected (n, width) with n of 1 or more")
         for name in ("acceptance", "confidence"):
             values = getattr(self, name)
             if values is None:
                 continue
             if values.shape != self.states.shape[:1]:
                 raise ValueError(
-                    f"{name} has shape {tuple(values.shape)}; expected one entry for each of "
-                    f"{len(self.states)} states"
+                    f"{name} has shape {tuple(values.shape)}; expected one entry for each of {len(self.states)} states"
                 )
             wrong = values[~((values >= 0) & (values <= 1))]
             if len(wrong):

@@ -21,14 +21,14 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from specdec_lib.datastores.store_files import BuildLock
-from ..decoding.contract import Capture, Drafter
-from specdec_lib.files import replacing
-from ..decoding.generate import as_token_list, generate
-from ..decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
+from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.decoding.generate import as_token_list, generate
+from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
 from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
-from ..decoding.target import Target, check_model
-from ..models.fingerprint import fingerprint
-from .acceptance import Examples
+from specdec_lib.decoding.target import Target, check_model
+from specdec_lib.files import replacing
+from specdec_lib.heads.acceptance import Examples
+from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
 LABELS = ("decoding", "raw")
@@ -171,9 +171,7 @@ def _load(path: Path) -> Iterator[Response]:
             held = {name: file.get_tensor(name) for name in file.keys()}
         prompt_ends, ends = (np.cumsum(held[f"{name}_lengths"])[:-1] for name in ("prompt", "tokens"))
     except (SafetensorError, KeyError) as error:
-        raise ValueError(
-            f"{path} is no shard of acceptance data ({error}); delete it and generate it again"
-        ) from None
+        raise ValueError(f"{path} is no shard of acceptance data ({error}); delete it and generate it again") from None
     for name in ("prompt", "tokens", "drawn"):
         held[name] = held[name].astype(np.int32)
     yield from (
@@ -320,9 +318,7 @@ def check_mixing(mixing: float | None) -> None:
         If it is outside [0, 1).
     """
     if mixing is not None and not 0.0 <= mixing < 1.0:
-        raise ValueError(
-            f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes"
-        )
+        raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
 
 
 @torch.inference_mode()

@@ -4,6 +4,7 @@ While the model generates, each new token that also occurs in the prompt is a co
 past agrees longest with the output's. A head is credited where its attention row, at the step that chose the token,
 peaks at that origin.
 """
+
 from __future__ import annotations
 
 import json
@@ -16,13 +17,13 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..decoding.contract import Capture
-from specdec_lib.files import replacing
-from ..decoding.generate import as_token_list, end_tokens
-from ..decoding.sampling import Sampling, choose
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.generate import as_token_list, end_tokens
+from specdec_lib.decoding.sampling import Sampling, choose
 from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
-from ..decoding.target import Target, check_model
-from ..models.fingerprint import fingerprint
+from specdec_lib.decoding.target import Target, check_model
+from specdec_lib.files import replacing
+from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
 
@@ -98,9 +99,19 @@ class InductionHeads:
 
     def save(self, path: str | Path) -> None:
         """Write JSON, aside and renamed."""
-        text = json.dumps({
-            "format": FORMAT, "fingerprint": self.fingerprint, "copied": self.copied,
-            "peaks": self.peaks.tolist(), "attention": self.attention.tolist()}, indent=1) + "\n"
+        text = (
+            json.dumps(
+                {
+                    "format": FORMAT,
+                    "fingerprint": self.fingerprint,
+                    "copied": self.copied,
+                    "peaks": self.peaks.tolist(),
+                    "attention": self.attention.tolist(),
+                },
+                indent=1,
+            )
+            + "\n"
+        )
         with replacing(path) as aside:
             aside.write_text(text)
 
@@ -120,7 +131,9 @@ class InductionHeads:
         except (ValueError, KeyError, TypeError):
             raise broken from None
         if version != FORMAT:
-            raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: identify the heads again")
+            raise ValueError(
+                f"{path} is of format {version}; this version reads format {FORMAT}: identify the heads again"
+            )
         try:
             made_for, copied = about["fingerprint"], about["copied"]
             peaks, attention = (np.array(about[name], dtype=float) for name in ("peaks", "attention"))
@@ -130,8 +143,10 @@ class InductionHeads:
             raise broken
         own = fingerprint(model)
         if made_for != own:
-            raise ValueError(f"{path} was made for another model (fingerprint {made_for[:12]}, this one has "
-                             f"{own[:12]}): identify the heads of this model")
+            raise ValueError(
+                f"{path} was made for another model (fingerprint {made_for[:12]}, this one has "
+                f"{own[:12]}): identify the heads of this model"
+            )
         config = decoder_config(model)
         shape = (config.num_hidden_layers, config.num_attention_heads)
         if not all(a.shape == shape and np.isfinite(a).all() for a in (peaks, attention)):
@@ -139,8 +154,13 @@ class InductionHeads:
         return cls(peaks, attention, copied, own)
 
 
-def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int = 128,
-             sampling: Sampling | None = None, progress: bool = True) -> InductionHeads:
+def identify(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int = 128,
+    sampling: Sampling | None = None,
+    progress: bool = True,
+) -> InductionHeads:
     """Generate on calibration prompts and credit the heads that look at the origin of what is copied.
 
     Parameters
@@ -168,8 +188,10 @@ def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_t
     limit = context_limit(model)
     for i, text in enumerate(texts):
         if limit is not None and len(text) >= limit:
-            raise ValueError(f"prompt {i} has {len(text)} tokens and the model's context is {limit}: no room for a new "
-                             "token; shorten it or leave it out")
+            raise ValueError(
+                f"prompt {i} has {len(text)} tokens and the model's context is {limit}: no room for a new "
+                "token; shorten it or leave it out"
+            )
     check_model(model)
     sampling = Sampling() if sampling is None else sampling
     config = decoder_config(model)
@@ -196,6 +218,8 @@ def identify(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_t
                     copied += 1
                 logits = target.extend([token])
     if not copied:
-        raise ValueError(f"none of the new tokens of {len(prompts)} prompts occurs in its prompt; use input-guided prompts")
+        raise ValueError(
+            f"none of the new tokens of {len(prompts)} prompts occurs in its prompt; use input-guided prompts"
+        )
     shape = (blocks, heads)
     return InductionHeads((peaks / copied).reshape(shape), (weight / copied).reshape(shape), copied, fingerprint(model))

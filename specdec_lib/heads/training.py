@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from .acceptance import AcceptanceHead, Examples, weighted_loss
+from specdec_lib.heads.acceptance import AcceptanceHead, Examples, weighted_loss
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,7 @@ class Training:
 @torch.no_grad()
 def evaluate(head: AcceptanceHead, examples: Examples, reject_weight: float = 1.0) -> float:
     """:func:`specdec_lib.heads.acceptance.weighted_loss` of a head over all examples."""
-    return float(
-        weighted_loss(head(examples.states, examples.confidence), examples.acceptance, reject_weight)
-    )
+    return float(weighted_loss(head(examples.states, examples.confidence), examples.acceptance, reject_weight))
 
 
 @torch.no_grad()
@@ -69,9 +67,7 @@ def divergence(head: AcceptanceHead, examples: Examples) -> float:
 
 def _factor(step: int, steps: int) -> float:
     rise = max(1, round(0.03 * steps))
-    return (
-        (step + 1) / rise if step < rise else 0.5 * (1 + np.cos(np.pi * (step - rise) / max(1, steps - rise)))
-    )
+    return (step + 1) / rise if step < rise else 0.5 * (1 + np.cos(np.pi * (step - rise) / max(1, steps - rise)))
 
 
 def train(
@@ -107,14 +103,10 @@ def train(
     rng = np.random.default_rng(settings.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        head = AcceptanceHead(
-            examples.states.shape[1], depth, tied, zero, draft, sees_confidence=sees_confidence
-        )
+        head = AcceptanceHead(examples.states.shape[1], depth, tied, zero, draft, sees_confidence=sees_confidence)
     head.to(examples.states.device)
     if sees_confidence and (examples.confidence is None or held_out.confidence is None):
-        raise ValueError(
-            "the head is to see the confidence, and the examples have none; record it with the states"
-        )
+        raise ValueError("the head is to see the confidence, and the examples have none; record it with the states")
     optimizer = torch.optim.AdamW(head.parameters(), lr=settings.rate, weight_decay=0.0)
     steps = settings.epochs * -(-len(examples) // settings.batch)
     best, kept, curve, step = float("inf"), None, [], 0

@@ -1,4 +1,5 @@
 """Hidden states of many documents: the keys of a dense index (DReSD, section 3.1)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,17 +9,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ..datastores.states import States, write_states
-from ..datastores.tokens import TokenStore
+from specdec_lib.datastores.states import States, write_states
+from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, vocabulary_size
-from .fingerprint import fingerprint
+from specdec_lib.models.fingerprint import fingerprint
 
 COMPUTES = ("model", "bfloat16")
 
 
 @torch.inference_mode()
-def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray],
-                compute: str = "model") -> list[np.ndarray]:
+def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray], compute: str = "model") -> list[np.ndarray]:
     """Final hidden states of token sequences, run as one padded batch.
 
     The state after the final norm, what the language model head reads: the last of transformers'
@@ -47,10 +47,21 @@ def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray],
     return [row[: len(tokens)] for row, tokens in zip(states, documents, strict=True)]
 
 
-def embed_store(model: PreTrainedModel, store: TokenStore | str | Path, path: str | Path, *,
-                window: int = 1024, overlap: int = 256, cover: str = "truncate",
-                max_states: int | None = None, prefix: Sequence[int] = (), compute: str = "model",
-                dtype: str = "float16", batch_tokens: int = 4096, progress: bool = True) -> States:
+def embed_store(
+    model: PreTrainedModel,
+    store: TokenStore | str | Path,
+    path: str | Path,
+    *,
+    window: int = 1024,
+    overlap: int = 256,
+    cover: str = "truncate",
+    max_states: int | None = None,
+    prefix: Sequence[int] = (),
+    compute: str = "model",
+    dtype: str = "float16",
+    batch_tokens: int = 4096,
+    progress: bool = True,
+) -> States:
     """Compute the final hidden states of a store's tokens, the keys of a dense index.
 
     The state of each token that has one after it, with the position of that next token as its value. Shards
@@ -96,12 +107,15 @@ def embed_store(model: PreTrainedModel, store: TokenStore | str | Path, path: st
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)
     if model.training:
-        raise ValueError(f"{type(model).__name__} is in training mode, where dropout changes its states; "
-                         "call model.eval() first")
+        raise ValueError(
+            f"{type(model).__name__} is in training mode, where dropout changes its states; call model.eval() first"
+        )
     vocabulary = vocabulary_size(model)
     if store.vocabulary > vocabulary:
-        raise ValueError(f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do "
-                         "not share a tokenizer; build a store for this model")
+        raise ValueError(
+            f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do "
+            "not share a tokenizer; build a store for this model"
+        )
     if compute not in COMPUTES:
         raise ValueError(f"compute is {compute!r}; expected one of {', '.join(COMPUTES)}")
     start = np.asarray(prefix, np.int64).reshape(-1)
@@ -109,14 +123,27 @@ def embed_store(model: PreTrainedModel, store: TokenStore | str | Path, path: st
         raise ValueError(f"prefix is {list(prefix)}; expected token ids below {vocabulary}")
     limit = context_limit(model)
     if limit is not None and isinstance(window, int) and window + len(start) > limit:
-        raise ValueError(f"window is {window} with a prefix of {len(start)}, the model's context {limit}; "
-                         "expected no more than fits")
+        raise ValueError(
+            f"window is {window} with a prefix of {len(start)}, the model's context {limit}; expected no more than fits"
+        )
 
     def run(batch: Sequence[np.ndarray]) -> list[np.ndarray]:
         found = last_states(model, [np.concatenate([start, tokens]) for tokens in batch], compute)
-        return [states[len(start):] for states in found]
+        return [states[len(start) :] for states in found]
 
     about = {"prefix": start.tolist(), "compute": f"{compute} ({model.dtype})"}
-    return write_states(path, store, run, decoder_config(model).hidden_size, model=fingerprint(model),
-                        window=window, overlap=overlap, cover=cover, max_states=max_states, dtype=dtype,
-                        batch_tokens=batch_tokens, about=about, progress=progress)
+    return write_states(
+        path,
+        store,
+        run,
+        decoder_config(model).hidden_size,
+        model=fingerprint(model),
+        window=window,
+        overlap=overlap,
+        cover=cover,
+        max_states=max_states,
+        dtype=dtype,
+        batch_tokens=batch_tokens,
+        about=about,
+        progress=progress,
+    )

@@ -1,4 +1,5 @@
 """Tell one model's weights from another's, so that what was made for one is not used with the other."""
+
 from __future__ import annotations
 
 import hashlib

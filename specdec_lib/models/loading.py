@@ -1,4 +1,5 @@
 """Load a target or a draft, from the hub, a local directory, or the shipped pocket pair."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -7,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from .. import paths
-from ..decoding.generate import check_tokenizer
+from specdec_lib import paths
+from specdec_lib.decoding.generate import check_tokenizer
 from specdec_lib.decoding.served_models import soft_capped
 
 #: Names of the shipped models; :func:`pocket_folder` says where they are.
@@ -18,7 +19,11 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 def pocket_folder(name: str) -> Path:
     """Folder of a shipped model, one of :data:`POCKET_PARTS`."""
-    return {"pocket": paths.POCKET / "target", "pocket-draft": paths.POCKET / "draft", "pocket-qwen": paths.POCKET_QWEN}[name]
+    return {
+        "pocket": paths.POCKET / "target",
+        "pocket-draft": paths.POCKET / "draft",
+        "pocket-qwen": paths.POCKET_QWEN,
+    }[name]
 
 
 def resolve_device(device: str = "auto") -> torch.device:
@@ -35,8 +40,9 @@ def resolve_device(device: str = "auto") -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device is {device!r}, which cannot be used here ({str(error).splitlines()[0]}); "
-                         "try 'cpu' or 'auto'") from None
+        raise ValueError(
+            f"device is {device!r}, which cannot be used here ({str(error).splitlines()[0]}); try 'cpu' or 'auto'"
+        ) from None
     return chosen
 
 
@@ -51,8 +57,13 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     return _DTYPES[dtype]
 
 
-def load_model(name_or_path: str | Path, device: str = "auto", dtype: str | torch.dtype = "auto", *,
-               trust_remote_code: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(
+    name_or_path: str | Path,
+    device: str = "auto",
+    dtype: str | torch.dtype = "auto",
+    *,
+    trust_remote_code: bool = False,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer, ready to decode.
 
     Parameters

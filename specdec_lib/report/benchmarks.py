@@ -3,6 +3,7 @@
 Each measurement takes turns between the two, so that a drift of the machine meets both. The page ``book/speed.md``
 shows the file that this writes.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -46,17 +47,34 @@ REST_NGRAM, REST_MIN_NGRAM = 16, 2
 _DRAFT = [1, 2, 3, 4, 5]
 
 
-def row(name: str, work: str, unit: str, ours: Sequence[float], peers: Sequence[float] | None = None, *,
-        peer: str | None = None, elsewhere: str | None = None, higher_is_better: bool = False, **more: Any) -> dict:
+def row(
+    name: str,
+    work: str,
+    unit: str,
+    ours: Sequence[float],
+    peers: Sequence[float] | None = None,
+    *,
+    peer: str | None = None,
+    elsewhere: str | None = None,
+    higher_is_better: bool = False,
+    **more: Any,
+) -> dict:
     """One row of the file: medians, our 99th percentile, and the paired ratios ours / peer with their 10th and 90th."""
     ratios = None if peers is None else np.asarray(ours) / np.asarray(peers)
     return {
-        "name": name, "work": work, "unit": unit, "value": float(np.median(ours)),
-        "p99": float(np.percentile(ours, 1 if higher_is_better else 99)), "samples": len(ours),
-        "higher_is_better": higher_is_better, "peer": peer, "peer_value": None if peers is None else float(np.median(peers)),
+        "name": name,
+        "work": work,
+        "unit": unit,
+        "value": float(np.median(ours)),
+        "p99": float(np.percentile(ours, 1 if higher_is_better else 99)),
+        "samples": len(ours),
+        "higher_is_better": higher_is_better,
+        "peer": peer,
+        "peer_value": None if peers is None else float(np.median(peers)),
         "ratio": None if ratios is None else float(np.median(ratios)),
         "ratio_spread": None if ratios is None else np.percentile(ratios, [10, 90]).tolist(),
-        "elsewhere": elsewhere, **more,
+        "elsewhere": elsewhere,
+        **more,
     }
 
 
@@ -83,11 +101,18 @@ def decoding(quick: bool) -> list[dict]:
     settings.assistant_confidence_threshold = 0.0
     methods = {
         "plain": ("Plain decoding", None, {}, "transformers generate"),
-        "pld": ("PLD", PromptLookup(MAX_NGRAM, PLD_TOKENS, variant="transformers"),
-                {"prompt_lookup_num_tokens": PLD_TOKENS, "max_matching_ngram_size": MAX_NGRAM},
-                "transformers prompt_lookup_num_tokens"),
-        "specdec": ("SpecDec", DraftModel(draft, DRAFT_TOKENS), {"assistant_model": draft},
-                    "transformers assistant_model"),
+        "pld": (
+            "PLD",
+            PromptLookup(MAX_NGRAM, PLD_TOKENS, variant="transformers"),
+            {"prompt_lookup_num_tokens": PLD_TOKENS, "max_matching_ngram_size": MAX_NGRAM},
+            "transformers prompt_lookup_num_tokens",
+        ),
+        "specdec": (
+            "SpecDec",
+            DraftModel(draft, DRAFT_TOKENS),
+            {"assistant_model": draft},
+            "transformers assistant_model",
+        ),
     }
     prompts = [recorded_runs.render(p, tokenizer) for task in TASKS for p in made_tasks.prompts(task, per_task)]
     rows = []
@@ -99,16 +124,33 @@ def decoding(quick: bool) -> list[dict]:
                 if drafter is not None:
                     drafter.reset()  # cold, also in later repeats
                 spent, run = _seconds(lambda: generate(model, ids, drafter, max_new_tokens=new_tokens))
-                theirs, out = _seconds(lambda: model.generate(
-                    tensor, attention_mask=torch.ones_like(tensor), do_sample=False, max_new_tokens=new_tokens,
-                    **options))
+                theirs, out = _seconds(
+                    lambda: model.generate(
+                        tensor,
+                        attention_mask=torch.ones_like(tensor),
+                        do_sample=False,
+                        max_new_tokens=new_tokens,
+                        **options,
+                    )
+                )
                 if repeat:  # the first round warms both up
                     ours.append(len(run.tokens) / spent)
                     peers.append((out.shape[1] - len(ids)) / theirs)
-                    equal += run.tokens == out[0, len(ids):].tolist()
+                    equal += run.tokens == out[0, len(ids) :].tolist()
                     total += 1
-        rows.append(row(f"{name}_tokens_per_s", f"{work}, pocket model", "tokens/s", ours, peers, peer=peer,
-                        higher_is_better=True, same_output=equal / total, max_new_tokens=new_tokens))
+        rows.append(
+            row(
+                f"{name}_tokens_per_s",
+                f"{work}, pocket model",
+                "tokens/s",
+                ours,
+                peers,
+                peer=peer,
+                higher_is_better=True,
+                same_output=equal / total,
+                max_new_tokens=new_tokens,
+            )
+        )
     return rows
 
 
@@ -134,10 +176,22 @@ def _bare_forward(model: PreTrainedModel, length: int, repeats: int) -> float:
     with torch.inference_mode(), Target(model, length + 64) as target:
         target.extend([1] * length)
         width = len(_DRAFT) + 1
-        mask, positions = target._chain_mask(width), target._positions[length: length + width][None]
+        mask, positions = target._chain_mask(width), target._positions[length : length + width][None]
         ids = torch.tensor([[7, *_DRAFT]])
-        spent = [_seconds(lambda: model(input_ids=ids, attention_mask=mask, position_ids=positions,
-                                        past_key_values=target.cache, use_cache=True).logits)[0] for _ in range(repeats)]
+        spent = [
+            _seconds(
+                lambda: (
+                    model(
+                        input_ids=ids,
+                        attention_mask=mask,
+                        position_ids=positions,
+                        past_key_values=target.cache,
+                        use_cache=True,
+                    ).logits
+                )
+            )[0]
+            for _ in range(repeats)
+        ]
     return 1e3 * float(np.median(spent))
 
 
@@ -157,10 +211,20 @@ def _bare_forward_transformers(model: PreTrainedModel, length: int, repeats: int
 def loop(quick: bool) -> list[dict]:
     """Time of a verify step beyond the model's forward, on a model whose forward costs next to nothing."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=256, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=4096, bos_token_id=None, eos_token_id=None,
-        attn_implementation="sdpa")).eval()
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=256,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=4096,
+            bos_token_id=None,
+            eos_token_id=None,
+            attn_implementation="sdpa",
+        )
+    ).eval()
     prompt, new = [1 + i % 250 for i in range(128)], 128
     tensor = torch.tensor([prompt])
     model._get_candidate_generator = lambda **kwargs: _SameCandidates()
@@ -173,15 +237,29 @@ def loop(quick: bool) -> list[dict]:
         # transformers has no clock per step: the difference of a long and a short run leaves out what comes once.
         times = []
         for count in (new // 4, new):
-            seconds, out = _seconds(lambda: model.generate(
-                tensor, attention_mask=torch.ones_like(tensor), do_sample=False, max_new_tokens=count,
-                prompt_lookup_num_tokens=len(_DRAFT)))
+            seconds, out = _seconds(
+                lambda: model.generate(
+                    tensor,
+                    attention_mask=torch.ones_like(tensor),
+                    do_sample=False,
+                    max_new_tokens=count,
+                    prompt_lookup_num_tokens=len(_DRAFT),
+                )
+            )
             times.append((seconds, out.shape[1]))
         # Of a run's tokens the first comes from the prefill, which the difference leaves out.
         steps = (times[1][1] - times[0][1]) * run.stats["verification_rate"]
         peers.append(1e3 * (times[1][0] - times[0][0]) / steps - _bare_forward_transformers(model, middle, 60))
-    return [row("loop_overhead_ms", "A verify step beyond the forward pass", "ms", ours, peers,
-                peer="transformers assisted decoding")]
+    return [
+        row(
+            "loop_overhead_ms",
+            "A verify step beyond the forward pass",
+            "ms",
+            ours,
+            peers,
+            peer="transformers assisted decoding",
+        )
+    ]
 
 
 # Drafting --------------------------------------------------------------------------------------------------------
@@ -197,17 +275,26 @@ def lookup(quick: bool) -> list[dict]:
         drafter = PromptLookup(MAX_NGRAM, PLD_TOKENS)
         drafter.start(context)
         drafter.propose(context, PLD_TOKENS)
-        peer = PromptLookupCandidateGenerator(num_output_tokens=PLD_TOKENS, max_matching_ngram_size=MAX_NGRAM,
-                                              max_length=10**9)
+        peer = PromptLookupCandidateGenerator(
+            num_output_tokens=PLD_TOKENS, max_matching_ngram_size=MAX_NGRAM, max_length=10**9
+        )
         ours, peers = [], []
         for i in range(50 if quick else 500):
             place = rng.randrange(length - 50)
-            tokens += tokens[place: place + 3] if i % 2 else [rng.randrange(4096) for _ in range(3)]
+            tokens += tokens[place : place + 3] if i % 2 else [rng.randrange(4096) for _ in range(3)]
             ours.append(_microseconds(lambda: drafter.propose(context, PLD_TOKENS)))
             tensor = torch.tensor([tokens])
             peers.append(_microseconds(lambda: peer.get_candidates(tensor)))
-        rows.append(row(f"pld_draft_us_{label}", f"A PLD draft, context of {length:,d} tokens", "µs", ours, peers,
-                        peer="transformers PromptLookupCandidateGenerator"))
+        rows.append(
+            row(
+                f"pld_draft_us_{label}",
+                f"A PLD draft, context of {length:,d} tokens",
+                "µs",
+                ours,
+                peers,
+                peer="transformers PromptLookupCandidateGenerator",
+            )
+        )
     return rows
 
 
@@ -227,14 +314,14 @@ class DrawnText:
             length = min(int(rng.geometric(1 / 60)), count - begin)
             if rng.random() < 0.5:
                 source = int(rng.integers(0, begin - min(length, begin - 1)))
-                self.tokens[begin: begin + length] = self.tokens[source: source + length]
+                self.tokens[begin : begin + length] = self.tokens[source : source + length]
                 if rng.random() < 0.7:
                     self.tokens[begin + int(rng.integers(0, length))] = ids[int(rng.integers(0, 1000))]
             begin += length
 
     def __iter__(self) -> Iterator[np.ndarray]:
         for begin in range(0, len(self.tokens), self.document):
-            yield self.tokens[begin: begin + self.document]
+            yield self.tokens[begin : begin + self.document]
 
     def contexts(self, count: int) -> list[list[int]]:
         """Ends of text of the store, every second with one token replaced."""
@@ -243,7 +330,7 @@ class DrawnText:
         for i in range(count):
             document = int(rng.integers(0, len(self.tokens) // self.document))
             end = document * self.document + int(rng.integers(self.tail, self.document))
-            context = self.tokens[end - self.tail: end].tolist()
+            context = self.tokens[end - self.tail : end].tolist()
             if i % 2:
                 context[int(rng.integers(self.tail - REST_NGRAM, self.tail))] = int(rng.integers(0, self.vocabulary))
             contexts.append(context)
@@ -272,8 +359,7 @@ def _one_search_each(tokens, suffixes, context, count, max_ngram, min_ngram):
     for length in range(min(max_ngram, count), min_ngram - 1, -1):
         start = _edge(tokens, suffixes, context, count, length, False)
         i = 0
-        while start < len(suffixes) and i < length and np.int64(
-                tokens[suffixes[start] - i]) == context[count - 1 - i]:
+        while start < len(suffixes) and i < length and np.int64(tokens[suffixes[start] - i]) == context[count - 1 - i]:
             i += 1
         if i == length:
             return length, start, _edge(tokens, suffixes, context, count, length, True)
@@ -293,8 +379,14 @@ def sparse(quick: bool) -> list[dict]:
             rest = Rest(index, REST_NGRAM, REST_MIN_NGRAM)
 
             def each_length(context, shortest=REST_MIN_NGRAM):
-                return _one_search_each(index.store.tokens, index.suffixes, np.array(context[-REST_NGRAM:]),
-                                        REST_NGRAM, REST_NGRAM, shortest)
+                return _one_search_each(
+                    index.store.tokens,
+                    index.suffixes,
+                    np.array(context[-REST_NGRAM:]),
+                    REST_NGRAM,
+                    REST_NGRAM,
+                    shortest,
+                )
 
             def draft(context):
                 return rest.propose(Context(context, 0, text.vocabulary, Sampling()), 1000)
@@ -306,21 +398,39 @@ def sparse(quick: bool) -> list[dict]:
             # what the first has read.
             ours, peers = [], []
             for begin in range(0, len(contexts), 1000):
-                block = contexts[begin: begin + 1000]
+                block = contexts[begin : begin + 1000]
                 ours += [_microseconds(lambda: index.longest(context, REST_NGRAM)) for context in block]
                 peers += [_microseconds(lambda: each_length(context)) for context in block]
             whole = [_microseconds(lambda: draft(context)) for context in contexts]
             large = label == "20m"
             tokens = f"{size // 1_000_000} M tokens"
             rows += [
-                row(f"suffix_search_us_{label}", f"Longest-suffix search, {tokens}", "µs", ours, peers,
+                row(
+                    f"suffix_search_us_{label}",
+                    f"Longest-suffix search, {tokens}",
+                    "µs",
+                    ours,
+                    peers,
                     peer="one search for each length, as REST's Algorithm 1",
-                    elsewhere="30 µs: the same rule, compiled" if large else None),
-                row(f"rest_draft_us_{label}", f"A REST draft (search, trie and tree), {tokens}", "µs", whole,
-                    elsewhere="77 µs, 99th percentile 2770 µs: REST's own wheel" if large else None),
+                    elsewhere="30 µs: the same rule, compiled" if large else None,
+                ),
+                row(
+                    f"rest_draft_us_{label}",
+                    f"A REST draft (search, trie and tree), {tokens}",
+                    "µs",
+                    whole,
+                    elsewhere="77 µs, 99th percentile 2770 µs: REST's own wheel" if large else None,
+                ),
             ]
-        rows.append(row("suffix_bytes_per_token", f"Resident memory of the sparse store, {tokens}", "bytes/token",
-                        [index.bytes_per_token], elsewhere="12 REST, 266 Arctic, 956 dejavuu"))
+        rows.append(
+            row(
+                "suffix_bytes_per_token",
+                f"Resident memory of the sparse store, {tokens}",
+                "bytes/token",
+                [index.bytes_per_token],
+                elsewhere="12 REST, 266 Arctic, 956 dejavuu",
+            )
+        )
     return rows
 
 
@@ -337,7 +447,7 @@ def drawn_states(count: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     out = np.empty((count, DIMS), np.float32)
     for begin in range(0, count, 1 << 15):
-        part = out[begin: begin + (1 << 15)]
+        part = out[begin : begin + (1 << 15)]
         centre = rng.integers(0, CENTRES, len(part))
         local = rng.normal(size=(len(part), 1, SUBSPACE)).astype(np.float32)
         # 2.5 axes wide: a query's neighbours lie in several lists, and few in many.
@@ -348,13 +458,23 @@ def drawn_states(count: int, seed: int) -> np.ndarray:
 
 def dense(quick: bool) -> list[dict]:
     """Search of 10 neighbours and its recall, one thread and one query at a time, in 1 M states of 64 dimensions."""
-    label, count, factory, samples = ("100k", 100_000, "IVF256,Flat", 100) if quick else (
-        "1m", 1_000_000, "IVF4096,Flat", 2000)
+    label, count, factory, samples = (
+        ("100k", 100_000, "IVF256,Flat", 100) if quick else ("1m", 1_000_000, "IVF4096,Flat", 2000)
+    )
     with tempfile.TemporaryDirectory() as folder, one_thread() as faiss:
         store = build_tokens(Path(folder) / "store", [np.zeros(count + 1, np.int64)], 2, progress=False)
         states = ArrayStates(np.arange(2, count + 2), drawn_states(count, 1))
-        index: DenseIndex = build_dense_index(store.path / "dense", states, store, dims=DIMS, factory=factory,
-                                              zscore=False, nprobe=NPROBE, sample=200_000, progress=False)
+        index: DenseIndex = build_dense_index(
+            store.path / "dense",
+            states,
+            store,
+            dims=DIMS,
+            factory=factory,
+            zscore=False,
+            nprobe=NPROBE,
+            sample=200_000,
+            progress=False,
+        )
         queries = drawn_states(samples, 2)
         inner = faiss.downcast_index(index.index.index)
         keys = index.index.chain.at(1).apply(index.index.chain.at(0).apply(queries))
@@ -368,15 +488,33 @@ def dense(quick: bool) -> list[dict]:
             peers += [_microseconds(lambda: inner.search(key[None], NEIGHBOURS)) for key in keys[block]]
     about = {"factory": factory, "nprobe": NPROBE, "states": count}
     return [
-        row(f"dense_search_us_{label}", f"Dense search, {count:,d} states", "µs", ours, peers,
-            peer="FAISS on keys that are reduced already", **about),
-        row("dense_recall_at_10", "Share of the 10 nearest states that it finds", "share", [share],
-            higher_is_better=True, **about),
+        row(
+            f"dense_search_us_{label}",
+            f"Dense search, {count:,d} states",
+            "µs",
+            ours,
+            peers,
+            peer="FAISS on keys that are reduced already",
+            **about,
+        ),
+        row(
+            "dense_recall_at_10",
+            "Share of the 10 nearest states that it finds",
+            "share",
+            [share],
+            higher_is_better=True,
+            **about,
+        ),
     ]
 
 
 SECTIONS: dict[str, Callable[[bool], list[dict]]] = {
-    "decoding": decoding, "loop": loop, "lookup": lookup, "sparse": sparse, "dense": dense}
+    "decoding": decoding,
+    "loop": loop,
+    "lookup": lookup,
+    "sparse": sparse,
+    "dense": dense,
+}
 """What ``--only`` chooses from, in the order of the page."""
 
 
@@ -391,18 +529,35 @@ def measure(names: Sequence[str], quick: bool, command: str) -> dict[str, Any]:
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         seconds, rows = _seconds(lambda: SECTIONS[name](quick))
         facts = provenance.collect()
-        sections[name] = {"rows": rows, "provenance": {
-            "commit": facts["commit"], "date": facts["date"], "command": command, "seconds": round(seconds, 1),
-            "load": load and round(load, 1), "machine": facts["machine"], "versions": facts["versions"]}}
+        sections[name] = {
+            "rows": rows,
+            "provenance": {
+                "commit": facts["commit"],
+                "date": facts["date"],
+                "command": command,
+                "seconds": round(seconds, 1),
+                "load": load and round(load, 1),
+                "machine": facts["machine"],
+                "versions": facts["versions"],
+            },
+        }
     return sections
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib bench", description=main.__doc__)
-    parser.add_argument("--out", type=Path, help="default: data/results/cpu/bench.json in a checkout, else ./bench.json")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", choices=SECTIONS,
-                        help=f"one of {', '.join(SECTIONS)}; may be repeated; the file's other sections stay")
+    parser.add_argument(
+        "--out", type=Path, help="default: data/results/cpu/bench.json in a checkout, else ./bench.json"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        choices=SECTIONS,
+        help=f"one of {', '.join(SECTIONS)}; may be repeated; the file's other sections stay",
+    )
     parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs; needs --out")
     return parser
 

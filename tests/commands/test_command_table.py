@@ -44,23 +44,29 @@ def test_the_old_names_of_two_commands_still_work(old, new, capsys):
     assert told.value.code == 0 and f"usage: python -m specdec_lib {new} " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (["no-such-command"], "invalid choice: 'no-such-command'"),
-    ([], "the following arguments are required: command"),
-    ([""], "invalid choice: ''"),
-])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["no-such-command"], "invalid choice: 'no-such-command'"),
+        ([], "the following arguments are required: command"),
+        ([""], "invalid choice: ''"),
+    ],
+)
 def test_an_unknown_command_is_refused_with_the_list(words, says, capsys):
     with pytest.raises(SystemExit) as told:
         main(words)
     assert told.value.code == 2 and says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("raised", "status", "says"), [
-    (KeyboardInterrupt(), 130, "interrupted"),
-    (program.UsageError("no such thing"), 2, "error: no such thing"),
-    (FileNotFoundError("no file x"), 2, "error: no file x"),
-    (ImportError("faiss is broken"), 2, "error: faiss is broken"),
-])
+@pytest.mark.parametrize(
+    ("raised", "status", "says"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (program.UsageError("no such thing"), 2, "error: no such thing"),
+        (FileNotFoundError("no file x"), 2, "error: no file x"),
+        (ImportError("faiss is broken"), 2, "error: faiss is broken"),
+    ],
+)
 def test_how_a_command_ends(raised, status, says, monkeypatch, capsys):
     def work(words):
         raise raised
@@ -73,12 +79,21 @@ def test_how_a_command_ends(raised, status, says, monkeypatch, capsys):
 def test_a_missing_extra_is_named_with_what_to_install(tmp_path):
     """Without the extra ``book``, in a process of its own: help works, the work is refused."""
     blocked = dict.fromkeys(("pandas", "matplotlib", "papermill", "nbformat", "jupyter_client"))
-    lines = (f"import sys; sys.modules.update({blocked!r})", "from specdec_lib.__main__ import main",
-             "sys.exit(main(sys.argv[1:]))")
+    lines = (
+        f"import sys; sys.modules.update({blocked!r})",
+        "from specdec_lib.__main__ import main",
+        "sys.exit(main(sys.argv[1:]))",
+    )
 
     def call(*words):
-        return subprocess.run([sys.executable, "-c", "\n".join(lines), *words], cwd=paths.PACKAGE.parent,
-                              capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(
+            [sys.executable, "-c", "\n".join(lines), *words],
+            cwd=paths.PACKAGE.parent,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
     assert call("run", "--help").returncode == 0
     refused = call("run", "--profile", "smoke")

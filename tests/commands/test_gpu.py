@@ -186,7 +186,10 @@ def test_an_error_in_one_shape_keeps_its_parts_and_the_other_shapes(tmp_path, mo
     words.remove("--pairs")
     assert gpu.main(words) == 1
     found = json.loads((tmp_path / "wide.json").read_text())
-    assert [(run["draft_shape"], run["parts"]) for run in found["runs"]] == [("", ["steps"]), ("own", ["steps", "peers"])]
+    assert [(run["draft_shape"], run["parts"]) for run in found["runs"]] == [
+        ("", ["steps"]),
+        ("own", ["steps", "peers"]),
+    ]
     assert found["left_out"] == [{"shape": "own", "draft_shape": "", "why": "CUDA error: an illegal memory access"}]
     assert "illegal memory access" in capsys.readouterr().err
 

@@ -45,9 +45,7 @@ def command(monkeypatch, pair, tmp_path):
         "load_task",
         lambda task, limit, seed: [Prompt(f"{task}-{i}", task, (f"{task} {i}",)) for i in range(limit)],
     )
-    monkeypatch.setattr(
-        command_module, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12)
-    )
+    monkeypatch.setattr(command_module, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12))
 
     def run(*arguments: str):
         place = tmp_path / "losslessness.json"
@@ -68,9 +66,11 @@ def test_the_command_writes_counts_with_provenance(command, tmp_path):
 
 
 def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
-    methods = losslessness.METHODS | {"lying": Method(
-        "lying", "lying", "#000000", "o", "Changes a token.", "lying", "nobody2026", Liar, lambda bench: Liar()
-    )}
+    methods = losslessness.METHODS | {
+        "lying": Method(
+            "lying", "lying", "#000000", "o", "Changes a token.", "lying", "nobody2026", Liar, lambda bench: Liar()
+        )
+    }
     monkeypatch.setattr(losslessness, "METHODS", methods)
     status, written = command()
     assert status == 1 and written["unexplained"] == len(written["mismatches"]) > 0

@@ -101,10 +101,13 @@ def test_the_text_is_fetched_and_prepared_in_one_folder(tmp_path, monkeypatch, c
     assert called == [tmp_path / "packages", (tmp_path, 4096)] and '{"tokens": 3}' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("error", "status", "says"), [
-    (OSError("pip could not fetch first 1.0: no network"), 2, "error: pip could not fetch first 1.0: no network"),
-    (KeyboardInterrupt(), 130, "interrupted; the same command goes on with the packages that are missing"),
-])
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (OSError("pip could not fetch first 1.0: no network"), 2, "error: pip could not fetch first 1.0: no network"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command goes on with the packages that are missing"),
+    ],
+)
 def test_packages_that_cannot_be_had_are_told(error, status, says, tmp_path, monkeypatch, capsys):
     def fetch(corpus, folder):
         raise error

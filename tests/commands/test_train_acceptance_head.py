@@ -43,11 +43,7 @@ def test_the_command_trains_a_head_and_goes_on_with_its_data(tmp_path, capsys, m
     draft, _ = load_model("pocket-draft", "cpu")
     head = AcceptanceHead.load(tmp_path / "head.safetensors", draft)
     assert (head.depth, head.tied, head.sees_confidence) == (1, True, False)
-    assert (
-        head.story["mixing"] == 0.15
-        and len(head.story["curve"]) == 2
-        and head.story["data"]["labels"] == "decoding"
-    )
+    assert head.story["mixing"] == 0.15 and len(head.story["curve"]) == 2 and head.story["data"]["labels"] == "decoding"
     before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
     assert main(["head", *words[1:], "--mixing", "none", "--untied", "--sees-confidence"]) == 0
     assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before

@@ -4,6 +4,7 @@ As a program (``python -m tests.datastores.corruption SEED COUNT``) it tries ``C
 the outcomes. Run it with ``NUMBA_BOUNDSCHECK=1`` and a ``NUMBA_CACHE_DIR`` of its own: a compiled loop then raises
 IndexError where it would read or write outside of an array, whether or not that ends the process.
 """
+
 from __future__ import annotations
 
 import random
@@ -23,17 +24,34 @@ from specdec_lib.drafters import Rest
 from tests.datastores.dense_stores import build, random_states, source
 
 VOCABULARY = 40
-FILES = ("manifest.json", "tokens.npy", "documents.npy", "suffix_array.json", "suffix_array.npy", "first.npy",
-         "keys.npy", "dense/dense.json", "dense/positions.npy", "dense/index.faiss")
-SWITCHES = ({"max_ngram": 64}, {"max_matches": 7, "choices": 16}, {"max_matches": 3, "subsample": "uniform"},
-            {"selection": "released", "max_matches": 40}, {"selection": "random"})
+FILES = (
+    "manifest.json",
+    "tokens.npy",
+    "documents.npy",
+    "suffix_array.json",
+    "suffix_array.npy",
+    "first.npy",
+    "keys.npy",
+    "dense/dense.json",
+    "dense/positions.npy",
+    "dense/index.faiss",
+)
+SWITCHES = (
+    {"max_ngram": 64},
+    {"max_matches": 7, "choices": 16},
+    {"max_matches": 3, "subsample": "uniform"},
+    {"selection": "released", "max_matches": 40},
+    {"selection": "random"},
+)
 
 
 def make(folder: Path) -> Path:
     """A store of few tokens that repeat often, with both indexes; returns its path."""
     rng = random.Random(5)
-    documents = [[min(rng.randrange(VOCABULARY), rng.randrange(VOCABULARY)) for _ in range(rng.randrange(2, 90))]
-                 for _ in range(20)]
+    documents = [
+        [min(rng.randrange(VOCABULARY), rng.randrange(VOCABULARY)) for _ in range(rng.randrange(2, 90))]
+        for _ in range(20)
+    ]
     store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
     datastores.build_suffix_array(store, progress=False)
     build(store, source(store), factory="IVF4,Flat", nprobe=4)
@@ -64,7 +82,14 @@ def use(path: Path) -> None:
     index = SuffixIndex.open(path)
     store = index.store
     documents = [store.document(i).tolist() for i in range(len(store))]
-    contexts = [[], [0], [1, 2], [VOCABULARY - 1, 0], sum(documents[:4], []), *(d[:i] for d in documents for i in (1, 2, 5))]
+    contexts = [
+        [],
+        [0],
+        [1, 2],
+        [VOCABULARY - 1, 0],
+        sum(documents[:4], []),
+        *(d[:i] for d in documents for i in (1, 2, 5)),
+    ]
     for switches in SWITCHES:
         drafter = Rest(index, min_ngram=1, **switches)
         for tokens in contexts:

@@ -1,4 +1,5 @@
 """Small dense indexes of drawn states."""
+
 from __future__ import annotations
 
 import random
@@ -39,8 +40,7 @@ def source(store: TokenStore, seed: int = 0, model: str | None = "a model") -> A
     return ArrayStates(positions, random_states(len(positions), seed), model)
 
 
-def build(store: TokenStore, states: ArrayStates | None = None, path: Path | None = None,
-          **options) -> DenseIndex:
+def build(store: TokenStore, states: ArrayStates | None = None, path: Path | None = None, **options) -> DenseIndex:
     options = {"dims": 5, "progress": False, **options}
     states = source(store) if states is None else states
     return dense.build_dense_index(path or store.path / "dense", states, store, **options)

@@ -1,4 +1,5 @@
 """Small stores and what a scan of their documents finds."""
+
 from __future__ import annotations
 
 import tempfile
@@ -20,8 +21,7 @@ from specdec_lib.datastores import store_files
 from specdec_lib.models.embedding import embed_store
 
 #: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
-WIDTHS = [(3, (0, 1, 2)), (300, (0, 255, 256, 299)), (65535, (0, 1, 65534)),
-          (70000, (3, 65535, 65536, 69999))]
+WIDTHS = [(3, (0, 1, 2)), (300, (0, 255, 256, 299)), (65535, (0, 1, 65534)), (70000, (3, 65535, 65536, 69999))]
 
 
 #: Waiting for a disk makes hundreds of stores slow, and none of them outlives its test.
@@ -29,16 +29,16 @@ IN_MEMORY = Path("/dev/shm")
 
 
 def document_lists(ids: Sequence[int], max_documents: int = 6, max_length: int = 14) -> st.SearchStrategy:
-    return st.lists(st.lists(st.sampled_from(ids), min_size=2, max_size=max_length),
-                    min_size=1,
-                    max_size=max_documents)
+    return st.lists(st.lists(st.sampled_from(ids), min_size=2, max_size=max_length), min_size=1, max_size=max_documents)
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder in memory."""
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder, \
-            patch.object(store_files.os, "fsync", lambda handle: None):
+    with (
+        tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder,
+        patch.object(store_files.os, "fsync", lambda handle: None),
+    ):
         yield Path(folder)
 
 
@@ -49,8 +49,7 @@ def build(documents: list[list[int]], vocabulary: int, **options) -> Iterator[da
         yield datastores.build_suffix_array(store, progress=False)
 
 
-def dense(documents: list[list[int]], model: PreTrainedModel, folder: Path,
-          **options) -> datastores.DenseIndex:
+def dense(documents: list[list[int]], model: PreTrainedModel, folder: Path, **options) -> datastores.DenseIndex:
     """A store of documents and the dense index of a model's states over it, opened on the CPU."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     store = datastores.build_tokens(folder / "store", documents, vocabulary, progress=False)
@@ -66,8 +65,11 @@ def scan(documents: list[list[int]], context: list[int], max_ngram: int) -> tupl
         places = []
         start = 1
         for document in documents:
-            places += [start + end - 1 for end in range(length, len(document))
-                       if document[end - length: end] == context[-length:]]
+            places += [
+                start + end - 1
+                for end in range(length, len(document))
+                if document[end - length : end] == context[-length:]
+            ]
             start += len(document) + 1
         if places:
             return length, places
@@ -80,7 +82,7 @@ def continuations(documents: list[list[int]], places: Sequence[int], length: int
     start = 1
     for document in documents:
         for i in range(len(document)):
-            of_place[start + i] = tuple(document[i + 1: i + 1 + length])
+            of_place[start + i] = tuple(document[i + 1 : i + 1 + length])
         start += len(document) + 1
     return [of_place[place] for place in places]
 

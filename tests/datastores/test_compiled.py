@@ -1,4 +1,5 @@
 """Compilation where nothing can be kept on disk."""
+
 from __future__ import annotations
 
 from numba import njit

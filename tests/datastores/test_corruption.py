@@ -1,4 +1,5 @@
 """A damaged store is refused or used, whatever bit it is; it never ends the process or fails in other words."""
+
 from __future__ import annotations
 
 import faulthandler
@@ -14,7 +15,7 @@ import pytest
 
 from specdec_lib import datastores
 from specdec_lib.__main__ import main
-from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, TokenStore, store_files, states
+from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, TokenStore, states, store_files
 from specdec_lib.datastores.suffix_array import _shared, longest_suffix
 from specdec_lib.paths import PACKAGE
 from tests.datastores import corruption
@@ -62,8 +63,15 @@ def test_a_store_with_one_damage_is_refused_or_used(sound, tmp_path, name, seed)
 @pytest.mark.slow  # compiles all loops with checks: a minute
 def test_no_compiled_loop_leaves_its_arrays_whatever_is_damaged(tmp_path, seed):
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-m", "tests.datastores.corruption", str(seed), "200"], cwd=PACKAGE.parent,
-                          env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.datastores.corruption", str(seed), "200"],
+        cwd=PACKAGE.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
@@ -104,24 +112,27 @@ def damaged(path, message, **changes):
     return status
 
 
-@pytest.mark.parametrize("name, message, changes", [
-    ("manifest.json", "has no field 'vocabulary'; expected a whole number, 1 or more", {"vocabulary": GONE}),
-    ("manifest.json", "has 'tokens': 'x'; expected a whole number, 1 or more", {"tokens": "x"}),
-    ("manifest.json", "has 'documents': True; expected a whole number", {"documents": True}),
-    ("manifest.json", r"has 'files': \[1\]; expected sizes and checksums by file", {"files": [1]}),
-    ("manifest.json", r"does not list the file tokens.npy", {"files": {}}),
-    ("manifest.json", r"has 'files': .*; expected sizes", {"files": {"tokens.npy": {"bytes": "1", "sha256": ""}}}),
-    ("manifest.json", "has no field 'sources'; expected a list of objects", {"sources": GONE}),
-    ("manifest.json", "vocabulary is 4294967295; expected the number of token ids", {"vocabulary": 2**32 - 1}),
-    ("manifest.json", "version None of the format", {"version": GONE}),
-    ("suffix_array.json", "has no field 'entries'", {"entries": GONE}),
-    ("suffix_array.json", "has 'entries': -1; expected", {"entries": -1}),
-    ("suffix_array.json", "does not list the file suffix_array.npy", {"files": {}}),
-    ("suffix_array.json", "has no field 'tokens_sha256'", {"tokens_sha256": GONE}),
-    ("dense/dense.json", "has no field 'rows'", {"rows": GONE}),
-    ("dense/dense.json", "has 'width': 1.5; expected", {"width": 1.5}),
-    ("dense/dense.json", "does not list the file index.faiss", {"files": {}}),
-])
+@pytest.mark.parametrize(
+    "name, message, changes",
+    [
+        ("manifest.json", "has no field 'vocabulary'; expected a whole number, 1 or more", {"vocabulary": GONE}),
+        ("manifest.json", "has 'tokens': 'x'; expected a whole number, 1 or more", {"tokens": "x"}),
+        ("manifest.json", "has 'documents': True; expected a whole number", {"documents": True}),
+        ("manifest.json", r"has 'files': \[1\]; expected sizes and checksums by file", {"files": [1]}),
+        ("manifest.json", r"does not list the file tokens.npy", {"files": {}}),
+        ("manifest.json", r"has 'files': .*; expected sizes", {"files": {"tokens.npy": {"bytes": "1", "sha256": ""}}}),
+        ("manifest.json", "has no field 'sources'; expected a list of objects", {"sources": GONE}),
+        ("manifest.json", "vocabulary is 4294967295; expected the number of token ids", {"vocabulary": 2**32 - 1}),
+        ("manifest.json", "version None of the format", {"version": GONE}),
+        ("suffix_array.json", "has no field 'entries'", {"entries": GONE}),
+        ("suffix_array.json", "has 'entries': -1; expected", {"entries": -1}),
+        ("suffix_array.json", "does not list the file suffix_array.npy", {"files": {}}),
+        ("suffix_array.json", "has no field 'tokens_sha256'", {"tokens_sha256": GONE}),
+        ("dense/dense.json", "has no field 'rows'", {"rows": GONE}),
+        ("dense/dense.json", "has 'width': 1.5; expected", {"width": 1.5}),
+        ("dense/dense.json", "does not list the file index.faiss", {"files": {}}),
+    ],
+)
 def test_a_damaged_manifest_is_refused_in_one_sentence(sound, tmp_path, capsys, name, message, changes):
     copy = shutil.copytree(sound, tmp_path / "copy")
     assert damaged(copy / name, message, **changes) == 2
@@ -130,16 +141,22 @@ def test_a_damaged_manifest_is_refused_in_one_sentence(sound, tmp_path, capsys, 
     SuffixIndex.open(copy)
 
 
-@pytest.mark.parametrize("message, changes", [
-    ("has no field 'shards'", {"shards": GONE}), ("has 'shards': 'x'", {"shards": "x"}),
-    ("says 5 states as 'float16' in shards of ", {"states": 5}), ("as 'int8' in shards", {"dtype": "int8"}),
-    ("does not list the file positions.npy", {"files": {}}),
-])
+@pytest.mark.parametrize(
+    "message, changes",
+    [
+        ("has no field 'shards'", {"shards": GONE}),
+        ("has 'shards': 'x'", {"shards": "x"}),
+        ("says 5 states as 'float16' in shards of ", {"states": 5}),
+        ("as 'int8' in shards", {"dtype": "int8"}),
+        ("does not list the file positions.npy", {"files": {}}),
+    ],
+)
 def test_a_damaged_manifest_of_states_is_refused(message, changes):
     with scratch() as folder:
         store = TokenStore.open(corruption.make(folder))
-        made = states.write_states(folder / "states", store, lambda batch: [np.zeros((len(t), 3)) for t in batch], 3,
-                                   progress=False)
+        made = states.write_states(
+            folder / "states", store, lambda batch: [np.zeros((len(t), 3)) for t in batch], 3, progress=False
+        )
         damaged(made.path / states.MANIFEST, message, **changes)
 
 
@@ -149,7 +166,7 @@ def test_every_flip_of_a_bit_in_the_header_of_an_array_is_refused_or_changes_not
     array = np.load(sound / "documents.npy")
     for place in range(store_files.NPY_HEADER):
         for bit in range(8):
-            path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1:])
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
             try:
                 opened = store_files.open_array(path, array.dtype, *array.shape)
             except StoreError as error:
@@ -158,20 +175,23 @@ def test_every_flip_of_a_bit_in_the_header_of_an_array_is_refused_or_changes_not
                 assert np.array_equal(opened, array)
 
 
-@pytest.mark.parametrize("name, place, value, message", [
-    ("tokens.npy", 5, 41, "holds the token 41; expected 0 to 40"),
-    ("tokens.npy", 5, 40, None),  # a separator within a document: shorter continuations, nothing worse
-    ("documents.npy", 0, 2, "does not say where documents start"),
-    ("documents.npy", 3, 10**15, "holds the start 1000000000000000; expected 1 to"),
-    ("documents.npy", 3, 7, "does not say where documents start"),
-    ("suffix_array.npy", 4, 0, "holds the position 0; expected 1 to"),
-    ("suffix_array.npy", 4, -5, "holds the position -5"),
-    ("first.npy", 5, 10**9, "holds the entry 1000000000; expected 0 to"),
-    ("first.npy", 5, 0, "first.npy does not rise from 0 to the number of entries"),
-    ("first.npy", -1, 3, "first.npy does not rise"),
-    ("dense/positions.npy", 2, 10**6, "holds the position 1000000; expected 1 to"),
-    ("dense/positions.npy", 2, -1, "holds the position -1; expected 1 to"),
-])
+@pytest.mark.parametrize(
+    "name, place, value, message",
+    [
+        ("tokens.npy", 5, 41, "holds the token 41; expected 0 to 40"),
+        ("tokens.npy", 5, 40, None),  # a separator within a document: shorter continuations, nothing worse
+        ("documents.npy", 0, 2, "does not say where documents start"),
+        ("documents.npy", 3, 10**15, "holds the start 1000000000000000; expected 1 to"),
+        ("documents.npy", 3, 7, "does not say where documents start"),
+        ("suffix_array.npy", 4, 0, "holds the position 0; expected 1 to"),
+        ("suffix_array.npy", 4, -5, "holds the position -5"),
+        ("first.npy", 5, 10**9, "holds the entry 1000000000; expected 0 to"),
+        ("first.npy", 5, 0, "first.npy does not rise from 0 to the number of entries"),
+        ("first.npy", -1, 3, "first.npy does not rise"),
+        ("dense/positions.npy", 2, 10**6, "holds the position 1000000; expected 1 to"),
+        ("dense/positions.npy", 2, -1, "holds the position -1; expected 1 to"),
+    ],
+)
 def test_numbers_out_of_range_are_refused_when_a_store_is_opened(sound, tmp_path, name, place, value, message):
     copy = shutil.copytree(sound, tmp_path / "copy")
     array = np.load(copy / name)
@@ -193,7 +213,7 @@ def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searche
     query = corruption.random_states(1, 3)
     row = int(index.search_rows(query, 1)[1][0, 0])
     place = data.rindex(row.to_bytes(8, "little"))  # the ids of the lists
-    data[place: place + 8] = (10**6).to_bytes(8, "little")
+    data[place : place + 8] = (10**6).to_bytes(8, "little")
     (copy / "dense/index.faiss").write_bytes(data)
     with pytest.raises(StoreError, match="index.faiss holds the row 1000000; expected 0 to"):
         for seed in range(50):
@@ -203,7 +223,9 @@ def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searche
 def test_half_of_a_surrogate_pair_and_a_huge_vocabulary_are_refused_before_any_work(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "def f(x): return x"}\n{"text": "a half \\ud83d of it"}\n')
     assert main(["datastore", "build", str(tmp_path / "s"), "--jsonl", str(tmp_path / "a.jsonl")]) == 2
-    assert "begins with 'a half \\ud83d of it' has half of a surrogate pair as its character 8" in capsys.readouterr().err
+    assert (
+        "begins with 'a half \\ud83d of it' has half of a surrogate pair as its character 8" in capsys.readouterr().err
+    )
     with pytest.raises(ValueError, match="vocabulary is 4294967295; expected the number of token ids, 1 to 16777216"):
         datastores.build_tokens(tmp_path / "s", [[1, 2]], 2**32 - 1, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]

@@ -1,4 +1,5 @@
 """The dense index against brute force, plain FAISS and other implementations."""
+
 from __future__ import annotations
 
 import faiss
@@ -45,7 +46,7 @@ def test_keys_are_those_of_the_three_steps_by_singular_values(zscore, normalise,
     largest = (theirs**2).sum(1).max()
     np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, rtol=1e-3, atol=1e-4 * largest)
     scaled = (states - states.mean(0)) / (np.sqrt(states.var(0) + reduction.EPSILON) if zscore else 1)
-    values = np.linalg.svd(scaled, compute_uv=False)**2
+    values = np.linalg.svd(scaled, compute_uv=False) ** 2
     np.testing.assert_allclose(reduced.explained, values / values.sum(), rtol=1e-3, atol=1e-6)
 
 
@@ -95,15 +96,17 @@ def test_every_token_with_one_before_it_is_a_value_and_none_crosses_a_document(s
     assert index.positions.tolist() == stored_positions(store).tolist()
     for position in index.positions.tolist():
         document = int(np.searchsorted(store.starts, position, side="right")) - 1
-        rest = store.document(document)[position - store.starts[document]:].tolist()
+        rest = store.document(document)[position - store.starts[document] :].tolist()
         assert store.continuation(position, 7) == rest[:7] and rest
 
 
 def test_approximate_search_is_exact_when_everything_is_searched_and_keeps_its_effort_in_the_file(store):
     queries, flat = random_states(30, seed=5), build(store)
     exact = flat.search(queries, 5)
-    for factory, given, effort in (("IVF8,Flat", {"nprobe": 3}, {"nprobe": 8}),
-                                   ("HNSW8", {"ef_search": 11}, {"ef_search": len(flat)})):
+    for factory, given, effort in (
+        ("IVF8,Flat", {"nprobe": 3}, {"nprobe": 8}),
+        ("HNSW8", {"ef_search": 11}, {"ef_search": len(flat)}),
+    ):
         index = build(store, path=store.path / factory.replace(",", "-"), factory=factory, **given)
         plain = faiss.read_index(str(index.path / "index.faiss"))
         inner = faiss.downcast_index(plain.index)
@@ -141,8 +144,14 @@ def test_a_build_makes_the_same_files_each_time_and_opens_as_it_was_built(store)
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(opened.search(queries[0], 3)[1], opened.search(queries, 3)[1][:1])
     assert sorted(p.name for p in store.path.iterdir() if p.name.startswith("dense")) == ["dense"]
-    assert {"dims": 5, "width": WIDTH, "factory": "IVF8,Flat", "zscore": True, "normalise": True,
-            "model": "a model"}.items() <= opened.manifest.items()
+    assert {
+        "dims": 5,
+        "width": WIDTH,
+        "factory": "IVF8,Flat",
+        "zscore": True,
+        "normalise": True,
+        "model": "a model",
+    }.items() <= opened.manifest.items()
 
 
 def test_fewer_rows_than_neighbours_are_filled_with_none(store):
@@ -201,8 +210,9 @@ def test_where_torch_sees_a_gpu_the_search_is_its_own_and_says_so(store, monkeyp
         with pytest.raises(ValueError, match="expected rows of width 12"):
             moved.search(torch.zeros(1, 3), 8)
         with pytest.raises(ValueError, match="row 1 of the states has the value nan in column 2"):
-            moved.search(torch.from_numpy(queries).index_put((torch.tensor(1), torch.tensor(2)),
-                                                             torch.tensor(torch.nan)), 8)
+            moved.search(
+                torch.from_numpy(queries).index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(torch.nan)), 8
+            )
     build(store, factory="IVF4,PQ5x4")
     assert DenseIndex.open(store.path).backend == "faiss-cpu"
     with pytest.raises(ValueError, match="IVF4,PQ5x4 holds compressed keys"):

@@ -1,4 +1,5 @@
 """What a dense index refuses, and what a full disk, a kill or a second builder leaves."""
+
 from __future__ import annotations
 
 import errno
@@ -12,8 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from specdec_lib import datastores
-from specdec_lib import files
+from specdec_lib import datastores, files
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreBusy, StoreError, store_files
 from tests.datastores.dense_stores import WIDTH, build, random_store, source
 from tests.datastores.stores import scratch
@@ -46,18 +46,24 @@ def test_states_that_are_not_finite_or_not_as_wide_are_refused(store):
             index.search(np.zeros(WIDTH, np.float32), wrong)
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"dims": 0}, "dims is 0; expected a whole number from 1 to the states' width, 12"),
-    ({"dims": 13}, "dims is 13"), ({"dims": 2.0}, "dims is 2.0"),
-    ({"sample": 0}, "sample is 0"), ({"eps": -1.0}, "eps is -1.0"),
-    ({"factory": "Nope"}, "factory is 'Nope'; expected a factory string of FAISS for 5 dimensions"),
-    ({"factory": "IVF4,PQ3x4"}, "factory is 'IVF4,PQ3x4'"),
-    ({"factory": "IVF9999,Flat"}, r"with 9999 lists, for \d+ states"),
-    ({"factory": "PQ5x12"}, r"factory is 'PQ5x12', which \d+ states cannot train"),
-    ({"nprobe": 4}, "nprobe is given for an index that has none"),
-    ({"factory": "IVF4,Flat", "ef_search": 4}, "ef_search is given for an index that has none"),
-    ({"factory": "IVF4,Flat", "nprobe": 0}, "nprobe is 0; expected a whole number, 1 or more"),
-], ids=str)
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"dims": 0}, "dims is 0; expected a whole number from 1 to the states' width, 12"),
+        ({"dims": 13}, "dims is 13"),
+        ({"dims": 2.0}, "dims is 2.0"),
+        ({"sample": 0}, "sample is 0"),
+        ({"eps": -1.0}, "eps is -1.0"),
+        ({"factory": "Nope"}, "factory is 'Nope'; expected a factory string of FAISS for 5 dimensions"),
+        ({"factory": "IVF4,PQ3x4"}, "factory is 'IVF4,PQ3x4'"),
+        ({"factory": "IVF9999,Flat"}, r"with 9999 lists, for \d+ states"),
+        ({"factory": "PQ5x12"}, r"factory is 'PQ5x12', which \d+ states cannot train"),
+        ({"nprobe": 4}, "nprobe is given for an index that has none"),
+        ({"factory": "IVF4,Flat", "ef_search": 4}, "ef_search is given for an index that has none"),
+        ({"factory": "IVF4,Flat", "nprobe": 0}, "nprobe is 0; expected a whole number, 1 or more"),
+    ],
+    ids=str,
+)
 def test_bad_parameters_are_refused_and_leave_nothing(store, options, message):
     with pytest.raises(ValueError, match=message):
         build(store, **options)
@@ -214,6 +220,7 @@ def test_a_rebuild_of_the_same_tokens_keeps_the_dense_index(store, monkeypatch, 
     index = build(store)
     documents = [store.document(i).tolist() for i in range(len(store))]
     if not links:
+
         def refuses(source, name):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 

@@ -1,4 +1,5 @@
 """Index files of REST's released code, written here as its Writer writes them."""
+
 from __future__ import annotations
 
 import struct
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 
 from specdec_lib import datastores
+from specdec_lib.chapters.a1_pocket_models import training_rows
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.datastores.rest_import import RestIndex, import_rest
-from specdec_lib.chapters.a1_pocket_models import training_rows
 
 
 def write_idx(path: Path, chunks: list[list[int]], wide: bool = False) -> Path:
@@ -35,14 +36,8 @@ def test_each_chunk_becomes_a_document_or_each_text_where_its_first_token_is_nam
     vocabulary = 70001 if wide else 10
     store = import_rest(source, tmp_path / "whole", vocabulary=vocabulary, wide=wide, progress=False)
     assert [store.document(i).tolist() for i in range(len(store))] == chunks
-    apart = import_rest(source,
-                        tmp_path / "apart",
-                        vocabulary=vocabulary,
-                        wide=wide,
-                        starts_with=1,
-                        progress=False)
-    assert [apart.document(i).tolist()
-            for i in range(len(apart))] == [chunks[0][:4], chunks[0][4:], chunks[1]]
+    apart = import_rest(source, tmp_path / "apart", vocabulary=vocabulary, wide=wide, starts_with=1, progress=False)
+    assert [apart.document(i).tolist() for i in range(len(apart))] == [chunks[0][:4], chunks[0][4:], chunks[1]]
     index = SuffixIndex.open(store)
     index.verify()
     assert index.longest([5, 6, 7]).length == 3 and SuffixIndex.open(apart).longest([5, 6, 7]).length == 0
@@ -50,10 +45,7 @@ def test_each_chunk_becomes_a_document_or_each_text_where_its_first_token_is_nam
 
 def test_the_source_and_the_tokenizer_are_in_the_manifest(tmp_path):
     tokenizer = training_rows.train_tokenizer(["some text to learn from " * 30], 300, 512)
-    store = import_rest(write_idx(tmp_path / "a.idx", CHUNKS),
-                        tmp_path / "s",
-                        tokenizer=tokenizer,
-                        progress=False)
+    store = import_rest(write_idx(tmp_path / "a.idx", CHUNKS), tmp_path / "s", tokenizer=tokenizer, progress=False)
     store.check_tokenizer(tokenizer)
     assert store.manifest["sources"][0]["name"] == "a.idx"
     for both in ({}, {"tokenizer": tokenizer, "vocabulary": 300}):
@@ -88,8 +80,5 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         RestIndex(tmp_path / "none.idx")
     with pytest.raises(ValueError, match="token id 9, outside the vocabulary of 9"):
-        datastores.import_rest(write_idx(tmp_path / "a.idx", CHUNKS),
-                               tmp_path / "s",
-                               vocabulary=9,
-                               progress=False)
+        datastores.import_rest(write_idx(tmp_path / "a.idx", CHUNKS), tmp_path / "s", vocabulary=9, progress=False)
     assert not (tmp_path / "s").exists() and not (tmp_path / "s.partial").exists()

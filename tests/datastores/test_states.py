@@ -1,4 +1,5 @@
 """Hidden states on disk: which are kept, round trips, what a kill or a full disk leaves."""
+
 from __future__ import annotations
 
 import errno
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.datastores import States, StoreError, TokenStore, store_files, states
+from specdec_lib.datastores import States, StoreError, TokenStore, states, store_files
 from tests.datastores.stores import scratch
 from tests.datastores.test_tokens import in_child
 
@@ -57,17 +58,22 @@ def expected(store: TokenStore, window: int, overlap: int, cover: str, most: int
             # The first window that holds it: it was kept there.
             start = next((s for s in starts if s <= place < s + window), None)
             if start is not None:
-                rows.append((store.starts[i] + place + 1, tokens[start: place + 1].sum()))
+                rows.append((store.starts[i] + place + 1, tokens[start : place + 1].sum()))
     rows = rows[:most]
     sums = np.array([s for _, s in rows])
     return np.array([p for p, _ in rows]), sums[:, None] * np.arange(1, WIDTH + 1) / 8
 
 
-@given(st.integers(1, 70), st.integers(0, 69), st.sampled_from(states.COVERS),
-       st.none() | st.integers(1, 900), st.integers(1, 300), st.sampled_from([24, 500, 10**6]))
+@given(
+    st.integers(1, 70),
+    st.integers(0, 69),
+    st.sampled_from(states.COVERS),
+    st.none() | st.integers(1, 900),
+    st.integers(1, 300),
+    st.sampled_from([24, 500, 10**6]),
+)
 @settings(max_examples=60, deadline=None)
-def test_each_kept_state_is_that_of_its_window_and_stored_once_in_order(window, overlap, cover, most, batch,
-                                                                        shard):
+def test_each_kept_state_is_that_of_its_window_and_stored_once_in_order(window, overlap, cover, most, batch, shard):
     overlap %= window
     rng = random.Random(window)
     documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(8)]
@@ -95,6 +101,7 @@ def test_half_precision_is_rounded_and_overflow_is_refused(store):
     found = write(store, dtype="float16")
     np.testing.assert_allclose(everything(found)[1], everything(write(store, name="b"))[1], rtol=1e-3)
     for value, text in ((1e6, "inf"), (np.nan, "nan"), (-np.inf, "-inf")):
+
         def wrong(batch, value=value):
             made = [states.copy() for states in running_sums(batch)]
             made[-1][0, 2] = value
@@ -107,13 +114,18 @@ def test_half_precision_is_rounded_and_overflow_is_refused(store):
         write(store, lambda batch: [np.zeros((len(t), 5)) for t in batch], "c")
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"window": 0}, "window is 0"), ({"max_states": 0}, "max_states is 0"),
-    ({"batch_tokens": -1}, "batch_tokens is -1"), ({"cover": "all"}, "expected one of truncate, windows"),
-    ({"dtype": "int8"}, "expected one of float16, float32"),
-    ({"cover": "windows", "overlap": 16}, "overlap is 16; .* below the window, 16"),
-    ({"cover": "windows", "overlap": -1}, "overlap is -1"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"window": 0}, "window is 0"),
+        ({"max_states": 0}, "max_states is 0"),
+        ({"batch_tokens": -1}, "batch_tokens is -1"),
+        ({"cover": "all"}, "expected one of truncate, windows"),
+        ({"dtype": "int8"}, "expected one of float16, float32"),
+        ({"cover": "windows", "overlap": 16}, "overlap is 16; .* below the window, 16"),
+        ({"cover": "windows", "overlap": -1}, "overlap is -1"),
+    ],
+)
 def test_bad_parameters_are_refused_before_any_work(store, options, message):
     with pytest.raises(ValueError, match=message):
         write(store, **options)

@@ -1,4 +1,5 @@
 """The suffix array against a scan of the documents."""
+
 from __future__ import annotations
 
 import json
@@ -22,7 +23,8 @@ def questions(draw):
     own = st.sampled_from(documents).flatmap(lambda d: st.integers(1, len(d)).map(lambda n: d[:n]))
     foreign = st.lists(st.sampled_from([*ids, vocabulary, vocabulary + 1]), min_size=0, max_size=6)
     contexts = draw(
-        st.lists(st.tuples(foreign, own, foreign).map(lambda parts: sum(parts, [])), min_size=1, max_size=8))
+        st.lists(st.tuples(foreign, own, foreign).map(lambda parts: sum(parts, [])), min_size=1, max_size=8)
+    )
     return vocabulary, documents, contexts, draw(st.integers(1, 8))
 
 
@@ -119,6 +121,7 @@ def test_an_index_that_is_missing_damaged_or_of_other_tokens_is_refused(tmp_path
         def change(folder):
             file = folder / suffix_array.MANIFEST
             file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
         return change
 
     damaged(cut, "bytes, its manifest says")
@@ -147,13 +150,12 @@ def test_entries_found_by_their_keys_are_those_of_a_scan(vocabulary):
         assert len(index.keys) > 40 and (np.diff(index.keys.astype(object)) >= 0).all()
         for i in range(150):
             source, end = documents[i % 8], int(rng.integers(1, 400))
-            context = source[max(0, end - 12): end]
+            context = source[max(0, end - 12) : end]
             context[int(rng.integers(0, len(context)))] = int(ids[rng.integers(0, 4)])
             match = index.longest(context, 10)
             length, places = scan(documents, context, 10)
             assert (match.length, sorted(index.positions(match).tolist())) == (length, places)
         for token in (0, vocabulary - 1):
             for length in range(1, 9):
-                match, (found,
-                        places) = index.longest([token] * length), scan(documents, [token] * length, 16)
+                match, (found, places) = index.longest([token] * length), scan(documents, [token] * length, 16)
                 assert (match.length, sorted(index.positions(match).tolist())) == (found, places)

@@ -1,5 +1,6 @@
 """Token stores: round trips, what is refused, and what a kill, a full disk or a second builder leaves
 behind."""
+
 from __future__ import annotations
 
 import errno
@@ -20,8 +21,8 @@ from hypothesis import strategies as st
 from tqdm.auto import tqdm
 
 from specdec_lib import datastores
-from specdec_lib.datastores import StoreBusy, StoreError, SuffixIndex, TokenStore, store_files
 from specdec_lib.chapters.a1_pocket_models import training_rows
+from specdec_lib.datastores import StoreBusy, StoreError, SuffixIndex, TokenStore, store_files
 from tests.datastores.stores import WIDTHS, document_lists
 from tests.datastores.stores import build as in_memory
 
@@ -40,8 +41,10 @@ def with_index(folder: Path) -> None:
     datastores.build_suffix_array(folder, progress=False)
 
 
-@given(st.sampled_from(WIDTHS).flatmap(lambda width: st.tuples(st.just(width[0]), document_lists(width[1]))),
-       st.integers(1, 30))
+@given(
+    st.sampled_from(WIDTHS).flatmap(lambda width: st.tuples(st.just(width[0]), document_lists(width[1]))),
+    st.integers(1, 30),
+)
 @settings(max_examples=40, deadline=None)
 def test_documents_come_back_as_they_went_in_for_any_chunk(case, chunk_tokens):
     vocabulary, documents = case
@@ -49,8 +52,7 @@ def test_documents_come_back_as_they_went_in_for_any_chunk(case, chunk_tokens):
         store = index.store
         assert contents(store) == documents
         assert store.tokens.dtype == (np.uint16 if vocabulary < 65536 else np.uint32)
-        assert (store.count, len(store), store.vocabulary) == (sum(map(len, documents)), len(documents),
-                                                               vocabulary)
+        assert (store.count, len(store), store.vocabulary) == (sum(map(len, documents)), len(documents), vocabulary)
         assert np.flatnonzero(store.tokens == vocabulary).tolist() == [0, *(store.starts[1:] - 1).tolist()]
         store.verify()
 
@@ -64,31 +66,39 @@ def test_the_arrays_are_mapped_read_only_and_the_manifest_says_what_they_are(tmp
     assert about["sources"] == [{"name": "two documents"}]
     assert about["vocabulary"] == 50 and about["dtype"] == "uint16"
     assert (about["documents"], about["tokens"]) == (2, 5)
-    assert sorted(about["files"]) == sorted(p.name for p in (tmp_path / "store").iterdir()
-                                            if p.suffix == ".npy")
+    assert sorted(about["files"]) == sorted(p.name for p in (tmp_path / "store").iterdir() if p.suffix == ".npy")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
 
 
-@pytest.mark.parametrize("documents, message", [
-    ([], "the corpus is empty"),
-    ([[1, 2], [3]], "document 2 has 1 tokens; expected two or more"),
-    ([[1, 2], []], "document 2 has 0 tokens"),
-    ([[1, 50]], "document 1 has the token id 50, outside the vocabulary of 50"),
-    ([[1, 2], [3, -1]], "document 2 has the token id -1"),
-    ([[1.0, 2.0]], "document 1 is an array of float64"),
-    (["text"], "document 1 is an array of <U4 .*texts need an encoder"),
-])
+@pytest.mark.parametrize(
+    "documents, message",
+    [
+        ([], "the corpus is empty"),
+        ([[1, 2], [3]], "document 2 has 1 tokens; expected two or more"),
+        ([[1, 2], []], "document 2 has 0 tokens"),
+        ([[1, 50]], "document 1 has the token id 50, outside the vocabulary of 50"),
+        ([[1, 2], [3, -1]], "document 2 has the token id -1"),
+        ([[1.0, 2.0]], "document 1 is an array of float64"),
+        (["text"], "document 1 is an array of <U4 .*texts need an encoder"),
+    ],
+)
 def test_bad_documents_are_refused_and_leave_nothing(tmp_path, documents, message):
     with pytest.raises((ValueError, TypeError), match=message):
         build(tmp_path / "store", documents)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"vocabulary": 0}, "vocabulary is 0"), ({"vocabulary": 2**32}, "vocabulary is 4294967296"),
-    ({"vocabulary": 10.5}, "vocabulary is 10.5"), ({"chunk_tokens": 0}, "chunk_tokens is 0"),
-    ({"max_tokens": -3}, "max_tokens is -3"), ({"short_documents": "keep"}, "expected one of error, skip"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"vocabulary": 0}, "vocabulary is 0"),
+        ({"vocabulary": 2**32}, "vocabulary is 4294967296"),
+        ({"vocabulary": 10.5}, "vocabulary is 10.5"),
+        ({"chunk_tokens": 0}, "chunk_tokens is 0"),
+        ({"max_tokens": -3}, "max_tokens is -3"),
+        ({"short_documents": "keep"}, "expected one of error, skip"),
+    ],
+)
 def test_bad_parameters_are_refused_before_any_work(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         build(tmp_path / "sub" / "store", [[1, 2]], **options)
@@ -114,8 +124,10 @@ def test_short_documents_are_counted_when_skipped_and_max_tokens_takes_whole_doc
     store = build(tmp_path / "a", documents, short_documents="skip")
     assert contents(store) == [[1, 2, 3], [4, 5], [6, 7]] and store.manifest["skipped_documents"] == 3
     for limit, count in ((3, 1), (4, 1), (5, 2), (100, 3)):
-        assert contents(build(tmp_path / "a", documents, short_documents="skip",
-                              max_tokens=limit)) == contents(store)[:count]
+        assert (
+            contents(build(tmp_path / "a", documents, short_documents="skip", max_tokens=limit))
+            == contents(store)[:count]
+        )
 
 
 def test_truncated_altered_and_foreign_stores_are_refused(tmp_path):
@@ -136,6 +148,7 @@ def test_truncated_altered_and_foreign_stores_are_refused(tmp_path):
         def apply(folder):
             file = folder / name
             file.write_bytes(change(file.read_bytes()))
+
         return apply
 
     def manifest(**changes):
@@ -144,10 +157,12 @@ def test_truncated_altered_and_foreign_stores_are_refused(tmp_path):
     refused(rewrite("tokens.npy", lambda data: data[:-2]), "tokens.npy has 142 bytes, its manifest says 144")
     refused(rewrite("documents.npy", lambda data: b""), "documents.npy has 0 bytes")
     refused(lambda folder: (folder / "tokens.npy").unlink(), "tokens.npy is missing")
-    refused(rewrite("tokens.npy", lambda data: data[:-2] + b"\1\0"), "does not begin and end with a "
-                                                                     "separator")
-    refused(rewrite("tokens.npy", lambda data: data[:130] + b"\7" + data[131:]), "was altered after it was "
-                                                                                 "built", verify=True)
+    refused(rewrite("tokens.npy", lambda data: data[:-2] + b"\1\0"), "does not begin and end with a separator")
+    refused(
+        rewrite("tokens.npy", lambda data: data[:130] + b"\7" + data[131:]),
+        "was altered after it was built",
+        verify=True,
+    )
     refused(rewrite("tokens.npy", lambda data: b"\0" * len(data)), "cannot be read")
     refused(manifest(version=7), "version 7 of the format, this library reads version 1")
     refused(manifest(format="other"), "no manifest of a token store")
@@ -176,10 +191,7 @@ def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refu
 @pytest.mark.draws
 def test_a_tokenizers_settings_do_not_change_its_fingerprint_and_a_new_token_does(tokenizer):
     before = datastores.tokenizer_fingerprint(tokenizer)
-    tokenizer([CODE, "a"],
-              truncation=True,
-              max_length=4,
-              padding="max_length" if tokenizer.pad_token else False)
+    tokenizer([CODE, "a"], truncation=True, max_length=4, padding="max_length" if tokenizer.pad_token else False)
     assert datastores.tokenizer_fingerprint(tokenizer) == before
     grown = training_rows.train_tokenizer([CODE * 20], 300, 512)
     assert datastores.tokenizer_fingerprint(grown) == before
@@ -213,13 +225,12 @@ def test_an_interrupted_build_continues_after_its_last_chunk_and_ends_as_if_it_h
     with pytest.raises(StoreError, match="is not built yet: there is only an unfinished store.partial"):
         TokenStore.open(tmp_path / "store")
     again: list[str] = []
-    store = build(tmp_path / "store",
-                  texts,
-                  encode=lambda batch: again.extend(batch) or as_ids(batch),
-                  chunk_tokens=5000)
-    assert again == texts[-len(again):]
+    store = build(
+        tmp_path / "store", texts, encode=lambda batch: again.extend(batch) or as_ids(batch), chunk_tokens=5000
+    )
+    assert again == texts[-len(again) :]
     lost = len(again) - (len(texts) - len(seen))
-    assert 0 <= sum(map(len, seen[len(seen) - lost:])) < 5000 + 120
+    assert 0 <= sum(map(len, seen[len(seen) - lost :])) < 5000 + 120
     assert store.manifest == whole.manifest
     store.verify()
 
@@ -247,11 +258,13 @@ def test_an_interrupted_build_of_something_else_starts_anew(tmp_path, change):
     elif change == "damaged":
         os.truncate(tmp_path / "store.partial" / "tokens.npy", 200)
     again: list[str] = []
-    store = build(tmp_path / "store",
-                  texts,
-                  encode=lambda batch: again.extend(batch) or as_ids(batch),
-                  chunk_tokens=1000,
-                  **options)
+    store = build(
+        tmp_path / "store",
+        texts,
+        encode=lambda batch: again.extend(batch) or as_ids(batch),
+        chunk_tokens=1000,
+        **options,
+    )
     assert again == texts and contents(store) == as_ids(texts)
 
 
@@ -400,6 +413,5 @@ def test_a_file_system_without_locks_is_not_taken_for_another_builder(tmp_path, 
 def test_a_store_stays_readable_while_and_after_it_is_replaced(tmp_path):
     path = tmp_path / "store"
     old = build(path, [[1, 2, 3]])
-    build(path, [[4, 5]],
-          finish=lambda folder: contents(TokenStore.open(path)) == [[1, 2, 3]] or pytest.fail("gone"))
+    build(path, [[4, 5]], finish=lambda folder: contents(TokenStore.open(path)) == [[1, 2, 3]] or pytest.fail("gone"))
     assert contents(old) == [[1, 2, 3]] and contents(TokenStore.open(path)) == [[4, 5]]

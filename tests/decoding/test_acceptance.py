@@ -36,9 +36,7 @@ def surprise(counts: Counter, probabilities: dict, least: float = 8.0) -> float:
     Cells with fewer than ``least`` expected counts are joined.
     """
     total = sum(counts.values())
-    assert set(counts) <= {cell for cell, p in probabilities.items() if p > 0}, (
-        "an impossible outcome was emitted"
-    )
+    assert set(counts) <= {cell for cell, p in probabilities.items() if p > 0}, "an impossible outcome was emitted"
     cells, rest = [], [0.0, 0.0]
     for cell, p in probabilities.items():
         pair = (counts[cell], total * p)
@@ -75,9 +73,7 @@ def chain_outcomes(runs: int, **rule) -> Counter:
             DraftTree.chain(drafted, Q), lambda node, before: P[tuple(before[:1])], sampling, 0, (), **rule
         )
         emitted = [drafted[n] for n in path] + [token]
-        if (
-            len(emitted) == 1
-        ):  # the second token is then drawn plainly, as the next step would without a draft
+        if len(emitted) == 1:  # the second token is then drawn plainly, as the next step would without a draft
             emitted.append(invert_cdf(P[emitted[0],], sampling.uniform(1)))
         counts[tuple(emitted[:2])] += 1
     return counts
@@ -131,9 +127,7 @@ def test_one_draw_a_branch_with_the_longest_kept_is_found_out():
     counts: Counter = Counter()
     for seed in range(6000):
         sampling = Sampling(1.0, seed=seed)
-        kept = [
-            t for i, t in enumerate(BRANCHES.tokens) if invert_cdf(P[()], sampling.uniform(0, salt=i)) == t
-        ]
+        kept = [t for i, t in enumerate(BRANCHES.tokens) if invert_cdf(P[()], sampling.uniform(0, salt=i)) == t]
         counts[kept[0] if kept else invert_cdf(P[()], sampling.uniform(0, salt=9))] += 1
     assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) > WRONG
 
@@ -148,9 +142,7 @@ def test_acceptance_probability_and_residual_by_hand():
 @pytest.mark.parametrize("seed", range(5))
 def test_acceptance_and_residual_together_give_p(seed):
     p, q = rows(seed, 2)
-    accepted = torch.tensor(
-        [float(q[t]) * acceptance_probability(float(p[t]), float(q[t])) for t in range(6)]
-    ).double()
+    accepted = torch.tensor([float(q[t]) * acceptance_probability(float(p[t]), float(q[t])) for t in range(6)]).double()
     torch.testing.assert_close(accepted + (1 - accepted.sum()) * residual(p, q), p)
 
 
@@ -219,9 +211,7 @@ def test_a_sampled_draft_model_keeps_the_target_distribution_end_to_end(pair, ex
 
 
 def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):
-    monkeypatch.setattr(
-        loop, "rejection", functools.partial(rejection, accept=lambda p, q: min(1.0, p / q) ** 0.25)
-    )
+    monkeypatch.setattr(loop, "rejection", functools.partial(rejection, accept=lambda p, q: min(1.0, p / q) ** 0.25))
     counts, _ = emitted(pair[0], DraftModel(pair[1], 2), 1200)
     assert surprise(counts, exact) > WRONG
 

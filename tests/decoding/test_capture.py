@@ -162,7 +162,9 @@ def test_layers_and_heads_that_do_not_exist_are_refused_before_any_work(llama, c
 
 def test_attention_rows_of_an_eager_model_are_refused(library):
     heads = Capture(heads=((0, 0),))
-    with pytest.raises(ValueError, match="cannot cap .* as Gemma2ForCausalLM does; .* use PLD. .h., PromptLookupHidden"):
+    with pytest.raises(
+        ValueError, match="cannot cap .* as Gemma2ForCausalLM does; .* use PLD. .h., PromptLookupHidden"
+    ):
         record(library["gemma2"], prompt(2, 9), max_new_tokens=3, capture=heads)
     with pytest.raises(ValueError, match="GptOssForCausalLM does not have; .* use PLD. .h., PromptLookupHidden"):
         record(library["gpt-oss"], prompt(2, 9), max_new_tokens=3, capture=heads)

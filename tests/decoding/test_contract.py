@@ -94,9 +94,7 @@ def test_what_is_no_drafter_is_told_what_to_be(llama, run, drafter, says):
         hook.remove()
 
 
-@pytest.mark.parametrize(
-    "name, value, kind", [("capture", (1,), TypeError), ("replays", "sometimes", ValueError)]
-)
+@pytest.mark.parametrize("name, value, kind", [("capture", (1,), TypeError), ("replays", "sometimes", ValueError)])
 def test_what_cannot_be_declared_is_named(llama, name, value, kind):
     drafter = Silent()
     setattr(drafter, name, value)
@@ -181,12 +179,16 @@ def test_the_time_to_learn_from_a_pass_is_drafting_time(llama):
 # Trees
 
 
-@pytest.mark.parametrize("make", [
-    lambda: DraftTree.chain([5, 6, 7, 8]),
-    lambda: DraftTree.chain([5, 6, 7, 8], torch.full((4, 9), 1 / 9)),
-    lambda: DraftTree([5, 6, 7, 8], [-1, -1, 0, 2]),
-    lambda: DraftTree.batch([[5, 6], [5, 7]]),
-], ids=["chain", "drawn chain", "tree", "batch"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DraftTree.chain([5, 6, 7, 8]),
+        lambda: DraftTree.chain([5, 6, 7, 8], torch.full((4, 9), 1 / 9)),
+        lambda: DraftTree([5, 6, 7, 8], [-1, -1, 0, 2]),
+        lambda: DraftTree.batch([[5, 6], [5, 7]]),
+    ],
+    ids=["chain", "drawn chain", "tree", "batch"],
+)
 def test_notes_of_a_tree_go_with_its_nodes(make):
     tree = make()
     visible = np.random.default_rng(0).random((3, 8)) < 0.5
@@ -195,7 +197,9 @@ def test_notes_of_a_tree_go_with_its_nodes(make):
     assert (tree.scores, tree.sources, tree.passengers, tree.width) == (None, None, None, 5)
     assert (noted.tokens, noted.parents, noted.children()) == (tree.tokens, tree.parents, tree.children())
     assert noted.probabilities is tree.probabilities and noted.is_chain == tree.is_chain
-    assert noted != tree and noted == tree.annotated(scores=noted.scores, sources=noted.sources, passengers=noted.passengers)
+    assert noted != tree and noted == tree.annotated(
+        scores=noted.scores, sources=noted.sources, passengers=noted.passengers
+    )
     assert noted != noted.annotated(scores=[1, 0.5, 0.25, 0.1], sources=list("abcd"), passengers=noted.passengers)
     assert (noted.width, len(noted), noted.block(3)) == (8, 4, [3, *tree.tokens, 1, 2, 1])
     assert noted.block_depths == [0, *tree.depths, 9, 0, 4] and not noted.is_causal
@@ -206,31 +210,39 @@ def test_notes_of_a_tree_go_with_its_nodes(make):
         kept = [node for node in range(4) if tree.depths[node] <= depth]
         assert (cut.tokens, cut.parents) == (bare.tokens, bare.parents)
         if depth < tree.depth:
-            assert cut.scores == [noted.scores[node] for node in kept] and cut.sources == ["abcd"[node] for node in kept]
+            assert cut.scores == [noted.scores[node] for node in kept] and cut.sources == [
+                "abcd"[node] for node in kept
+            ]
             assert (cut.passengers.tokens, cut.passengers.depths) == ([1, 2, 1], [9, 0, 4])
             assert np.array_equal(cut.passengers.visible, visible[:, [0, *(n + 1 for n in kept), 5, 6, 7]])
         else:
             assert cut is noted
 
 
-@pytest.mark.parametrize("notes, says", [
-    ({"scores": [1.0]}, "1 scores but 2 tokens"),
-    ({"sources": ["a", "b", "c"]}, "3 sources but 2 tokens"),
-    ({"passengers": Passengers([1], [1], np.ones((1, 3)))}, r"visible has shape \(1, 3\); expected 4 columns"),
-])
+@pytest.mark.parametrize(
+    "notes, says",
+    [
+        ({"scores": [1.0]}, "1 scores but 2 tokens"),
+        ({"sources": ["a", "b", "c"]}, "3 sources but 2 tokens"),
+        ({"passengers": Passengers([1], [1], np.ones((1, 3)))}, r"visible has shape \(1, 3\); expected 4 columns"),
+    ],
+)
 def test_notes_that_do_not_fit_a_tree_are_refused(notes, says):
     for make in (DraftTree.chain([3, 4]).annotated, lambda **k: DraftTree([3, 4], [-1, -1], **k)):
         with pytest.raises(ValueError, match=says):
             make(**notes)
 
 
-@pytest.mark.parametrize("arguments, says", [
-    (([1, 2], [1], np.ones((2, 3))), "2 passengers but 1 depths"),
-    (([1, 2], [1, 1], np.ones((1, 3))), r"visible has shape \(1, 3\)"),
-    (([1, 2], [1, 1], np.ones(2)), r"visible has shape \(2,\)"),
-    (([1, -2], [1, 1], np.ones((2, 3))), "tokens of passengers hold -2"),
-    (([1, 2], [1, -1], np.ones((2, 3))), "depths of passengers hold -1"),
-])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (([1, 2], [1], np.ones((2, 3))), "2 passengers but 1 depths"),
+        (([1, 2], [1, 1], np.ones((1, 3))), r"visible has shape \(1, 3\)"),
+        (([1, 2], [1, 1], np.ones(2)), r"visible has shape \(2,\)"),
+        (([1, -2], [1, 1], np.ones((2, 3))), "tokens of passengers hold -2"),
+        (([1, 2], [1, -1], np.ones((2, 3))), "depths of passengers hold -1"),
+    ],
+)
 def test_passengers_that_cannot_be_are_refused(arguments, says):
     with pytest.raises(ValueError, match=says):
         Passengers(*arguments)
@@ -370,7 +382,9 @@ def test_no_two_modules_of_decoding_import_each_other_in_a_circle():
     folder = Path(specdec_lib.__file__).parent / "decoding"
     imports = {}
     for path in folder.glob("*.py"):
-        statements = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+        statements = [
+            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+        ]
         own = [node for node in statements if node.level == 1]
         whole = {alias.name for node in own if not node.module for alias in node.names}
         imports[path.stem] = {node.module for node in own if node.module} | whole

@@ -199,9 +199,7 @@ def test_a_draft_model_leaves_the_distribution_as_it_is(llama):
             probabilities = longer
     drafter, counts, refused = DraftModel(perturbed(llama, 0.3), 2), Counter(), 0
     for seed in range(500):
-        run = finished(
-            llama, {"temperature": 0.6, "top_k": 2, "repetition_penalty": 1.3}, drafter, seed, length=3
-        )
+        run = finished(llama, {"temperature": 0.6, "top_k": 2, "repetition_penalty": 1.3}, drafter, seed, length=3)
         counts[tuple(run.tokens)] += 1
         refused += run.stats["acceptance_rate"] < 1
     assert refused > 50 and surprise(counts, probabilities) < RIGHT
@@ -231,9 +229,7 @@ def test_a_streamer_receives_prompt_and_tokens_in_order_and_the_end(library, lla
     )
     assert streamer.ended and streamer.blocks[0] == IDS[0].tolist()
     assert [t for block in streamer.blocks[1:] for t in block] == expected
-    assert (
-        isinstance(runs[0], Generation) and runs[0].tokens == expected and runs[0].stats["new_tokens"] == NEW
-    )
+    assert isinstance(runs[0], Generation) and runs[0].tokens == expected and runs[0].stats["new_tokens"] == NEW
     assert len(streamer.blocks) == len(runs[0].steps) + 2
 
 
@@ -249,9 +245,7 @@ def test_a_dict_is_given_where_asked_for(llama):
     assert out.sequences[0, IDS.shape[1] :].tolist() == plain_tokens(llama, max_new_tokens=5)
 
 
-@pytest.mark.parametrize(
-    "name", ["output_scores", "output_logits", "output_hidden_states", "output_attentions"]
-)
+@pytest.mark.parametrize("name", ["output_scores", "output_logits", "output_hidden_states", "output_attentions"])
 def test_outputs_that_are_not_kept_are_refused(llama, name):
     with pytest.raises(ValueError, match=f"{name} is set"):
         llama.generate(
@@ -270,9 +264,7 @@ def test_a_batch_is_refused(llama):
 
 def test_several_sequences_are_refused(llama):
     with pytest.raises(ValueError, match="num_return_sequences is 2"):
-        llama.generate(
-            IDS, custom_generate=custom_generate(), max_new_tokens=5, do_sample=True, num_return_sequences=2
-        )
+        llama.generate(IDS, custom_generate=custom_generate(), max_new_tokens=5, do_sample=True, num_return_sequences=2)
 
 
 def test_a_padded_prompt_is_refused(llama):

@@ -96,7 +96,9 @@ def test_graphs_compute_what_static_and_eager_passes_do(dtype, head_dim, kv_head
 def test_graphs_and_static_passes_of_one_width_give_the_same_tokens(dtype):
     model, ids = build(dtype=DTYPES[dtype]), prompt(1, 40)
     outputs = {
-        mode: generate(model, ids, PromptLookup(3, 7), max_new_tokens=60, runtime=Runtime(model, 120, mode, (8,))).tokens
+        mode: generate(
+            model, ids, PromptLookup(3, 7), max_new_tokens=60, runtime=Runtime(model, 120, mode, (8,))
+        ).tokens
         for mode in (MODE, "static")
     }
     assert outputs[MODE] == outputs["static"]
@@ -137,7 +139,9 @@ def test_drafting_waits_for_the_device_once_a_round_or_once_a_token(judged):
     target, ids = build(), prompt(1, 40)
     draft = perturbed(target)
     runtimes = Runtime(target, 120, MODE, WIDTHS), Runtime(draft, 120, MODE, (1, 2, 4))
-    drafter = SpecDecPP(draft, head_of(draft), 0.6, runtime=runtimes[1]) if judged else DraftModel(draft, 4, runtimes[1])
+    drafter = (
+        SpecDecPP(draft, head_of(draft), 0.6, runtime=runtimes[1]) if judged else DraftModel(draft, 4, runtimes[1])
+    )
     generate(target, ids, drafter, max_new_tokens=60, runtime=runtimes[0])  # records the graphs
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -168,7 +172,9 @@ def test_the_parts_of_a_generation_add_up_to_the_wall_clock():
 def test_memory_is_flat_over_twenty_generations(mode):
     model, ids = build(128, dtype=torch.bfloat16), prompt(1, 200)
     draft = perturbed(model)
-    runtimes = (None, None) if mode == "eager" else (Runtime(model, 300, MODE, WIDTHS), Runtime(draft, 300, MODE, (1, 2)))
+    runtimes = (
+        (None, None) if mode == "eager" else (Runtime(model, 300, MODE, WIDTHS), Runtime(draft, 300, MODE, (1, 2)))
+    )
 
     def once() -> int:
         generate(model, ids, DraftModel(draft, 4, runtimes[1]), max_new_tokens=40, runtime=runtimes[0])

@@ -103,9 +103,7 @@ def test_a_tokenizer_with_as_many_tokens_as_the_model_fits(llama):
 )
 def test_every_form_of_one_prompt_is_taken_and_left_unchanged(llama, ids):
     before = str(ids)
-    assert (
-        generate(llama, ids, max_new_tokens=5).tokens == generate(llama, [3, 4, 5], max_new_tokens=5).tokens
-    )
+    assert generate(llama, ids, max_new_tokens=5).tokens == generate(llama, [3, 4, 5], max_new_tokens=5).tokens
     assert str(ids) == before
 
 
@@ -137,9 +135,7 @@ def test_models_that_tree_verification_cannot_serve_are_refused(family):
 
 def test_encoder_decoder_models_are_refused():
     model = AutoModelForSeq2SeqLM.from_config(
-        T5Config(
-            vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
-        )
+        T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
     ).eval()
     with pytest.raises(UnsupportedModel, match="encoder-decoder"):
         generate(model, [1, 2, 3])

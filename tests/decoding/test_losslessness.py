@@ -34,9 +34,7 @@ def plain(library):
             bound = sampling.for_prompt(start)
             if min(margin(row, bound, length + i) for i, row in enumerate(rows)) > 1e-4:
                 return start, tokens
-        raise AssertionError(
-            "20 prompts in a row had a choice within 1e-4; expected such a choice to be rare"
-        )
+        raise AssertionError("20 prompts in a row had a choice within 1e-4; expected such a choice to be rare")
 
     return run
 

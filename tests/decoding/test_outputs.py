@@ -185,7 +185,9 @@ def test_a_trace_without_enough_tokens_a_position_is_refused(llama):
 def random_passengers(rng: random.Random, nodes: int, count: int, deepest: int = 9) -> Passengers:
     visible = np.array([[rng.random() < 0.5 for _ in range(1 + nodes + count)] for _ in range(count)], bool)
     depths = [rng.randrange(deepest) for _ in range(count)]
-    return Passengers([rng.randrange(VOCABULARY) for _ in range(count)], depths, visible.reshape(count, 1 + nodes + count))
+    return Passengers(
+        [rng.randrange(VOCABULARY) for _ in range(count)], depths, visible.reshape(count, 1 + nodes + count)
+    )
 
 
 TREES = {

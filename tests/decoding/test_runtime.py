@@ -243,9 +243,7 @@ def test_replayed_graphs_change_no_token_and_capture_alike(on_card, sampling):
     for seed, kept in ((0, Capture()), (1, capture), (2, Capture()), (3, capture)):
         chaos = Chaos(ids + plain.tokens, seed, capture=kept)
         assert generate(on_card, ids, chaos, sampling, max_new_tokens=30, runtime=runtime).tokens == plain.tokens
-    eager, graph = (
-        record(on_card, ids, max_new_tokens=8, capture=capture, runtime=held) for held in (None, runtime)
-    )
+    eager, graph = (record(on_card, ids, max_new_tokens=8, capture=capture, runtime=held) for held in (None, runtime))
     torch.testing.assert_close(graph.hidden[1], eager.hidden[1], rtol=1e-3, atol=1e-4)
     for ours, theirs in zip(graph.attention, eager.attention, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)

@@ -46,9 +46,7 @@ def uniforms(count: int, **fixed) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize(
-    "fixed", [{"seed": 0}, {"seed": 12345}, {"position": 7}, {"position": 3, "seed": 1}], ids=str
-)
+@pytest.mark.parametrize("fixed", [{"seed": 0}, {"seed": 12345}, {"position": 7}, {"position": 3, "seed": 1}], ids=str)
 def test_uniforms_are_spread_evenly_along_positions_seeds_and_salts(fixed):
     numbers = uniforms(20_000, **fixed)
     assert numbers.min() >= 0 and numbers.max() < 1
@@ -89,9 +87,7 @@ def test_neighbouring_positions_are_uncorrelated():
 
 @pytest.mark.parametrize("family", ["stream", "salt"])
 def test_the_same_arguments_give_the_same_number(family):
-    assert Sampling(seed=9).uniform(4, **{family: 2}) == Sampling(seed=9, temperature=0.4).uniform(
-        4, **{family: 2}
-    )
+    assert Sampling(seed=9).uniform(4, **{family: 2}) == Sampling(seed=9, temperature=0.4).uniform(4, **{family: 2})
 
 
 @settings(max_examples=150, deadline=None)
@@ -151,9 +147,7 @@ def test_ties_are_cut_in_one_row_where_another_has_none():
 def test_distribution_of_many_rows_is_that_of_each():
     rows = torch.stack([logits(s, 200) for s in range(5)])
     sampling = Sampling(0.8, 0.95, 50)
-    torch.testing.assert_close(
-        distribution(rows, sampling), torch.stack([distribution(r, sampling) for r in rows])
-    )
+    torch.testing.assert_close(distribution(rows, sampling), torch.stack([distribution(r, sampling) for r in rows]))
 
 
 def test_a_nucleus_wider_than_the_first_look_is_found_whole():
@@ -200,9 +194,7 @@ def test_choose_draws_with_the_uniform_of_its_position():
 
 
 @pytest.mark.parametrize("broken", [[0.0, float("nan"), 1.0], [float("nan")] * 3])
-@pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(0.7), Sampling(0.7, 0.9), Sampling(1.0, top_k=2)], ids=str
-)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7), Sampling(0.7, 0.9), Sampling(1.0, top_k=2)], ids=str)
 def test_nan_logits_are_an_error_and_no_token(broken, sampling):
     with pytest.raises(FloatingPointError, match="NaN"):
         choose(torch.tensor(broken), sampling, 0)
@@ -290,7 +282,15 @@ def test_a_prompts_seed_depends_on_seed_and_tokens_alone():
     assert Sampling(0.7, 0.9, 5, 1).for_prompt(start) == Sampling(0.7, 0.9, 5, SEED_OF)
     for same in (tuple(start), np.array(start, np.int32), torch.tensor(start)):
         assert Sampling(seed=1).for_prompt(same).seed == SEED_OF
-    others = [(2, start), (2**64 + 1, start), (1, start[::-1]), (1, [*start, 0]), (1, [0, *start]), (1, start[:2]), (11, start)]
+    others = [
+        (2, start),
+        (2**64 + 1, start),
+        (1, start[::-1]),
+        (1, [*start, 0]),
+        (1, [0, *start]),
+        (1, start[:2]),
+        (11, start),
+    ]
     seeds = {Sampling(seed=seed).for_prompt(tokens).seed for seed, tokens in others}
     assert len(seeds) == len(others) and SEED_OF not in seeds
 

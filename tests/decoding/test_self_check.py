@@ -151,10 +151,14 @@ class Wide(Drafter):
 def test_gpt_neo_is_served_where_a_draft_fits_its_local_window_and_refused_past_it():
     model = made("gpt_neo", attention_types=[[["global", "local"], 1]], num_layers=2, num_heads=4, window_size=100)
     start = prompt(1, 20)
-    theirs = model.generate(torch.tensor([start]), do_sample=False, max_new_tokens=16, eos_token_id=None)[0, 20:].tolist()
+    theirs = model.generate(torch.tensor([start]), do_sample=False, max_new_tokens=16, eos_token_id=None)[
+        0, 20:
+    ].tolist()
     for drafter in (None, PromptLookup(), Chaos(start + theirs, 1), Chaos(start + theirs, 2)):
         assert generate(model, start, drafter, max_new_tokens=16, eos_token_id=[]).tokens == theirs
-    with pytest.raises(UnsupportedModel, match="GPTNeoForCausalLM has layers that attend to the last 100 places.* 36 tokens; .*37"):
+    with pytest.raises(
+        UnsupportedModel, match="GPTNeoForCausalLM has layers that attend to the last 100 places.* 36 tokens; .*37"
+    ):
         generate(model, start, max_new_tokens=17)
     with pytest.raises(UnsupportedModel, match="a tree of 81 nodes after 20 tokens passes them; draft fewer"):
         generate(model, start, Wide(start + theirs), max_new_tokens=16, eos_token_id=[])
@@ -168,7 +172,9 @@ def test_gpt_neo_is_served_where_a_draft_fits_its_local_window_and_refused_past_
 def test_doge_is_served_within_the_tokens_it_keeps_and_refused_past_them():
     model = made("doge", keep_window_size=40)
     start = prompt(1, 20)
-    theirs = model.generate(torch.tensor([start]), do_sample=False, max_new_tokens=20, eos_token_id=None)[0, 20:].tolist()
+    theirs = model.generate(torch.tensor([start]), do_sample=False, max_new_tokens=20, eos_token_id=None)[
+        0, 20:
+    ].tolist()
     for drafter in (None, PromptLookup(), Chaos(start + theirs, 1)):
         assert generate(model, start, drafter, max_new_tokens=20, eos_token_id=[]).tokens == theirs
     with pytest.raises(UnsupportedModel, match="DogeForCausalLM attends to the last 40 tokens only.* may take 41"):

@@ -52,10 +52,7 @@ def test_verify_equals_running_each_path_alone_before_and_after_commits(library,
             got = target.verify(root, tree)
             for node in range(-1, len(tree)):
                 path = tree.path(node)
-                assert (
-                    relative(got[node + 1], alone(model, [*text, root, *(tree.tokens[n] for n in path)])[-1])
-                    < CLOSE
-                )
+                assert relative(got[node + 1], alone(model, [*text, root, *(tree.tokens[n] for n in path)])[-1]) < CLOSE
             path = tree.path(rng.randrange(-1, len(tree)))
             target.commit(path)
             text += [root, *(tree.tokens[n] for n in path)]

@@ -27,10 +27,14 @@ DRAFTERS = {
 def models():
     """A draft model, prompts, and targets with their plain outputs."""
     draft, prompts = build("llama-gqa", seed=1), [prompt(seed, 24) for seed in range(4)]
-    return draft, prompts, {
-        family: (model, [generate(model, ids, max_new_tokens=NEW).tokens for ids in prompts])
-        for family, model in ((family, build(family)) for family in ("llama", "llama-gqa", "gemma3"))
-    }
+    return (
+        draft,
+        prompts,
+        {
+            family: (model, [generate(model, ids, max_new_tokens=NEW).tokens for ids in prompts])
+            for family, model in ((family, build(family)) for family in ("llama", "llama-gqa", "gemma3"))
+        },
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +68,10 @@ def test_captures_of_one_generation_leave_those_of_other_threads_alone(models, f
         return [generate(model, ids, DRAFTERS[kind](draft), max_new_tokens=NEW).tokens for ids in prompts]
 
     def theirs():
-        return [model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW)[0, len(ids):].tolist()
-                for ids in prompts]
+        return [
+            model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW)[0, len(ids) :].tolist()
+            for ids in prompts
+        ]
 
     second = theirs if other == "transformers" else lambda: ours(other)
     assert at_the_same_time(lambda: ours(name), second) == [expected, expected]

@@ -1,4 +1,5 @@
 """DReSD against a loop over all stored states."""
+
 from __future__ import annotations
 
 import random
@@ -27,11 +28,11 @@ def index():
     documents = [[rng.randrange(VOCABULARY) for _ in range(rng.randrange(2, 25))] for _ in range(40)]
     with scratch() as folder:
         store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
-        inside = np.concatenate([np.arange(store.starts[i] + 1, store.starts[i + 1] - 1)
-                                 for i in range(len(store))])
+        inside = np.concatenate([np.arange(store.starts[i] + 1, store.starts[i + 1] - 1) for i in range(len(store))])
         states = np.random.default_rng(0).normal(size=(len(inside), WIDTH)).astype(np.float32)
-        yield datastores.build_dense_index(store.path / "dense", ArrayStates(inside, states), dims=WIDTH,
-                                           progress=False)
+        yield datastores.build_dense_index(
+            store.path / "dense", ArrayStates(inside, states), dims=WIDTH, progress=False
+        )
 
 
 def contexts(count: int) -> list[Context]:
@@ -48,8 +49,7 @@ def propose(drafter: Dresd, context: Context, limit: int = 1000) -> DraftTree:
     return drafter.propose(context, limit)
 
 
-def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neighbours: int,
-            deduplicate: bool):
+def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neighbours: int, deduplicate: bool):
     """Drafts in order, and how many neighbours start with the last token."""
     store = index.store
     found, survivors = [], 0
@@ -59,17 +59,17 @@ def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neigh
         if store.tokens[position] != context.tokens[-1]:
             continue
         survivors += 1
-        draft = tuple(store.tokens[position + 1: min(end, position + 1 + length)].tolist())
+        draft = tuple(store.tokens[position + 1 : min(end, position + 1 + length)].tolist())
         if draft and len(found) < drafts and not (deduplicate and draft in found):
             found.append(draft)
     return found, survivors
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-@pytest.mark.parametrize("drafts, length, neighbours", [(10, 10, 50), (1, 1, 1), (3, 20, 50), (4, 2, 30),
-                                                        (50, 3, 200)])
-def test_drafts_are_the_first_filtered_continuations_merged_into_one_tree(index, drafts, length, neighbours,
-                                                                          deduplicate):
+@pytest.mark.parametrize("drafts, length, neighbours", [(10, 10, 50), (1, 1, 1), (3, 20, 50), (4, 2, 30), (50, 3, 200)])
+def test_drafts_are_the_first_filtered_continuations_merged_into_one_tree(
+    index, drafts, length, neighbours, deduplicate
+):
     sizes = []
     for context in contexts(40):
         shared = Dresd(index, drafts, length, neighbours, deduplicate)
@@ -110,8 +110,13 @@ def test_no_survivor_gives_an_empty_draft(index):
 
 
 def batch_walk(drafts: list[list[int]], true: list[int]) -> int:
-    return max((next((n for n, (a, b) in enumerate(zip(draft, true, strict=False)) if a != b),
-                     min(len(draft), len(true))) for draft in drafts), default=0)
+    return max(
+        (
+            next((n for n, (a, b) in enumerate(zip(draft, true, strict=False)) if a != b), min(len(draft), len(true)))
+            for draft in drafts
+        ),
+        default=0,
+    )
 
 
 def test_a_batch_without_sharing_is_walked_to_its_longest_match(index):
@@ -164,12 +169,12 @@ def pocket(tmp_path_factory):
     return model, tokenizer, DenseIndex.open(store.path, tokenizer=tokenizer, model=fingerprint(model))
 
 
-PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ",
-           "class Stack:\n    def __init__(self):\n        self.")
+PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ", "class Stack:\n    def __init__(self):\n        self.")
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.95, seed=3)],
-                         ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.95, seed=3)], ids=["greedy", "sampled"]
+)
 def test_dresd_emits_the_tokens_of_plain_decoding_shared_or_not_and_replays_as_it_runs(pocket, sampling):
     model, tokenizer, index = pocket
     accepted, shared, apart = 0, 0, 0
@@ -181,8 +186,7 @@ def test_dresd_emits_the_tokens_of_plain_decoding_shared_or_not_and_replays_as_i
             run = generate(model, trace.prompt, Dresd(index, share=share), sampling, max_new_tokens=24)
             again = replay(trace, Dresd(index, share=share))
             assert run.tokens == trace.tokens == again.tokens
-            assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens)
-                                                                       for s in again.steps]
+            assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens) for s in again.steps]
             runs.append(run)
         one, other = runs
         assert [step.tokens for step in one.steps] == [step.tokens for step in other.steps]

@@ -94,9 +94,7 @@ def test_a_new_start_forgets_the_last_text(first, second):
     drafter.propose(one, ANY)
     two = context(second)
     drafter.start(two)
-    assert drafter.propose(two, ANY).tokens == fresh(
-        second, max_ngram=2, num_tokens=3, variant="transformers"
-    )
+    assert drafter.propose(two, ANY).tokens == fresh(second, max_ngram=2, num_tokens=3, variant="transformers")
 
 
 def test_ids_near_the_end_of_a_large_vocabulary_are_told_apart():

@@ -1,4 +1,5 @@
 """PLD+ against a reading of the paper's equations on states and attention that transformers itself gives."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -36,7 +37,7 @@ def by_equation(text, last, prompt_length, score, num_tokens, room, generated=Tr
     if not places:
         return []
     best = max(places, key=lambda j: (score(j), -j))
-    return text[best + 1: last + 1][: min(num_tokens, room)]
+    return text[best + 1 : last + 1][: min(num_tokens, room)]
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
@@ -46,7 +47,9 @@ def test_hidden_variant_copies_from_the_nearest_state(library, layer, generated)
     text = whole_run(model, prompt)
     with torch.no_grad():
         states = model(torch.tensor([text]), output_hidden_states=True).hidden_states[layer][0].double().numpy()
-    run = generate(model, prompt, PromptLookupHidden(layer, 6, generated=generated), max_new_tokens=NEW, eos_token_id=[])
+    run = generate(
+        model, prompt, PromptLookupHidden(layer, 6, generated=generated), max_new_tokens=NEW, eos_token_id=[]
+    )
     assert [*prompt, *run.tokens] == text
     for last, got in drafts(run):
         now = states[last - 1]
@@ -70,7 +73,9 @@ def test_attention_variant_copies_from_where_the_heads_looked(library, family, a
     model.set_attn_implementation("sdpa")
     rows = torch.stack([attention[block][0, head] for block, head in heads]).double().numpy()
     fold = np.max if aggregate == "max" else np.sum
-    run = generate(model, prompt, PromptLookupAttention(heads, 6, aggregate=aggregate), max_new_tokens=NEW, eos_token_id=[])
+    run = generate(
+        model, prompt, PromptLookupAttention(heads, 6, aggregate=aggregate), max_new_tokens=NEW, eos_token_id=[]
+    )
     assert [*prompt, *run.tokens] == text
     for last, got in drafts(run):
         room = len(text) - last - 2
@@ -106,9 +111,18 @@ class Noting(WrappedDrafter):
         return tree
 
 
-@pytest.mark.parametrize("drafter", [
-    PromptLookup(3, 4), PromptLookup(2, 6, "transformers"), PromptLookupHidden(1, 6), PromptLookupHidden(1, 6, generated=False),
-    PromptLookupHidden(1, 6, threshold=0.3), PromptLookupAttention([(0, 1), (1, 3)], 6)], ids=str)
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        PromptLookup(3, 4),
+        PromptLookup(2, 6, "transformers"),
+        PromptLookupHidden(1, 6),
+        PromptLookupHidden(1, 6, generated=False),
+        PromptLookupHidden(1, 6, threshold=0.3),
+        PromptLookupAttention([(0, 1), (1, 3)], 6),
+    ],
+    ids=str,
+)
 def test_a_draft_is_what_stands_at_its_source(library, drafter):
     noting = Noting(drafter)
     generate(library["llama-gqa"], families.prompt(3, 40, 12), noting, max_new_tokens=NEW, eos_token_id=[])
@@ -117,7 +131,7 @@ def test_a_draft_is_what_stands_at_its_source(library, drafter):
         if not draft:
             assert source is None
             continue
-        assert text[source: source + len(draft)] == draft
+        assert text[source : source + len(draft)] == draft
         assert text[source - 1] == text[-1]
         assert getattr(drafter, "generated", True) or source <= 40
 
@@ -127,13 +141,26 @@ def remembered(prompt, tokens, seed):
     generator = torch.Generator().manual_seed(seed)
     count = len(prompt) + len(tokens)
     rows = [torch.rand(2, n, generator=generator) for n in range(len(prompt), count + 1)]
-    return Trace(prompt, tokens, Sampling(), 100, Limits(len(tokens), frozenset(), None), "length",
-                 {1: torch.randn(count, 8, generator=generator)}, ((0, 1), (1, 3)), rows)
+    return Trace(
+        prompt,
+        tokens,
+        Sampling(),
+        100,
+        Limits(len(tokens), frozenset(), None),
+        "length",
+        {1: torch.randn(count, 8, generator=generator)},
+        ((0, 1), (1, 3)),
+        rows,
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.permutations(range(1, 20)), st.lists(st.integers(1, 30), unique=True, min_size=2, max_size=25),
-       st.integers(1, 9), st.integers(0, 9))
+@given(
+    st.permutations(range(1, 20)),
+    st.lists(st.integers(1, 30), unique=True, min_size=2, max_size=25),
+    st.integers(1, 9),
+    st.integers(0, 9),
+)
 def test_with_one_candidate_all_steps_are_those_of_prompt_lookup_with_single_tokens(prompt, tokens, length, seed):
     # Every token is at most once in the prompt and once in the output, and the first one, before which there
     # is no state, only there: no step has more than one candidate.
@@ -146,7 +173,7 @@ def test_with_one_candidate_all_steps_are_those_of_prompt_lookup_with_single_tok
 @pytest.mark.parametrize("span", [(3, 12), (1, 18), (10, 13)])
 def test_a_copied_span_of_tokens_that_are_there_once_takes_the_steps_of_prompt_lookup(span):
     prompt = list(range(20))
-    trace = remembered(prompt, [50, *prompt[span[0]: span[1]], 51], 0)
+    trace = remembered(prompt, [50, *prompt[span[0] : span[1]], 51], 0)
     expected = replay(trace, PromptLookup(1, 5, variant="transformers"))
     for drafter in (PromptLookupHidden(1, 5, generated=False), PromptLookupAttention(trace.heads, 5, generated=False)):
         run = replay(trace, drafter)
@@ -170,9 +197,16 @@ def test_states_lie_where_they_were_written_and_are_not_copied_as_the_text_grows
 
 def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
     model, prompt = library["llama-gqa"], families.prompt(3, 40, 12)
-    run = {name: drafts(generate(model, prompt, PromptLookupHidden(1, 6, **options), max_new_tokens=NEW, eos_token_id=[]))
-           for name, options in {"plain": {}, "low": {"threshold": -1.0}, "high": {"threshold": 1.0},
-                                 "one": {"average": 1}, "printed": {"average": 3, "average_over": "printed"}}.items()}
+    run = {
+        name: drafts(generate(model, prompt, PromptLookupHidden(1, 6, **options), max_new_tokens=NEW, eos_token_id=[]))
+        for name, options in {
+            "plain": {},
+            "low": {"threshold": -1.0},
+            "high": {"threshold": 1.0},
+            "one": {"average": 1},
+            "printed": {"average": 3, "average_over": "printed"},
+        }.items()
+    }
     assert run["plain"] == run["low"] == run["one"]
     assert not any(draft for _, draft in run["high"])
     text = whole_run(model, prompt)
@@ -193,22 +227,33 @@ def test_output_is_that_of_plain_decoding_and_replay_is_the_run(library, family,
         assert drafts(again) == drafts(run)
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: PromptLookupHidden(-1), "layer is -1"), (lambda: PromptLookupHidden(1, 0), "num_tokens is 0"),
-    (lambda: PromptLookupHidden(1, threshold=1.5), "threshold is 1.5"),
-    (lambda: PromptLookupHidden(1, average=0), "average is 0"),
-    (lambda: PromptLookupHidden(1, average_over="all"), "average_over is 'all'"),
-    (lambda: PromptLookupAttention([]), "heads is"), (lambda: PromptLookupAttention([(0, 0), (0, 0)]), "heads is"),
-    (lambda: PromptLookupAttention([(0, -1)]), "heads is"),
-    (lambda: PromptLookupAttention([(0, 0)], aggregate="mean"), "aggregate is 'mean'")])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: PromptLookupHidden(-1), "layer is -1"),
+        (lambda: PromptLookupHidden(1, 0), "num_tokens is 0"),
+        (lambda: PromptLookupHidden(1, threshold=1.5), "threshold is 1.5"),
+        (lambda: PromptLookupHidden(1, average=0), "average is 0"),
+        (lambda: PromptLookupHidden(1, average_over="all"), "average_over is 'all'"),
+        (lambda: PromptLookupAttention([]), "heads is"),
+        (lambda: PromptLookupAttention([(0, 0), (0, 0)]), "heads is"),
+        (lambda: PromptLookupAttention([(0, -1)]), "heads is"),
+        (lambda: PromptLookupAttention([(0, 0)], aggregate="mean"), "aggregate is 'mean'"),
+    ],
+)
 def test_bad_settings_are_named(make, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         make()
 
 
-@pytest.mark.parametrize("drafter, message", [
-    (PromptLookupHidden(3), "layer is 3"), (PromptLookupAttention([(2, 0)]), "block from 0 to 1"),
-    (PromptLookupAttention([(0, 4)]), "expected a head from 0 to 3")])
+@pytest.mark.parametrize(
+    "drafter, message",
+    [
+        (PromptLookupHidden(3), "layer is 3"),
+        (PromptLookupAttention([(2, 0)]), "block from 0 to 1"),
+        (PromptLookupAttention([(0, 4)]), "expected a head from 0 to 3"),
+    ],
+)
 def test_a_layer_or_head_the_model_does_not_have_is_refused(library, drafter, message):
     with pytest.raises(ValueError, match=message):
         generate(library["llama-gqa"], [3, 4, 5], drafter, max_new_tokens=4)

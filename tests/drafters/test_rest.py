@@ -1,4 +1,5 @@
 """REST against counting, and against a plain reading of what its released code does."""
+
 from __future__ import annotations
 
 import heapq
@@ -37,10 +38,15 @@ def questions(draw):
     document = draw(st.sampled_from(documents))
     context = document[: draw(st.integers(1, len(document)))]
     sizes = draw(
-        st.fixed_dictionaries({
-            "max_ngram": st.integers(1, 6), "length": st.integers(1, 6), "choices": st.integers(1, 40),
-            "max_matches": st.sampled_from([1, 2, 3, 7, 5000])
-        }))
+        st.fixed_dictionaries(
+            {
+                "max_ngram": st.integers(1, 6),
+                "length": st.integers(1, 6),
+                "choices": st.integers(1, 40),
+                "max_matches": st.sampled_from([1, 2, 3, 7, 5000]),
+            }
+        )
+    )
     return vocabulary, documents, context, sizes
 
 
@@ -81,8 +87,7 @@ def test_a_uniform_draw_takes_one_match_from_each_part_and_the_same_ones_again(q
     with build(documents, vocabulary) as index:
         drafter = Rest(index, min_ngram=1, subsample="uniform", seed=seed, **sizes)
         tree = propose(drafter, context, vocabulary)
-        assert propose(Rest(index, min_ngram=1, subsample="uniform", seed=seed, **sizes), context,
-                       vocabulary) == tree
+        assert propose(Rest(index, min_ngram=1, subsample="uniform", seed=seed, **sizes), context, vocabulary) == tree
         places = index.positions(drafter.last).tolist()
         keep, count = sizes["max_matches"], len(places)
         if count <= keep:
@@ -90,7 +95,7 @@ def test_a_uniform_draw_takes_one_match_from_each_part_and_the_same_ones_again(q
         drawn = np.zeros(keep, np.int32)
         sample_uniform(index.suffixes, drafter.last.start, drafter.last.stop, keep, seed, drawn)
         for i, entry in enumerate(drawn.tolist()):
-            assert entry in places[i * count // keep: (i + 1) * count // keep]
+            assert entry in places[i * count // keep : (i + 1) * count // keep]
         paths = continuations(documents, drawn.tolist(), sizes["length"])
         assert tree_paths(tree.tokens, tree.parents) == in_order(full_trie(paths))[: sizes["choices"]]
 
@@ -117,8 +122,14 @@ def test_drafts_of_large_tries_agree_with_counting():
                 assert tree_paths(tree.tokens, tree.parents) == in_order(full_trie(paths))[:choices]
 
 
-def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: int, first_seed: int,
-                   second_seed: int, rows: int | None = None):
+def plain_released(
+    paths: list[tuple[int, ...]],
+    weights: list[int],
+    choices: int,
+    first_seed: int,
+    second_seed: int,
+    rows: int | None = None,
+):
     """The released selection as papers describe it, step by step over paths; of it the first rows, as DReSD's code
     takes them."""
     heap: list[tuple] = []
@@ -150,8 +161,12 @@ def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: in
 
 
 #: A path of repeated tokens costs 2 and is up to 6 long: what remains after the cut is too large for 9 choices.
-REPEATS = (300, [[255, 0], [255, 256, 256, 299, 256, 256, 256, 255, 299, 256, 256], [0, 0]], [255],
-            {"max_ngram": 1, "length": 6, "choices": 9, "max_matches": 3})
+REPEATS = (
+    300,
+    [[255, 0], [255, 256, 256, 299, 256, 256, 256, 255, 299, 256, 256], [0, 0]],
+    [255],
+    {"max_ngram": 1, "length": 6, "choices": 9, "max_matches": 3},
+)
 
 
 @given(questions(), st.none() | st.integers(1, 12), st.integers(0, 5))
@@ -166,11 +181,10 @@ def test_the_released_selection_is_that_of_a_plain_reading(question, rows, seed)
         return
     index = {path: i for i, path in enumerate(nodes)} | {(): -1}
     tokens, parents = [path[-1] for path in nodes], [index[path[:-1]] for path in nodes]
-    kept = released_selection(tokens, parents, [trie[path] for path in nodes], sizes["choices"], seed,
-                              seed + 1, rows)
-    assert {nodes[node]
-            for node in kept} == plain_released(nodes, [trie[p] for p in nodes], sizes["choices"], seed,
-                                                seed + 1, rows)
+    kept = released_selection(tokens, parents, [trie[path] for path in nodes], sizes["choices"], seed, seed + 1, rows)
+    assert {nodes[node] for node in kept} == plain_released(
+        nodes, [trie[p] for p in nodes], sizes["choices"], seed, seed + 1, rows
+    )
     assert kept == sorted(kept) and len(kept) <= sizes["choices"]
 
 
@@ -199,8 +213,9 @@ def test_the_random_selection_takes_whole_continuations_of_different_occurrences
     with build(documents, vocabulary) as index:
         tree = propose(Rest(index, min_ngram=1, selection="random", seed=seed, **sizes), context, vocabulary)
         again = propose(Rest(index, min_ngram=1, selection="random", seed=seed, **sizes), context, vocabulary)
-    every = [tuple(c) for c in continuations(documents, scan(documents, context, sizes["max_ngram"])[1],
-                                             sizes["length"])]
+    every = [
+        tuple(c) for c in continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"])
+    ]
     kept = set(tree_paths(tree.tokens, tree.parents))
     leaves = {path for path in kept if not any(other[:-1] == path for other in kept)}
     room = sizes["choices"] // sizes["length"]
@@ -246,20 +261,24 @@ def test_a_draft_never_crosses_a_document_and_is_no_deeper_than_asked():
 @pytest.mark.parametrize("name", ["max_ngram", "min_ngram", "max_matches", "length", "choices"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
 def test_numbers_below_one_are_refused(name, value):
-    with build([[1, 2]], 5) as index, pytest.raises(ValueError, match=f"{name} is .*expected a whole number, "
-                                                                      "1 or more"):
+    with (
+        build([[1, 2]], 5) as index,
+        pytest.raises(ValueError, match=f"{name} is .*expected a whole number, 1 or more"),
+    ):
         Rest(index, **{name: value})
 
 
 def test_unknown_switches_and_impossible_ranges_are_refused(tmp_path):
     with build([[1, 2]], 5) as index:
-        for wrong, message in (({"subsample": "random"}, "expected one of lexicographic, uniform"),
-                               ({"selection": "top"}, "expected one of exact, released, random"),
-                               ({"selection": "random", "choices": 9}, "choices is 9, length 10"),
-                               ({"rows": 10}, "rows is 10 with selection 'exact'"),
-                               ({"rows": 0, "selection": "released"}, "rows is 0"),
-                               ({"min_ngram": 5, "max_ngram": 4}, "min_ngram is 5, max_ngram 4"),
-                               ({"seed": -1}, "seed is -1")):
+        for wrong, message in (
+            ({"subsample": "random"}, "expected one of lexicographic, uniform"),
+            ({"selection": "top"}, "expected one of exact, released, random"),
+            ({"selection": "random", "choices": 9}, "choices is 9, length 10"),
+            ({"rows": 10}, "rows is 10 with selection 'exact'"),
+            ({"rows": 0, "selection": "released"}, "rows is 0"),
+            ({"min_ngram": 5, "max_ngram": 4}, "min_ngram is 5, max_ngram 4"),
+            ({"seed": -1}, "seed is -1"),
+        ):
             with pytest.raises(ValueError, match=message):
                 Rest(index, **wrong)
         with pytest.raises(ValueError, match="has 5 token ids, the target 4: they do not share"):
@@ -272,15 +291,11 @@ def test_unknown_switches_and_impossible_ranges_are_refused(tmp_path):
 def pocket(tmp_path_factory):
     model, tokenizer = load_model("pocket")
     texts = [module.text for module in stdlib_modules("train")[:40]]
-    store = datastores.build_from_texts(tmp_path_factory.mktemp("rest") / "store",
-                                        texts,
-                                        tokenizer,
-                                        progress=False)
+    store = datastores.build_from_texts(tmp_path_factory.mktemp("rest") / "store", texts, tokenizer, progress=False)
     return model, tokenizer, datastores.SuffixIndex.open(store)
 
 
-PROMPTS = ("import os\n\n\ndef read_lines(path):\n   "
-           " ", "class Stack:\n    def __init__(self):\n        self.")
+PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ", "class Stack:\n    def __init__(self):\n        self.")
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=3)}
 
 
@@ -294,10 +309,17 @@ def traces(pocket):
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("switches", [{}, {"subsample": "uniform", "max_matches": 20, "choices": 16},
-                                      {"selection": "released"}, {"selection": "random", "length": 8},
-                                      {"selection": "released", "rows": 10, "max_ngram": 64, "min_ngram": 3}],
-                         ids=["exact", "uniform", "released", "random", "rows"])
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        {"subsample": "uniform", "max_matches": 20, "choices": 16},
+        {"selection": "released"},
+        {"selection": "random", "length": 8},
+        {"selection": "released", "rows": 10, "max_ngram": 64, "min_ngram": 3},
+    ],
+    ids=["exact", "uniform", "released", "random", "rows"],
+)
 def test_rest_emits_the_tokens_of_plain_decoding_and_replays_as_it_runs(pocket, traces, sampling, switches):
     model, _, index = pocket
     accepted = 0
@@ -305,7 +327,6 @@ def test_rest_emits_the_tokens_of_plain_decoding_and_replays_as_it_runs(pocket, 
         run = generate(model, trace.prompt, Rest(index, **switches), SAMPLINGS[sampling], max_new_tokens=32)
         again = replay(trace, Rest(index, **switches))
         assert run.tokens == trace.tokens == again.tokens
-        assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens)
-                                                                   for s in again.steps]
+        assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens) for s in again.steps]
         accepted += sum(len(step.path) for step in run.steps)
     assert accepted > 0

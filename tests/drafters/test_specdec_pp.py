@@ -141,9 +141,7 @@ def test_a_rule_is_told_what_was_accepted(llama):
 
 
 def test_nothing_is_drafted_where_a_rule_stops_at_once(llama):
-    run = generate(
-        llama, prompt(2, 20), AdaptiveDraftModel(llama, stopping.Oracle([], 20), 0), max_new_tokens=6
-    )
+    run = generate(llama, prompt(2, 20), AdaptiveDraftModel(llama, stopping.Oracle([], 20), 0), max_new_tokens=6)
     assert [s.drafted for s in run.steps] == [0] * 5
 
 
@@ -162,9 +160,7 @@ def test_bad_bounds_are_refused(small, head, bounds, says):
 
 
 def test_a_head_of_another_draft_is_refused(small, head):
-    with pytest.raises(
-        ValueError, match="the acceptance head was trained for the draft model with fingerprint"
-    ):
+    with pytest.raises(ValueError, match="the acceptance head was trained for the draft model with fingerprint"):
         SpecDecPP(perturbed(small), head)
     with pytest.raises(ValueError, match="was trained for no draft model"):
         SpecDecPP(small, AcceptanceHead(32))

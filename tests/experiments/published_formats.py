@@ -79,9 +79,7 @@ QUOTE = {
 def editor_records() -> dict[str, dict]:
     """One record of each kind; question and answer code are told apart by their words."""
     tests = {"public_tests_input": " n = 1\n", "public_tests_output": " 2\n", "private_tests_input": "['3']"}
-    similar = {
-        f"public_{k}_tests_{s}": f"{k} {s}" for k in ("similar", "target") for s in ("input", "output")
-    }
+    similar = {f"public_{k}_tests_{s}": f"{k} {s}" for k in ("similar", "target") for s in ("input", "output")}
     return {
         "debug": {
             "code_language": "python3",

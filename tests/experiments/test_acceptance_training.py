@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from specdec_lib import generate, paths
-from specdec_lib.drafters import SpecDecPP
-from specdec_lib.experiments import recorded_runs, acceptance_training
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
 from specdec_lib.chapters.ch05_specdec_pp.head_study import (
     Variant,
@@ -19,6 +17,8 @@ from specdec_lib.chapters.ch05_specdec_pp.head_study import (
     record_sooner,
     reweighted,
 )
+from specdec_lib.drafters import SpecDecPP
+from specdec_lib.experiments import acceptance_training, recorded_runs
 from specdec_lib.experiments.tasks import load_task
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance_data import examples, load_data
@@ -133,10 +133,7 @@ def test_examples_of_passes_are_joined_in_order(pocket):
     model, draft, tokenizer = pocket
     traces = [r.trace for r in record_sooner(model, tokenizer, load_task("outline", limit=2, seed=1), 10)]
     passes = [draft_along(t, draft, 2) for t in traces]
-    assert (
-        met(passes).acceptance.tolist()
-        == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
-    )
+    assert met(passes).acceptance.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
     assert met(passes).states.shape == (sum(len(t.tokens) for t in traces), draft.config.hidden_size)
 
 
@@ -147,10 +144,7 @@ def test_reweighting_undoes_the_weight_of_the_loss():
 
 def test_what_is_known_is_told_by_name(pocket):
     found = met(
-        [
-            draft_along(r.trace, pocket[1], 2)
-            for r in record_sooner(*pocket[::2], load_task("outline", limit=1), 12)
-        ]
+        [draft_along(r.trace, pocket[1], 2) for r in record_sooner(*pocket[::2], load_task("outline", limit=1), 12)]
     )
     told = knows(found.acceptance, found)
     assert told["ece"] == 0 and told["predicted"] == told["accepted"]

@@ -1,4 +1,5 @@
 """Tasks that edit code: each answer against the described edit, made on the syntax tree or the tokens instead of the text."""
+
 from __future__ import annotations
 
 import ast
@@ -10,13 +11,22 @@ from functools import cache
 
 import pytest
 
+from specdec_lib.chapters.a1_pocket_models import training_rows
 from specdec_lib.experiments import edit_tasks, made_tasks
 from specdec_lib.experiments.corpus import Module, stdlib_modules
-from specdec_lib.chapters.a1_pocket_models import training_rows
 
 POOL = ["zebra", "quark", "lemon"]
-EDITS = ("change-default", "change-literal", "add-parameter", "remove-parameter", "percent-to-fstring", "type-hints", "wrap-try",
-         "invert-condition", "fix-bug")
+EDITS = (
+    "change-default",
+    "change-literal",
+    "add-parameter",
+    "remove-parameter",
+    "percent-to-fstring",
+    "type-hints",
+    "wrap-try",
+    "invert-condition",
+    "fix-bug",
+)
 
 
 @cache
@@ -27,7 +37,7 @@ def edits(name: str, most: int = 60) -> tuple[edit_tasks.Edit, ...]:
     code = list(pieces["code"])
     rng.shuffle(code)
     made = (edit_tasks.edit(name, piece.text, rng, pool) for piece in code)
-    return tuple(e for _, e in zip(range(most), (e for e in made if e is not None)))
+    return tuple(e for _, e in zip(range(most), (e for e in made if e is not None), strict=False))
 
 
 def dump(tree: ast.AST | str) -> str:
@@ -84,7 +94,9 @@ def test_change_literal_by_hand():
 
 
 def test_add_parameter_by_hand():
-    edit = next(e for e in (made("add-parameter", "def f(a, **rest):\n    return a + 70", seed) for seed in range(20)) if e)
+    edit = next(
+        e for e in (made("add-parameter", "def f(a, **rest):\n    return a + 70", seed) for seed in range(20)) if e
+    )
     name = re.search("|".join(POOL), edit.instruction)[0]
     assert edit.after == f"def f(a, {name}=70, **rest):\n    return a + {name}"
     edit = made("add-parameter", "def f():\n    return f() + f()")
@@ -92,21 +104,40 @@ def test_add_parameter_by_hand():
     assert edit.after == f"def f({name}={default}):\n    return f({name}={value}) + f({name}={value})"
 
 
-@pytest.mark.parametrize("before, after", [
-    ("def f(a, b=5):\n    return f(a, a) + b", "def f(a):\n    return f(a) + 5"),
-    ("def f(b=5, *, c):\n    return f(b=b, c=c)", "def f(*, c):\n    return f(c=c)"),
-    ("def f(self, b=5):\n    return self.f(b) + self.f()", "def f(self):\n    return self.f() + self.f()"),
-    ("def f(b=5):\n    return b.x", None), ("def f(b=5):\n    b = 3\n    return b", None), ("def f(b=5):\n    return g(f, b)", None),
-    ("def f(b=5):\n    '''b'''\n    return b", None), ("def f(b=5):\n    return f'{b}'", None)])
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("def f(a, b=5):\n    return f(a, a) + b", "def f(a):\n    return f(a) + 5"),
+        ("def f(b=5, *, c):\n    return f(b=b, c=c)", "def f(*, c):\n    return f(c=c)"),
+        ("def f(self, b=5):\n    return self.f(b) + self.f()", "def f(self):\n    return self.f() + self.f()"),
+        ("def f(b=5):\n    return b.x", None),
+        ("def f(b=5):\n    b = 3\n    return b", None),
+        ("def f(b=5):\n    return g(f, b)", None),
+        ("def f(b=5):\n    '''b'''\n    return b", None),
+        ("def f(b=5):\n    return f'{b}'", None),
+    ],
+)
 def test_remove_parameter_by_hand(before, after):
     results = {e and e.after for e in (made("remove-parameter", before, seed) for seed in range(8))}
     assert after in results and (after is not None or results == {None})
 
 
-@pytest.mark.parametrize("before, after", [
-    ("def f(a):\n    return '%s is %d%% of %r' % (a, a.b, a[0])", "def f(a):\n    return f'{a} is {a.b:d}% of {a[0]!r}'"),
-    ('x = "{%s}" % a', 'x = f"{{{a}}}"'), ("x = r'\\d%s' % a", "x = fr'\\d{a}'"), ("x = '%5s' % a", None),
-    ("x = '%s' % a['b']", None), ("x = '%s %s' % a", None), ("x = 'a' '%s' % a", None), ("x = 'it\\'s %s' % a", "x = f'it\\'s {a}'")])
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (
+            "def f(a):\n    return '%s is %d%% of %r' % (a, a.b, a[0])",
+            "def f(a):\n    return f'{a} is {a.b:d}% of {a[0]!r}'",
+        ),
+        ('x = "{%s}" % a', 'x = f"{{{a}}}"'),
+        ("x = r'\\d%s' % a", "x = fr'\\d{a}'"),
+        ("x = '%5s' % a", None),
+        ("x = '%s' % a['b']", None),
+        ("x = '%s %s' % a", None),
+        ("x = 'a' '%s' % a", None),
+        ("x = 'it\\'s %s' % a", "x = f'it\\'s {a}'"),
+    ],
+)
 def test_percent_to_fstring_by_hand(before, after):
     edit = made("percent-to-fstring", before)
     assert (edit and edit.after) == after
@@ -114,15 +145,32 @@ def test_percent_to_fstring_by_hand(before, after):
 
 def test_real_fstrings_are_asked_for_from_percent_formatting():
     edit = made("percent-to-fstring", "x = f'{a.b!r}, 5% of {c:d}'\ny = f'{a:>5}'")
-    assert edit.before == "x = '%r, 5%% of %d' % (a.b, c)\ny = f'{a:>5}'" and edit.after == "x = f'{a.b!r}, 5% of {c:d}'\ny = f'{a:>5}'"
+    assert (
+        edit.before == "x = '%r, 5%% of %d' % (a.b, c)\ny = f'{a:>5}'"
+        and edit.after == "x = f'{a.b!r}, 5% of {c:d}'\ny = f'{a:>5}'"
+    )
 
 
-@pytest.mark.parametrize("docstring, signature", [
-    (('"""Do.\n\n    Parameters\n    ----------\n    a : int\n        One.\n    b, c : list of str, optional\n        Two.\n\n    Returns\n'
-     '    -------\n    bool\n        Yes.\n    """'), "def f(a: int, b: list[str] = None, *, c: list[str] = 3) -> bool:"),
-    ('"""Do.\n\n    :param int a: one\n    :type c: string\n    :rtype: dict\n    """', "def f(a: int, b=None, *, c: str = 3) -> dict:"),
-    ('"""Do.\n\n    Args:\n        a (int or None): one\n        b (Path): two\n\n    Returns:\n        float: three\n    """',
-     "def f(a: int | None, b: Path = None, *, c=3) -> float:")])
+@pytest.mark.parametrize(
+    "docstring, signature",
+    [
+        (
+            (
+                '"""Do.\n\n    Parameters\n    ----------\n    a : int\n        One.\n    b, c : list of str, optional\n        Two.\n\n    Returns\n'
+                '    -------\n    bool\n        Yes.\n    """'
+            ),
+            "def f(a: int, b: list[str] = None, *, c: list[str] = 3) -> bool:",
+        ),
+        (
+            '"""Do.\n\n    :param int a: one\n    :type c: string\n    :rtype: dict\n    """',
+            "def f(a: int, b=None, *, c: str = 3) -> dict:",
+        ),
+        (
+            '"""Do.\n\n    Args:\n        a (int or None): one\n        b (Path): two\n\n    Returns:\n        float: three\n    """',
+            "def f(a: int | None, b: Path = None, *, c=3) -> float:",
+        ),
+    ],
+)
 def test_type_hints_by_hand(docstring, signature):
     before = f"def f(a, b=None, *, c=3):\n    {docstring}\n    return a"
     edit = made("type-hints", before)
@@ -135,12 +183,26 @@ def test_hints_of_an_annotated_function_move_to_its_docstring():
         text = 'def f(a: int, b: str = "x") -> list[int]:\n    """Do it."""\n    return [a]'
         edit = made("type-hints", text, seed)
         assert edit.before.startswith('def f(a, b="x"):\n    """Do it.\n\n') and edit.part[1] == text.split("\n")[0]
-        assert edit_tasks.named_types(ast.get_docstring(ast.parse(edit.before).body[0])) == {"a": "int", "b": "str",
-                                                                                           "return": "list[int]"}
+        assert edit_tasks.named_types(ast.get_docstring(ast.parse(edit.before).body[0])) == {
+            "a": "int",
+            "b": "str",
+            "return": "list[int]",
+        }
 
 
-@pytest.mark.parametrize("named, hint", [("int", "int"), ("string, optional", "str"), ("list of int", "list[int]"), ("int or None",
-                         "int | None"), ("the number of things", None), ("array_like", None), ("`Path`", "Path"), ("{'a', 'b'}", None)])
+@pytest.mark.parametrize(
+    "named, hint",
+    [
+        ("int", "int"),
+        ("string, optional", "str"),
+        ("list of int", "list[int]"),
+        ("int or None", "int | None"),
+        ("the number of things", None),
+        ("array_like", None),
+        ("`Path`", "Path"),
+        ("{'a', 'b'}", None),
+    ],
+)
 def test_types_as_docstrings_name_them(named, hint):
     assert edit_tasks.annotation(named) == hint
 
@@ -152,12 +214,26 @@ def test_wrap_try_by_hand():
     assert error.removesuffix(" as error") in edit.instruction and "try:\n" in edit.part[1]
 
 
-@pytest.mark.parametrize("test, opposite", [("a == b", "a != b"), ("a < b", "a >= b"), ("a is not b", "a is b"), ("a in b", "a not in b"),
-                                            ("not a", "a"), ("a", "not a"), ("a.b(c)", "not a.b(c)"), ("a and b", "not (a and b)"),
-                                            ("a < b < c", "not (a < b < c)")])
+@pytest.mark.parametrize(
+    "test, opposite",
+    [
+        ("a == b", "a != b"),
+        ("a < b", "a >= b"),
+        ("a is not b", "a is b"),
+        ("a in b", "a not in b"),
+        ("not a", "a"),
+        ("a", "not a"),
+        ("a.b(c)", "not a.b(c)"),
+        ("a and b", "not (a and b)"),
+        ("a < b < c", "not (a < b < c)"),
+    ],
+)
 def test_invert_condition_by_hand(test, opposite):
-    edit = made("invert-condition", f"def f(a, b, c):\n    if {test}:\n        x = 1\n        y = 2\n    else:\n        # why\n        x = 3\n"
-                                    "    return x")
+    edit = made(
+        "invert-condition",
+        f"def f(a, b, c):\n    if {test}:\n        x = 1\n        y = 2\n    else:\n        # why\n        x = 3\n"
+        "    return x",
+    )
     assert edit.part[1] == f"    if {opposite}:\n        # why\n        x = 3\n    else:\n        x = 1\n        y = 2"
     assert edit.after == f"def f(a, b, c):\n{edit.part[1]}\n    return x"
 
@@ -176,9 +252,11 @@ def test_an_inverted_condition_computes_the_same():
 def test_sort_imports_by_hand():
     text = "import sys\nfrom os import path\nimport os.path\nimport abc"
     answers = {edit_tasks.sort_imports(text, random.Random(s), POOL)[1][0] for s in range(30)}
-    assert answers == {"import abc\nfrom os import path\nimport os.path\nimport sys",
-                       "from os import path\nimport abc\nimport os.path\nimport sys",
-                       "import abc\nimport os.path\nimport sys\nfrom os import path"}
+    assert answers == {
+        "import abc\nfrom os import path\nimport os.path\nimport sys",
+        "from os import path\nimport abc\nimport os.path\nimport sys",
+        "import abc\nimport os.path\nimport sys\nfrom os import path",
+    }
 
 
 def test_reorder_functions_by_hand():
@@ -187,9 +265,16 @@ def test_reorder_functions_by_hand():
     assert answers == ("def a(x):\n    return 2\n\ndef b():\n    return 1",) and turns[0].endswith(text)
 
 
-@pytest.mark.parametrize("docstring, sentence", [
-    ("Do this, e.g. that. Then stop.", "Do this, e.g. that."), ("Return x.y\nof z. More.", "Return x.y of z."),
-    ("No end\n\nMore. Text.", None), ("One.", "One."), ("Wait... what. Yes.", "Wait... what.")])
+@pytest.mark.parametrize(
+    "docstring, sentence",
+    [
+        ("Do this, e.g. that. Then stop.", "Do this, e.g. that."),
+        ("Return x.y\nof z. More.", "Return x.y of z."),
+        ("No end\n\nMore. Text.", None),
+        ("One.", "One."),
+        ("Wait... what. Yes.", "Wait... what."),
+    ],
+)
 def test_first_sentence(docstring, sentence):
     assert edit_tasks.first_sentence(docstring) == sentence
 
@@ -199,12 +284,16 @@ DOCUMENTED = 'def f(a):\n    """Add one to a.\n\n    It returns the sum.\n    ""
 
 def test_docstring_tasks_by_hand():
     pieces = DOCUMENTED.split("\n")
-    docstring = {(m[0].split("\n\n", 1)[1], a[0]) for m, a in (edit_tasks.write_docstring(DOCUMENTED, random.Random(s), POOL)
-                                                               for s in range(9))}
+    docstring = {
+        (m[0].split("\n\n", 1)[1], a[0])
+        for m, a in (edit_tasks.write_docstring(DOCUMENTED, random.Random(s), POOL) for s in range(9))
+    }
     bare = "\n".join(pieces[:1] + pieces[5:])
     assert docstring == {(bare, "\n".join(pieces[:5])), (bare, '"""Add one to a.\n\nIt returns the sum.\n"""')}
-    function = {(m[0].split("\n\n", 1)[1], a[0]) for m, a in (edit_tasks.write_function(DOCUMENTED, random.Random(s), POOL)
-                                                              for s in range(9))}
+    function = {
+        (m[0].split("\n\n", 1)[1], a[0])
+        for m, a in (edit_tasks.write_function(DOCUMENTED, random.Random(s), POOL) for s in range(9))
+    }
     head = "\n".join(pieces[:5])
     assert function == {(head, "\n".join(pieces[5:])), (head, DOCUMENTED)}
     summary = {a[0] for _, a in (edit_tasks.summarise_docstring(DOCUMENTED, random.Random(s), POOL) for s in range(9))}
@@ -214,14 +303,20 @@ def test_docstring_tasks_by_hand():
 def test_fix_bug_by_hand():
     text = "def f(a):\n    return a < 1"
     wrong = {made("fix-bug", text, seed).before for seed in range(40)}
-    assert wrong == {f"def f(a):\n    return a {op} 1" for op in ("<=", ">")} | {f"def f(a):\n    return a < {n}" for n in (0, 2)}
+    assert wrong == {f"def f(a):\n    return a {op} 1" for op in ("<=", ">")} | {
+        f"def f(a):\n    return a < {n}" for n in (0, 2)
+    }
     assert made("fix-bug", "def f():\n    pass") is None
 
 
 def test_pieces_of_a_module():
-    module = Module("m", "import a\nfrom b import c, d\nimport e as f\n\nimport lonely\n\n\ndef one():\n    return 1 + 2 + 3\n\n\n\ndef two(x):\n"
-                         "    def inner():\n        return x\n    return inner, x, x\n\n# why\ndef three():\n    return 'some more text here'\n\nX = 3\n\n" + "class C:\n"
-                         + "\n".join(f"    def m{i}(self):\n        return {i}, 'some more text here'\n" for i in range(5)))
+    module = Module(
+        "m",
+        "import a\nfrom b import c, d\nimport e as f\n\nimport lonely\n\n\ndef one():\n    return 1 + 2 + 3\n\n\n\ndef two(x):\n"
+        "    def inner():\n        return x\n    return inner, x, x\n\n# why\ndef three():\n    return 'some more text here'\n\nX = 3\n\n"
+        + "class C:\n"
+        + "\n".join(f"    def m{i}(self):\n        return {i}, 'some more text here'\n" for i in range(5)),
+    )
     assert [s.text for s in edit_tasks.import_blocks(module)] == ["import a\nfrom b import c, d\nimport e as f"]
     runs = [re.findall(r"^def (\w+)", s.text, re.MULTILINE) for s in edit_tasks.function_runs(module)]
     assert runs == [["one", "two"], ["m0", "m1", "m2", "m3"]]
@@ -256,7 +351,7 @@ def test_changed_defaults_are_the_only_change():
         (node,) = functions(tree, names[0])
         a = node.args
         positional = [p.arg for p in a.posonlyargs + a.args]
-        for parameter, value in zip(names[1::2], names[2::2]):
+        for parameter, value in zip(names[1::2], names[2::2], strict=False):
             if parameter in positional:
                 a.defaults[positional.index(parameter) - len(positional)] = expression(value)
             else:
@@ -271,7 +366,9 @@ def test_changed_literals_are_the_only_tokens_that_differ():
     for edit in edits("change-literal"):
         names = quoted(edit)
         first, second = names[::2], names[1::2]
-        new = dict(zip(second, first) if edit.instruction.startswith("Use") else zip(first, second))
+        new = dict(
+            zip(second, first, strict=False) if edit.instruction.startswith("Use") else zip(first, second, strict=False)
+        )
         before = tokens(edit.before)
         assert set(new) <= set(before)
         assert [new.get(t, t) for t in before] == tokens(edit.after)
@@ -282,13 +379,25 @@ def test_changed_literals_are_the_only_tokens_that_differ():
 def test_taking_the_added_parameter_out_gives_the_code_before():
     kinds = set()
     for edit in edits("add-parameter", 200):
-        new, default = next(m.groupdict().values() for m in (re.match(pattern, edit.instruction) for pattern in (
-            r"Add a parameter `(?P<new>\w+)=(?P<default>.*?)` to", r"Give .* parameter `(?P<new>\w+)` with the default `(?P<default>\w+)`;",
-            r"Make `(?P<default>.*)` a parameter `(?P<new>\w+)`", r"Turn the value `(?P<default>.*)` in .* parameter `(?P<new>\w+)`")) if m)
+        new, default = next(
+            m.groupdict().values()
+            for m in (
+                re.match(pattern, edit.instruction)
+                for pattern in (
+                    r"Add a parameter `(?P<new>\w+)=(?P<default>.*?)` to",
+                    r"Give .* parameter `(?P<new>\w+)` with the default `(?P<default>\w+)`;",
+                    r"Make `(?P<default>.*)` a parameter `(?P<new>\w+)`",
+                    r"Turn the value `(?P<default>.*)` in .* parameter `(?P<new>\w+)`",
+                )
+            )
+            if m
+        )
         if edit.instruction[0] in "MT":
             new, default = default, new
         tree = ast.parse(edit.after)
-        owner = [n for n in ast.walk(tree) if isinstance(n, ast.arguments) and new in {a.arg for a in n.args + n.kwonlyargs}]
+        owner = [
+            n for n in ast.walk(tree) if isinstance(n, ast.arguments) and new in {a.arg for a in n.args + n.kwonlyargs}
+        ]
         (a,) = owner
         if a.args and a.args[-1].arg == new:
             assert dump(a.defaults.pop()) == dump(expression(default))
@@ -302,7 +411,9 @@ def test_taking_the_added_parameter_out_gives_the_code_before():
             call.keywords = [k for k in call.keywords if k.arg != new]
             passed += len(values)
         kinds.add(passed > 0)
-        tree = Swap(lambda n, new=new, default=default: expression(default) if isinstance(n, ast.Name) and n.id == new else None).visit(tree)
+        tree = Swap(
+            lambda n, new=new, default=default: expression(default) if isinstance(n, ast.Name) and n.id == new else None
+        ).visit(tree)
         assert dump(tree) == dump(edit.before)
     assert kinds == {False, True}
 
@@ -320,33 +431,47 @@ def test_removed_parameter_is_the_value_wherever_it_was_used():
         if -from_end <= len(a.defaults):
             del a.defaults[from_end]
         del a.args[place]
-        Swap(lambda n, name=name, value=value: expression(value) if isinstance(n, ast.Name) and n.id == name else None).visit(node)
+        Swap(
+            lambda n, name=name, value=value: expression(value) if isinstance(n, ast.Name) and n.id == name else None
+        ).visit(node)
         for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
             called = getattr(call.func, "id", getattr(call.func, "attr", None))
             if called == function:
                 call.keywords = [k for k in call.keywords if k.arg != name]
                 at = place - (isinstance(call.func, ast.Attribute) and method)
-                del call.args[at: at + 1]
+                del call.args[at : at + 1]
         assert dump(tree) == dump(edit.after)
 
 
 def test_fstrings_format_as_the_percent_signs_did():
     for edit in edits("percent-to-fstring"):
         before, after = ast.parse(edit.before), ast.parse(edit.after)
-        olds = [n for n in ast.walk(before) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)
-                and isinstance(n.left, ast.Constant) and isinstance(n.left.value, str)]
+        olds = [
+            n
+            for n in ast.walk(before)
+            if isinstance(n, ast.BinOp)
+            and isinstance(n.op, ast.Mod)
+            and isinstance(n.left, ast.Constant)
+            and isinstance(n.left.value, str)
+        ]
         known = {dump(n) for n in ast.walk(before) if isinstance(n, ast.JoinedStr)}
-        news = [n for n in ast.walk(after) if isinstance(n, ast.JoinedStr) and n.values and dump(n) not in known
-                and not all(isinstance(v, ast.Constant) for v in n.values)]
+        news = [
+            n
+            for n in ast.walk(after)
+            if isinstance(n, ast.JoinedStr)
+            and n.values
+            and dump(n) not in known
+            and not all(isinstance(v, ast.Constant) for v in n.values)
+        ]
         assert olds and len(olds) == len(news)
-        for old, new in zip(olds, news):
+        for old, new in zip(olds, news, strict=False):
             operands = old.right.elts if isinstance(old.right, ast.Tuple) else [old.right]
             fields = [v for v in new.values if isinstance(v, ast.FormattedValue)]
             assert [dump(o) for o in operands] == [dump(v.value) for v in fields]
             for i, field in enumerate(fields):
-                field.value = ast.Constant(10 ** i)
+                field.value = ast.Constant(10**i)
             text = eval(compile(ast.fix_missing_locations(ast.Expression(new)), "new", "eval"))
-            assert text == old.left.value % tuple(10 ** i for i in range(len(fields)))
+            assert text == old.left.value % tuple(10**i for i in range(len(fields)))
 
 
 def test_hints_are_those_of_the_docstring_and_nothing_else_changes():
@@ -354,7 +479,9 @@ def test_hints_are_those_of_the_docstring_and_nothing_else_changes():
         tree = ast.parse(edit.after)
         node = tree.body[0]
         docstring = ast.get_docstring(node)
-        hinted = [a for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if a.annotation is not None]
+        hinted = [
+            a for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if a.annotation is not None
+        ]
         assert hinted or node.returns is not None
         for a in hinted:
             assert re.search(rf"\b{a.arg}\b", docstring)
@@ -400,9 +527,11 @@ def test_swapping_the_branches_back_gives_the_code_before():
 def test_a_bug_is_one_token():
     kinds = set()
     for edit in edits("fix-bug"):
-        wrong, right = ([" ".join(t.split()) for t in tokens(re.sub(r"\b(is|not)\s+(not|in)\b", r"\1_\2", text))]
-                        for text in (edit.before, edit.after))
-        assert len(wrong) == len(right) and sum(a != b for a, b in zip(wrong, right)) == 1
+        wrong, right = (
+            [" ".join(t.split()) for t in tokens(re.sub(r"\b(is|not)\s+(not|in)\b", r"\1_\2", text))]
+            for text in (edit.before, edit.after)
+        )
+        assert len(wrong) == len(right) and sum(a != b for a, b in zip(wrong, right, strict=False)) == 1
         assert dump(edit.before) != dump(edit.after)
         kinds |= set(re.findall("comparison|operator|number|name", edit.instruction))
     assert kinds == {"comparison", "operator", "number", "name"}
@@ -413,8 +542,10 @@ def test_sorted_imports_import_the_same_in_order_of_module():
         asks, given = prompt.turns[0].split("\n\n", 1)
         lines = prompt.reference.split("\n")
         assert sorted(lines) == sorted(given.split("\n")) and lines != given.split("\n")
-        modules = ["." * n.level + (n.module or "") if isinstance(n, ast.ImportFrom) else n.names[0].name
-                   for n in ast.parse(prompt.reference).body]
+        modules = [
+            "." * n.level + (n.module or "") if isinstance(n, ast.ImportFrom) else n.names[0].name
+            for n in ast.parse(prompt.reference).body
+        ]
         plain = [isinstance(n, ast.Import) for n in ast.parse(prompt.reference).body]
         if asks == "Sort the import lines alphabetically.":
             assert lines == sorted(lines)
@@ -440,7 +571,12 @@ def test_docstrings_and_bodies_are_the_real_ones():
         for prompt in made_tasks.prompts(task, 40):
             real = {re.sub(r"\s+", " ", line.strip()) for line in texts[prompt.meta["module"]].split("\n")}
             assert all(re.sub(r"\s+", " ", line.strip()) in real for line in prompt.reference.split("\n"))
-            compile(re.sub(r"^(?= )", "if True:\n", prompt.reference, count=1).replace("return", "0,"), "answer", "exec", 1024)
+            compile(
+                re.sub(r"^(?= )", "if True:\n", prompt.reference, count=1).replace("return", "0,"),
+                "answer",
+                "exec",
+                1024,
+            )
 
 
 def test_summaries_are_the_beginning_of_the_docstring():
@@ -483,8 +619,14 @@ def brute_force_share(prompt: str, answer: str, run: int) -> float:
     words = said[1:-1].split("\0")
     at = copied = 0
     while at < len(words):
-        length = max((n for n in range(len(words) - at + 1) if "\0" + "\0".join(words[at: at + n]) + "\0" in given and n >= run),
-                     default=0)
+        length = max(
+            (
+                n
+                for n in range(len(words) - at + 1)
+                if "\0" + "\0".join(words[at : at + n]) + "\0" in given and n >= run
+            ),
+            default=0,
+        )
         copied += length
         at += length or 1
     return copied / len(words)
@@ -497,7 +639,10 @@ def test_copied_share_is_that_of_brute_force():
         assert edit_tasks.copied_share(prompt, answer) == brute_force_share(prompt, answer, 4)
 
 
-@pytest.mark.parametrize("prompt, answer, share", [("a b c d e", "a b c d e", 1.0), ("a b c d e", "a b c", 0.0), ("a b c d", "x a b c d", 0.8)])
+@pytest.mark.parametrize(
+    "prompt, answer, share",
+    [("a b c d e", "a b c d e", 1.0), ("a b c d e", "a b c", 0.0), ("a b c d", "x a b c d", 0.8)],
+)
 def test_copied_share_by_hand(prompt, answer, share):
     assert edit_tasks.copied_share(prompt, answer) == pytest.approx(share)
 

@@ -8,6 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import Capture, paths, record
+from specdec_lib.chapters.ch04_pld_plus.head_sets import every
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
@@ -16,7 +17,6 @@ from specdec_lib.experiments import draft_costs, metrics, recorded_runs
 from specdec_lib.experiments import input_guided as guided
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
-from specdec_lib.chapters.ch04_pld_plus.head_sets import every
 from tests import families
 from tests.chaos import CountingClock
 
@@ -35,9 +35,7 @@ def recordings(model, capture=Capture()):
 
 
 def made_up(prompt, tokens):
-    trace = Trace(
-        list(prompt), list(tokens), Sampling(), 50, Limits(len(tokens), frozenset(), None), "length"
-    )
+    trace = Trace(list(prompt), list(tokens), Sampling(), 50, Limits(len(tokens), frozenset(), None), "length")
     return Recording(Prompt("one", "code editing", ("text",)), 0, trace)
 
 
@@ -45,9 +43,7 @@ def test_each_task_has_as_many_prompts_as_asked_for_and_lengths_that_fit():
     prompts = guided.mechanical_prompts(3)
     assert [p.task for p in prompts] == [task for task in guided.TASKS for _ in range(3)]
     answers = {task: [len(p.reference) for p in prompts if p.task == task] for task in guided.TASKS}
-    assert (
-        max(answers["short text editing"]) <= guided.SHORT < guided.LONG <= min(answers["long text editing"])
-    )
+    assert max(answers["short text editing"]) <= guided.SHORT < guided.LONG <= min(answers["long text editing"])
     assert all(len(p.turns) == (2 if p.task == "multi-turn" else 1) for p in prompts)
     with pytest.raises(ValueError, match="per_task is 0"):
         guided.mechanical_prompts(0)
@@ -89,9 +85,7 @@ def test_rows_are_pooled_rates_of_each_task_and_of_all(library):
     }
     rows = {row["task"]: row for row in guided.by_task(known, runs)}
     assert list(rows) == ["code editing", "summarisation", "all"]
-    assert (
-        rows["code editing"]["PLD"] == metrics.pooled([runs["PLD"][0], runs["PLD"][2]])["tokens_per_forward"]
-    )
+    assert rows["code editing"]["PLD"] == metrics.pooled([runs["PLD"][0], runs["PLD"][2]])["tokens_per_forward"]
     assert rows["all"]["PLD"] == metrics.pooled(runs["PLD"])["tokens_per_forward"]
     assert rows["all"]["plain"] == 1 and rows["all"]["outputs"] == 3
     free = [run for run, r in zip(runs["PLD"], known, strict=True) if not r.looped]
@@ -127,9 +121,7 @@ def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
     rows = draft_costs.drafting(
         {"PLD": PromptLookup(), "h": PromptLookupHidden(1, 5)}, tokens, [100, 200], width=16, steps=20
     )
-    assert [(row["tokens"], row["method"]) for row in rows] == [
-        (n, m) for n in (100, 200) for m in ("PLD", "h")
-    ]
+    assert [(row["tokens"], row["method"]) for row in rows] == [(n, m) for n in (100, 200) for m in ("PLD", "h")]
     assert {row["method"]: row["bytes_per_token"] for row in rows} == {"PLD": 0, "h": 16 * 4}
     assert all(0 < row["median_ms"] <= row["p99_ms"] for row in rows)
     with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
@@ -157,7 +149,5 @@ def test_the_pass_is_timed_by_the_clock_of_the_models_devices(library, monkeypat
 
 def test_recordings_of_one_task_keep_their_order(library):
     known = recordings(library["llama"])
-    assert (
-        guided.of_task(known, "code editing") == [known[0], known[2]] and guided.of_task(known, None) == known
-    )
+    assert guided.of_task(known, "code editing") == [known[0], known[2]] and guided.of_task(known, None) == known
     assert replace(known[0], turn=1) not in guided.of_task(known, None)

@@ -29,7 +29,9 @@ def pair():
 
 def test_every_method_and_way_of_sampling_is_counted(pair, monkeypatch):
     monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
-    found = compare_all(ModelPair.untuned(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False)
+    found = compare_all(
+        ModelPair.untuned(*pair, None), PROMPTS, [GREEDY, HOT, Sampling(0.7, 0.9, seed=2)], 12, progress=False
+    )
     assert found["mismatches"] == []
     rows = {(row["method"], row["sampling"]): row for row in found["counts"]}
     assert set(rows) == {
@@ -82,9 +84,7 @@ def test_margin_is_the_room_around_a_choice():
     assert margin(logits, GREEDY, 0) == pytest.approx(0.5)
     p = logits.double().softmax(-1)
     u = Sampling(1.0, seed=2).uniform(7)
-    assert margin(logits, Sampling(1.0, seed=2), 7) == pytest.approx(
-        float((p.cumsum(-1)[:-1] - u).abs().min())
-    )
+    assert margin(logits, Sampling(1.0, seed=2), 7) == pytest.approx(float((p.cumsum(-1)[:-1] - u).abs().min()))
 
 
 class Fixed(Sampling):
@@ -124,9 +124,7 @@ def test_a_number_between_two_neighbours_is_explained_only_within_the_rounding_e
 
 
 def test_a_nucleus_that_ends_at_its_limit_is_explained():
-    p = torch.tensor(
-        [0.5, 0.4, 0.06, 0.04]
-    ).double()  # the nucleus of 0.9 is two or three tokens, by rounding
+    p = torch.tensor([0.5, 0.4, 0.06, 0.04]).double()  # the nucleus of 0.9 is two or three tokens, by rounding
     rounded = (p + torch.tensor([-1e-7, 0, 1e-7, 0]).double()).log()
     low, high = 0.5 / 0.96, 0.5 / 0.9
     sampling = fixed((low + high) / 2, 0.9)
@@ -140,10 +138,6 @@ def test_a_nucleus_that_ends_at_its_limit_is_explained():
 
 
 def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
-    monkeypatch.setattr(
-        losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)]
-    )
+    monkeypatch.setattr(losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)])
     tasks = list(losslessness.TASKS)
-    assert losslessness.choose_prompts(len(tasks) + 3) == [(t, 0) for t in tasks] + [
-        (t, 1) for t in tasks[:3]
-    ]
+    assert losslessness.choose_prompts(len(tasks) + 3) == [(t, 0) for t in tasks] + [(t, 1) for t in tasks[:3]]

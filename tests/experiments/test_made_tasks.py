@@ -1,4 +1,5 @@
 """Mechanical tasks: the answers against independent ways of finding them, and the split of the text."""
+
 from __future__ import annotations
 
 import ast
@@ -97,8 +98,11 @@ def test_replaced_word_is_gone_and_the_length_of_the_text_stays():
 
 def test_outline_lists_the_definitions_that_python_sees():
     for prompt in made_tasks.prompts("outline", 20):
-        names = [n.name for n in ast.walk(ast.parse(body(prompt)))
-                 if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+        names = [
+            n.name
+            for n in ast.walk(ast.parse(body(prompt)))
+            if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        ]
         listed = re.findall(r"(?:def|class) (\w+)", prompt.reference)
         # Text in a docstring may look like a definition; what Python sees must be there.
         assert not set(names) - set(listed)
@@ -137,9 +141,16 @@ def test_pieces_of_code_are_python():
         list(tokenize.generate_tokens(io.StringIO(snippet.text + "\n").readline))
 
 
-@pytest.mark.parametrize("task, n, split, message", [
-    ("renam", 3, "heldout", "renam"), ("rename", -1, "heldout", "-1"), ("rename", 3, "test", "test"),
-    ("rename", 10**6, "heldout", "only"), ("code-completion", 10**6, "heldout", "only")])
+@pytest.mark.parametrize(
+    "task, n, split, message",
+    [
+        ("renam", 3, "heldout", "renam"),
+        ("rename", -1, "heldout", "-1"),
+        ("rename", 3, "test", "test"),
+        ("rename", 10**6, "heldout", "only"),
+        ("code-completion", 10**6, "heldout", "only"),
+    ],
+)
 def test_bad_requests_are_named(task, n, split, message):
     with pytest.raises(ValueError, match=message):
         made_tasks.prompts(task, n, split=split)

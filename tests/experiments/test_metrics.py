@@ -194,9 +194,7 @@ def model():
 def test_drafted_and_calls_equal_emitted_and_discarded_for_chains(model, drafter, end):
     made = PromptLookup(1, 3, "transformers") if drafter == "lookup" else DraftModel(perturbed(model), 4)
     plain = generate(model, prompt(1, 30), max_new_tokens=40).tokens
-    run = generate(
-        model, prompt(1, 30), made, max_new_tokens=40, eos_token_id=[] if end is None else plain[end]
-    )
+    run = generate(model, prompt(1, 30), made, max_new_tokens=40, eos_token_id=[] if end is None else plain[end])
     drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
     n, calls = len(run.tokens) - 1, len(run.steps)
     inside = len(run.steps[-1].tokens) == run.steps[-1].accepted

@@ -79,8 +79,7 @@ def test_spec_bench_sorts_its_questions_into_six_subsets(tmp_path, packing):
         "rag": (["Passage. Who?"], [["He", "Him"]]),
     }
     rows = [TWO_TURNS] + [
-        {"question_id": 200 + i, "category": category, "turns": turns}
-        | ({"reference": answers} if answers else {})
+        {"question_id": 200 + i, "category": category, "turns": turns} | ({"reference": answers} if answers else {})
         for i, (category, (turns, answers)) in enumerate(other.items())
     ]
     write(tmp_path / "spec_bench/question.jsonl", jsonl(*rows), packing)
@@ -133,9 +132,7 @@ def test_mbpp_shows_the_tests_and_splits_by_task_id(tmp_path, packing):
     assert [p.id for p in prompts] == ["10", "11", "510", "511", "600", "601", "974"]
     assert prompts[0].text.endswith("\n\nassert add(1, 2) == 3\nassert add(0, 0) == 0")
     assert prompts[0].reference == "def add(a, b):\n    return a + b"
-    parts = {
-        s: [p.id for p in load_task("mbpp", tmp_path, split=s)] for s in ("prompt", "test", "validation")
-    }
+    parts = {s: [p.id for p in load_task("mbpp", tmp_path, split=s)] for s in ("prompt", "test", "validation")}
     assert parts == {"prompt": ["10"], "test": ["11", "510"], "validation": ["511", "600"]}
 
 
@@ -162,10 +159,7 @@ def test_codeeditorbench_fences_the_code_and_never_shows_the_answer(tmp_path, pa
         assert prompt.text.startswith(f"### Instruction:\nChange the {prompt.meta['subset']} code. Generate")
         assert prompt.meta["version"] == version and prompt.meta["idx"] == 5
         assert not any("private" in field for field in prompt.meta)
-        assert (
-            load_task(f"codeeditorbench/{prompt.meta['subset']}", tmp_path, version=version)[0].turns
-            == prompt.turns
-        )
+        assert load_task(f"codeeditorbench/{prompt.meta['subset']}", tmp_path, version=version)[0].turns == prompt.turns
     assert "Input: n = 1\nOutput: 2\n" in prompts[0].text
     assert "Generate" not in load_task("codeeditorbench", tmp_path, style="released")[0].text
 
@@ -176,10 +170,7 @@ def test_xatu_joins_its_instructions_with_the_texts_of_their_sources(tmp_path, p
     assert asset.turns == ("I:Edit asset well. T:asset two R:",)
     assert (asset.id, asset.reference) == ("asset-2", "asset last 0")
     assert asset.meta["references"] == tuple(f"asset last {k}" for k in range(10))
-    assert (
-        jfleg.turns == ("I:Edit jfleg well. T:jfleg zero {{input}} R:",)
-        and len(jfleg.meta["references"]) == 4
-    )
+    assert jfleg.turns == ("I:Edit jfleg well. T:jfleg zero {{input}} R:",) and len(jfleg.meta["references"]) == 4
     assert defacto.turns == ("I:Edit defacto well. T:wrong D:doc R:",) and defacto.reference == "mended"
     assert asset.meta["left_out"] == {}
     coarse = load_task("xatu/defacto", tmp_path, style="pld+", instruction="coarse")[0].text
@@ -213,8 +204,7 @@ def test_argrewrite_gives_essay_and_feedback_and_expects_the_second_draft(tmp_pa
     two, ten = load_task("argrewrite", tmp_path)
     assert (two.id, ten.id) == ("2", "10")
     assert two.turns == (
-        "Essay: Draft 1 of 2.\nFeedback: Read <this>.\nClear words.\n"
-        "Revise the essay using the expert feedback.",
+        "Essay: Draft 1 of 2.\nFeedback: Read <this>.\nClear words.\nRevise the essay using the expert feedback.",
     )
     assert two.reference == "Draft 2 of 2." and two.meta["number"] == 2
 

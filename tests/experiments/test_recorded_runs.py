@@ -10,10 +10,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, replay
+from specdec_lib.chapters.a1_pocket_models import training_rows
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.experiments import comparison, draft_costs, metrics, recorded_runs
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.chapters.a1_pocket_models import training_rows
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
 PROMPTS = [
@@ -61,9 +61,7 @@ def draft(model):
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in small.parameters():
-            weight += (
-                0.02 * weight.std() * torch.randn(weight.shape, generator=generator) if weight.ndim > 1 else 0
-            )
+            weight += 0.02 * weight.std() * torch.randn(weight.shape, generator=generator) if weight.ndim > 1 else 0
     return small
 
 
@@ -180,7 +178,9 @@ def test_rates_leave_looped_outputs_out(recordings):
 
 def test_drafted_and_verified_balance_emitted_and_discarded(draft, recordings):
     runs = [r for length in (1, 4, 9) for r in recorded_runs.sweep_draft_model(recordings, draft, [length])[length]]
-    runs += recorded_runs.replay_all(recordings, PromptLookup(num_tokens=6)) + recorded_runs.replay_all(recordings, None)
+    runs += recorded_runs.replay_all(recordings, PromptLookup(num_tokens=6)) + recorded_runs.replay_all(
+        recordings, None
+    )
     assert [draft_costs.unbalanced(run) for run in runs] == [0] * len(runs)
     lost = max(runs, key=lambda run: len(run.steps))
     assert draft_costs.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
@@ -243,7 +243,10 @@ def test_a_cold_drafter_knows_nothing_of_other_prompts_and_a_warm_one_what_came_
             if state == "cold":
                 drafter.reset()
             expected.append(replay(recording.trace, drafter))
-        for run_all in (lambda d, s: recorded_runs.replay_all(some, d, s), lambda d, s: recorded_runs.run_again(model, some, d, state=s)):
+        for run_all in (
+            lambda d, s: recorded_runs.replay_all(some, d, s),
+            lambda d, s: recorded_runs.run_again(model, some, d, state=s),
+        ):
             drafter = Learns()
             recorded_runs.replay_all(some[::-1], drafter)  # what it knows from before must not matter
             drafter.began.clear()

@@ -1,14 +1,15 @@
 """The released multi-draft sampling rules: their law is what they do, and it is not the target's."""
+
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
-from specdec_lib.experiments import released_rules
 from specdec_lib.decoding.acceptance import exact_match
 from specdec_lib.decoding.sampling import invert_cdf
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments import released_rules
 from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
 
 VOCABULARY, DRAWS = 6, 6_000
@@ -53,7 +54,8 @@ def test_one_draw_a_node_keeps_the_target_and_has_the_expected_length(seed):
     tree, p = a_tree_and_its_target(seed)
     rng = np.random.default_rng(seed)
     counts, length, error = first_tokens(
-        tree, lambda: exact_match(tree, lambda node, path: invert_cdf(p[node + 1], rng.random()), frozenset()))
+        tree, lambda: exact_match(tree, lambda node, path: invert_cdf(p[node + 1], rng.random()), frozenset())
+    )
     assert surprise(counts, dict(enumerate(p[0].tolist()))) < RIGHT
     assert abs(length - released_rules.exact_accepted(tree, p)) < 4.5 * error
 

@@ -1,4 +1,5 @@
 """Recorded outputs of large models, where the data are: what the files say is what is read."""
+
 import json
 
 import pytest

@@ -1,4 +1,5 @@
 """Responses of the target: those of plain decoding, kept over interruptions."""
+
 import json
 
 import pytest
@@ -6,8 +7,8 @@ import pytest
 from specdec_lib import Sampling, generate, load_model
 from specdec_lib.datastores.store_files import BuildLock, StoreBusy
 from specdec_lib.experiments import made_tasks, responses
-from specdec_lib.experiments.responses import generate_responses
 from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.responses import generate_responses
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,9 @@ def pocket():
 
 @pytest.fixture(scope="module")
 def prompts():
-    return made_tasks.prompts("replace-word", 3, split="train") + made_tasks.prompts("code-completion", 2, split="train")
+    return made_tasks.prompts("replace-word", 3, split="train") + made_tasks.prompts(
+        "code-completion", 2, split="train"
+    )
 
 
 def ask(pocket, prompts, path, **options):
@@ -99,9 +102,14 @@ def test_responses_to_another_request_are_not_mistaken_for_these(pocket, prompts
         ask(pocket, prompts, path)
 
 
-@pytest.mark.parametrize("wrong, message", [
-    ({"samples": 2}, "greedy responses to one prompt are all the same"), ({"batch": 0}, "batch is 0"),
-    ({"samples": 0}, "samples is 0")])
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"samples": 2}, "greedy responses to one prompt are all the same"),
+        ({"batch": 0}, "batch is 0"),
+        ({"samples": 0}, "samples is 0"),
+    ],
+)
 def test_bad_input_is_refused_before_any_work(pocket, prompts, tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
         ask(pocket, prompts, tmp_path / "r", **wrong)

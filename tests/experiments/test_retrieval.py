@@ -1,4 +1,5 @@
 """What the retrieval chapters measure, against counting by hand."""
+
 from collections import Counter
 
 import numpy as np
@@ -7,15 +8,14 @@ import torch
 
 from specdec_lib import Sampling, load_model
 from specdec_lib.datastores import SuffixIndex
-from specdec_lib.experiments import released_rules
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
-from specdec_lib.experiments import comparison, made_tasks, retrieval, stores, recorded_runs
-from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments import comparison, made_tasks, recorded_runs, released_rules, retrieval, stores
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import Recording
 from tests.datastores.stores import build
 
@@ -40,13 +40,17 @@ def test_match_lengths_count_the_longest_suffix_at_each_step():
 def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = pocket
-    index = stores.document_store("own", [tokenizer("for i in range(10):\n    total += i\n" * 9)["input_ids"]], tokenizer)
+    index = stores.document_store(
+        "own", [tokenizer("for i in range(10):\n    total += i\n" * 9)["input_ids"]], tokenizer
+    )
     dense = stores.dense_index(stores.dense_states(model, index), index, dims=32)
     prompts = made_tasks.prompts("code-completion", 1)
     recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))
     remembered = retrieval.Remembered(dense, recorded, 20)
     for shape in ((3, 6), (10, 2)):
-        ours, theirs = (recorded_runs.replay_all(recorded, Dresd(x, *shape, neighbours=20)) for x in (remembered, dense))
+        ours, theirs = (
+            recorded_runs.replay_all(recorded, Dresd(x, *shape, neighbours=20)) for x in (remembered, dense)
+        )
         assert comparison.same_steps(ours[0], theirs[0]) and any(step.drafted for step in ours[0].steps)
     with pytest.raises(ValueError, match="k is 21, but 20 neighbours"):
         remembered.search(recorded[0].trace.hidden[LAST][-1:], 21)
@@ -68,7 +72,7 @@ def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
         if len(step.tree):
             ids = torch.tensor([before + step.tree.tokens])
             with torch.inference_mode():
-                p = distribution(model(ids).logits[0, len(before) - 1:], sampling)
+                p = distribution(model(ids).logits[0, len(before) - 1 :], sampling)
             distances.append(released_rules.total_variation(released_rules.released_law(step.tree, p, "rest"), p[0]))
             exact.append(released_rules.exact_accepted(step.tree, p))
         done += len(step.tokens)
@@ -106,10 +110,16 @@ def test_recorded_text_is_replayed_whole_and_counted_in_characters(pocket):
 
 
 def test_the_authors_rates_leave_out_the_prefill():
-    replies = [Reply("a", "m", "", "x" * 40, tokens=11, steps=5), Reply("b", "m", "", "y" * 20, tokens=5, steps=3),
-               Reply("c", "m", "", "unknown")]
+    replies = [
+        Reply("a", "m", "", "x" * 40, tokens=11, steps=5),
+        Reply("b", "m", "", "y" * 20, tokens=5, steps=3),
+        Reply("c", "m", "", "unknown"),
+    ]
     assert retrieval.authors_rates(replies) == {
-        "tokens_per_forward": 14 / 8, "characters_per_token": 60 / 16, "characters_per_forward": 14 / 8 * 60 / 16}
+        "tokens_per_forward": 14 / 8,
+        "characters_per_token": 60 / 16,
+        "characters_per_forward": 14 / 8 * 60 / 16,
+    }
 
 
 @pytest.mark.parametrize("seed", range(5))

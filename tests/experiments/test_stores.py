@@ -1,4 +1,5 @@
 """Which text the experiments' stores hold, and that each is built once."""
+
 import pytest
 
 from specdec_lib import load_model
@@ -45,9 +46,12 @@ def test_packages_leave_out_what_shares_text_with_a_heldout_module_under_any_nam
     heldout = max(stdlib_modules("heldout"), key=lambda module: len(module.text)).text
     lines = heldout[: stores.LARGEST_FILE // 2].splitlines()
     wanted = "".join(f"number_{i} = compute_something_of_our_own({i})\n" for i in range(60))
-    texts = {"own": wanted, "copy": "\n".join(lines),
-             "indented": "class Vendored:\n" + "\n".join(f"    {line}" for line in lines[:400]),
-             "part": wanted + "\n".join(lines[100:160])}
+    texts = {
+        "own": wanted,
+        "copy": "\n".join(lines),
+        "indented": "class Vendored:\n" + "\n".join(f"    {line}" for line in lines[:400]),
+        "part": wanted + "\n".join(lines[100:160]),
+    }
     for name, text in texts.items():
         (tmp_path / f"zq_{name}.py").write_text(text, encoding="utf-8")
     (tmp_path / "__init__.py").write_text("", encoding="utf-8")

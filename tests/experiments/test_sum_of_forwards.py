@@ -15,10 +15,7 @@ from specdec_lib.experiments import sum_of_forwards
 def test_expected_tokens_is_the_mean_of_the_truncated_geometric_law():
     for alpha in (0.0, 0.3, 0.8):
         for length in (1, 4, 9):
-            mean = (
-                sum(k * alpha ** (k - 1) * (1 - alpha) for k in range(1, length + 1))
-                + (length + 1) * alpha**length
-            )
+            mean = sum(k * alpha ** (k - 1) * (1 - alpha) for k in range(1, length + 1)) + (length + 1) * alpha**length
             assert sum_of_forwards.expected_tokens(alpha, length) == pytest.approx(mean)
     assert sum_of_forwards.expected_tokens(1.0, 7) == 8
 

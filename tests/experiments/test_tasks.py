@@ -41,9 +41,7 @@ def test_a_mechanical_task_passes_its_options_on_and_gives_24_prompts_by_default
     assert calls == [((task, 24), {}), ((task, 0), {}), ((task, 2), {"split": "train", "seed": 5})]
 
 
-def test_the_environment_variable_names_the_root_and_an_argument_overrides_it(
-    root, tmp_path_factory, monkeypatch
-):
+def test_the_environment_variable_names_the_root_and_an_argument_overrides_it(root, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("SPECDEC_DATASETS", str(root))
     assert len(load_task("humaneval")) == 20
     other = tmp_path_factory.mktemp("other")
@@ -54,9 +52,7 @@ def test_the_environment_variable_names_the_root_and_an_argument_overrides_it(
 
 @pytest.mark.parametrize(("limit", "count"), [(None, 20), (0, 0), (1, 1), (7, 7), (20, 20), (99, 20)])
 def test_a_limit_gives_the_first_prompts_of_the_file(root, limit, count):
-    assert [p.id for p in load_task("humaneval", root, limit=limit)] == [
-        f"HumanEval/{k}" for k in range(count)
-    ]
+    assert [p.id for p in load_task("humaneval", root, limit=limit)] == [f"HumanEval/{k}" for k in range(count)]
 
 
 def test_a_seed_permutes_the_file_and_the_limit_cuts_afterwards(root):
@@ -99,9 +95,7 @@ def test_a_name_that_there_is_not_is_refused_before_any_file_is_looked_for(tmp_p
 @pytest.mark.parametrize("limit", [-1, 1.5, "3", True])
 @pytest.mark.parametrize("task", ["humaneval", "rename", "no such task"])
 def test_a_wrong_limit_is_refused_before_anything_else(tmp_path, task, limit):
-    with pytest.raises(
-        ValueError, match=re.escape(f"limit is {limit!r}; expected a whole number of 0 or more")
-    ):
+    with pytest.raises(ValueError, match=re.escape(f"limit is {limit!r}; expected a whole number of 0 or more")):
         load_task(task, tmp_path / "nowhere", limit=limit)
 
 

@@ -41,9 +41,7 @@ def test_greedy_labels_say_where_both_first_choices_agree(pair):
     assert r.drawn.tolist() == ours.tolist()
     assert r.acceptance.tolist() == (ours == logits(pair[0], text, NEW).argmax(-1)).float().tolist()
     assert 0 < r.acceptance.mean() < 1
-    assert r.confidence == pytest.approx(
-        logits(pair[1], text, NEW).softmax(-1).max(-1).values.numpy(), rel=1e-3
-    )
+    assert r.confidence == pytest.approx(logits(pair[1], text, NEW).softmax(-1).max(-1).values.numpy(), rel=1e-3)
 
 
 @pytest.mark.parametrize("labels", acceptance_data.LABELS)
@@ -79,11 +77,7 @@ def last_states(model, tokens):
 def test_unmixed_examples_stand_behind_the_target_prefix(pair):
     responses = [respond(*pair, prompt(s, 10 + s), Sampling(), max_new_tokens=NEW) for s in range(3)]
     found = examples(pair[1], responses, None)
-    expected = [
-        last_states(pair[1], [*r.prompt, *r.tokens[:i], r.drawn[i]])[-1]
-        for r in responses
-        for i in range(NEW)
-    ]
+    expected = [last_states(pair[1], [*r.prompt, *r.tokens[:i], r.drawn[i]])[-1] for r in responses for i in range(NEW)]
     torch.testing.assert_close(found.states, torch.stack(expected), rtol=1e-3, atol=1e-4)
     assert found.acceptance.tolist() == np.concatenate([r.acceptance for r in responses]).tolist()
 
@@ -123,15 +117,10 @@ def same(a, b):
 
 
 def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_path, monkeypatch):
-    whole = generate_data(
-        *pair, PROMPTS, tmp_path / "whole", HOT, max_new_tokens=NEW, shard_size=2, progress=False
-    )
+    whole = generate_data(*pair, PROMPTS, tmp_path / "whole", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
     assert same(
         whole,
-        [
-            respond(*pair, p, Sampling(0.8, top_k=20, seed=5 + i), max_new_tokens=NEW)
-            for i, p in enumerate(PROMPTS)
-        ],
+        [respond(*pair, p, Sampling(0.8, top_k=20, seed=5 + i), max_new_tokens=NEW) for i, p in enumerate(PROMPTS)],
     )
     asked, original = [], acceptance_data.respond
 
@@ -143,15 +132,11 @@ def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_pat
 
     monkeypatch.setattr(acceptance_data, "respond", dying)
     with pytest.raises(KeyboardInterrupt):
-        generate_data(
-            *pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False
-        )
+        generate_data(*pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
     with pytest.raises(FileNotFoundError, match=r"lacks shard-00001.safetensors \(2 of 3 shards\)"):
         load_data(tmp_path / "part", pair[1])
     del asked[:]
-    again = generate_data(
-        *pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False
-    )
+    again = generate_data(*pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
     assert asked == PROMPTS[2:] and same(again, whole)
 
 

@@ -231,9 +231,7 @@ def test_the_loss_is_the_weighted_cross_entropy():
 def test_the_least_loss_overstates_refusals_by_the_weight(weight):
     label = torch.full((8,), 0.8)
     grid = torch.linspace(-4, 4, 4001)
-    best = (
-        grid[torch.stack([weighted_loss(z.repeat(8), label, weight) for z in grid]).argmin()].sigmoid().item()
-    )
+    best = grid[torch.stack([weighted_loss(z.repeat(8), label, weight) for z in grid]).argmin()].sigmoid().item()
     assert best == pytest.approx(0.8 / (0.8 + weight * 0.2), abs=2e-3)
 
 
@@ -254,9 +252,7 @@ def test_a_head_that_sees_the_confidence_learns_from_it():
         confidence = torch.rand(600, generator=torch.Generator().manual_seed(seed))
         parts.append(Examples(states(600, seed), confidence, confidence))
     losses = [
-        divergence(
-            train(*parts, Training(1.0, 40, 64, 5e-2), 0, sees_confidence=sees, progress=False), parts[1]
-        )
+        divergence(train(*parts, Training(1.0, 40, 64, 5e-2), 0, sees_confidence=sees, progress=False), parts[1])
         for sees in (False, True)
     ]
     assert losses[1] < 0.01 < losses[0]

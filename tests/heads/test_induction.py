@@ -1,4 +1,5 @@
 """Induction heads against a reading of section 4.2.1 on attention that transformers itself gives."""
+
 from __future__ import annotations
 
 import json
@@ -85,8 +86,10 @@ DAMAGE = {
     "no mapping": lambda about: "[1]",
     "nothing in it": lambda about: "{}",
     "format alone": lambda about: '{"format": 1}',
-    **{f"no {name}": lambda about, name=name: json.dumps({k: v for k, v in about.items() if k != name})
-       for name in ("fingerprint", "copied", "peaks", "attention")},
+    **{
+        f"no {name}": lambda about, name=name: json.dumps({k: v for k, v in about.items() if k != name})
+        for name in ("fingerprint", "copied", "peaks", "attention")
+    },
     "a fingerprint that is a number": lambda about: json.dumps(about | {"fingerprint": 7}),
     "a count that is a text": lambda about: json.dumps(about | {"copied": "many"}),
     "rows of unequal length": lambda about: json.dumps(about | {"peaks": [[0.5], [0.5, 0.5]]}),

@@ -1,4 +1,5 @@
 """Embedded states equal what transformers itself gives, whatever the batch."""
+
 from __future__ import annotations
 
 import random
@@ -22,8 +23,11 @@ def store():
     rng = random.Random(0)
     with scratch() as folder:
         yield datastores.build_tokens(
-            folder / "store", [[rng.randrange(92) for _ in range(rng.randrange(2, 90))] for _ in range(12)],
-            VOCABULARY, progress=False)
+            folder / "store",
+            [[rng.randrange(92) for _ in range(rng.randrange(2, 90))] for _ in range(12)],
+            VOCABULARY,
+            progress=False,
+        )
 
 
 def alone(model, tokens) -> np.ndarray:
@@ -48,8 +52,17 @@ def test_padded_batches_give_the_last_hidden_states_of_transformers(library, fam
 @pytest.mark.parametrize("cover", ["truncate", "windows"])
 def test_an_embedded_store_holds_each_documents_own_states(library, store, family, cover):
     model = library[family]
-    found = embed_store(model, store, store.path.with_name("states"), window=40, overlap=15, cover=cover,
-                        batch_tokens=100, dtype="float32", progress=False)
+    found = embed_store(
+        model,
+        store,
+        store.path.with_name("states"),
+        window=40,
+        overlap=15,
+        cover=cover,
+        batch_tokens=100,
+        dtype="float32",
+        progress=False,
+    )
     assert found.model == fingerprint(model) and found.width == 32
     positions, states = (np.concatenate(parts) for parts in zip(*found, strict=True))
     for i in range(len(store)):
@@ -59,31 +72,30 @@ def test_an_embedded_store_holds_each_documents_own_states(library, store, famil
         assert mine.sum() == (min(40, len(tokens) - 1) if cover == "truncate" else len(tokens) - 1)
         close(states[mine][:40], alone(model, tokens)[: len(tokens) - 1][:40])
         if cover == "windows" and len(tokens) > 41:
-            close(states[mine][40: 65], alone(model, tokens[25: 65])[15: len(tokens) - 26])
+            close(states[mine][40:65], alone(model, tokens[25:65])[15 : len(tokens) - 26])
 
 
 def test_a_stored_state_is_the_one_a_drafter_is_shown_for_the_same_tokens(llama, store):
     tokens = store.document(0).tolist()
     trace = record(llama, tokens, max_new_tokens=2, eos_token_id=[], capture=Capture((LAST,)))
-    found = embed_store(llama, store, store.path.with_name("states"), window=100, dtype="float32",
-                        progress=False)
+    found = embed_store(llama, store, store.path.with_name("states"), window=100, dtype="float32", progress=False)
     _, states = next(iter(found))
     close(states[: len(tokens) - 1], trace.hidden[LAST][: len(tokens) - 1].numpy())
 
 
 def test_a_prefix_is_seen_by_every_window_and_not_stored(llama, store):
-    found = embed_store(llama, store, store.path.with_name("states"), window=40, prefix=[0, 7],
-                        dtype="float32", progress=False)
+    found = embed_store(
+        llama, store, store.path.with_name("states"), window=40, prefix=[0, 7], dtype="float32", progress=False
+    )
     positions, states = next(iter(found))
     tokens = store.document(0)
-    close(states[: min(40, len(tokens) - 1)], alone(llama, [0, 7, *tokens])[2: 42][: len(tokens) - 1])
+    close(states[: min(40, len(tokens) - 1)], alone(llama, [0, 7, *tokens])[2:42][: len(tokens) - 1])
     assert positions[0] == 2 and found.manifest["prefix"] == [0, 7]
 
 
 def test_bfloat16_products_are_near_and_said_in_the_manifest(llama, store):
     exact = embed_store(llama, store, store.path.with_name("a"), window=40, dtype="float32", progress=False)
-    rounded = embed_store(llama, store, store.path.with_name("b"), window=40, compute="bfloat16",
-                          progress=False)
+    rounded = embed_store(llama, store, store.path.with_name("b"), window=40, compute="bfloat16", progress=False)
     ours, theirs = next(iter(rounded))[1], next(iter(exact))[1]
     assert 0 < np.linalg.norm(ours - theirs) / np.linalg.norm(theirs) < 0.1
     assert rounded.manifest["compute"] == "bfloat16 (torch.float32)" != exact.manifest["compute"]

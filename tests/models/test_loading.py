@@ -24,8 +24,7 @@ def test_a_model_comes_back_as_it_was_saved_ready_to_decode(tmp_path, family):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), saved.parameters(), strict=True))
     assert words.decode([34, 35]) == tokenizer().decode([34, 35])
     assert (
-        generate(model, prompt(0, 9), max_new_tokens=4).tokens
-        == generate(saved, prompt(0, 9), max_new_tokens=4).tokens
+        generate(model, prompt(0, 9), max_new_tokens=4).tokens == generate(saved, prompt(0, 9), max_new_tokens=4).tokens
     )
 
 
@@ -75,17 +74,13 @@ def test_a_missing_pocket_model_says_how_to_get_it(tmp_path, monkeypatch, name):
 
 def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(tmp_path):
     folder = save(build("llama"), tmp_path / "model", size=VOCABULARY + 5)
-    with pytest.raises(
-        ValueError, match=f"the tokenizer has {VOCABULARY + 5} tokens, the model embeds {VOCABULARY}"
-    ):
+    with pytest.raises(ValueError, match=f"the tokenizer has {VOCABULARY + 5} tokens, the model embeds {VOCABULARY}"):
         load_model(folder, device="cpu")
 
 
 def test_an_encoder_decoder_model_is_refused(tmp_path):
     model = AutoModelForSeq2SeqLM.from_config(
-        T5Config(
-            vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
-        )
+        T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
     )
     with pytest.raises(ValueError, match="T5"):
         load_model(save(model, tmp_path / "model"), device="cpu")

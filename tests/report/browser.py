@@ -13,8 +13,14 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from specdec_lib.report.build.pdf import BROWSERS
 
-OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-           "--disable-sync")
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 # Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the
 # book's.
@@ -80,8 +86,12 @@ def visit(page: Page, address: str, width: int = 1400) -> dict[str, Any]:
         if request.failure != "net::ERR_ABORTED":  # a page that is left takes its requests back
             errors.append(f"not loaded: {request.url} {request.failure}")
 
-    listeners = {"pageerror": lambda error: errors.append(str(error)), "console": heard, "requestfailed": not_loaded,
-                 "request": lambda request: requests.append(request.url)}
+    listeners = {
+        "pageerror": lambda error: errors.append(str(error)),
+        "console": heard,
+        "requestfailed": not_loaded,
+        "request": lambda request: requests.append(request.url),
+    }
     page.set_viewport_size({"width": width, "height": 900})
     for event, listener in listeners.items():
         page.on(event, listener)

@@ -55,5 +55,5 @@ def test_a_row_is_drawn_compared_and_shown_without_another_line(page):
 
 
 def test_every_field_of_a_row_that_the_page_names_is_one(page):
-    named = set(re.findall(r'`(\w+)=', PAGE.read_text(encoding="utf-8")))
+    named = set(re.findall(r"`(\w+)=", PAGE.read_text(encoding="utf-8")))
     assert named - {"capture"} <= set(methods.Method.__dataclass_fields__) and "state" in named

@@ -40,6 +40,7 @@ def counted(monkeypatch):
         def rows(quick):
             calls[name] += 1
             return [benchmarks.row(name, name, "ms", [calls[name]])]
+
         return rows
 
     monkeypatch.setattr(benchmarks, "SECTIONS", {name: measuring(name) for name in calls})

@@ -6,19 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.report.browser import lacking, open_browser, visit
 
 from specdec_lib import paths
 from specdec_lib.commands import claims as command
 from specdec_lib.report.claims import ledger
-
+from tests.report.browser import lacking, open_browser, visit
 from tests.report.claims.test_claims_page import table_rows
 
 pytestmark = pytest.mark.browser
 PAGE = (paths.ROOT or Path()) / "_build" / "html" / "claims.html"
 PLAIN = str.maketrans("’‘“”", "''\"\"")  # Sphinx bends the quotes of prose
-VISIBLE = ("[...document.querySelectorAll('tr.claim')].filter(row => row.checkVisibility())"
-           ".map(row => row.id.slice('claim-'.length))")
+VISIBLE = (
+    "[...document.querySelectorAll('tr.claim')].filter(row => row.checkVisibility())"
+    ".map(row => row.id.slice('claim-'.length))"
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +41,10 @@ def page(told):
 
 @pytest.fixture(autouse=True)
 def nothing_filtered(page):
-    page.evaluate("document.querySelector('.claims-filter').reset(); "
-                  "document.querySelector('.claims-filter').dispatchEvent(new Event('input'))")
+    page.evaluate(
+        "document.querySelector('.claims-filter').reset(); "
+        "document.querySelector('.claims-filter').dispatchEvent(new Event('input'))"
+    )
 
 
 def choose(page, **values):
@@ -66,7 +69,7 @@ def test_without_a_script_the_table_is_whole_and_says_what_the_command_says(told
         assert all(value in published for value in row["published"].values())
         assert all(f"{name} {ledger.shown(value)}" in ours for name, value in row["ours"].items())
         assert row["run"] is None or f"shape {row['run']['shape']}; {row['run']['device']}" in ours
-    assert "<form" not in source[source.index("<article"):source.index("</article>")]
+    assert "<form" not in source[source.index("<article") : source.index("</article>")]
 
 
 @pytest.mark.parametrize("paper", list(ledger.PAPERS))
@@ -74,7 +77,8 @@ def test_a_paper_leaves_its_own_claims(page, told, paper):
     expected = [name for name, entry in told.items() if entry.claim.paper == paper]
     assert choose(page, paper=ledger.PAPERS[paper]) == expected and expected
     assert page.evaluate("document.querySelector('.claims-filter output').textContent") == (
-        f"{len(expected)} of {len(told)} claims")
+        f"{len(expected)} of {len(told)} claims"
+    )
 
 
 def test_a_verdict_and_words_narrow_it_further(page, told):
@@ -105,14 +109,18 @@ def test_the_filter_is_used_with_the_keyboard_alone(page, told):
 
 def test_a_link_to_a_claim_shows_it_although_it_was_filtered_away(page):
     assert "rest-table-2" not in choose(page, paper="DReSD")
-    page.evaluate("new Promise(done => { addEventListener('hashchange', () => setTimeout(done, 50)); "
-                  "location.hash = '#claim-rest-table-2'; })")
+    page.evaluate(
+        "new Promise(done => { addEventListener('hashchange', () => setTimeout(done, 50)); "
+        "location.hash = '#claim-rest-table-2'; })"
+    )
     assert "rest-table-2" in page.evaluate(VISIBLE)
 
 
 def test_on_a_phone_every_cell_is_below_the_one_before(page):
     facts = visit(page, PAGE.as_uri(), 500)
     assert facts["width"][0] <= facts["width"][1]
-    edges = page.evaluate("[...document.querySelectorAll('tr.claim')].map(r => [...r.cells].map(c => "
-                          "[c.getBoundingClientRect().top, c.getBoundingClientRect().bottom]))")
+    edges = page.evaluate(
+        "[...document.querySelectorAll('tr.claim')].map(r => [...r.cells].map(c => "
+        "[c.getBoundingClientRect().top, c.getBoundingClientRect().bottom]))"
+    )
     assert all(above[1] <= below[0] + 1 for row in edges for above, below in zip(row, row[1:], strict=False))

@@ -31,7 +31,9 @@ def test_every_method_has_a_page_that_links_to_its_class_and_shows_code_of_its_m
     drafter = METHODS[method].drafter
     link = f"{{py:class}}`{drafter.__module__}.{drafter.__qualname__}`"
     home = [page for page in PAGES if link in text(page)]
-    assert [page.stem for page in home] == [METHODS[method].page], f"{method}: write its page of book/methods with {link}"
+    assert [page.stem for page in home] == [METHODS[method].page], (
+        f"{method}: write its page of book/methods with {link}"
+    )
     assert f"`{METHODS[method].paper}`" in text(home[0])
     bases = [base for base in inspect.getmro(drafter) if base.__module__.startswith("specdec_lib.drafters")]
     sources = {base.__module__.replace(".", "/") + ".py" for base in bases}
@@ -67,7 +69,9 @@ def test_a_page_has_its_own_picture_and_every_part(page):
 def test_every_page_is_that_of_a_method_and_in_the_table_of_contents():
     assert {page.stem for page in PAGES} == {"one-verifier", *(method.page for method in METHODS.values())}
     listed = [Path(page).name for page in book.toc_files(ROOT / "book" / "_toc.yml") if page.startswith("methods/")]
-    assert listed == ["one-verifier", *dict.fromkeys(method.page for method in METHODS.values())], "in the table's order"
+    assert listed == ["one-verifier", *dict.fromkeys(method.page for method in METHODS.values())], (
+        "in the table's order"
+    )
     keys = re.findall(r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
     assert {method.paper for method in METHODS.values()} <= set(keys)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from tests.report.notebook_identities import IDENTITIES
 
 from specdec_lib import paths
 from specdec_lib.report.build import check, runner
 from specdec_lib.report.display import record
+from tests.report.notebook_identities import IDENTITIES
 
 ROOT = paths.ROOT or Path()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -58,18 +58,14 @@ def executed(tmp_path_factory):
 def test_it_runs_and_its_page_is_clean(notebook, executed):
     content = executed(notebook)
     outputs = [(cell, output) for cell in content.cells for output in cell.get("outputs", [])]
-    assert not [
-        output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"
-    ]
+    assert not [output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"]
     for cell, output in outputs:
         data = output.get("data", {})
         assert "np." not in str(data.get("text/markdown", "")) + str(
             data.get("application/papermill.record/text/plain", "")
         )
         if IMAGES & set(data):
-            assert cell.metadata.get("mystnb", {}).get("figure"), (
-                f"a figure without a caption: {cell.source[:80]!r}"
-            )
+            assert cell.metadata.get("mystnb", {}).get("figure"), f"a figure without a caption: {cell.source[:80]!r}"
 
 
 @pytest.mark.notebooks

@@ -40,8 +40,18 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SMALLER = {
     "datastore dense": ["--max-states", "80", "--dims", "8", "--device", "cpu"],
     "datastore respond": ["--task", "gsm8k", "--count", "2", "--max-new-tokens", "6", "--device", "cpu"],
-    "train-acceptance-head": ["--tasks", "gsm8k", "--prompts", "4", "--max-new-tokens", "24", "--epochs", "1",
-                              "--device", "cpu"],
+    "train-acceptance-head": [
+        "--tasks",
+        "gsm8k",
+        "--prompts",
+        "4",
+        "--max-new-tokens",
+        "24",
+        "--epochs",
+        "1",
+        "--device",
+        "cpu",
+    ],
     "find-heads": ["--task", "gsm8k", "--prompts", "2", "--max-new-tokens", "24", "--device", "cpu"],
 }
 
@@ -117,6 +127,7 @@ def run_specdec(words: list[str]) -> None:
 
 def reaches_work(words: list[str]) -> None:
     """A command that takes hours gets as far as its work: options read, folders made."""
+
     class Reached(Exception):
         pass
 
@@ -157,7 +168,7 @@ def installs(words: list[str]) -> None:
 
 def makes(words: list[str]) -> None:
     """make knows the target and what it would do."""
-    words = words[words.index("make"):]
+    words = words[words.index("make") :]
     done = subprocess.run([*words, "-n"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout, done.stderr
 
@@ -177,8 +188,10 @@ def parses(words: list[str]) -> None:
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
     (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
-    (r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|train-acceptance-head --help)",
-     lambda words: parses(words[3:])),
+    (
+        r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|train-acceptance-head --help)",
+        lambda words: parses(words[3:]),
+    ),
     # The same commands as on the other page, of the pocket target and the whole standard library.
     (r"python -m specdec_lib datastore \w+ (library|own)\b", lambda words: parses(words[3:])),
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
@@ -215,7 +228,7 @@ def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace,
     out = capsys.readouterr().out
     # The models of the test are in float32 on the CPU, where speculation changes nothing.
     assert scope["fast"].tokens == scope["plain"].tokens and "True" in out
-    assert scope["out"][0, len(scope["prompt"]):].tolist() == scope["plain"].tokens
+    assert scope["out"][0, len(scope["prompt"]) :].tolist() == scope["plain"].tokens
     assert {"my-store", "my-answers", "my-head.safetensors", "my-heads.json"} <= {p.name for p in workplace.iterdir()}
 
 

@@ -60,9 +60,7 @@ def test_the_book_is_not_executed_while_it_is_built_and_draws_formulas_by_itself
     assert config["only_build_toc_files"] is True
     script = ROOT / "book" / "assets" / config["sphinx"]["config"]["mathjax_path"]
     assert script.is_file() and (script.parent / "LICENSE").is_file()
-    assert not (ROOT / "book" / "_static").exists(), (
-        "jupyter-book would load every script in it on every page"
-    )
+    assert not (ROOT / "book" / "_static").exists(), "jupyter-book would load every script in it on every page"
 
 
 def test_every_command_that_the_pages_tell_exists():
@@ -76,9 +74,7 @@ def test_every_command_that_the_pages_tell_exists():
 
 def test_the_citations_of_the_pages_are_in_the_references():
     keys = set(
-        re.findall(
-            r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE
-        )
+        re.findall(r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
     )
     for page in PAGES:
         for group in re.findall(r"\{cite:?\w*\}`([^`]+)`", page.read_text(encoding="utf-8")):

@@ -1,4 +1,5 @@
 """What the README shows runs as it stands."""
+
 from __future__ import annotations
 
 import json
@@ -12,10 +13,12 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from specdec_lib import paths
 from specdec_lib.report.build import readme
-from specdec_lib.report.display import record
 from specdec_lib.report.build.params import UsageError
+from specdec_lib.report.display import record
 
-pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="the README is in the repository, not in an installed package")
+pytestmark = pytest.mark.skipif(
+    paths.ROOT is None, reason="the README is in the repository, not in an installed package"
+)
 
 
 def test_python_of_the_readme_runs_in_order(capsys):
@@ -26,7 +29,7 @@ def test_python_of_the_readme_runs_in_order(capsys):
         exec(compile(block, "README.md", "exec"), scope)
     assert "tokens per forward pass" in capsys.readouterr().out
     # `custom_generate` through transformers gives what generate() gives.
-    new = scope["out"][0, len(scope["prompt"]):].tolist()
+    new = scope["out"][0, len(scope["prompt"]) :].tolist()
     assert new == scope["plain"].tokens[: len(new)]
 
 
@@ -83,14 +86,24 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
         readme.collect(tmp_path)
     for name, values in readme.wanted().items():
         outputs = [
-            new_output("display_data", data={record._PREFIX + "text/plain": "0.5"},
-                       metadata={"scrapbook": {"name": value, "mime_prefix": record._PREFIX}})
+            new_output(
+                "display_data",
+                data={record._PREFIX + "text/plain": "0.5"},
+                metadata={"scrapbook": {"name": value, "mime_prefix": record._PREFIX}},
+            )
             for value in values
         ]
         notebook = new_notebook(cells=[new_code_cell("", outputs=outputs)])
         notebook.metadata["specdec"] = {
-            "profile": "default", "seconds": 1.0,
-            "provenance": {"parameters": {"profile": "default"}, "machine": {}, "versions": {}, "date": "", "commit": ""},
+            "profile": "default",
+            "seconds": 1.0,
+            "provenance": {
+                "parameters": {"profile": "default"},
+                "machine": {},
+                "versions": {},
+                "date": "",
+                "commit": "",
+            },
         }
         nbformat.write(notebook, tmp_path / f"{name}.ipynb")
     results = readme.collect(tmp_path)

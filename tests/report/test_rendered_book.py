@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
-from tests.report.browser import lacking, open_browser, visit
 
 from specdec_lib import paths
 from specdec_lib.report.build import book
 from specdec_lib.report.build.pdf import served
+from tests.report.browser import lacking, open_browser, visit
 
 pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()
@@ -122,16 +122,13 @@ def test_every_image_is_shown_and_described(visits):
 
 def test_nothing_is_fetched_from_elsewhere(visits, site):
     foreign = {
-        page: [r for r in facts["requests"] if not r.startswith((site, "data:"))]
-        for page, facts in visits.items()
+        page: [r for r in facts["requests"] if not r.startswith((site, "data:"))] for page, facts in visits.items()
     }
     assert {page: requests for page, requests in foreign.items() if requests} == {}
 
 
 def test_no_page_is_wider_than_a_phone(visits):
-    assert {
-        page: facts["phone"] for page, facts in visits.items() if facts["phone"][0] > facts["phone"][1]
-    } == {}
+    assert {page: facts["phone"] for page, facts in visits.items() if facts["phone"][0] > facts["phone"][1]} == {}
 
 
 def test_no_page_names_a_folder_of_the_machine_that_built_it(pages):
@@ -168,9 +165,7 @@ def test_the_faults_are_found_where_there_are_some(page, tmp_path):
         ]
     assert any("trouble" in error for error in facts["errors"])
     assert any("undefined_function" in error for error in facts["errors"])
-    assert (
-        any("missing.svg" in error for error in facts["errors"]) and facts["images"] and facts["without_alt"]
-    )
+    assert any("missing.svg" in error for error in facts["errors"]) and facts["images"] and facts["without_alt"]
     assert facts["unrendered"] == ["\\(x\\)"]
     assert len(leftovers(facts["texts"])) == 2, "the formula and the key outside of code"
     assert facts["width"][0] > facts["width"][1]

@@ -77,8 +77,9 @@ def join(folder: Path, target: Path) -> bool:
     for piece in index["pieces"]:
         file = folder / piece["name"]
         if not file.exists():
-            raise ValueError(f"{file} is missing; expected {len(index['pieces'])} pieces of {target.name}: "
-                             "copy them all")
+            raise ValueError(
+                f"{file} is missing; expected {len(index['pieces'])} pieces of {target.name}: copy them all"
+            )
         content.append(file.read_bytes())
         if hashlib.sha256(content[-1]).hexdigest() != piece["sha256"]:
             raise ValueError(f"{file} is damaged: its checksum is not that in {path.name}; copy it again")
@@ -130,7 +131,8 @@ def compact(folder: Path, tokens: int, file: Path) -> int:
     with replacing(file) as aside, zipfile.ZipFile(aside, "w") as archive:
         archive.writestr("corpus.json", json.dumps(story, indent=1) + "\n")
         arrays = {"stream": stream} | {
-            f"heldout-{name}": np.load(folder / f"heldout-{name}.npy", mmap_mode="r") for name in story["heldout_tokens"]
+            f"heldout-{name}": np.load(folder / f"heldout-{name}.npy", mmap_mode="r")
+            for name in story["heldout_tokens"]
         }
         for name, array in arrays.items():
             archive.writestr(f"{name}.xz", lzma.compress(np.asarray(array, _TOKENS).tobytes()))

@@ -1,11 +1,14 @@
 """Muon over all matrices of one shape at once: the update of torch's own, in a few launches instead of hundreds."""
+
 from __future__ import annotations
 
 import torch
 from torch.optim._muon import _adjust_lr
 
 
-def orthogonalised(updates: torch.Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> torch.Tensor:
+def orthogonalised(
+    updates: torch.Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> torch.Tensor:
     """Newton-Schulz iteration in bfloat16, as torch's Muon runs it on one matrix.
 
     Parameters
@@ -62,5 +65,6 @@ class BatchedMuon(torch.optim.Muon):
         updates = torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
         directions = orthogonalised(torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"])
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(parameters, list(directions.float().unbind()),
-                            alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], shape))
+        torch._foreach_add_(
+            parameters, list(directions.float().unbind()), alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], shape)
+        )

@@ -6,6 +6,7 @@ by next-token loss and then by distillation from the target. Hidden matrices are
 torch), embeddings and norms with AdamW. The rate is constant and the windows are short at first; over the last part the
 windows are long and the rate falls to zero. A run can be lengthened from any checkpoint of its first part.
 """
+
 from __future__ import annotations
 
 import json
@@ -62,11 +63,22 @@ class Shape:
 
     def build(self, vocab_size: int) -> LlamaForCausalLM:
         """Freshly initialised model with tied embeddings."""
-        return LlamaForCausalLM(LlamaConfig(
-            vocab_size=vocab_size, hidden_size=self.hidden_size, num_hidden_layers=self.layers,
-            num_attention_heads=self.heads, num_key_value_heads=self.heads, intermediate_size=self.intermediate_size,
-            max_position_embeddings=CONTEXT, tie_word_embeddings=True, bos_token_id=None, eos_token_id=0,
-            pad_token_id=3, attn_implementation="sdpa"))
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=vocab_size,
+                hidden_size=self.hidden_size,
+                num_hidden_layers=self.layers,
+                num_attention_heads=self.heads,
+                num_key_value_heads=self.heads,
+                intermediate_size=self.intermediate_size,
+                max_position_embeddings=CONTEXT,
+                tie_word_embeddings=True,
+                bos_token_id=None,
+                eos_token_id=0,
+                pad_token_id=3,
+                attn_implementation="sdpa",
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -81,11 +93,23 @@ class QwenShape:
 
     def build(self, vocab_size: int) -> Qwen3ForCausalLM:
         """Freshly initialised model with tied embeddings."""
-        return Qwen3ForCausalLM(Qwen3Config(
-            vocab_size=vocab_size, hidden_size=self.hidden_size, num_hidden_layers=self.layers, head_dim=32,
-            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, intermediate_size=self.intermediate_size,
-            max_position_embeddings=CONTEXT, tie_word_embeddings=True, bos_token_id=None, eos_token_id=0,
-            pad_token_id=3, attn_implementation="sdpa"))
+        return Qwen3ForCausalLM(
+            Qwen3Config(
+                vocab_size=vocab_size,
+                hidden_size=self.hidden_size,
+                num_hidden_layers=self.layers,
+                head_dim=32,
+                num_attention_heads=self.heads,
+                num_key_value_heads=self.kv_heads,
+                intermediate_size=self.intermediate_size,
+                max_position_embeddings=CONTEXT,
+                tie_word_embeddings=True,
+                bos_token_id=None,
+                eos_token_id=0,
+                pad_token_id=3,
+                attn_implementation="sdpa",
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +167,7 @@ class Batches:
         if self._held is None or self._held[0] != key:
             self._held = key, self.rows.block(number, _BLOCK * batch, length, tasks)
         tokens, weights = self._held[1]
-        return tokens[place * batch: (place + 1) * batch], weights[place * batch: (place + 1) * batch]
+        return tokens[place * batch : (place + 1) * batch], weights[place * batch : (place + 1) * batch]
 
 
 def rows_of_steps(batches: Batches, first: int, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -173,9 +197,10 @@ def _optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Opti
     hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
     chosen = {id(p) for p in hidden}
     others = [p for p in model.parameters() if id(p) not in chosen]
-    return [BatchedMuon(hidden, lr=recipe.muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=recipe.adamw_rate, betas=(0.9, 0.95), weight_decay=0.0,
-                              fused=others[0].is_cuda)]
+    return [
+        BatchedMuon(hidden, lr=recipe.muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=recipe.adamw_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=others[0].is_cuda),
+    ]
 
 
 def _loss(model: torch.nn.Module, teacher: torch.nn.Module | None, tokens: torch.Tensor, weights: torch.Tensor):
@@ -197,8 +222,11 @@ def _recipe_key(recipe: Recipe) -> dict:
 
 def _key(model: PreTrainedModel, recipe: Recipe, teacher: PreTrainedModel | None) -> dict:
     """What a run's weights follow from, but for its length."""
-    return {**_recipe_key(recipe), "shape": {name: list(p.shape) for name, p in model.named_parameters()},
-            "teacher": None if teacher is None else fingerprint(teacher)}
+    return {
+        **_recipe_key(recipe),
+        "shape": {name: list(p.shape) for name, p in model.named_parameters()},
+        "teacher": None if teacher is None else fingerprint(teacher),
+    }
 
 
 def _held(checkpoint: Path, key: dict, steps: int, recipe: Recipe) -> dict | None:
@@ -220,15 +248,29 @@ def _held(checkpoint: Path, key: dict, steps: int, recipe: Recipe) -> dict | Non
     if differ:
         raise ValueError(f"{checkpoint} is of a run with another {', '.join(differ)}; {advice}")
     if state["steps"] != steps and state["step"] > min(map(recipe.last_part, (steps, state["steps"]))):
-        raise ValueError(f"{checkpoint} is of step {state['step']} of a run of {state['steps']} steps, whose last part "
-                         f"had begun or would have begun in one of {steps}; ask for {state['steps']} steps, {advice}")
+        raise ValueError(
+            f"{checkpoint} is of step {state['step']} of a run of {state['steps']} steps, whose last part "
+            f"had begun or would have begun in one of {steps}; ask for {state['steps']} steps, {advice}"
+        )
     return state
 
 
-def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, name: str, probes: list,
-          heldout: dict[str, np.ndarray], corpus: str, teacher: PreTrainedModel | None = None, distill_from: int = 0,
-          every: int = 100, compiled: bool = True, pieces: Path | None = None,
-          until: float = math.inf) -> list[dict]:
+def train(
+    model: PreTrainedModel,
+    batches: Batches,
+    recipe: Recipe,
+    work: Path,
+    name: str,
+    probes: list,
+    heldout: dict[str, np.ndarray],
+    corpus: str,
+    teacher: PreTrainedModel | None = None,
+    distill_from: int = 0,
+    every: int = 100,
+    compiled: bool = True,
+    pieces: Path | None = None,
+    until: float = math.inf,
+) -> list[dict]:
     """Train ``model`` in place; return its learning curve, which ends before the last step where time is over.
 
     Parameters
@@ -303,17 +345,35 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
         if (step + 1) % every == 0 or step + 1 == steps:
             mean = float(torch.stack(losses).mean())
             if not math.isfinite(mean):
-                raise FloatingPointError(f"{name}: the loss is {mean} at step {step}; lower muon_rate and start again "
-                                         "from the last checkpoint")
+                raise FloatingPointError(
+                    f"{name}: the loss is {mean} at step {step}; lower muon_rate and start again "
+                    "from the last checkpoint"
+                )
             losses = []
-            curve.append({"step": step + 1, "tokens": (step + 1) * recipe.tokens_per_step, "loss": mean,
-                          "distilling": distilling, "seconds": spent + time.perf_counter() - began,
-                          "accuracy": task_accuracy(model, probes), "heldout": text_loss(model, heldout)})
+            curve.append(
+                {
+                    "step": step + 1,
+                    "tokens": (step + 1) * recipe.tokens_per_step,
+                    "loss": mean,
+                    "distilling": distilling,
+                    "seconds": spent + time.perf_counter() - began,
+                    "accuracy": task_accuracy(model, probes),
+                    "heldout": text_loss(model, heldout),
+                }
+            )
             bar.set_postfix(loss=mean, **{k[:6]: v for k, v in curve[-1]["heldout"].items()})
             with replacing(checkpoint) as aside:
-                torch.save({"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
-                            "step": step + 1, "steps": steps, "curve": json.dumps(curve), "key": json.dumps(key)},
-                           aside)
+                torch.save(
+                    {
+                        "model": model.state_dict(),
+                        "optimizers": [o.state_dict() for o in optimizers],
+                        "step": step + 1,
+                        "steps": steps,
+                        "curve": json.dumps(curve),
+                        "key": json.dumps(key),
+                    },
+                    aside,
+                )
             with replacing(work / f"{name}.curve.json") as aside:
                 aside.write_text(json.dumps(curve, indent=1))
             if pieces is not None:
@@ -327,15 +387,19 @@ def train(model: PreTrainedModel, batches: Batches, recipe: Recipe, work: Path, 
 
 
 @torch.no_grad()
-def text_loss(model: PreTrainedModel, texts: dict[str, np.ndarray], length: int = 512, windows: int = 12,
-              ) -> dict[str, float]:
+def text_loss(
+    model: PreTrainedModel,
+    texts: dict[str, np.ndarray],
+    length: int = 512,
+    windows: int = 12,
+) -> dict[str, float]:
     """Mean loss in nats a token over ``windows`` evenly spaced windows of each text; one window where it is shorter."""
     device = next(model.parameters()).device
     losses = {}
     for name, tokens in texts.items():
         width = min(length + 1, len(tokens))
         starts = np.linspace(0, len(tokens) - width, min(windows, len(tokens) // width)).astype(int)
-        rows = np.stack([tokens[start: start + width] for start in starts]).astype(np.int64)
+        rows = np.stack([tokens[start : start + width] for start in starts]).astype(np.int64)
         rows = torch.from_numpy(rows).to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16):
             logits = model(rows[:, :-1], use_cache=False).logits
@@ -362,8 +426,9 @@ def task_accuracy(model: PreTrainedModel, probes: list) -> dict[str, float]:
     for task, ids, is_answer in probes:
         with torch.autocast(device.type, dtype=torch.bfloat16):
             best = model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1].argmax(-1).tolist()
-        right.setdefault(task, []).extend(int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:], strict=True)
-                                           if a)
+        right.setdefault(task, []).extend(
+            int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:], strict=True) if a
+        )
     return {task: sum(r) / len(r) for task, r in right.items()}
 
 
@@ -389,19 +454,36 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def _story(part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: Recipe, curve: list[dict],
-           data: Path) -> dict:
+def _story(
+    part: str, shape: Shape | QwenShape, model: PreTrainedModel, recipe: Recipe, curve: list[dict], data: Path
+) -> dict:
     return {
-        "part": part, "parameters": sum(p.numel() for p in model.parameters()), "recipe": asdict(recipe),
-        "shape": asdict(shape), "curve": curve, "python": platform.python_version(), "torch": torch.__version__,
-        "transformers": transformers.__version__, "device": device_name(next(model.parameters()).device),
+        "part": part,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "recipe": asdict(recipe),
+        "shape": asdict(shape),
+        "curve": curve,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": device_name(next(model.parameters()).device),
         "corpus": json.loads((data / "corpus.json").read_text()),
     }
 
 
-def train_part(part: str, recipe: Recipe, data: Path, work: Path, out: Path, qwen_out: Path, device: str,
-               steps: int | None = None, every: int = 100, pieces: Path | None = None,
-               seconds: float = math.inf) -> None:
+def train_part(
+    part: str,
+    recipe: Recipe,
+    data: Path,
+    work: Path,
+    out: Path,
+    qwen_out: Path,
+    device: str,
+    steps: int | None = None,
+    every: int = 100,
+    pieces: Path | None = None,
+    seconds: float = math.inf,
+) -> None:
     """Train one of :data:`PARTS` on prepared text, or go on with a run that was stopped, and export it.
 
     Parameters
@@ -450,8 +532,21 @@ def train_part(part: str, recipe: Recipe, data: Path, work: Path, out: Path, qwe
     if part in DRAFTS:
         teacher = LlamaForCausalLM.from_pretrained(out / "target", dtype=torch.float32).to(device).eval()
         distill_from = round(steps * (1 - recipe.distill_share))
-    curve = train(model, batches, recipe, work, part, probes, text.heldout, text.fingerprint, teacher, distill_from,
-                  every, pieces=pieces, until=until)
+    curve = train(
+        model,
+        batches,
+        recipe,
+        work,
+        part,
+        probes,
+        text.heldout,
+        text.fingerprint,
+        teacher,
+        distill_from,
+        every,
+        pieces=pieces,
+        until=until,
+    )
     if curve[-1]["step"] < steps:
         print(f"stopped after step {curve[-1]['step']} of {steps}; the same command goes on from there")
         return

@@ -3,6 +3,7 @@
 Text comes from the corpus (:mod:`specdec_lib.chapters.a1_pocket_models.training_text`), tasks are made from pieces of
 it (:mod:`specdec_lib.experiments.made_tasks`).
 """
+
 from __future__ import annotations
 
 import random
@@ -26,12 +27,28 @@ CHAT_TEMPLATE = (
 #: Share of each task among the training tasks. The tasks that copy nearly all of their answer have 45 %; rename and
 #: two-turn are the slowest of them to learn.
 TASK_SHARES = {
-    "rename": 0.12, "replace-word": 0.09, "quote-lines": 0.07, "two-turn": 0.06, "remove-docstring": 0.05,
-    "complete": 0.04, "outline": 0.02,
-    "change-default": 0.04, "change-literal": 0.04, "add-parameter": 0.04, "remove-parameter": 0.04,
-    "percent-to-fstring": 0.04, "type-hints": 0.04, "wrap-try": 0.04, "fix-bug": 0.04, "sort-imports": 0.03,
-    "invert-condition": 0.03, "write-docstring": 0.03, "write-function": 0.03, "summarise-docstring": 0.03,
-    "reorder-functions": 0.02, "two-turn-edit": 0.06,
+    "rename": 0.12,
+    "replace-word": 0.09,
+    "quote-lines": 0.07,
+    "two-turn": 0.06,
+    "remove-docstring": 0.05,
+    "complete": 0.04,
+    "outline": 0.02,
+    "change-default": 0.04,
+    "change-literal": 0.04,
+    "add-parameter": 0.04,
+    "remove-parameter": 0.04,
+    "percent-to-fstring": 0.04,
+    "type-hints": 0.04,
+    "wrap-try": 0.04,
+    "fix-bug": 0.04,
+    "sort-imports": 0.03,
+    "invert-condition": 0.03,
+    "write-docstring": 0.03,
+    "write-function": 0.03,
+    "summarise-docstring": 0.03,
+    "reorder-functions": 0.02,
+    "two-turn-edit": 0.06,
 }
 #: Pieces of text tried for one task before it is given up: the rarest task can use one of about 40.
 TRIES = 20_000
@@ -53,20 +70,36 @@ def train_tokenizer(texts: list[str], vocab_size: int, context: int) -> PreTrain
         Longest sequence in tokens that the tokenizer does not warn about.
     """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END, USER, ASSISTANT, PAD],
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END, USER, ASSISTANT, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, model_max_length=context,
-                                   additional_special_tokens=[USER, ASSISTANT], chat_template=CHAT_TEMPLATE,
-                                   clean_up_tokenization_spaces=False)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=context,
+        additional_special_tokens=[USER, ASSISTANT],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
 
 
-def conversation(tokenizer: PreTrainedTokenizerFast, turns: tuple[str, ...], answers: tuple[str, ...],
-                 ) -> tuple[list[int], list[int]]:
+def conversation(
+    tokenizer: PreTrainedTokenizerFast,
+    turns: tuple[str, ...],
+    answers: tuple[str, ...],
+) -> tuple[list[int], list[int]]:
     """Token ids of a whole conversation, and for each 1 if it belongs to an answer (its end token too), else 0."""
     ids, is_answer = [], []
     for turn, answer in zip(turns, answers, strict=True):
@@ -138,8 +171,8 @@ class Rows:
                 if filled + len(ids) > width:
                     waiting = ids, is_answer
                     break
-                tokens[i, filled: filled + len(ids)] = ids
-                weights[i, filled: filled + len(ids)] = np.where(is_answer, ANSWER_WEIGHT, 1)
+                tokens[i, filled : filled + len(ids)] = ids
+                weights[i, filled : filled + len(ids)] = np.where(is_answer, ANSWER_WEIGHT, 1)
                 filled += len(ids)
             tokens[i, filled:] = self._text(rng.randrange(len(self.stream)), width - filled)
         order = np.random.default_rng([self.seed, length, number]).permutation(count)
@@ -160,6 +193,8 @@ class Rows:
             tried = (maker(rng.choice(self.materials[kind]).text, rng, pool) for _ in range(TRIES))
             made = next((exchange for exchange in tried if exchange is not None), None)
             if made is None:
-                raise ValueError(f"none of {TRIES} pieces of {kind} from the training text allows the task {task!r}; "
-                                 "give more text, or leave the task out of TASK_SHARES")
+                raise ValueError(
+                    f"none of {TRIES} pieces of {kind} from the training text allows the task {task!r}; "
+                    "give more text, or leave the task out of TASK_SHARES"
+                )
             yield conversation(self.tokenizer, *made)

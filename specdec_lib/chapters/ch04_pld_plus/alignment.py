@@ -99,14 +99,10 @@ def copied(prompt: Prompt) -> list[Copied]:
     elif prompt.task == "complete":
         spans = _continuation(turn, answer)
     else:
-        raise ValueError(
-            f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known"
-        )
+        raise ValueError(f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known")
     spans = [span for span in spans if span.length]
     if any(answer[s.answer : s.answer + s.length] != turn[s.turn : s.turn + s.length] for s in spans):
-        raise ValueError(
-            f"the reference of prompt {prompt.id!r} is not what its task asks for; was it changed?"
-        )
+        raise ValueError(f"the reference of prompt {prompt.id!r} is not what its task asks for; was it changed?")
     return spans
 
 

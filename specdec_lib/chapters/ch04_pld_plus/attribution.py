@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
 from specdec_lib.decoding.contract import Capture, Context, WrappedDrafter
 from specdec_lib.decoding.generate import check_model
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.outputs import QueuedTopK, joined
 from specdec_lib.decoding.replay import Trace, replay
-from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
 
 
 class Sourced(WrappedDrafter):
@@ -82,15 +82,11 @@ def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int],
     """
     text, limit = [*prompt, *answer], context_limit(model)
     if not len(prompt) or not len(answer):
-        raise ValueError(
-            f"prompt and answer have {len(prompt)} and {len(answer)} tokens; expected one or more each"
-        )
+        raise ValueError(f"prompt and answer have {len(prompt)} and {len(answer)} tokens; expected one or more each")
     if capture.heads:
         raise ValueError("attention rows are kept of the last position alone; attribute with hidden states")
     if limit is not None and len(text) > limit:
-        raise ValueError(
-            f"prompt and answer have {len(text)} tokens and the model's context is {limit}; shorten them"
-        )
+        raise ValueError(f"prompt and answer have {len(text)} tokens and the model's context is {limit}; shorten them")
     check_model(model)
     outputs = None
     with Target(model, len(text), capture) as target:

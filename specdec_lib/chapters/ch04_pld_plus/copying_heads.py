@@ -23,9 +23,7 @@ def _weights(block: torch.nn.Module, name: str) -> tuple[torch.Tensor, torch.Ten
         parent = path.rpartition(".")[0]
         if path.endswith("v_proj") and f"{parent}.o_proj" in modules:
             return module.weight, modules[f"{parent}.o_proj"].weight
-    raise UnsupportedModel(
-        f"{name}: its blocks have no v_proj and o_proj, so copying scores cannot be computed"
-    )
+    raise UnsupportedModel(f"{name}: its blocks have no v_proj and o_proj, so copying scores cannot be computed")
 
 
 @torch.inference_mode()
@@ -55,9 +53,7 @@ def copying_scores(model: PreTrainedModel) -> np.ndarray:
     heads = config.num_attention_heads
     groups = heads // getattr(config, "num_key_value_heads", heads)
     embed = model.get_input_embeddings().weight.double()
-    unembed = model.get_output_embeddings().weight.double() * _gain(
-        getattr(model, model.base_model_prefix).norm
-    )
+    unembed = model.get_output_embeddings().weight.double() * _gain(getattr(model, model.base_model_prefix).norm)
     # The eigenvalues of E W_V W_O U, up to zeros, are those of W_V (U E) W_O taken the other way round.
     inner = embed.T @ unembed
     scores = np.zeros((len(blocks), heads))

@@ -8,9 +8,7 @@ import numpy as np
 def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     predicted, outcome = np.asarray(predicted, float), np.asarray(outcome, float)
     if predicted.shape != outcome.shape or predicted.ndim != 1 or not len(predicted):
-        raise ValueError(
-            f"shapes are {predicted.shape} and {outcome.shape}; expected one outcome for each prediction"
-        )
+        raise ValueError(f"shapes are {predicted.shape} and {outcome.shape}; expected one outcome for each prediction")
     for name, values in (("predicted", predicted), ("outcome", outcome)):
         if not ((values >= 0) & (values <= 1)).all():
             raise ValueError(f"{name} holds values outside [0, 1]; expected probabilities")
@@ -32,9 +30,7 @@ def expected_calibration_error(predicted: np.ndarray, outcome: np.ndarray, bins:
     """Mean absolute difference of prediction and outcome over the bins of :func:`reliability`, weighted by
     their counts."""
     diagram = reliability(predicted, outcome, bins)
-    return float(
-        (np.abs(diagram["predicted"] - diagram["outcome"]) * diagram["count"]).sum() / diagram["count"].sum()
-    )
+    return float((np.abs(diagram["predicted"] - diagram["outcome"]) * diagram["count"]).sum() / diagram["count"].sum())
 
 
 def ranking_accuracy(predicted: np.ndarray, outcome: np.ndarray) -> float:

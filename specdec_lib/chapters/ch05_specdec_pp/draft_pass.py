@@ -170,10 +170,13 @@ class Judged:
             (passed.states, passed.confidence[:-1]),
             (passed.branch_states, passed.branch_confidence[:, :-1]),
         )
-        return cls(passed, *(
-            head.probability(states.to(device), torch.from_numpy(sure).float().to(device)).double().cpu().numpy()
-            for states, sure in pairs
-        ))
+        return cls(
+            passed,
+            *(
+                head.probability(states.to(device), torch.from_numpy(sure).float().to(device)).double().cpu().numpy()
+                for states, sure in pairs
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -220,8 +223,7 @@ def rounds(
         raise ValueError(f"{type(rule).__name__} needs predictions of acceptance; give Judged.of(pass, head)")
     if max_tokens > passed.branch_confidence.shape[1]:
         raise ValueError(
-            f"max_tokens is {max_tokens}, but drafts were followed to "
-            f"{passed.branch_confidence.shape[1]} tokens"
+            f"max_tokens is {max_tokens}, but drafts were followed to {passed.branch_confidence.shape[1]} tokens"
         )
     rule.start()
     done, told = 1, None

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdec_lib.chapters.ch05_specdec_pp.calibration import expected_calibration_error, ranking_accuracy
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass
+from specdec_lib.chapters.ch05_specdec_pp.theory.threshold import true_refusal
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import end_tokens, generate
@@ -19,16 +22,13 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments.acceptance_training import parted
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, each_turn
 from specdec_lib.heads.acceptance import AcceptanceHead, Examples
 from specdec_lib.heads.acceptance_data import Response, examples, label
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.fingerprint import fingerprint
-from specdec_lib.chapters.ch05_specdec_pp.theory.threshold import true_refusal
-from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass
-from specdec_lib.chapters.ch05_specdec_pp.calibration import expected_calibration_error, ranking_accuracy
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, each_turn
-from specdec_lib.experiments.acceptance_training import parted
 
 
 def record_sooner(
@@ -51,9 +51,7 @@ def record_sooner(
         return Trace(list(ids), run.tokens, Sampling(), vocabulary_size(model), limits, run.finish_reason)
 
     return [
-        Recording(prompt, turn, trace)
-        for prompt in prompts
-        for turn, trace in each_turn(prompt, tokenizer, answer)
+        Recording(prompt, turn, trace) for prompt in prompts for turn, trace in each_turn(prompt, tokenizer, answer)
     ]
 
 
@@ -143,9 +141,7 @@ class Workshop:
 def met(passes: Sequence[DraftPass]) -> Examples:
     """States, labels and confidences as decoding meets them, of several passes together."""
     parts = [passed.examples() for passed in passes]
-    return Examples(
-        *(torch.cat([getattr(p, name) for p in parts]) for name in ("states", "acceptance", "confidence"))
-    )
+    return Examples(*(torch.cat([getattr(p, name) for p in parts]) for name in ("states", "acceptance", "confidence")))
 
 
 def knows(predicted: np.ndarray | torch.Tensor, found: Examples) -> dict[str, float]:

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specdec_lib.drafters import stopping
-from specdec_lib.drafters.stopping import StoppingRule
-from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
     DraftPass,
     Judged,
@@ -19,6 +16,9 @@ from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
     ratio_interval,
     throughputs,
 )
+from specdec_lib.drafters import stopping
+from specdec_lib.drafters.stopping import StoppingRule
+from specdec_lib.heads.acceptance import AcceptanceHead
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ class Policy:
     least: int = 1
 
 
-def _each(
-    family: str, name: str, values: Iterable[float], rule: Callable[..., StoppingRule], **kwargs
-) -> list[Policy]:
+def _each(family: str, name: str, values: Iterable[float], rule: Callable[..., StoppingRule], **kwargs) -> list[Policy]:
     return [Policy(family, f"{name} = {v:g}", lambda passed, v=v: rule(v), **kwargs) for v in values]
 
 
@@ -79,9 +77,7 @@ def with_head(
     )
 
 
-ORACLE = Policy(
-    "oracle", "", lambda passed: stopping.Oracle(passed.agreement, len(passed.trace.prompt)), least=0
-)
+ORACLE = Policy("oracle", "", lambda passed: stopping.Oracle(passed.agreement, len(passed.trace.prompt)), least=0)
 
 
 def below(points: np.ndarray, curve: np.ndarray) -> float:
@@ -120,9 +116,7 @@ class Study:
 
     def __init__(self, passes: Sequence[DraftPass], groups: Sequence[str], longest: int = 20):
         if len(passes) != len(groups) or not passes:
-            raise ValueError(
-                f"{len(passes)} passes and {len(groups)} groups; expected one group for each pass"
-            )
+            raise ValueError(f"{len(passes)} passes and {len(groups)} groups; expected one group for each pass")
         self.passes, self.longest, self.groups = list(passes), longest, np.array(groups)
         self._played: dict[tuple, list[Tally]] = {}
         self._judged: dict[AcceptanceHead, list[Judged]] = {}

@@ -96,9 +96,7 @@ def replayed(
         drafters, capture = pair.small.drafters(methods), Capture()
         for drafter in drafters.values():
             capture = capture if drafter is None else capture | drafter.capture
-        recordings = record_prompts(
-            model, pair.tokenizer, prompts, None, max_new_tokens, capture
-        )
+        recordings = record_prompts(model, pair.tokenizer, prompts, None, max_new_tokens, capture)
         state = states(drafters)
         return recordings, {
             name: runs_of(model, recordings, drafter, state=state[name]) for name, drafter in drafters.items()

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import LlamaConfig
 
-from specdec_lib.models.loading import resolve_device
 from specdec_lib.chapters.ch06_gpu_benchmarks.memory import available_bytes
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import matrix_parameters, parameters_read
+from specdec_lib.models.loading import resolve_device
 
 #: Bytes read for the bandwidth: far beyond the caches (tens of megabytes, on large servers hundreds).
 CPU_BYTES, CUDA_BYTES = 2 << 30, 4 << 30
@@ -253,9 +253,7 @@ def matrix_rate(
         raise ValueError(f"side is {side}; expected at least 1")
     generator = torch.Generator(place).manual_seed(seed)
     shape = (side, side)
-    left, right = (
-        torch.empty(shape, dtype=dtype, device=place).normal_(generator=generator) for _ in range(2)
-    )
+    left, right = (torch.empty(shape, dtype=dtype, device=place).normal_(generator=generator) for _ in range(2))
     out = torch.empty(shape, dtype=dtype, device=place)
     with torch.inference_mode():
         return Rate.of(2 * side**3, timed(lambda: torch.mm(left, right, out=out), place, repeats), "product")

@@ -11,14 +11,14 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
+from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Work, roofline, step_work
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
+from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Work, roofline, step_work
 
 #: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
 RUNTIMES = ("eager", "static", "compiled", "graph", "compiled-graph")
@@ -160,4 +160,3 @@ def beside_roofline(
             }
         )
     return found
-

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from specdec_lib.decoding import attention
+from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling, distribution
-from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.experiments.comparison import first_divergence
@@ -72,9 +72,7 @@ def measure(
         By method: for each repeat one run a recording, in the state of the method's row.
     """
     methods = (PLAIN, *compared_in("06")) if methods is None else methods
-    recordings = record_prompts(
-        pair.target, pair.tokenizer, prompts, sampling, max_new_tokens, runtime=runtime
-    )
+    recordings = record_prompts(pair.target, pair.tokenizer, prompts, sampling, max_new_tokens, runtime=runtime)
     drafters = pair.drafters(methods, runtime=draft_runtime)
     return recordings, time_methods(pair.target, recordings, drafters, repeats, runtime, states(drafters))
 
@@ -137,9 +135,7 @@ def _row(recordings: Sequence[Recording], repeats: Sequence[Runs], plain: Sequen
 
 
 @torch.inference_mode()
-def margin(
-    model: PreTrainedModel, recording: Recording, position: int, runtime: Runtime | None = None
-) -> float:
+def margin(model: PreTrainedModel, recording: Recording, position: int, runtime: Runtime | None = None) -> float:
     """How close the choice of a greedy output was, in units of the rounding of the model's type.
 
     Parameters
@@ -288,14 +284,16 @@ def peers(
         Greedy plain runs: which prompts, and how many tokens.
     repeats : int
     lengths : mapping, optional
-        Draft lengths of ours (:func:`specdec_lib.methods.draft_length`), which transformers' get too; its assisted generation keeps it constant.
+        Draft lengths of ours (:func:`specdec_lib.methods.draft_length`), which transformers' get too; its assisted generation
+        keeps it constant.
     runtime, draft_runtime : Runtime, optional
         Of our target and draft.
 
     Returns
     -------
     list of dict
-        For each of :data:`PEERS` ``method``, ``ours``, ``runtime`` of ours; ``tokens_per_second`` and ``ours_tokens_per_second``, prefill
+        For each of :data:`PEERS` ``method``, ``ours``, ``runtime`` of ours; ``tokens_per_second`` and ``ours_tokens_per_second``,
+        prefill
         included, of all prompts together, medians over the repeats; ``ratio`` of ours to theirs with ``ratio_low`` and
         ``ratio_high``; ``equal``, how many of their ``outputs`` are those of our plain decoding.
     """

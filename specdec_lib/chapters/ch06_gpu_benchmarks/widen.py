@@ -38,9 +38,9 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.chapters.ch06_gpu_benchmarks.memory import check_memory
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import Shape, preset
+from specdec_lib.models.loading import resolve_device, resolve_dtype
 
 FILLS = ("random", "zeros")
 _SIZES = (
@@ -61,9 +61,7 @@ def check_llama(model: PreTrainedModel) -> None:
         If the model is of another class.
     """
     if not isinstance(model, LlamaForCausalLM):
-        raise TypeError(
-            f"model is a {type(model).__name__}; expected a LlamaForCausalLM such as load_model('pocket')"
-        )
+        raise TypeError(f"model is a {type(model).__name__}; expected a LlamaForCausalLM such as load_model('pocket')")
 
 
 def wide_config(config: LlamaConfig, **sizes: int | None) -> LlamaConfig:
@@ -90,17 +88,13 @@ def wide_config(config: LlamaConfig, **sizes: int | None) -> LlamaConfig:
     wide = small | {name: value for name, value in sizes.items() if value is not None}
     for name in _SIZES:
         if wide[name] < small[name]:
-            raise ValueError(
-                f"{name} is {wide[name]}; expected at least {small[name]}, that of the model to widen"
-            )
+            raise ValueError(f"{name} is {wide[name]}; expected at least {small[name]}, that of the model to widen")
     for whole, part in (
         ("hidden_size", "num_attention_heads"),
         ("num_attention_heads", "num_key_value_heads"),
     ):
         if wide[whole] % wide[part]:
-            raise ValueError(
-                f"{whole} is {wide[whole]}; expected a multiple of {part}, which is {wide[part]}"
-            )
+            raise ValueError(f"{whole} is {wide[whole]}; expected a multiple of {part}, which is {wide[part]}")
     scaled = wide | {
         "rms_norm_eps": config.rms_norm_eps * config.hidden_size / wide["hidden_size"],
         "tie_word_embeddings": False,
@@ -174,9 +168,7 @@ def widen_to(
     """
     check_llama(model)
     shape = preset(shape) if isinstance(shape, str) else shape
-    return widen(
-        model, **shape.sizes(model.config.head_dim), dtype=dtype, device=device, fill=fill, seed=seed
-    )
+    return widen(model, **shape.sizes(model.config.head_dim), dtype=dtype, device=device, fill=fill, seed=seed)
 
 
 def widen(

@@ -1,7 +1,8 @@
 """Every method at the cost of a large shape: a small pair, widened, with the stores and heads made for the small one.
 
 A widened model computes the small one's function, so what was made for the small model serves the wide one: states
-are the small ones followed by zeros, and heads stand where :func:`specdec_lib.chapters.ch06_gpu_benchmarks.widen.place_heads` says. Shape of
+are the small ones followed by zeros, and heads stand where :func:`specdec_lib.chapters.ch06_gpu_benchmarks.widen.place_heads` says.
+Shape of
 one, behaviour of the other.
 """
 
@@ -15,16 +16,16 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, PreTrainedModel
 
-from specdec_lib.datastores import SuffixIndex
-from specdec_lib.decoding.served_models import decoder_config
-from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.models.fingerprint import fingerprint
-from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.chapters.ch06_gpu_benchmarks.memory import available_bytes
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import PRESETS, draft_shape, parameter_bytes
 from specdec_lib.chapters.ch06_gpu_benchmarks.widen import place_heads, shape_config, widen_to
+from specdec_lib.datastores import SuffixIndex
+from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.experiments.recorded_runs import load_pair
 from specdec_lib.experiments.workbench import ModelPair, Narrowed
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.models.loading import resolve_device, resolve_dtype
 
 
 def widen_head(head: AcceptanceHead, draft: PreTrainedModel) -> AcceptanceHead:
@@ -49,12 +50,8 @@ def widen_head(head: AcceptanceHead, draft: PreTrainedModel) -> AcceptanceHead:
     """
     width, small = decoder_config(draft).hidden_size, head.width
     if width < small:
-        raise ValueError(
-            f"the draft model's states have width {width}, the head's {small}; expected at least that"
-        )
-    wide = AcceptanceHead(
-        width, head.depth, head.tied, True, fingerprint(draft), head.story, head.sees_confidence
-    )
+        raise ValueError(f"the draft model's states have width {width}, the head's {small}; expected at least that")
+    wide = AcceptanceHead(width, head.depth, head.tied, True, fingerprint(draft), head.story, head.sees_confidence)
     # The confidence, where it is read, is the last input.
     at = torch.tensor([*range(small), *([width] if head.sees_confidence else [])])
     with torch.no_grad():

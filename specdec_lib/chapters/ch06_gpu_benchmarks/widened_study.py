@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
+from specdec_lib.chapters.ch06_gpu_benchmarks import kernels, pass_times, speedups
+from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine
+from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import model_bytes
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.chapters.ch06_gpu_benchmarks import kernels, pass_times, speedups
 from specdec_lib.experiments import input_guided
-from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import record_prompts, run_again
 from specdec_lib.experiments.tasks import load_task
-from specdec_lib.chapters.ch06_gpu_benchmarks.widened_pair import model_bytes
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN, compared_in
 
@@ -108,7 +108,8 @@ def through_one_width(pair: ModelPair, prompts: Sequence[Prompt], plan: Plan) ->
     Returns
     -------
     list of dict
-        As :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.divergences`, with ``reference``: ``"width 1"`` for what is compared
+        As :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.divergences`, with ``reference``: ``"width 1"`` for what is
+        compared
         with plain decoding by passes over one token, ``"same width"`` for what is compared with plain decoding through
         the same width.
     """
@@ -274,9 +275,7 @@ def _measure(
     if wanted("peers"):
         say("transformers' own methods")
         if greedy is None:
-            greedy = record_prompts(
-                target, pair.tokenizer, prompts, Sampling(), plan.max_new_tokens, runtime=runtime
-            )
+            greedy = record_prompts(target, pair.tokenizer, prompts, Sampling(), plan.max_new_tokens, runtime=runtime)
         found["peers"] = speedups.peers(pair, greedy, plan.repeats, runtime=runtime, draft_runtime=draft_runtime)
         done("peers")
     if runtime is not None:

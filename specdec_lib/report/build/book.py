@@ -20,7 +20,6 @@ from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
 
-
 GENERATED = "generated"
 """Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""
 
@@ -73,12 +72,14 @@ def draw_pictures(folder: Path) -> bool:
     bool
         Whether anything was drawn.
     """
-    key = f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)} {files.sha256(paths.BENCH)}\n"
+    key = (
+        f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)} {files.sha256(paths.BENCH)}\n"
+    )
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
     # Only here: the pictures run the models.
-    from specdec_lib.report.display import method_pictures, figures
+    from specdec_lib.report.display import figures, method_pictures
 
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
@@ -123,9 +124,7 @@ def render(root: Path, builder: str = "html") -> Path:
             check=False,
         )
     if done.returncode:
-        raise BookError(
-            f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
-        )
+        raise BookError(f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}")
     return root / "_build" / builder / "intro.html"
 
 
@@ -154,10 +153,7 @@ def build(root: Path | None = None) -> Path:
     root = root or paths.root()
     profiles = executed_profiles(root / "book")
     if len(set(profiles.values())) > 1:
-        print(
-            "the notebooks come from different profiles: "
-            + ", ".join(f"{n} {p}" for n, p in profiles.items())
-        )
+        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
     start = time.perf_counter()
     page, stamp, key = root / "_build" / "html" / "intro.html", root / "_build" / "html-made-from", pages_key(root)
     if page.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == key:

@@ -60,14 +60,10 @@ def _check_parameters(content: nbformat.NotebookNode) -> list[str]:
         declared = params.declared_parameters(content)
     except (params.ParameterError, SyntaxError) as error:
         return [str(error)]
-    faults = [
-        f"parameter {p.name!r} has no comment that says what it is" for p in declared.values() if not p.help
-    ]
+    faults = [f"parameter {p.name!r} has no comment that says what it is" for p in declared.values() if not p.help]
     if "profile" not in declared or declared["profile"].annotation != "str":
         faults.append("does not declare 'profile: str', which the runner passes")
-    if not any(
-        "check_parameters(globals())" in cell.source for cell in content.cells if cell.cell_type == "code"
-    ):
+    if not any("check_parameters(globals())" in cell.source for cell in content.cells if cell.cell_type == "code"):
         faults.append("does not call report.check_parameters(globals()) behind its parameters")
     return faults
 
@@ -79,9 +75,7 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
         beginnings = ("from ", "import ", "%", "    ", ")", "#")
         imports = all(line.startswith(beginnings) or not line.strip() for line in lines)
         if len(lines) >= MAX_CELL_LINES and not imports:
-            faults.append(
-                f"code cell {number} has {len(lines)} lines; fewer than {MAX_CELL_LINES} are wanted"
-            )
+            faults.append(f"code cell {number} has {len(lines)} lines; fewer than {MAX_CELL_LINES} are wanted")
         if any(_ABSOLUTE.search(line) for line in lines):
             faults.append(f"code cell {number} holds an absolute path: take paths from specdec_lib.paths")
         if "plt.show" in cell.source:
@@ -140,17 +134,11 @@ def check_pages(root: Path) -> list[str]:
             faults.append(f"_toc.yml names {page!r}, which is not there")
     listed = {Path(page).name for page in pages if page.startswith("notebooks/")}
     notebooks = sorted((root / "notebooks").glob("*.ipynb"))
-    faults += [
-        f"_toc.yml does not list notebooks/{path.stem}" for path in notebooks if path.stem not in listed
-    ]
+    faults += [f"_toc.yml does not list notebooks/{path.stem}" for path in notebooks if path.stem not in listed]
     labels = Counter(
-        label
-        for path in notebooks
-        for label in re.findall(r'"(tab-[a-z0-9-]+|fig-[a-z0-9-]+)\\?"', _definitions(path))
+        label for path in notebooks for label in re.findall(r'"(tab-[a-z0-9-]+|fig-[a-z0-9-]+)\\?"', _definitions(path))
     )
-    faults += [
-        f"the label {label!r} is defined {count} times" for label, count in labels.items() if count > 1
-    ]
+    faults += [f"the label {label!r} is defined {count} times" for label, count in labels.items() if count > 1]
     return faults
 
 

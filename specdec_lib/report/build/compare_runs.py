@@ -17,6 +17,7 @@ import nbformat
 
 from specdec_lib.report.display.record import recorded, timed_columns, timed_names
 
+
 @dataclass(frozen=True)
 class Difference:
     """One value or one column that two runs do not agree on.
@@ -60,8 +61,12 @@ def compare(first: Path, second: Path) -> list[Difference]:
                 f"no executed notebook in {folder}: give two folders that 'python -m specdec_lib run' wrote"
             )
     differences = [
-        Difference(Path(name).stem, "notebook", *(("there", "missing") if name in names[0] else ("missing", "there")),
-                   timed=False)
+        Difference(
+            Path(name).stem,
+            "notebook",
+            *(("there", "missing") if name in names[0] else ("missing", "there")),
+            timed=False,
+        )
         for name in sorted(names[0] ^ names[1])
     ]
     for name in sorted(names[0] & names[1]):

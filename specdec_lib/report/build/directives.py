@@ -24,13 +24,13 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import specdec_lib
 from specdec_lib import paths
-from specdec_lib.report.claims.rules import ClaimError
-from specdec_lib.report.claims import ledger
 from specdec_lib.files import write_atomic
 from specdec_lib.report.build.method_tables import method_lines
+from specdec_lib.report.claims import ledger
 from specdec_lib.report.claims.ledger import Entry
-from specdec_lib.report.display.notices import notice
 from specdec_lib.report.claims.published_tables import published_text
+from specdec_lib.report.claims.rules import ClaimError
+from specdec_lib.report.display.notices import notice
 from specdec_lib.report.display.record import RecordError
 
 _HEADINGS = ("Paper", "Claim", "Published", "Ours", "Verdict")
@@ -75,13 +75,23 @@ def _ours(entry: Entry) -> list[nodes.Node]:
     if entry.run is None:
         return [nodes.paragraph("", "–")]
     link = addnodes.pending_xref(
-        "", nodes.inline("", entry.run.title), refdomain="std", reftype="doc", refexplicit=True, refwarn=True,
+        "",
+        nodes.inline("", entry.run.title),
+        refdomain="std",
+        reftype="doc",
+        refexplicit=True,
+        refwarn=True,
         reftarget=f"/notebooks/{entry.run.notebook}",
     )
-    items = [[nodes.literal("", name), nodes.Text(" "), nodes.strong("", ledger.shown(value))]
-             for name, value in entry.verdict.ours.items()]
-    return [_bullets(items), nodes.paragraph("", "", link, classes=["claim-chapter"]),
-            nodes.paragraph("", str(entry.run), classes=["claim-run"])]
+    items = [
+        [nodes.literal("", name), nodes.Text(" "), nodes.strong("", ledger.shown(value))]
+        for name, value in entry.verdict.ours.items()
+    ]
+    return [
+        _bullets(items),
+        nodes.paragraph("", "", link, classes=["claim-chapter"]),
+        nodes.paragraph("", str(entry.run), classes=["claim-run"]),
+    ]
 
 
 def _conditions(entry: Entry) -> str:
@@ -110,16 +120,22 @@ def _decision(entry: Entry) -> list[nodes.Node]:
 
 def _cells(entry: Entry) -> list[list[nodes.Node]]:
     claim = entry.claim
-    place = nodes.paragraph("", "", _inline(ledger.PAPERS[claim.paper], "claim-paper"), nodes.Text(" "),
-                            _inline(claim.where, "claim-where"))
+    place = nodes.paragraph(
+        "", "", _inline(ledger.PAPERS[claim.paper], "claim-paper"), nodes.Text(" "), _inline(claim.where, "claim-where")
+    )
     target = nodes.reference("", "", nodes.literal("", claim.id), internal=True, refid=f"claim-{claim.id}")
-    said = [nodes.paragraph("", claim.claim, classes=["claim-text"]),
-            nodes.paragraph("", "", target, classes=["claim-id"])]
+    said = [
+        nodes.paragraph("", claim.claim, classes=["claim-text"]),
+        nodes.paragraph("", "", target, classes=["claim-id"]),
+    ]
     return [[place], said, _published(entry), _ours(entry), _decision(entry)]
 
 
 def make_table(
-    headings: Sequence[str], rows: Iterable[nodes.row], widths: Sequence[int], caption: str,
+    headings: Sequence[str],
+    rows: Iterable[nodes.row],
+    widths: Sequence[int],
+    caption: str,
     classes: Sequence[str],
 ) -> nodes.table:
     """Return a table of docutils; ``widths`` are relative, ``classes`` those of CSS."""
@@ -134,8 +150,12 @@ def ledger_table(entries: Sequence[Entry]) -> nodes.table:
     rows = []
     for entry in entries:
         cells = [nodes.entry("", *cell) for cell in _cells(entry)]
-        row = nodes.row("", *cells, ids=[f"claim-{entry.claim.id}"],
-                        classes=["claim", f"paper-{slug(entry.claim.paper)}", slug(entry.verdict.verdict)])
+        row = nodes.row(
+            "",
+            *cells,
+            ids=[f"claim-{entry.claim.id}"],
+            classes=["claim", f"paper-{slug(entry.claim.paper)}", slug(entry.verdict.verdict)],
+        )
         rows.append(row)
     caption = "The claims, what decides each, and what came out"
     return make_table(_HEADINGS, rows, _WIDTHS, caption, ["claims-ledger", "longtable"])
@@ -192,14 +212,19 @@ class MadeFrom(_FromLedger):
         profiles = {entry.run.notebook: entry.run.profile for entry in self.entries() if entry.run}
         names = sorted(set(profiles.values()))
         boxes = [
-            nodes.admonition("", nodes.title("", box.title), nodes.paragraph("", box.text),
-                             classes=[box.kind])
+            nodes.admonition("", nodes.title("", box.title), nodes.paragraph("", box.text), classes=[box.kind])
             for box in map(notice, names)
             if box is not None
         ]
-        text = f"Made from a run of the profile {names[0]}." if len(names) == 1 else (
-            "Made from runs of different profiles: "
-            + ", ".join(f"{name} {profile}" for name, profile in sorted(profiles.items())) + ".")
+        text = (
+            f"Made from a run of the profile {names[0]}."
+            if len(names) == 1
+            else (
+                "Made from runs of different profiles: "
+                + ", ".join(f"{name} {profile}" for name, profile in sorted(profiles.items()))
+                + "."
+            )
+        )
         return [*boxes, nodes.paragraph("", text, classes=["claims-profile"])]
 
 
@@ -220,9 +245,17 @@ class ClaimsLedger(_FromLedger):
         file = Path(self.env.app.doctreedir) / "claims.csv"
         write_atomic(file, ledger.to_csv(entries))
         target = os.path.relpath(file, Path(self.env.doc2path(self.env.docname)).parent)
-        link = addnodes.download_reference("", "", nodes.literal("", "CSV"), reftarget=target,
-                                           refdoc=self.env.docname, reftype="download", refdomain="",
-                                           refexplicit=True, refwarn=True)
+        link = addnodes.download_reference(
+            "",
+            "",
+            nodes.literal("", "CSV"),
+            reftarget=target,
+            refdoc=self.env.docname,
+            reftype="download",
+            refdomain="",
+            refexplicit=True,
+            refwarn=True,
+        )
         box = nodes.container("", nodes.paragraph("", "", link), classes=["table-download"])
         return [self.labelled(ledger_table(entries), "tab-claims"), box]
 
@@ -264,9 +297,7 @@ class Methods(SphinxDirective):
         return holder.children
 
 
-def _add_script(
-    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
+def _add_script(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Load the filter where the table is; the table is whole without it."""
     tables = doctree.findall(nodes.table) if doctree is not None else []
     if any("claims-ledger" in table["classes"] for table in tables):

@@ -33,9 +33,7 @@ def problems() -> list[str]:
             faults.append(f"faiss is installed but cannot be imported ({error}): install it again")
         else:
             if not hasattr(faiss, "IndexFlatL2"):
-                faults.append(
-                    "the faiss package is an empty folder: uninstall faiss-cpu and faiss-gpu, install one"
-                )
+                faults.append("the faiss package is an empty folder: uninstall faiss-cpu and faiss-gpu, install one")
     # An installed copy has no notebooks to execute and no book to render.
     for name in ("jupyter-book", "papermill") if paths.ROOT else ():
         try:

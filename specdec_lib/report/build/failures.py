@@ -34,9 +34,7 @@ def strip_ansi(text: str) -> str:
     return _ANSI.sub("", text)
 
 
-def describe(
-    job: Job, executed: Mapping[str, Any] | None, error: BaseException, kept: Path | None = None
-) -> Failure:
+def describe(job: Job, executed: Mapping[str, Any] | None, error: BaseException, kept: Path | None = None) -> Failure:
     """Return the failure of a job in words.
 
     Parameters
@@ -56,9 +54,7 @@ def describe(
         number = sum(_counts(cell) for cell in cells[: index + 1])
         total = sum(_counts(cell) for cell in cells)
         heading = _heading(cells[:index])
-        lines[0] += f" in code cell {number} of {total}" + (
-            f", under the heading {heading!r}" if heading else ""
-        )
+        lines[0] += f" in code cell {number} of {total}" + (f", under the heading {heading!r}" if heading else "")
     trace = _traceback(executed, index, error)
     lines += [f"    {line}" for line in trace[-_TRACEBACK_LINES:]]
     if kept:

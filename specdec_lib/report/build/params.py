@@ -73,9 +73,7 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
     }
     declared: dict[str, Parameter] = {}
     for node in ast.parse(source).body:
-        if not (
-            isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
-        ):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None):
             raise ParameterError(
                 f"line {node.lineno} of the parameters cell is {ast.unparse(node)!r}: "
                 "write 'name: type = value  # what it is'"
@@ -87,14 +85,10 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
             text = ast.unparse(node.value)
             raise ParameterError(f"parameter {name!r}: its default must be a literal, not {text!r}") from None
         above = comments.get(node.lineno - 1, ("", False))
-        text = next(
-            (comments[line][0] for line in range(node.lineno, node.end_lineno + 1) if line in comments), ""
-        )
+        text = next((comments[line][0] for line in range(node.lineno, node.end_lineno + 1) if line in comments), "")
         declared[name] = Parameter(name, annotation, default, text or (above[0] if above[1] else ""))
         if not declared[name].accepts(default):
-            raise ParameterError(
-                f"parameter {name!r} is declared {annotation} but its default is {default!r}"
-            )
+            raise ParameterError(f"parameter {name!r} is declared {annotation} but its default is {default!r}")
     return declared
 
 
@@ -131,11 +125,7 @@ def unknown_message(name: str, declared: Iterable[str], where: str = "") -> str:
     """Return the words for a parameter that nobody declared, with the close matches."""
     names = list(declared)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    hint = (
-        f"did you mean {' or '.join(map(repr, close))}?"
-        if close
-        else f"declared are {', '.join(names) or 'none'}"
-    )
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"declared are {', '.join(names) or 'none'}"
     return f"unknown parameter {name!r}{f' of {where}' if where else ''}: {hint}"
 
 
@@ -158,10 +148,7 @@ def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where
             )
     if faults:
         raise ParameterError("\n".join(faults))
-    return {
-        name: float(value) if declared[name].annotation == "float" else value
-        for name, value in values.items()
-    }
+    return {name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()}
 
 
 def parse_value(text: str, parameter: Parameter) -> Any:
@@ -205,8 +192,7 @@ def _conforms(value: Any, annotation: ast.expr) -> bool:
             return isinstance(value, list) and all(_conforms(item, inner) for item in value)
         if kind == "dict" and isinstance(inner, ast.Tuple) and len(inner.elts) == 2:
             return isinstance(value, dict) and all(
-                _conforms(key, inner.elts[0]) and _conforms(item, inner.elts[1])
-                for key, item in value.items()
+                _conforms(key, inner.elts[0]) and _conforms(item, inner.elts[1]) for key, item in value.items()
             )
     raise ParameterError(
         f"type {ast.unparse(annotation)!r} cannot be used for a parameter: "

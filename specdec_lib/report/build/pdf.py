@@ -53,8 +53,12 @@ def printable(page: str) -> str:
     file of the machine that prints.
     """
     page = re.sub(r"<details(?![^>]*\bopen\b)(?=[^>]*sd-dropdown)", "<details open", page)
-    page = re.sub(r"<details(?=[^>]*class=\"[^\"]*\b(?:hide|above-input|below-input)\b)[^>]*>\s*<summary.*?</details>",
-                  "", page, flags=re.DOTALL)
+    page = re.sub(
+        r"<details(?=[^>]*class=\"[^\"]*\b(?:hide|above-input|below-input)\b)[^>]*>\s*<summary.*?</details>",
+        "",
+        page,
+        flags=re.DOTALL,
+    )
     page = page.replace('href="intro.html#', 'href="#')
     return re.sub(r'(<a\b[^>]*?)\shref="(?!#|https?://|mailto:)[^"]*"', r"\1", page)
 

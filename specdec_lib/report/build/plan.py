@@ -88,11 +88,7 @@ def surroundings() -> str:
     """
     datasets = paths.datasets_root()
     listing = (
-        sorted(
-            (str(path.relative_to(datasets)), path.stat().st_size)
-            for path in datasets.rglob("*")
-            if path.is_file()
-        )
+        sorted((str(path.relative_to(datasets)), path.stat().st_size) for path in datasets.rglob("*") if path.is_file())
         if datasets
         else None
     )
@@ -135,9 +131,7 @@ def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[
     """
     path = folder / f"{profile}.yml"
     if not path.is_file():
-        raise PlanError(
-            f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}"
-        )
+        raise PlanError(f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}")
     content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if not isinstance(content, dict) or not all(isinstance(values, dict) for values in content.values()):
         raise PlanError(f"{path.name}: expected 'notebook: {{parameter: value}}', got something else")
@@ -163,9 +157,7 @@ def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str
         if not match:
             raise PlanError(f"-p {word!r}: '01.name=value' is expected")
         if match["notebook"] not in names:
-            raise PlanError(
-                f"-p {word!r}: no notebook {match['notebook']!r} in this run: {', '.join(sorted(names))}"
-            )
+            raise PlanError(f"-p {word!r}: no notebook {match['notebook']!r} in this run: {', '.join(sorted(names))}")
         texts.setdefault(names[match["notebook"]], {})[match["name"]] = match["value"]
     return texts
 

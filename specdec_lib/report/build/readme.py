@@ -18,8 +18,8 @@ import nbformat
 from specdec_lib import files
 from specdec_lib.methods import compared_in, slug
 from specdec_lib.report.build.params import UsageError
-from specdec_lib.report.display.record import recorded, timed_names
 from specdec_lib.report.build.runner import METADATA
+from specdec_lib.report.display.record import recorded, timed_names
 
 BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme`: end -->"
 
@@ -70,6 +70,7 @@ _TASKS = {
     "long": "long text\nediting",
     "turns": "two turns",
 }
+
 
 def figure_values() -> dict[str, list[str]]:
     """By method of the figure's chapter: the recorded values that its bars need."""
@@ -178,7 +179,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     values = results["chapters"][FIGURE_NOTEBOOK]["values"]
     _, ax = figures.new(8.0, 3.2)
     series = {
-        method: [values[name] for name in names] for method, names in figure_values().items() if set(names) <= set(values)
+        method: [values[name] for name in names]
+        for method, names in figure_values().items()
+        if set(names) <= set(values)
     }
     figure = figures.bars(list(_TASKS.values()), series, "tokens per forward pass", reference=1.0, ax=ax)
     ax.legend(ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, 1.16))

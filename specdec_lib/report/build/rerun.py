@@ -15,8 +15,8 @@ import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import params, plan, speed
-from specdec_lib.report.display import tables
 from specdec_lib.report.build.runner import METADATA
+from specdec_lib.report.display import tables
 
 
 def title(notebook: nbformat.NotebookNode) -> str:
@@ -137,7 +137,7 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
 
 
 def write_pages(root: Path) -> Path:
-    """Write these texts and that of :mod:`specdec_lib.report.build.speed` into ``_build/pages`` of a repository; returns that folder."""
+    """Write these texts and that of :mod:`specdec_lib.report.build.speed` into a repository's ``_build/pages``; returns it."""
     folder = root / "_build" / "pages"
     files.write_atomic(folder / "parameters.md", parameters_text(root / "notebooks"))
     facts = run_facts((root / "book" / "notebooks").glob("*.ipynb"))

@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import failures, params, plan
-from specdec_lib.report.display import run_context, provenance
 from specdec_lib.report.build.plan import Job
+from specdec_lib.report.display import provenance, run_context
 
 METADATA = "specdec"
 
@@ -117,9 +117,7 @@ def _check_writable(folders: dict[str, Path]) -> None:
         )
 
 
-def execute(
-    job: Job, output: Path, kept: Path, surroundings: str, progress: bool = False
-) -> str | failures.Failure:
+def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: bool = False) -> str | failures.Failure:
     """Execute one notebook; returns a word on the outcome, or the failure."""
     import papermill
 
@@ -133,9 +131,7 @@ def execute(
         copy_path, downloads = scratch / job.path.name, scratch / "files"
         about = run_context.RunContext(job.name, job.profile, str(downloads), source_sum)
         try:
-            with _environment(
-                {run_context.VARIABLE: about.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
-            ):
+            with _environment({run_context.VARIABLE: about.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}):
                 executed = papermill.execute_notebook(
                     str(job.path),
                     str(copy_path),
@@ -147,9 +143,7 @@ def execute(
                     extra_arguments=["--log-level=CRITICAL"],
                     **_kernel_manager(Path(sockets)),
                 )
-        except (
-            Exception
-        ) as error:  # every way in which a cell, a kernel or its client can fail is told the same way
+        except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way
             partial = nbformat.read(str(copy_path), as_version=4) if copy_path.is_file() else None
             return failures.describe(job, partial, error, _keep_failed(copy_path, kept))
         _finish(executed, job, surroundings, source_sum)

@@ -90,9 +90,15 @@ def _origin(content: Sections) -> list[str]:
     for name, section in content.items():
         facts = section["provenance"]
         machine, versions = facts["machine"], facts["versions"]
-        cells = (name, facts["commit"][:12], facts["date"], f"{facts['seconds']:.0f}", str(facts["load"]),
-                 f"{machine['processor']}, {machine['cores']} cores; torch {versions['torch']}, "
-                 f"transformers {versions['transformers']}")
+        cells = (
+            name,
+            facts["commit"][:12],
+            facts["date"],
+            f"{facts['seconds']:.0f}",
+            str(facts["load"]),
+            f"{machine['processor']}, {machine['cores']} cores; torch {versions['torch']}, "
+            f"transformers {versions['transformers']}",
+        )
         lines.append(f"| {' | '.join(map(tables.markdown_cell, cells))} |")
     return lines
 
@@ -100,31 +106,33 @@ def _origin(content: Sections) -> list[str]:
 def text(content: Sections) -> str:
     """Return the page after its title: the answer, the figure, the table and where they come from."""
     same = min(row["same_output"] for row in _rows(content) if "same_output" in row)
-    return "\n".join([
-        _answer(content),
-        "",
-        "::::{figure} pictures/speed.svg",
-        ":name: fig-speed",
-        ":alt: One bar for each piece of work, on a logarithmic axis. A bar that ends right of one is faster than its peer.",
-        "",
-        "How many times as fast as its peer the library does each piece of work. Both do the same work in the same run, "
-        "taking turns. The thin lines are the 10th and the 90th percentile of the paired ratios.",
-        "::::",
-        "",
-        "The peer of decoding, of the loop and of PLD is transformers. The peer of the search is REST's own rule in the "
-        "same suffix array, and that of dense search is FAISS alone, without the reduction of the state and the way back "
-        f"to the text. In {same:.0%} of the runs of the decoding rows both gave the same tokens.",
-        "",
-        *_table(content),
-        "",
-        "The 99th percentile of a rate is the rate that 99 % of the samples exceed. The last column names what other "
-        "programs took for the same work when we tried them on two cores, before this library was written.",
-        "",
-        ":::{dropdown} How this page was made",
-        "",
-        *_origin(content),
-        "",
-        "Where the load is not far below the number of cores, other programs took part of the time.",
-        ":::",
-        "",
-    ])
+    return "\n".join(
+        [
+            _answer(content),
+            "",
+            "::::{figure} pictures/speed.svg",
+            ":name: fig-speed",
+            ":alt: One bar for each piece of work, on a logarithmic axis. A bar that ends right of one is faster than its peer.",
+            "",
+            "How many times as fast as its peer the library does each piece of work. Both do the same work in the same run, "
+            "taking turns. The thin lines are the 10th and the 90th percentile of the paired ratios.",
+            "::::",
+            "",
+            "The peer of decoding, of the loop and of PLD is transformers. The peer of the search is REST's own rule in the "
+            "same suffix array, and that of dense search is FAISS alone, without the reduction of the state and the way back "
+            f"to the text. In {same:.0%} of the runs of the decoding rows both gave the same tokens.",
+            "",
+            *_table(content),
+            "",
+            "The 99th percentile of a rate is the rate that 99 % of the samples exceed. The last column names what other "
+            "programs took for the same work when we tried them on two cores, before this library was written.",
+            "",
+            ":::{dropdown} How this page was made",
+            "",
+            *_origin(content),
+            "",
+            "Where the load is not far below the number of cores, other programs took part of the time.",
+            ":::",
+            "",
+        ]
+    )

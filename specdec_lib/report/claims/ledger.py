@@ -16,9 +16,9 @@ from typing import Any
 
 from specdec_lib import paths
 from specdec_lib.experiments import published_numbers
+from specdec_lib.report.build import params
 from specdec_lib.report.claims import rules
 from specdec_lib.report.claims.rules import Claim, ClaimError, Condition, Verdict
-from specdec_lib.report.build import params
 from specdec_lib.report.display.record import recorded
 from specdec_lib.report.display.tables import format_cell
 
@@ -30,8 +30,24 @@ VERDICTS = (rules.HOLDS, rules.PARTLY, rules.FAILS, rules.UNTESTABLE)
 
 _SHAPES = ("shape", "shapes")
 _RUN = ("notebook", "profile", "behaviour", "shape", "device")
-CSV_COLUMNS = ("id", "paper", "where", "claim", "published", "ours", "notebook", "profile", "behaviour",
-               "shape", "device", "rule", "conditions", "verdict", "why", "note")
+CSV_COLUMNS = (
+    "id",
+    "paper",
+    "where",
+    "claim",
+    "published",
+    "ours",
+    "notebook",
+    "profile",
+    "behaviour",
+    "shape",
+    "device",
+    "rule",
+    "conditions",
+    "verdict",
+    "why",
+    "note",
+)
 """Columns of the file that the page offers."""
 
 
@@ -137,13 +153,23 @@ def read_run(path: Path) -> Run:
         raise ClaimError(f"{path} does not say how it was made; run: python -m specdec_lib run")
     values = {name: item.default for name, item in params.parse_declarations(cells[0].source).items()}
     values |= facts["provenance"]["parameters"]
-    title = next(line[2:] for cell in content.cells if cell.cell_type == "markdown"
-                 for line in cell.source.splitlines() if line.startswith("# "))
+    title = next(
+        line[2:]
+        for cell in content.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("# ")
+    )
     target = str(values.get("target", "pocket"))
     shape = next((values[name] for name in _SHAPES if values.get(name)), f"its own{_width(target)}")
-    return Run(path.stem, title, facts["profile"], ", ".join([target, *filter(None, [values.get("draft")])]),
-               ", ".join(map(str, shape)) if isinstance(shape, (list, tuple, dict)) else str(shape),
-               f"{facts['provenance']['machine']['device']}, {values.get('dtype', 'float32')}")
+    return Run(
+        path.stem,
+        title,
+        facts["profile"],
+        ", ".join([target, *filter(None, [values.get("draft")])]),
+        ", ".join(map(str, shape)) if isinstance(shape, (list, tuple, dict)) else str(shape),
+        f"{facts['provenance']['machine']['device']}, {values.get('dtype', 'float32')}",
+    )
 
 
 def numbers(folder: Path | None = None) -> dict[str, dict[str, str]]:
@@ -194,8 +220,10 @@ def read_ledger(
     found = {name: recorded(path) for name, path in there.items() if path.is_file()}
     runs = {name: read_run(there[name]) for name in found}
     judged = rules.judge_all(rows, found)
-    entries = [Entry(v, given[v.claim.id], {n: found[v.claim.notebook][n] for n in v.claim.names},
-                     _run_of(v.claim, runs)) for v in judged]
+    entries = [
+        Entry(v, given[v.claim.id], {n: found[v.claim.notebook][n] for n in v.claim.names}, _run_of(v.claim, runs))
+        for v in judged
+    ]
     done = {entry.claim.id for entry in entries}
     return entries, [claim.id for claim in rows if claim.id not in done]
 
@@ -214,8 +242,10 @@ def whole_ledger(
     if waiting:
         missing = next(claim for claim in rules.load_claims(ledger) if claim.id == waiting[0])
         more = f" (and {len(waiting) - 1} more claims)" if len(waiting) > 1 else ""
-        raise ClaimError(f"claim {missing.id!r} needs {missing.notebook}, which has not been executed{more}; "
-                         "run: python -m specdec_lib run")
+        raise ClaimError(
+            f"claim {missing.id!r} needs {missing.notebook}, which has not been executed{more}; "
+            "run: python -m specdec_lib run"
+        )
     return entries
 
 
@@ -231,12 +261,19 @@ def plain(entry: Entry) -> dict[str, Any]:
     """Return every field of a row of the ledger, as JSON can hold it."""
     claim, verdict = entry.claim, entry.verdict
     return {
-        "id": claim.id, "paper": claim.paper, "where": claim.where, "claim": claim.claim,
+        "id": claim.id,
+        "paper": claim.paper,
+        "where": claim.where,
+        "claim": claim.claim,
         "published": {row["id"]: row["value"] for row in entry.published},
-        "notebook": claim.notebook, "ours": verdict.ours, "run": vars(entry.run) if entry.run else None,
+        "notebook": claim.notebook,
+        "ours": verdict.ours,
+        "run": vars(entry.run) if entry.run else None,
         "rule": claim.rule,
         "test": [{"condition": str(condition), "true": held} for condition, held in verdict.conditions],
-        "verdict": verdict.verdict, "why": claim.why, "untestable": claim.untestable,
+        "verdict": verdict.verdict,
+        "why": claim.why,
+        "untestable": claim.untestable,
         "note": claim.note,
     }
 
@@ -248,12 +285,15 @@ def to_csv(entries: Sequence[Entry]) -> str:
     writer.writeheader()
     for entry in entries:
         row, run = plain(entry), entry.run
-        writer.writerow({
-            **{name: row[name] for name in ("id", "paper", "where", "claim", "rule", "verdict")},
-            "published": "; ".join(f"{name} = {value}" for name, value in row["published"].items()),
-            "ours": "; ".join(f"{name} = {value}" for name, value in row["ours"].items()),
-            **{name: getattr(run, name) if run else "" for name in _RUN},
-            "conditions": "; ".join(f"{c['condition']} is {c['true']}" for c in row["test"]),
-            "why": entry.why, "note": entry.note,
-        })
+        writer.writerow(
+            {
+                **{name: row[name] for name in ("id", "paper", "where", "claim", "rule", "verdict")},
+                "published": "; ".join(f"{name} = {value}" for name, value in row["published"].items()),
+                "ours": "; ".join(f"{name} = {value}" for name, value in row["ours"].items()),
+                **{name: getattr(run, name) if run else "" for name in _RUN},
+                "conditions": "; ".join(f"{c['condition']} is {c['true']}" for c in row["test"]),
+                "why": entry.why,
+                "note": entry.note,
+            }
+        )
     return out.getvalue()

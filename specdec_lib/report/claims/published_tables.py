@@ -37,8 +37,10 @@ def published_text(expression: str, rows: Mapping[str, Mapping[str, str]]) -> st
             raise ClaimError(f"there is no published number {parts[0]!r} in data/published")
         return rows[parts[0]]["value"]
     if len(parts) % 2 == 0 or not form or any(word not in _OPERATIONS for word in parts[1::2]):
-        raise ClaimError(f"{expression!r}: expected an id, or ids and numbers joined by + - * / and a "
-                         "format, as in 'one-id / other-id : .2f'")
+        raise ClaimError(
+            f"{expression!r}: expected an id, or ids and numbers joined by + - * / and a "
+            "format, as in 'one-id / other-id : .2f'"
+        )
     value = _operand(parts[0], rows)
     for sign, word in zip(parts[1::2], parts[2::2], strict=True):
         value = _OPERATIONS[sign](value, _operand(word, rows))

@@ -5,6 +5,7 @@ the notebook and the names it recorded, and conditions over these. If all condit
 If not, and the case that ``partly`` describes is true, it holds in part; a row without ``partly`` has no such case. Otherwise
 it does not hold here. Both say what ``rule`` says in words.
 """
+
 from __future__ import annotations
 
 import operator
@@ -22,8 +23,23 @@ from specdec_lib.experiments.published_numbers import ClaimError
 PAPERS = ("rest", "dresd", "pld_plus", "specdec_pp")
 HOLDS, PARTLY, FAILS, UNTESTABLE = "holds", "holds in part", "does not hold here", "not testable here"
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq}
-_FIELDS = {"id", "paper", "where", "claim", "published", "notebook", "ours", "rule", "test", "partly", "why", "untestable",
-           "behaviour", "shape", "note"}
+_FIELDS = {
+    "id",
+    "paper",
+    "where",
+    "claim",
+    "published",
+    "notebook",
+    "ours",
+    "rule",
+    "test",
+    "partly",
+    "why",
+    "untestable",
+    "behaviour",
+    "shape",
+    "note",
+}
 
 Operand = float | str | tuple[float, str]
 
@@ -129,26 +145,36 @@ def _operand(raw: Any, row: str) -> Operand:
 
 def _condition(raw: Any, row: str) -> Condition:
     if not isinstance(raw, list) or len(raw) != 3 or raw[1] not in _OPERATORS:
-        raise ClaimError(f"{row}: condition {raw!r}; expected [operand, operator, operand] with one of "
-                         f"{' '.join(_OPERATORS)}")
+        raise ClaimError(
+            f"{row}: condition {raw!r}; expected [operand, operator, operand] with one of {' '.join(_OPERATORS)}"
+        )
     return Condition(_operand(raw[0], row), raw[1], _operand(raw[2], row))
 
 
 def _case(raw: Any, test: tuple[Condition, ...], rule: str, row: str) -> Case | None:
     if ("in part" in rule) != (raw is not None):
-        raise ClaimError(f"{row}: the rule in words {'has' if raw is None else 'lacks'} a case 'in part' and the field 'partly' "
-                         f"{'is missing' if raw is None else 'is there'}; expected both or neither")
+        raise ClaimError(
+            f"{row}: the rule in words {'has' if raw is None else 'lacks'} a case 'in part' and the field 'partly' "
+            f"{'is missing' if raw is None else 'is there'}; expected both or neither"
+        )
     if raw is None:
         return None
     if raw == "some":
         if len(test) < 2:
             raise ClaimError(f"{row}: partly is 'some' of {len(test)} conditions; expected two or more under 'test'")
         return Case("any", test)
-    if not isinstance(raw, dict) or len(raw) != 1 or not {*raw} <= {"all", "any"} or not isinstance([*raw.values()][0], list) \
-            or not [*raw.values()][0]:
-        raise ClaimError(f"{row}: partly is {raw!r}; expected 'some' (of the conditions under 'test'), or conditions under "
-                         "'all' or under 'any'")
-    (how, conditions), = raw.items()
+    if (
+        not isinstance(raw, dict)
+        or len(raw) != 1
+        or not {*raw} <= {"all", "any"}
+        or not isinstance([*raw.values()][0], list)
+        or not [*raw.values()][0]
+    ):
+        raise ClaimError(
+            f"{row}: partly is {raw!r}; expected 'some' (of the conditions under 'test'), or conditions under "
+            "'all' or under 'any'"
+        )
+    ((how, conditions),) = raw.items()
     return Case(how, tuple(_condition(condition, row) for condition in conditions))
 
 
@@ -173,10 +199,23 @@ def _claim(raw: Any, position: int) -> Claim:
     if test and not (notebook and raw.get("rule")):
         raise ClaimError(f"{row}: expected a notebook and a rule in words beside its conditions")
     rule = (raw.get("rule") or "").strip()
-    return Claim(raw["id"], raw["paper"], raw["where"], raw["claim"].strip(), rule,
-                 tuple(raw.get("published") or ()), notebook, tuple(raw.get("ours") or ()), test,
-                 _case(raw.get("partly"), test, rule, row), (raw.get("why") or "").strip(), untestable.strip(), raw.get("behaviour") or "", raw.get("shape") or "",
-                 (raw.get("note") or "").strip())
+    return Claim(
+        raw["id"],
+        raw["paper"],
+        raw["where"],
+        raw["claim"].strip(),
+        rule,
+        tuple(raw.get("published") or ()),
+        notebook,
+        tuple(raw.get("ours") or ()),
+        test,
+        _case(raw.get("partly"), test, rule, row),
+        (raw.get("why") or "").strip(),
+        untestable.strip(),
+        raw.get("behaviour") or "",
+        raw.get("shape") or "",
+        (raw.get("note") or "").strip(),
+    )
 
 
 def load_claims(path: str | Path | None = None) -> list[Claim]:
@@ -246,5 +285,8 @@ def judge_all(claims: Sequence[Claim], recorded: Mapping[str, Mapping[str, Any]]
     recorded : mapping
         By notebook, what it recorded.
     """
-    return [judge(claim, recorded.get(claim.notebook, {})) for claim in claims
-            if claim.untestable or claim.notebook in recorded]
+    return [
+        judge(claim, recorded.get(claim.notebook, {}))
+        for claim in claims
+        if claim.untestable or claim.notebook in recorded
+    ]

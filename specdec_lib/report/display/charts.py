@@ -163,14 +163,22 @@ def bar_panels(
         for number, (label, values) in enumerate(heights.items()):
             method, _, variant = label.partition(", ")
             x = [group - 0.4 + 0.8 * (number + 0.5) / len(heights) for group in range(len(groups))]
-            ax.bar(x, values, 0.74 / len(heights), label=label, color=figures.color(method), edgecolor="white",
-                   linewidth=0, hatch=figures.HATCHES[number % len(figures.HATCHES)])
+            ax.bar(
+                x,
+                values,
+                0.74 / len(heights),
+                label=label,
+                color=figures.color(method),
+                edgecolor="white",
+                linewidth=0,
+                hatch=figures.HATCHES[number % len(figures.HATCHES)],
+            )
         ax.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
         ax.set(title=title, ylabel="" if place % columns else ylabel)
         ax.grid(axis="x", visible=False)
         if reference is not None:
             ax.axhline(reference, color="#444444", linestyle="--", linewidth=1)
-    for ax in axes.flat[len(content):]:
+    for ax in axes.flat[len(content) :]:
         ax.set_visible(False)
     _legend(figure, list(axes.flat[: len(content)]))
     return figure
@@ -178,9 +186,7 @@ def bar_panels(
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below all panels."""
-    entries = {
-        label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
+    entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if len(entries) > 1:
         figure.legend(
             entries.values(),
@@ -247,8 +253,16 @@ def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
         for part, shade in PARTS.items():
             # Tokens after the prefill, as for ms_per_token.
             width = 1e3 * median(m[f"{part}_seconds"] / (m["tokens_per_forward"] * m["calls"]) for m in stats)
-            ax.barh(row, width, left=left, color=shade, height=0.6, label=None if row else part,
-                    edgecolor="#44546a", linewidth=0.6)
+            ax.barh(
+                row,
+                width,
+                left=left,
+                color=shade,
+                height=0.6,
+                label=None if row else part,
+                edgecolor="#44546a",
+                linewidth=0.6,
+            )
             left += width
         ax.text(left, row, f" {left:.2f}", va="center")
     ax.set_yticks(range(len(timings)), list(timings))
@@ -280,9 +294,7 @@ def learning_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Se
         }
         for name, curve in curves.items()
     }
-    figure = panels(
-        content, "million tokens seen", "answer tokens right", markers=False, height=4.0, ylim=(0, 1.02)
-    )
+    figure = panels(content, "million tokens seen", "answer tokens right", markers=False, height=4.0, ylim=(0, 1.02))
     for ax in figure.axes:
         for place, line in enumerate(ax.get_lines()):
             shade = figures.PALETTE[place % len(figures.PALETTE)]
@@ -371,9 +383,7 @@ def token_view(
     shown = [Token(tokenizer.decode(run.tokens[:1]), "target", 0, note="from the pass over the prompt")]
     for number, step in enumerate(run.steps, start=1):
         if not step.tree.is_chain:
-            raise ValueError(
-                f"the draft of step {number} branches; expected a chain, which is read in one line"
-            )
+            raise ValueError(f"the draft of step {number} branches; expected a chain, which is read in one line")
         kept, lost = step.tree.tokens[: step.accepted], step.tree.tokens[step.accepted :]
         note = f"{step.accepted} of {step.drafted} accepted"
         shown += [Token(tokenizer.decode([t]), "accepted", number, proposer, note) for t in kept]

@@ -84,8 +84,7 @@ def marker(method: str) -> str:
     return next((row.marker for row in methods.METHODS.values() if row.color == color(method)), methods.PLAIN_MARKER)
 
 
-def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1,
-        **kwargs: Any) -> tuple[Figure, Any]:
+def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1, **kwargs: Any) -> tuple[Figure, Any]:
     """Return a figure and its axes; ``kwargs`` go to ``matplotlib.pyplot.subplots``.
 
     Sizes are in inches; a width above :data:`WIDEST` is cut to it.
@@ -161,8 +160,16 @@ def bars(
         x = [group - 0.4 + width * (place + 0.5) for group in range(len(groups))]
         error = errors.get(method) if errors else None
         ax.bar(
-            x, heights, width=width * 0.92, label=method, color=color(method), yerr=error, ecolor="#444444",
-            edgecolor="white", linewidth=0, hatch=HATCHES[place % len(HATCHES)],
+            x,
+            heights,
+            width=width * 0.92,
+            label=method,
+            color=color(method),
+            yerr=error,
+            ecolor="#444444",
+            edgecolor="white",
+            linewidth=0,
+            hatch=HATCHES[place % len(HATCHES)],
         )
     ax.set_xticks(range(len(groups)), groups)
     ax.grid(axis="x", visible=False)

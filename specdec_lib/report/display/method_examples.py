@@ -34,8 +34,8 @@ from specdec_lib.drafters import (
 )
 from specdec_lib.drafters.stopping import PredictedRejection, Round
 from specdec_lib.experiments.recorded_runs import load_pair
-from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.induction import identify
 from specdec_lib.methods import METHODS
 
@@ -53,16 +53,25 @@ def new(name, size):
 """The text of the copying methods. It ends like two places before it, which go on in two ways."""
 
 SENTENCES = (
-    "open the file and read it", "open the file and read all", "open the file and close it",
-    "open the file and read it", "open the file with care", "open the file by name", "close the file and go",
+    "open the file and read it",
+    "open the file and read all",
+    "open the file and close it",
+    "open the file and read it",
+    "open the file with care",
+    "open the file by name",
+    "close the file and go",
 )
 """The documents of REST's store."""
 
 LINES = (
-    "for name in names:\n    print(name)", "for name in names:\n    total += len(name)",
-    "for line in lines:\n    print(line)", "for item in self.items:\n    item.close()",
-    "for key in self.keys:\n    print(key, self[key])", "if name in names:\n    return name",
-    "with open(name) as file:\n    return file.read()", "while True:\n    line = file.readline()",
+    "for name in names:\n    print(name)",
+    "for name in names:\n    total += len(name)",
+    "for line in lines:\n    print(line)",
+    "for item in self.items:\n    item.close()",
+    "for key in self.keys:\n    print(key, self[key])",
+    "if name in names:\n    return name",
+    "with open(name) as file:\n    return file.read()",
+    "while True:\n    line = file.readline()",
 )
 """The documents of DReSD's store."""
 
@@ -233,9 +242,15 @@ def _copied(tokens: list[int], drafters: dict, scores: dict, candidates: Sequenc
     target, _, tokenizer = pocket()
     own = generate(target, tokens, max_new_tokens=8, eos_token_id=[]).tokens
     trees = {name: _draft(d, tokens, len(tokenizer), 6, **shown) for name, d in drafters.items()}
-    return Copied(tuple(tokenizer.decode([t]) for t in [*tokens, *own]), len(tokens),
-                  {name: d.source for name, d in drafters.items()}, {n: len(tree) for n, tree in trees.items()},
-                  {name: len(_kept(tree, own)[0]) for name, tree in trees.items()}, scores, tuple(candidates))
+    return Copied(
+        tuple(tokenizer.decode([t]) for t in [*tokens, *own]),
+        len(tokens),
+        {name: d.source for name, d in drafters.items()},
+        {n: len(tree) for n, tree in trees.items()},
+        {name: len(_kept(tree, own)[0]) for name, tree in trees.items()},
+        scores,
+        tuple(candidates),
+    )
 
 
 def prompt_lookup() -> Copied:
@@ -254,8 +269,11 @@ def prompt_lookup_plus(layer: int = 4, heads: int = 4) -> Copied:
         run.extend(tokens[:-1])
         states, rows = run.hidden(layer).clone(), run.attention().clone()
     near = torch.cosine_similarity(states[[j - 1 for j in places]], states[-1:], dim=-1)
-    drafters = {"PLD": PromptLookup(num_tokens=6), "PLD+ (h)": PromptLookupHidden(layer, 6),
-                "PLD+ (a)": PromptLookupAttention(chosen, 6)}
+    drafters = {
+        "PLD": PromptLookup(num_tokens=6),
+        "PLD+ (h)": PromptLookupHidden(layer, 6),
+        "PLD+ (a)": PromptLookupAttention(chosen, 6),
+    }
     scores = {"PLD+ (h)": tuple(near.tolist()), "PLD+ (a)": tuple(rows[:, places].amax(0).tolist())}
     return _copied(tokens, drafters, scores, places, hidden=lambda _: states, attention=lambda: rows)
 
@@ -265,8 +283,9 @@ def rest(choices: int = 6) -> Verified:
     words = Words.of("please twice", *SENTENCES)
     context = words.encode("please open the file")
     with tempfile.TemporaryDirectory() as folder:
-        store = build_tokens(Path(folder) / "store", [words.encode(s) for s in SENTENCES], len(words.words),
-                             progress=False)
+        store = build_tokens(
+            Path(folder) / "store", [words.encode(s) for s in SENTENCES], len(words.words), progress=False
+        )
         index = build_suffix_array(store, progress=False)
         trie, tree = (_draft(Rest(index, choices=c, length=3), context, len(words.words), 3) for c in (64, choices))
         match = index.longest(context)
@@ -276,8 +295,16 @@ def rest(choices: int = 6) -> Verified:
     paths = [[trie.tokens[i] for i in trie.path(node)] for node in range(len(trie))]
     weights = tuple(sum(text[: len(path)] == path for text in texts) for path in paths)
     path, token = _kept(tree, words.encode("and read it twice"))
-    return Verified(trie, tuple(words.words[t] for t in trie.tokens), "file", path, words.words[token], weights,
-                    match.length, choices)
+    return Verified(
+        trie,
+        tuple(words.words[t] for t in trie.tokens),
+        "file",
+        path,
+        words.words[token],
+        weights,
+        match.length,
+        choices,
+    )
 
 
 @dataclass(frozen=True)
@@ -324,8 +351,12 @@ def dresd(neighbours: int = 8) -> Neighbours:
     own, rows = states[0], torch.cat(states[1:]).numpy()
     with tempfile.TemporaryDirectory() as folder:
         store = build_tokens(Path(folder) / "store", documents, len(tokenizer), progress=False)
-        places = np.concatenate([np.arange(int(start) + 1, int(start) + len(tokens))
-                                 for start, tokens in zip(store.starts, documents, strict=False)])
+        places = np.concatenate(
+            [
+                np.arange(int(start) + 1, int(start) + len(tokens))
+                for start, tokens in zip(store.starts, documents, strict=False)
+            ]
+        )
         index = build_dense_index(Path(folder) / "dense", ArrayStates(places, rows), store, dims=2, progress=False)
         drafter = Dresd(index, drafts=2, length=4, neighbours=neighbours)
         tree = _draft(drafter, context, len(tokenizer), 4, hidden=lambda _: own)
@@ -334,10 +365,15 @@ def dresd(neighbours: int = 8) -> Neighbours:
     reduction = fit_transform(rows, 2)
     leaves = sorted(set(range(len(tree))) - set(tree.parents))
     drafts = tuple(tuple(tokenizer.decode([tree.tokens[n]]) for n in tree.path(leaf)) for leaf in leaves)
-    return Neighbours(reduction.apply(rows), reduction.apply(own[-1:].numpy())[0],
-                      tuple(tokenizer.decode([token]) for token in following), tuple(nearest),
-                      tuple(row for row in nearest if following[row] == context[-1]),
-                      tokenizer.decode([context[-1]]), drafts)
+    return Neighbours(
+        reduction.apply(rows),
+        reduction.apply(own[-1:].numpy())[0],
+        tuple(tokenizer.decode([token]) for token in following),
+        tuple(nearest),
+        tuple(row for row in nearest if following[row] == context[-1]),
+        tokenizer.decode([context[-1]]),
+        drafts,
+    )
 
 
 @dataclass(frozen=True)
@@ -388,7 +424,7 @@ def rejection(num_tokens: int = 4, likeliest: int = 5) -> Refusal:
     number, before = _round(run, lambda step: 2 <= step.accepted < step.drafted)
     step = run.steps[number]
     text = [*prompt, *run.tokens[:before], *step.tree.tokens]
-    logits = target(torch.tensor([text])).logits[0, -num_tokens - 1:-1]
+    logits = target(torch.tensor([text])).logits[0, -num_tokens - 1 : -1]
     p, q = distribution(logits, sampling), step.tree.probabilities.double()
     at = torch.arange(num_tokens), torch.tensor(step.tree.tokens)
     lost = step.accepted
@@ -396,10 +432,19 @@ def rejection(num_tokens: int = 4, likeliest: int = 5) -> Refusal:
     order = torch.maximum(p[lost], q[lost]).argsort(descending=True).tolist()
     shown = [t for t in order if t in order[:likeliest] or t in (step.tokens[-1], step.tree.tokens[lost])]
     decode = tokenizer.decode
-    rows = {name: tuple(values[shown].tolist())
-            for name, values in (("target", p[lost]), ("draft model", q[lost]), ("residual", left))}
-    return Refusal(tuple(decode([t]) for t in step.tree.tokens), tuple(p[at].tolist()), tuple(q[at].tolist()), lost,
-                   decode([step.tokens[-1]]), tuple(decode([t]) for t in shown), rows)
+    rows = {
+        name: tuple(values[shown].tolist())
+        for name, values in (("target", p[lost]), ("draft model", q[lost]), ("residual", left))
+    }
+    return Refusal(
+        tuple(decode([t]) for t in step.tree.tokens),
+        tuple(p[at].tolist()),
+        tuple(q[at].tolist()),
+        lost,
+        decode([step.tokens[-1]]),
+        tuple(decode([t]) for t in shown),
+        rows,
+    )
 
 
 class _Noted(PredictedRejection):
@@ -438,8 +483,13 @@ def stopping(threshold: float = 0.7) -> Stopped:
     target, draft, tokenizer = pocket()
     head = AcceptanceHead.load(paths.POCKET / "head" / "acceptance.safetensors", draft)
     rule = _Noted(threshold)
-    run = generate(target, tokenizer(CODE)["input_ids"], AdaptiveDraftModel(draft, rule, 2, 20, head),
-                   max_new_tokens=96, eos_token_id=())
+    run = generate(
+        target,
+        tokenizer(CODE)["input_ids"],
+        AdaptiveDraftModel(draft, rule, 2, 20, head),
+        max_new_tokens=96,
+        eos_token_id=(),
+    )
     ended = [number for number, (drafted, _) in enumerate(rule.rounds) if rule.stop(drafted)]
     longest = max(ended, key=lambda number: rule.rounds[number][0].count)
     (drafted, accepted), tokens = rule.rounds[longest], run.steps[longest].tree.tokens

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.methods import METHODS
-from specdec_lib.report.display import method_examples, figures, occurrences
+from specdec_lib.report.display import figures, method_examples, occurrences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,13 +72,25 @@ def _draw_tree(ax: Axes, shown: method_examples.Verified, color: str, gap: float
     drafted = len(tree) if shown.drafted is None else shown.drafted
     for node, parent in enumerate(tree.parents):
         kept = node in shown.path
-        ax.plot([gap * depths[parent + 1], gap * depths[node + 1]], [height[parent], height[node]], zorder=1,
-                color=color if kept else FAINT, linewidth=2.4 if kept else 1.2)
+        ax.plot(
+            [gap * depths[parent + 1], gap * depths[node + 1]],
+            [height[parent], height[node]],
+            zorder=1,
+            color=color if kept else FAINT,
+            linewidth=2.4 if kept else 1.2,
+        )
         look = _accepted(color) if kept else REFUSED if node < drafted else LEFT
         _chip(ax, gap * depths[node + 1], height[node], shown.words[node], **look)
         if shown.weights:
-            ax.text(gap * depths[node + 1], height[node] + 0.45, f"weight {shown.weights[node]}", ha="center",
-                    va="center", fontsize=8, color="#555555")
+            ax.text(
+                gap * depths[node + 1],
+                height[node] + 0.45,
+                f"weight {shown.weights[node]}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="#555555",
+            )
     _chip(ax, 0, height[-1], shown.root, linewidth=2.0)
     last = shown.path[-1]
     beside = {height[node] for node, parent in enumerate(tree.parents) if parent == last}
@@ -93,8 +105,11 @@ def _draw_tree(ax: Axes, shown: method_examples.Verified, color: str, gap: float
 def _legend(figure: Figure, color: str, columns: int = 3) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(**_accepted(color), label="drafted and accepted"), Patch(**REFUSED, label="drafted and refused"),
-               Patch(facecolor=OWN, edgecolor=INK, label="the target's own token")]
+    handles = [
+        Patch(**_accepted(color), label="drafted and accepted"),
+        Patch(**REFUSED, label="drafted and refused"),
+        Patch(facecolor=OWN, edgecolor=INK, label="the target's own token"),
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9)
 
 
@@ -109,14 +124,26 @@ def verifier() -> Figure:
     mask, words, depths = shown.tree.mask(), (shown.root, *shown.words), [0, *shown.tree.depths]
     for row, column in zip(*mask.nonzero(), strict=True):
         dark = row == 0 or row - 1 in shown.path
-        right.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=NEUTRAL if dark else "#9aa5b5",
-                                  edgecolor="white", linewidth=1.2))
+        right.add_patch(
+            Rectangle(
+                (column - 0.5, row - 0.5),
+                1,
+                1,
+                facecolor=NEUTRAL if dark else "#9aa5b5",
+                edgecolor="white",
+                linewidth=1.2,
+            )
+        )
     right.add_patch(Rectangle((-2.6, -0.5), 1.9, len(words), facecolor="#9aa5b5", edgecolor="none"))
     right.text(-1.65, (len(words) - 1) / 2, "cached text", rotation=90, ha="center", va="center", fontsize=9)
     right.set(xlim=(-2.8, len(words) - 0.3), ylim=(len(words) - 0.3, -0.7))
     right.set_title("position, and what it attends to", fontsize=10)
-    right.set_yticks(range(len(words)), [f"{word}  +{depth}" for word, depth in zip(words, depths, strict=True)],
-                     family="monospace", fontsize=9)
+    right.set_yticks(
+        range(len(words)),
+        [f"{word}  +{depth}" for word, depth in zip(words, depths, strict=True)],
+        family="monospace",
+        fontsize=9,
+    )
     right.set_xticks(range(len(words)), words, family="monospace", fontsize=9, rotation=90)
     right.grid(visible=False)
     right.tick_params(length=0)
@@ -173,8 +200,15 @@ def prompt_lookup_plus() -> Figure:
     for number, (method, scores) in enumerate(shown.scores.items()):
         for place, score in enumerate(scores):
             y = place * 2.6 + number
-            bottom.barh(y, score, height=0.85, color=figures.color(method), hatch="" if number else "////",
-                        edgecolor="white", label=None if place else labels[method])
+            bottom.barh(
+                y,
+                score,
+                height=0.85,
+                color=figures.color(method),
+                hatch="" if number else "////",
+                edgecolor="white",
+                label=None if place else labels[method],
+            )
             bottom.text(score + 0.01, y, f"{score:.3f}", va="center", fontsize=9)
     bottom.set_yticks([0.5, 3.1], ["A", "B"])
     bottom.set(xlim=(0, 1.12), ylim=(4.2, -0.7), xlabel="how near the candidate is")
@@ -203,21 +237,40 @@ def dresd() -> Figure:
     color = figures.color("DReSD")
     ax.plot(*shown.keys.T, "o", color="#a0a0a0", markersize=4, label="stored states")
     ax.plot(*shown.query, "*", color=INK, markersize=14, label="the target's state")
-    ax.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal", xlabel="first component",
-           ylabel="second component")
+    ax.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal", xlabel="first component", ylabel="second component")
     angles = np.degrees(np.arccos(np.clip(shown.keys[list(shown.nearest)] @ shown.query, -1, 1)))
     for kept, face in ((False, "white"), (True, color)):
         rank = [n for n, row in enumerate(shown.nearest) if (row in shown.kept) == kept]
-        near.plot(angles[rank], rank, "D" if kept else "o", color=face, markeredgecolor=INK, markersize=8,
-                  label="kept" if kept else "filtered out")
+        near.plot(
+            angles[rank],
+            rank,
+            "D" if kept else "o",
+            color=face,
+            markeredgecolor=INK,
+            markersize=8,
+            label="kept" if kept else "filtered out",
+        )
     drafts = dict(zip(shown.kept, map("".join, shown.drafts), strict=False))
     for n, row in enumerate(shown.nearest):
         label = _shown(shown.following[row] + (f" {drafts[row]}" if row in drafts else ""))
-        near.text(angles[n] + 0.06 * angles.max(), n, label, family="monospace", fontsize=9, va="center",
-                  fontweight="bold" if row in shown.kept else "normal")
-    near.set(xlabel="angle to the target's state (degrees)", xlim=(-0.06 * angles.max(), 1.75 * angles.max()),
-             ylim=(len(angles) - 0.4, -0.6), yticks=range(len(angles)), yticklabels=range(1, len(angles) + 1),
-             ylabel="neighbour", title=f"next token; last token: {_shown(shown.last)}")
+        near.text(
+            angles[n] + 0.06 * angles.max(),
+            n,
+            label,
+            family="monospace",
+            fontsize=9,
+            va="center",
+            fontweight="bold" if row in shown.kept else "normal",
+        )
+    near.set(
+        xlabel="angle to the target's state (degrees)",
+        xlim=(-0.06 * angles.max(), 1.75 * angles.max()),
+        ylim=(len(angles) - 0.4, -0.6),
+        yticks=range(len(angles)),
+        yticklabels=range(1, len(angles) + 1),
+        ylabel="neighbour",
+        title=f"next token; last token: {_shown(shown.last)}",
+    )
     near.title.set_fontsize(10)
     near.grid(axis="y", visible=False)
     figure.legend(loc="outside lower center", ncols=4, fontsize=9)
@@ -242,8 +295,14 @@ def rejection() -> Figure:
     names = {"target": "target, $p$", "draft model": "draft model, $q$", "residual": "residual, $p'$"}
     for number, (name, values) in enumerate(shown.rows.items()):
         look = {"hatch": ("", "////", "....")[number], "edgecolor": INK if name == "residual" else "white"}
-        right.barh([row + 0.28 * (number - 1) for row in range(len(values))], values, 0.26, color=colors[name],
-                   label=names[name], **look)
+        right.barh(
+            [row + 0.28 * (number - 1) for row in range(len(values))],
+            values,
+            0.26,
+            color=colors[name],
+            label=names[name],
+            **look,
+        )
     right.set_yticks(range(len(shown.shown)), [_shown(word) for word in shown.shown], family="monospace", fontsize=9)
     right.invert_yaxis()
     right.grid(axis="y", visible=False)
@@ -285,8 +344,15 @@ def drafted(name: str) -> Figure:
     color = figures.color(name)
     _draw_tree(ax, shown, color, 1.5)
     if shown.hidden:
-        ax.text(0, max(_rows(shown.tree).values()), f"{shown.hidden} more\nrefused", fontsize=8, ha="center", va="center",
-                color="#555555")
+        ax.text(
+            0,
+            max(_rows(shown.tree).values()),
+            f"{shown.hidden} more\nrefused",
+            fontsize=8,
+            ha="center",
+            va="center",
+            color="#555555",
+        )
     _legend(figure, color)
     return figure
 

@@ -53,13 +53,12 @@ def write(ax: Axes, lines: Sequence[str], grey: Collection[tuple[int, int]] = ()
         for column, character in enumerate(line):
             if character != " ":
                 color = "#757575" if (row, column) in grey else "black"
-                ax.text(column, row, character, family="monospace", fontsize=size, ha="center", va="center",
-                        color=color)
+                ax.text(
+                    column, row, character, family="monospace", fontsize=size, ha="center", va="center", color=color
+                )
 
 
-def picture(
-    choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str], coming: int = 12
-) -> Figure:
+def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str], coming: int = 12) -> Figure:
     """Draw prompt and output, and where each of two methods copied from.
 
     Parameters
@@ -87,18 +86,14 @@ def picture(
     ax.set(xlim=(-1, WIDTH + 1), ylim=(len(lines) + 0.2, -1))
     write(ax, lines, {cell for piece in cells[choice.position + 1 :] for cell in piece})
     handles = []
-    for name, source, draft, accepted in zip(
-        names, choice.sources, choice.drafts, choice.accepted, strict=True
-    ):
+    for name, source, draft, accepted in zip(names, choice.sources, choice.drafts, choice.accepted, strict=True):
         shade = figures.color(name)
         boxes(ax, cells[source : source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
         boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
         boxes(ax, cells[source - 1 : source], shade)
         (row, _), *_ = cells[source - 1] or cells[source]
         ax.text(WIDTH, row, name, fontsize=9, ha="right", va="center", fontweight="bold")
-        handles.append(
-            Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted")
-        )
+        handles.append(Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted"))
     boxes(ax, cells[choice.position : choice.position + 1], "black")
     handles.append(Patch(facecolor="none", edgecolor="black", label="last token written"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)

@@ -35,18 +35,14 @@ def plain(value: Any, name: str = "value") -> Any:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        raise RecordError(
-            f"{name!r} is {value}: record a text such as 'not available' where there is no number"
-        )
+        raise RecordError(f"{name!r} is {value}: record a text such as 'not available' where there is no number")
     if type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)):
         return [plain(item, name) for item in value]
     if isinstance(value, Mapping):
         return {str(key): plain(item, name) for key, item in value.items()}
-    raise RecordError(
-        f"{name!r} is a {type(value).__name__}: record a number, a text, or a list or dict of them"
-    )
+    raise RecordError(f"{name!r} is a {type(value).__name__}: record a number, a text, or a list or dict of them")
 
 
 def record(name: str, value: Any, display: bool = False, timed: bool = False) -> None:

@@ -60,9 +60,7 @@ def part_bars(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for place, row in enumerate(rows):
         left = 0.0
         for part, shade in PARTS.items():
-            ax.barh(
-                place, row[f"{part}_ms"], left=left, color=shade, height=0.6, label=None if place else part
-            )
+            ax.barh(place, row[f"{part}_ms"], left=left, color=shade, height=0.6, label=None if place else part)
             left += row[f"{part}_ms"]
         ax.text(left, place, f" {left:.1f}", va="center")
     ax.set_yticks(range(len(rows)), [row["method"] for row in rows])
@@ -93,8 +91,8 @@ def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], task
     ax.imshow(grid, cmap="cividis", norm=LogNorm(min(0.5, grid.min()), max(2.0, grid.max())), aspect="auto")
     ax.grid(visible=False)
     middle = np.sqrt(min(0.5, grid.min()) * max(2.0, grid.max()))
-    for i, task in enumerate(tasks):
-        for j, method in enumerate(methods):
+    for i in range(len(tasks)):
+        for j in range(len(methods)):
             best = grid[i, j] == grid[i].max() and grid[i, j] > 1
             text = f"{grid[i, j]:.2f}" + (" ★" if best else "")
             ax.text(

@@ -90,15 +90,11 @@ class Table:
         timed: bool | str | Collection[str] = False,
     ):
         if not re.fullmatch(r"tab-[a-z0-9-]+", name):
-            raise ValueError(
-                f"table name {name!r}: 'tab-' and small letters, digits and hyphens are expected"
-            )
+            raise ValueError(f"table name {name!r}: 'tab-' and small letters, digits and hyphens are expected")
         named = [] if isinstance(timed, bool) else [timed] if isinstance(timed, str) else list(timed)
         for column in [*(columns or {}), *(formats or {}), *named]:
             if column not in frame.columns:
-                raise ValueError(
-                    f"table {name!r} has no column {column!r}: {', '.join(map(str, frame.columns))}"
-                )
+                raise ValueError(f"table {name!r} has no column {column!r}: {', '.join(map(str, frame.columns))}")
         self.name, self.caption = name, caption
         self.headings = (
             {column: Markup(heading) for column, heading in columns.items()}
@@ -115,10 +111,7 @@ class Table:
 
     def _rows(self) -> list[list[str]]:
         return [
-            [
-                format_cell(value, self.formats.get(column))
-                for column, value in zip(self.headings, row, strict=True)
-            ]
+            [format_cell(value, self.formats.get(column)) for column, value in zip(self.headings, row, strict=True)]
             for row in self.frame.itertuples(index=False, name=None)
         ]
 
@@ -139,9 +132,7 @@ class Table:
         body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self._rows())
         head = cells(list(self.headings.values()), "th")
         caption = html.escape(self.caption)
-        return (
-            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def to_myst(self, download: str | None = None) -> str:
         """Return the table as a numbered MyST table.

@@ -67,9 +67,7 @@ class Token:
         if self.fate not in _LEGEND:
             raise ValueError(f"fate {self.fate!r}: one of {', '.join(_LEGEND)} is expected")
         if (self.fate == "target") == bool(self.proposer):
-            raise ValueError(
-                f"token {self.text!r}: a drafted token names its proposer, the target's own names none"
-            )
+            raise ValueError(f"token {self.text!r}: a drafted token names its proposer, the target's own names none")
 
 
 class TokenView:
@@ -93,9 +91,7 @@ class TokenView:
     def __init__(self, tokens: Sequence[Token], caption: str = "", prompt: str = ""):
         steps = [token.step for token in tokens]
         if any(later < earlier for earlier, later in zip(steps, steps[1:], strict=False)):
-            raise ValueError(
-                "the steps of the tokens go backwards: give the tokens in the order of their steps"
-            )
+            raise ValueError("the steps of the tokens go backwards: give the tokens in the order of their steps")
         self.tokens, self.caption, self.prompt = list(tokens), caption, prompt
 
     def to_html(self) -> str:
@@ -108,9 +104,7 @@ class TokenView:
                 step = token.step
             parts.append(self._span(token))
         prompt = (
-            f'<span class="specdec-prompt" style="opacity:.55">{html.escape(self.prompt)}</span>'
-            if self.prompt
-            else ""
+            f'<span class="specdec-prompt" style="opacity:.55">{html.escape(self.prompt)}</span>' if self.prompt else ""
         )
         caption = f'<div class="specdec-caption">{html.escape(self.caption)}</div>' if self.caption else ""
         return (

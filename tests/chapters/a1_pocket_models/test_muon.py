@@ -1,4 +1,5 @@
 """The batched optimiser against torch's own."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,7 +10,9 @@ from specdec_lib.chapters.a1_pocket_models.muon import BatchedMuon
 SHAPES = [(32, 32), (32, 32), (64, 32), (64, 32), (32, 64)]
 
 
-@pytest.mark.parametrize("options", [{"adjust_lr_fn": "match_rms_adamw"}, {"nesterov": False}, {"weight_decay": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"adjust_lr_fn": "match_rms_adamw"}, {"nesterov": False}, {"weight_decay": 0.0}], ids=str
+)
 def test_each_step_is_that_of_torch_bit_for_bit(options):
     torch.manual_seed(0)
     theirs = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]

@@ -32,9 +32,17 @@ class Counting:
 
 
 def tiny(**changes) -> Recipe:
-    recipe = Recipe(vocab_size=VOCABULARY, target=training.Shape(32, 2, 1, 48), draft=training.Shape(32, 1, 1, 48),
-                    qwen=training.QwenShape(32, 2, 2, 1, 48), length=16, long_length=32, tokens_per_step=64,
-                    copying_steps=3, warmup_steps=2)
+    recipe = Recipe(
+        vocab_size=VOCABULARY,
+        target=training.Shape(32, 2, 1, 48),
+        draft=training.Shape(32, 1, 1, 48),
+        qwen=training.QwenShape(32, 2, 2, 1, 48),
+        length=16,
+        long_length=32,
+        tokens_per_step=64,
+        copying_steps=3,
+        warmup_steps=2,
+    )
     return dataclasses.replace(recipe, **changes)
 
 
@@ -44,8 +52,9 @@ def run(folder, steps, recipe=None, shape=None, teacher=None, every=2, batches=N
     torch.manual_seed(recipe.seed)
     model = (shape or recipe.target).build(VOCABULARY)
     batches = batches or Batches(Counting(), recipe, steps)
-    return model, training.train(model, batches, recipe, folder, "m", [], {"circle": TEXT}, corpus, teacher,
-                                 every=every, compiled=False, **more)
+    return model, training.train(
+        model, batches, recipe, folder, "m", [], {"circle": TEXT}, corpus, teacher, every=every, compiled=False, **more
+    )
 
 
 class Stopped(Batches):
@@ -94,8 +103,12 @@ def test_a_block_is_made_once_and_the_first_steps_teach_copying_alone():
     for step in range(80):
         batches(step)
     every_task = tuple(training_rows.TASK_SHARES)
-    assert source.asked == [(0, 32 * 4, 16, training_rows.COPYING_TASKS), (0, 32 * 4, 16, every_task),
-                            (1, 32 * 4, 16, every_task), (0, 32 * 2, 32, every_task)]
+    assert source.asked == [
+        (0, 32 * 4, 16, training_rows.COPYING_TASKS),
+        (0, 32 * 4, 16, every_task),
+        (1, 32 * 4, 16, every_task),
+        (0, 32 * 2, 32, every_task),
+    ]
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path):
@@ -133,12 +146,15 @@ def test_a_checkpoint_does_not_bind_a_run_to_the_lengths_and_shapes_of_other_par
     assert len(curve) == 2  # read back, not trained again
 
 
-@pytest.mark.parametrize(("changes", "name"), [
-    ({"recipe": tiny(seed=1)}, "seed"),
-    ({"recipe": tiny(muon_rate=1e-3)}, "muon_rate"),
-    ({"shape": training.Shape(32, 1, 1, 48)}, "shape"),
-    ({"corpus": "another text"}, "corpus"),
-])
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"recipe": tiny(seed=1)}, "seed"),
+        ({"recipe": tiny(muon_rate=1e-3)}, "muon_rate"),
+        ({"shape": training.Shape(32, 1, 1, 48)}, "shape"),
+        ({"corpus": "another text"}, "corpus"),
+    ],
+)
 def test_a_checkpoint_of_another_run_is_refused_and_named(tmp_path, changes, name):
     run(tmp_path, 2)
     before = (tmp_path / "m.pt").read_bytes()

@@ -49,8 +49,12 @@ def test_tokenizer_gives_back_any_text(small_tokenizer):
 
 def test_conversation_is_the_chat_template_and_marks_answers_only(small_tokenizer):
     ids, is_answer = training_rows.conversation(small_tokenizer, ("rename a", "again"), ("def b", "def c"))
-    messages = [{"role": "user", "content": "rename a"}, {"role": "assistant", "content": "def b"},
-                {"role": "user", "content": "again"}, {"role": "assistant", "content": "def c"}]
+    messages = [
+        {"role": "user", "content": "rename a"},
+        {"role": "assistant", "content": "def b"},
+        {"role": "user", "content": "again"},
+        {"role": "assistant", "content": "def c"},
+    ]
     assert small_tokenizer.decode(ids) == small_tokenizer.apply_chat_template(messages, tokenize=False)
     marked = small_tokenizer.decode([i for i, a in zip(ids, is_answer, strict=True) if a])
     assert marked == "def b<|end|>def c<|end|>"

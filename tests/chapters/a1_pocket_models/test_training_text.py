@@ -18,9 +18,14 @@ from specdec_lib.chapters.a1_pocket_models import training_text
 from specdec_lib.chapters.a1_pocket_models.training_text import Corpus, Package
 from specdec_lib.experiments.corpus import Module
 
-LIST = {"train": [{"name": "first", "version": "1.0", "licence": "MIT"}],
-        "heldout": [{"name": "Held-Out", "version": "2.1", "licence": "GPL-3.0 or Apache-2.0", "archive": "sdist"}],
-        "chat": [], "suffixes": [".py", ".md"], "largest_file": 5000, "package_bytes": 6000}
+LIST = {
+    "train": [{"name": "first", "version": "1.0", "licence": "MIT"}],
+    "heldout": [{"name": "Held-Out", "version": "2.1", "licence": "GPL-3.0 or Apache-2.0", "archive": "sdist"}],
+    "chat": [],
+    "suffixes": [".py", ".md"],
+    "largest_file": 5000,
+    "package_bytes": 6000,
+}
 
 
 def corpus_of(folder, **changes) -> Corpus:
@@ -70,16 +75,20 @@ def test_a_package_is_trained_on_or_held_out_and_not_both(tmp_path):
 
 def test_readable_files_of_a_wheel_are_taken_and_others_left(tmp_path):
     good = code("first")
-    write_wheel(tmp_path, "first-1.0", {
-        "first/good.py": good,
-        "first/windows.md": good.replace("first", "second").replace("\n", "\r\n"),
-        "first/short.py": "x = 1\n",
-        "first/long.py": code("long", 200),
-        "first/data.json": good,
-        "first-1.0.dist-info/notes.md": good,
-        "first/latin.py": b"\xe9" + good.encode(),
-        "first/numbers.py": "1.25, 3.75, 8.125, 9.5,\n" * 40,
-    })
+    write_wheel(
+        tmp_path,
+        "first-1.0",
+        {
+            "first/good.py": good,
+            "first/windows.md": good.replace("first", "second").replace("\n", "\r\n"),
+            "first/short.py": "x = 1\n",
+            "first/long.py": code("long", 200),
+            "first/data.json": good,
+            "first-1.0.dist-info/notes.md": good,
+            "first/latin.py": b"\xe9" + good.encode(),
+            "first/numbers.py": "1.25, 3.75, 8.125, 9.5,\n" * 40,
+        },
+    )
     modules = training_text.package_files(LISTED, corpus_of(tmp_path), tmp_path)
     texts = {module.name: module.text for module in modules}
     assert texts == {"first/first/good.py": good, "first/first/windows.md": good.replace("first", "second")}
@@ -93,8 +102,9 @@ def test_a_package_gives_so_many_bytes_in_the_same_order_for_everyone(tmp_path):
     whole = corpus_of(tmp_path, package_bytes=10**9)
     write_wheel(tmp_path / "a", "first-1.0", files)
     write_wheel(tmp_path / "b", "first-1.0", dict(reversed(files.items())))
-    names, again = ([module.name for module in training_text.package_files(LISTED, whole, tmp_path / folder)]
-                    for folder in "ab")
+    names, again = (
+        [module.name for module in training_text.package_files(LISTED, whole, tmp_path / folder)] for folder in "ab"
+    )
     assert names == again and sorted(names) == sorted(f"first/{name}" for name in files) != names
     some = training_text.package_files(LISTED, corpus_of(tmp_path), tmp_path / "a")
     assert [module.name for module in some] == names[: len(some)]
@@ -116,18 +126,24 @@ def test_an_archive_of_sources_is_read_too_and_a_missing_one_is_named(tmp_path):
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """A corpus with a package on each side and a standard library of two modules."""
-    sides = {"train": [Module("std_a", code("std")), Module("std_b", code("std_other", 4))],
-             "heldout": [Module("std_held", code("held"))]}
+    sides = {
+        "train": [Module("std_a", code("std")), Module("std_b", code("std_other", 4))],
+        "heldout": [Module("std_held", code("held"))],
+    }
     monkeypatch.setattr(training_text, "stdlib_modules", sides.__getitem__)
     archives = tmp_path / "packages"
-    write_wheel(archives, "first-1.0", {
-        "first/new.py": code("new"),
-        "first/copy_of_std.py": code("std") + code("added", 4),      # 13 of its 17 runs of three lines were seen
-        "first/little_of_std.py": code("mostly", 12) + code("std", 6),
-        "first/held_stdlib.py": code("around") + code("held", 8),    # 6 runs of the held-out library
-        "first/held_package.py": code("about") + code("away", 8),    # 6 runs of the held-out package
-        "first/held_little.py": code("nearly") + code("held", 6),    # 4 such runs, which idioms may share
-    })
+    write_wheel(
+        archives,
+        "first-1.0",
+        {
+            "first/new.py": code("new"),
+            "first/copy_of_std.py": code("std") + code("added", 4),  # 13 of its 17 runs of three lines were seen
+            "first/little_of_std.py": code("mostly", 12) + code("std", 6),
+            "first/held_stdlib.py": code("around") + code("held", 8),  # 6 runs of the held-out library
+            "first/held_package.py": code("about") + code("away", 8),  # 6 runs of the held-out package
+            "first/held_little.py": code("nearly") + code("held", 6),  # 4 such runs, which idioms may share
+        },
+    )
     write_sdist(archives, "held_out-2.1", {"held/a.py": code("away")})
     return corpus_of(tmp_path, package_bytes=10**6), archives
 
@@ -135,8 +151,9 @@ def small(tmp_path, monkeypatch):
 def test_near_duplicates_and_held_out_text_are_left_out(small):
     modules = list(training_text.training_modules(*small))
     assert [module.name for module in modules[:2]] == ["std_a", "std_b"]
-    assert {module.name for module in modules[2:]} == {f"first/first/{name}.py" for name in ("new", "little_of_std",
-                                                                                             "held_little")}
+    assert {module.name for module in modules[2:]} == {
+        f"first/first/{name}.py" for name in ("new", "little_of_std", "held_little")
+    }
 
 
 def test_of_two_copies_in_packages_one_is_taken(tmp_path, monkeypatch):
@@ -177,7 +194,9 @@ def test_what_was_prepared_is_what_is_opened(small, tmp_path, monkeypatch):
     expected = [module.text for module in modules] + ["<|user|>Why?<|assistant|>So.", ""]
     assert sorted(documents) == sorted([*expected, ""]) and text.stream[-1] == tokenizer.eos_token_id
     assert {name: tokenizer.decode(tokens) for name, tokens in text.heldout.items()} == {
-        "stdlib": code("held") + tokenizer.eos_token, "Held-Out": code("away") + tokenizer.eos_token}
+        "stdlib": code("held") + tokenizer.eos_token,
+        "Held-Out": code("away") + tokenizer.eos_token,
+    }
     story = json.loads((tmp_path / "corpus.json").read_text())
     assert story["tokens"] == len(text.stream) and story["fingerprint"] == text.fingerprint
     assert story["packages"] == ["first 1.0"] and story["heldout_packages"] == ["Held-Out 2.1"]

@@ -1,12 +1,13 @@
 """Replays on recorded outputs of large models, where the data are."""
+
 import dataclasses
 
 import pytest
 
 from specdec_lib import load_model
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import recorded_chats
-from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
+from specdec_lib.experiments.published_sets.replies import Reply
 
 
 def test_without_data_there_are_no_cases_and_a_reason(monkeypatch, tmp_path):
@@ -21,8 +22,11 @@ def test_a_case_is_replayed_with_each_store_and_without(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     tokenizer = load_model("pocket")[1]
     text = "The quick brown fox jumps over the lazy dog. " * 3
-    case = Case("someone", [Reply(str(i), "m", "Say it.", text, tokens=30, steps=10 + i) for i in range(3)], {
-        "the same text": lambda: [text] * 3, "another": lambda: ["import os\n" * 20]})
+    case = Case(
+        "someone",
+        [Reply(str(i), "m", "Say it.", text, tokens=30, steps=10 + i) for i in range(3)],
+        {"the same text": lambda: [text] * 3, "another": lambda: ["import os\n" * 20]},
+    )
     case = dataclasses.replace(case, authors=case.replies)
     found = recorded_chats.replay_case(case, tokenizer, 10_000)
     rate = {(row["method"], row["store"]): row["characters_per_forward"] for row in found["rows"]}
@@ -32,11 +36,20 @@ def test_a_case_is_replayed_with_each_store_and_without(monkeypatch, tmp_path):
 
 
 def test_an_answer_to_a_replayed_question_is_not_stored_whoever_gave_it():
-    replayed = [Reply("1-0", "a", "USER: Who wrote Hamlet? ASSISTANT:", "Shakespeare.", questions=("Who wrote Hamlet?",
-                                                                                                  "And when?"))]
-    stored = [Reply("x", "b", "Question: who wrote hamlet", "He did.", questions=("who wrote  Hamlet",)),
-              Reply("y", "b", "And when?", "Then.", questions=("AND WHEN?",)),
-              Reply("z", "b", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",))]
+    replayed = [
+        Reply(
+            "1-0",
+            "a",
+            "USER: Who wrote Hamlet? ASSISTANT:",
+            "Shakespeare.",
+            questions=("Who wrote Hamlet?", "And when?"),
+        )
+    ]
+    stored = [
+        Reply("x", "b", "Question: who wrote hamlet", "He did.", questions=("who wrote  Hamlet",)),
+        Reply("y", "b", "And when?", "Then.", questions=("AND WHEN?",)),
+        Reply("z", "b", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
+    ]
     assert recorded_chats._whole(stored, replayed) == ["Who wrote Faust? Goethe."]
 
 

@@ -7,19 +7,17 @@ import pytest
 import torch
 
 from specdec_lib import Capture, DraftTree, record, replay
-from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
 from specdec_lib.chapters.ch04_pld_plus import attribution
 from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
+from specdec_lib.decoding.results import Generation, Step
+from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
 from specdec_lib.experiments.comparison import same_steps
 from tests import families
 from tests.chaos import Recycling, Silent
 
 
 def step(draft, accepted, own=1):
-    return Step(
-        DraftTree.chain(draft), tuple(range(accepted)), (*draft[:accepted], *[9] * own), 0.0, 0.0, 0.0
-    )
+    return Step(DraftTree.chain(draft), tuple(range(accepted)), (*draft[:accepted], *[9] * own), 0.0, 0.0, 0.0)
 
 
 RUN = Generation(
@@ -124,9 +122,7 @@ def test_score_joins_answers_and_finds_copies_exactly(library):
             "attribute with hidden states",
         ),
         (
-            lambda m: attribution.count(
-                Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1)
-            ),
+            lambda m: attribution.count(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1)),
             "1 positions",
         ),
     ],

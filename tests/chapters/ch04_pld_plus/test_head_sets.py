@@ -63,9 +63,7 @@ def test_copying_score_is_that_of_the_whole_matrix(library, family):
     model = library[family]
     scores = copying_scores(model)
     groups = 4 // model.config.num_key_value_heads
-    expected = [
-        [whole_matrix_score(model, block, head, groups, 8) for head in range(4)] for block in range(2)
-    ]
+    expected = [[whole_matrix_score(model, block, head, groups, 8) for head in range(4)] for block in range(2)]
     assert np.allclose(scores, expected, atol=1e-3)
 
 

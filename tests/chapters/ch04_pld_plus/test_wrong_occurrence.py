@@ -43,9 +43,7 @@ def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():
 @given(st.lists(st.integers(0, 3), min_size=12, max_size=40))
 def test_a_wrong_occurrence_is_one_in_fact(text):
     known = made_up(text[:8], text[8:])
-    choice = wrong_occurrence(
-        [known], PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers")
-    )
+    choice = wrong_occurrence([known], PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers"))
     if choice is None:
         return
     whole = [*known.trace.prompt, *known.trace.tokens]

@@ -16,9 +16,7 @@ def test_reliability_by_hand():
     found = reliability(np.array([0.05, 0.15, 0.19, 1.0]), np.array([0, 1, 0, 1]))
     assert found["predicted"].tolist() == pytest.approx([0.05, 0.17, 1.0])
     assert found["outcome"].tolist() == [0, 0.5, 1] and found["count"].tolist() == [1, 2, 1]
-    assert expected_calibration_error([0.05, 0.15, 0.19, 1.0], [0, 1, 0, 1]) == pytest.approx(
-        (0.05 + 2 * 0.33) / 4
-    )
+    assert expected_calibration_error([0.05, 0.15, 0.19, 1.0], [0, 1, 0, 1]) == pytest.approx((0.05 + 2 * 0.33) / 4)
 
 
 def test_predictions_that_are_the_probabilities_have_no_error():
@@ -45,9 +43,7 @@ def test_outcomes_all_alike_have_no_ranking():
     assert np.isnan(ranking_accuracy([0.1, 0.2], [1, 1]))
 
 
-@pytest.mark.parametrize(
-    ("predicted", "outcome"), [([0.1], [1, 0]), ([], []), ([1.1], [1]), ([0.5], [float("nan")])]
-)
+@pytest.mark.parametrize(("predicted", "outcome"), [([0.1], [1, 0]), ([], []), ([1.1], [1]), ([0.5], [float("nan")])])
 def test_bad_values_are_refused(predicted, outcome):
     with pytest.raises(ValueError, match="expected"):
         reliability(np.array(predicted), np.array(outcome))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, record, replay
-from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
     Judged,
     Tally,
@@ -18,6 +17,7 @@ from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
     rounds,
     throughputs,
 )
+from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
 from specdec_lib.experiments.draft_costs import latency
 from specdec_lib.experiments.metrics import greedy_agreement, pooled
 from specdec_lib.experiments.sum_of_forwards import oracle_calls
@@ -71,9 +71,7 @@ def test_rounds_of_specdec_pp_are_those_of_the_drafter(pair, traces, newest, see
         for trace in traces:
             drafter = SpecDecPP(pair[1], head, h, 1, 9, newest)
             judged = Judged.of(draft_along(trace, pair[1]), head)
-            assert counted(judged, stopping.PredictedRejection(h, newest), max_tokens=9) == steps(
-                trace, drafter
-            )
+            assert counted(judged, stopping.PredictedRejection(h, newest), max_tokens=9) == steps(trace, drafter)
 
 
 def test_passes_are_those_the_draft_model_makes(pair, traces):
@@ -134,9 +132,7 @@ def test_rates_and_throughput_are_those_of_the_equations(pair, traces):
     found = pooled(runs)
     assert rates(tallies) == pytest.approx((found["verification_rate"], found["discard_rate"]))
     # Equation 2.3 is 2.1 by the balance of section 2, for runs that end with a token of the target's own.
-    assert (
-        tallies[0].drafted + tallies[0].calls == tallies[0].tokens + tallies[0].drafted - tallies[0].accepted
-    )
+    assert tallies[0].drafted + tallies[0].calls == tallies[0].tokens + tallies[0].drafted - tallies[0].accepted
     alone = runs[0].stats
     expected = 1 / latency(0.0234, 0.112, alone["discard_rate"], alone["verification_rate"])
     assert throughputs(tallies[:1], 0.0234, 0.112) == pytest.approx([expected])

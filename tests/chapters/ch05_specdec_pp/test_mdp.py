@@ -10,8 +10,8 @@ import pytest
 from specdec_lib.chapters.ch05_specdec_pp.theory import mdp
 from specdec_lib.chapters.ch05_specdec_pp.theory import rounds as rounds_module
 from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair, stationary
-from specdec_lib.experiments.sum_of_forwards import expected_tokens
 from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Policy, Rounds
+from specdec_lib.experiments.sum_of_forwards import expected_tokens
 
 COSTS = Costs.of_times(0.2, 1.0)
 
@@ -53,9 +53,7 @@ def by_paths(rounds: Rounds, stops: Policy) -> tuple[float, float]:
         for z, share in enumerate(pair.target[context]):
             moves[start, pair.following[context, z]] += kept * share
 
-    def walk(
-        start: int, k: int, state: int, weight: float, path: list[tuple[int, int]], context: int
-    ) -> None:
+    def walk(start: int, k: int, state: int, weight: float, path: list[tuple[int, int]], context: int) -> None:
         for token in range(pair.vocabulary):
             drawn = weight * pair.draft[context, token]
             if drawn == 0:
@@ -121,9 +119,7 @@ def finite_by_recursion(rounds: Rounds, tokens: int) -> np.ndarray:
         total, kept = c2, 1.0
         for i, (at, token) in enumerate(path):
             refused = kept * (1 - pair.acceptance[at, token])
-            after = sum(
-                r * response(left - i - 1, pair.following[at, z]) for z, r in enumerate(pair.residual[at])
-            )
+            after = sum(r * response(left - i - 1, pair.following[at, z]) for z, r in enumerate(pair.residual[at]))
             total += refused * (c1 * (len(path) - i) + after)
             kept -= refused
         rest = [response(left - len(path) - 1, pair.following[context, z]) for z in range(pair.vocabulary)]
@@ -144,9 +140,7 @@ def finite_by_recursion(rounds: Rounds, tokens: int) -> np.ndarray:
 def test_costs_of_short_responses_are_those_of_the_definition():
     for pair in pairs(3):
         rounds = Rounds.of(pair, 3)
-        np.testing.assert_allclose(
-            mdp.finite_costs(rounds, COSTS, 7), finite_by_recursion(rounds, 7), rtol=1e-12
-        )
+        np.testing.assert_allclose(mdp.finite_costs(rounds, COSTS, 7), finite_by_recursion(rounds, 7), rtol=1e-12)
 
 
 def test_long_responses_under_a_policy_cost_its_rate_a_token():
@@ -154,9 +148,7 @@ def test_long_responses_under_a_policy_cost_its_rate_a_token():
         rounds = Rounds.of(pair, 5)
         for policy in (rounds.fixed(3), rounds.threshold(0.2)):
             costs = mdp.finite_costs(rounds, COSTS, 500, policy)
-            assert (costs[500] - costs[250]) / 250 == pytest.approx(
-                mdp.outcome(rounds, policy).cost(COSTS), rel=1e-3
-            )
+            assert (costs[500] - costs[250]) / 250 == pytest.approx(mdp.outcome(rounds, policy).cost(COSTS), rel=1e-3)
 
 
 def simulate(rounds: Rounds, stops: Policy, count: int, rng: np.random.Generator) -> np.ndarray:

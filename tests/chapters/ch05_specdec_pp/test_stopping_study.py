@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from specdec_lib import record
-from specdec_lib.drafters import stopping
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, play
 from specdec_lib.chapters.ch05_specdec_pp.stopping_study import (
     ORACLE,
@@ -21,6 +20,7 @@ from specdec_lib.chapters.ch05_specdec_pp.stopping_study import (
     matched,
     with_head,
 )
+from specdec_lib.drafters import stopping
 from tests.chaos import head_of
 from tests.families import perturbed, prompt
 

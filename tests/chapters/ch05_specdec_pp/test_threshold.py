@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch05_specdec_pp.theory import mdp, best_rules, threshold
+from specdec_lib.chapters.ch05_specdec_pp.theory import best_rules, mdp, threshold
 from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair
 from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Ending, Policy, Rounds, compare
 
@@ -32,9 +32,7 @@ def test_the_theorem_never_fails():
     applied = 0
     for _ in range(INSTANCES):
         order = int(rng.integers(0, 3))
-        pair = random_pair(
-            rng, 2 if order == 2 else int(rng.integers(2, 4)), order, rng.choice([0.2, 0.5, 1.0])
-        )
+        pair = random_pair(rng, 2 if order == 2 else int(rng.integers(2, 4)), order, rng.choice([0.2, 0.5, 1.0]))
         rounds, costs = Rounds.of(pair, int(rng.integers(2, 7))), random_costs(rng)
         for stops in (random_policy(rounds, rng), rounds.threshold(rng.random())):
             ending = endless_of(rounds, costs, stops)
@@ -68,10 +66,7 @@ def test_the_theorem_never_fails_in_a_response_of_given_length():
             ending, depth = mdp.ending_of_finite(rounds, list(after[:left])), min(rounds.longest, left)
             constant = threshold.delta(rounds, costs, threshold.cases(rounds, costs, ending, stops, depth))
             decision = compare(rounds, costs, ending, stops, depth)
-            assert (
-                threshold.counterexamples(rounds, decision, threshold.stopping_threshold(costs, constant))
-                == 0
-            )
+            assert threshold.counterexamples(rounds, decision, threshold.stopping_threshold(costs, constant)) == 0
 
 
 def test_the_two_cases_weighed_by_their_probabilities_are_the_difference_of_the_actions():
@@ -82,9 +77,7 @@ def test_the_two_cases_weighed_by_their_probabilities_are_the_difference_of_the_
         ending = endless_of(rounds, costs, stops)
         decision = compare(rounds, costs, ending, stops)
         found = threshold.cases(rounds, costs, ending, stops)
-        for alive, yes, no, stop, proceed in zip(
-            rounds.alive, found.accepted, found.refused, *decision, strict=False
-        ):
+        for alive, yes, no, stop, proceed in zip(rounds.alive, found.accepted, found.refused, *decision, strict=False):
             np.testing.assert_allclose(alive * yes + (1 - alive) * no, stop - proceed, atol=1e-9)
 
 
@@ -153,9 +146,7 @@ def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
     assert len(rows) == 15
     for row in rows:
         assert row["failures"] == 0 and row["oracle"] <= 1e-12
-        assert all(
-            row[name] >= -1e-12 for name in ("best_fixed", "best_threshold", "theorem_rule", "no_delta_rule")
-        )
+        assert all(row[name] >= -1e-12 for name in ("best_fixed", "best_threshold", "theorem_rule", "no_delta_rule"))
         assert row["needed"] <= row["threshold"] + 1e-9
         assert np.isnan(row["certified"]) or 0 <= row["certified"] <= 1 + 1e-12
 

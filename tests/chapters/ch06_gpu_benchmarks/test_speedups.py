@@ -7,19 +7,19 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import Runtime, Sampling, generate, load_model
-from specdec_lib.decoding.sampling import invert_cdfs
-from specdec_lib.drafters import SpecDecPP
 from specdec_lib.chapters.ch06_gpu_benchmarks import composed_speedups as composing
-from specdec_lib.chapters.ch06_gpu_benchmarks import speedups, pass_times, widened_pair, widened_study
-from specdec_lib.experiments import recorded_runs
+from specdec_lib.chapters.ch06_gpu_benchmarks import pass_times, speedups, widened_pair, widened_study
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Rate, step_work
-from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import Shape
 from specdec_lib.chapters.ch06_gpu_benchmarks.widen import place_heads, widen_to
+from specdec_lib.decoding.sampling import invert_cdfs
 from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.drafters import SpecDecPP
+from specdec_lib.experiments import recorded_runs
 from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.methods import METHODS, Unavailable, compared_in
+from specdec_lib.models.fingerprint import fingerprint
 from tests.families import build, save
 
 SMALL = Shape(384, 9, 896, 384, 384)
@@ -60,11 +60,15 @@ def test_the_composed_time_is_the_sum_over_steps(measured):
 
 
 def test_the_share_of_draws_alike_is_that_of_many_draws():
-    laws = torch.tensor([[[0.1, 0.3, 0.3, 0.3], [0.0, 0.3, 0.3, 0.4]], [[0.5, 0.0, 0.5, 0.0], [0.4, 0.2, 0.0, 0.4]]]).double()
+    laws = torch.tensor(
+        [[[0.1, 0.3, 0.3, 0.3], [0.0, 0.3, 0.3, 0.4]], [[0.5, 0.0, 0.5, 0.0], [0.4, 0.2, 0.0, 0.4]]]
+    ).double()
     uniforms = ((torch.arange(20_000) + 0.5) / 20_000).tolist()
     for first, second in laws:
         drawn = [torch.stack([invert_cdfs(law[None], [u])[0] for u in uniforms[::10]]) for law in (first, second)]
-        assert float(speedups.same_draws(first, second)) == pytest.approx(float((drawn[0] == drawn[1]).double().mean()), abs=2e-3)
+        assert float(speedups.same_draws(first, second)) == pytest.approx(
+            float((drawn[0] == drawn[1]).double().mean()), abs=2e-3
+        )
     assert float(speedups.same_draws(*laws[0])) < 0.9 - 0.1  # total variation 0.1, and each boundary moved by it
 
 
@@ -86,12 +90,15 @@ def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
     rows = speedups.table(recordings, timed, [recordings[0].task])
     assert {row["equal"] for row in rows if row["task"] == "all"} == {2}
     assert {row["method"]: row["state"] for row in rows} == {
-        "plain": "cold", **{name: METHODS[name].state for name in compared_in("06")}
+        "plain": "cold",
+        **{name: METHODS[name].state for name in compared_in("06")},
     }
     for row in rows:
         if row["method"] == "plain":
             assert [row[name] for name in speedups.DEFINITIONS] == [1.0] * 3 and row["tokens_per_forward"] == 1
-        assert all(row[part] >= 0 for part in ("draft_ms", "verify_ms", "commit_ms", "host_ms")) and row["verify_ms"] > 0
+        assert (
+            all(row[part] >= 0 for part in ("draft_ms", "verify_ms", "commit_ms", "host_ms")) and row["verify_ms"] > 0
+        )
         assert row["speedup_low"] <= row[speedups.DEFINITIONS[0]] <= row["speedup_high"]
     of_task = [row for row in rows if row["task"] != "all"]
     assert {row["prompts"] for row in of_task} == {sum(r.task == recordings[0].task for r in recordings)}
@@ -152,9 +159,7 @@ def test_layer_and_heads_of_a_widened_pair_are_the_small_pair_s_in_their_new_pla
 
 
 def test_the_widened_pair_writes_and_drafts_what_the_small_pair_does(pair, prompts):
-    target, draft = (
-        widen_to(small, SMALL, dtype="float32", device="cpu") for small in (pair.target, pair.draft)
-    )
+    target, draft = (widen_to(small, SMALL, dtype="float32", device="cpu") for small in (pair.target, pair.draft))
     large = widened_pair.WidePair.of(pair, target, draft, "test")
     for each in (pair, large):
         each.choose_heads(prompts, count=3, per_task=1, max_new_tokens=8)
@@ -241,7 +246,7 @@ def test_a_model_of_another_family_is_measured_as_it_is(tmp_path):
     folder = save(small, tmp_path / "model")
     pair = widened_pair.build_pair(str(folder), str(folder), device="cpu", dtype="float32")
     with pytest.raises(Unavailable, match="acceptance head"):
-        pair.acceptance_head
+        _ = pair.acceptance_head
     assert "SpecDec++" not in pair.drafters(["plain", "SpecDec", "SpecDec++"])
     assert widened_pair.model_bytes(pair.target) == 4 * sum(p.numel() for p in small.parameters())
     assert widened_pair.plain_runtime(pair.target) == "eager"

@@ -50,17 +50,13 @@ def small(queries: int = 4, key_values: int = 2, **changes) -> LlamaForCausalLM:
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if weights.ndim == 1:
-                weights.copy_(
-                    torch.rand(weights.shape, generator=generator) + (0.5 if "norm" in name else -0.5)
-                )
+                weights.copy_(torch.rand(weights.shape, generator=generator) + (0.5 if "norm" in name else -0.5))
     return model
 
 
 def logits(model: LlamaForCausalLM, tokens: list[int] | None = None, **options) -> torch.Tensor:
     with torch.inference_mode():
-        return (
-            model(torch.tensor([tokens or prompt(3, 40)], device=model.device), **options).logits[0].float()
-        )
+        return model(torch.tensor([tokens or prompt(3, 40)], device=model.device), **options).logits[0].float()
 
 
 def difference(wide: torch.Tensor, narrow: torch.Tensor) -> float:
@@ -70,9 +66,7 @@ def difference(wide: torch.Tensor, narrow: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("fill", widen.FILLS)
 @pytest.mark.parametrize("case", HEADS)
-@pytest.mark.parametrize(
-    "changes", [{}, BIASED, {"tie_word_embeddings": True}], ids=["plain", "biased", "tied"]
-)
+@pytest.mark.parametrize("changes", [{}, BIASED, {"tie_word_embeddings": True}], ids=["plain", "biased", "tied"])
 def test_logits_are_the_small_models(case, changes, fill):
     queries, key_values, wide_queries, wide_key_values, _ = HEADS[case]
     model = small(queries, key_values, **changes)
@@ -133,9 +127,7 @@ def test_most_extra_weights_are_random_or_all_are_zeros():
     model = small(4, 4)
     sizes = WIDE | {"hidden_size": 192, "intermediate_size": 512}
     for fill, low, high in (("random", 0.6, 0.75), ("zeros", 0.0, 0.1)):
-        weights = torch.cat(
-            [p.flatten() for p in widen.widen(model, **sizes, fill=fill).model.layers.parameters()]
-        )
+        weights = torch.cat([p.flatten() for p in widen.widen(model, **sizes, fill=fill).model.layers.parameters()])
         assert low < float((weights != 0).float().mean()) < high
 
 
@@ -190,9 +182,7 @@ def test_the_pocket_pair_keeps_its_logits_and_its_greedy_text(name):
 def test_bfloat16_keeps_every_first_choice_that_is_above_rounding():
     """Both bfloat16 models are compared with the float32 logits, which tell how large rounding is."""
     model, tokenizer = load_model("pocket", device="cpu")
-    tokens = tokenizer("class Stack:\n    def push(self, item):\n        self.items.append(item)\n" * 4)[
-        "input_ids"
-    ]
+    tokens = tokenizer("class Stack:\n    def push(self, item):\n        self.items.append(item)\n" * 4)["input_ids"]
     exact = logits(model, tokens)
     half = logits(model.to(torch.bfloat16), tokens)
     wide = widen.widen_to(model, Shape(640, 9, 1000, 640, 640))
@@ -227,9 +217,7 @@ def test_counts_and_bytes_are_those_of_the_built_model(name):
     assert count == shape.published_parameters - vocabularies * shape.hidden_size
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, BIASED, {"tie_word_embeddings": True}], ids=["plain", "biased", "tied"]
-)
+@pytest.mark.parametrize("changes", [{}, BIASED, {"tie_word_embeddings": True}], ids=["plain", "biased", "tied"])
 def test_the_closed_form_counts_any_llama(changes):
     model = small(**changes)
     assert parameter_count(model.config) == sum(weights.numel() for weights in model.parameters())

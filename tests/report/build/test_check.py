@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.report.notebook_factory import write_notebook
 
 from specdec_lib.report.build import check
+from tests.report.notebook_factory import write_notebook
 
 
 def spoil(path, change):
@@ -34,9 +34,7 @@ def test_a_sound_notebook_has_no_fault(tmp_path):
         (lambda nb: nb["cells"][5].update(source="def"), "not Python"),
         (lambda nb: nb["cells"][5]["metadata"].update(mystnb={"figure": {"caption": "c"}}), "fig-"),
         (
-            lambda nb: nb["cells"][5]["metadata"].update(
-                mystnb={"figure": {"caption": "c", "name": "fig-a"}}
-            ),
+            lambda nb: nb["cells"][5]["metadata"].update(mystnb={"figure": {"caption": "c", "name": "fig-a"}}),
             "alt text",
         ),
         (lambda nb: nb["cells"][4].update(source="It is 2.4 times faster."), "'2.4'"),

@@ -58,9 +58,7 @@ def test_a_value_of_another_type_is_refused_by_name_and_type(declared, name, val
 
 
 def test_an_unknown_name_is_refused_with_its_close_match(declared):
-    with pytest.raises(
-        params.ParameterError, match=r"unknown parameter 'alhpa' of 01_small: did you mean 'alpha'\?"
-    ):
+    with pytest.raises(params.ParameterError, match=r"unknown parameter 'alhpa' of 01_small: did you mean 'alpha'\?"):
         params.validate({"alhpa": 0.1}, declared, "01_small")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.report.browser import find_browser
 
 from specdec_lib.__main__ import main
 from specdec_lib.report.build import pdf
 from specdec_lib.report.build.params import UsageError
+from tests.report.browser import find_browser
 
 
 def pages(document: bytes) -> int:
@@ -30,7 +30,7 @@ def test_links_stay_within_the_document_or_lead_to_the_network():
 def test_boxes_are_unfolded_and_hidden_code_is_left_out():
     hidden = '<details class="admonition hide above-input"><summary>Show</summary><div>code</div></details>'
     box = '<details class="sd-card sd-dropdown"><summary>How</summary>table</details>'
-    assert pdf.printable(f"{hidden}<p>text</p>{box}") == f'<p>text</p>{box.replace("<details", "<details open")}'
+    assert pdf.printable(f"{hidden}<p>text</p>{box}") == f"<p>text</p>{box.replace('<details', '<details open')}"
     opened = box.replace("<details", "<details open")
     assert pdf.printable(opened) == opened
 

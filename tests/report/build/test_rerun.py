@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
-from tests.report.notebook_factory import write_notebook
 
 from specdec_lib.report.build import rerun
+from tests.report.notebook_factory import write_notebook
 
 
 def test_every_parameter_is_listed_with_its_default_comment_type_and_profiles(tmp_path):

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from tests.report.notebook_factory import write_notebook
 
 from specdec_lib import __main__ as command
-from specdec_lib import paths
-from specdec_lib import files
+from specdec_lib import files, paths
 from specdec_lib.report.build import params, plan, runner
 from specdec_lib.report.display import record
+from tests.report.notebook_factory import write_notebook
 
 
 @pytest.fixture
@@ -57,9 +56,7 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
     assert "prose renewed" in capsys.readouterr().out
     renewed = nbformat.read(str(copy), as_version=4)
-    assert any("After." in cell.source for cell in renewed.cells) and record.recorded(renewed) == {
-        "alpha": 0.25
-    }
+    assert any("After." in cell.source for cell in renewed.cells) and record.recorded(renewed) == {"alpha": 0.25}
     assert code_cells(renewed) == code_cells(executed)
     nbformat.validate(renewed)
 
@@ -94,9 +91,7 @@ def test_the_key_changes_with_everything_that_can_change_a_result(folders, tmp_p
 
 
 def test_a_failing_cell_is_told_by_notebook_cell_and_heading_and_leaves_the_old_copy(folders, capsys):
-    source = write_notebook(
-        folders["notebooks"], code=["values", "def depth(n):\n    return 1 / n\n\n\ndepth(0)"]
-    )
+    source = write_notebook(folders["notebooks"], code=["values", "def depth(n):\n    return 1 / n\n\n\ndepth(0)"])
     old = folders["output"] / source.name
     files.write_atomic(old, "the copy of an earlier run")
     (failure,) = runner.run("smoke", overrides=["01.alpha=0.25"], force=True, **folders)

@@ -13,31 +13,47 @@ import pytest
 import yaml
 
 from specdec_lib import paths
-from specdec_lib.report.claims import rules
-from specdec_lib.report.claims.rules import ClaimError
-from specdec_lib.report.claims import ledger
 from specdec_lib.commands import claims as command
+from specdec_lib.report.claims import ledger, rules
 from specdec_lib.report.claims.published_tables import published_text
+from specdec_lib.report.claims.rules import ClaimError
 
 HEADER = "id,where,setting,method,quantity,value,spread,unit,note"
 NUMBERS = {
-    "rest": ['rest-speed,Table 1,"7B, greedy",REST,speed-up,2.36,,x,',
-             "rest-time,Table 1,7B,REST,time,11.8,,ms,"],
+    "rest": ['rest-speed,Table 1,"7B, greedy",REST,speed-up,2.36,,x,', "rest-time,Table 1,7B,REST,time,11.8,,ms,"],
     "dresd": ["dresd-table,Table 1,,,body,not available,,,"],
     "pld_plus": [],
     "specdec_pp": [],
 }
-ROW = {"paper": "rest", "where": "Table 1", "claim": "It is faster.", "notebook": "07_speed",
-       "ours": ["fast", "passes"], "rule": "Holds if faster than both.", "published": ["rest-speed"],
-       "why": "The machine is slow."}
+ROW = {
+    "paper": "rest",
+    "where": "Table 1",
+    "claim": "It is faster.",
+    "notebook": "07_speed",
+    "ours": ["fast", "passes"],
+    "rule": "Holds if faster than both.",
+    "published": ["rest-speed"],
+    "why": "The machine is slow.",
+}
 ROWS = [
     ROW | {"id": "whole", "test": [["fast", ">", "slow"], ["fast", ">", 1]], "note": "Only one machine."},
-    ROW | {"id": "part", "paper": "dresd", "published": ["dresd-table"],
-           "rule": "Holds if faster than both; in part if than one.", "partly": "some",
-           "test": [["fast", ">", "slow"], ["slow", ">", [2, "fast"]]]},
+    ROW
+    | {
+        "id": "part",
+        "paper": "dresd",
+        "published": ["dresd-table"],
+        "rule": "Holds if faster than both; in part if than one.",
+        "partly": "some",
+        "test": [["fast", ">", "slow"], ["slow", ">", [2, "fast"]]],
+    },
     ROW | {"id": "none", "paper": "pld_plus", "published": [], "test": [["slow", ">", "fast"]]},
-    {"id": "never", "paper": "specdec_pp", "where": "Appendix", "claim": "It <costs> less.",
-     "untestable": "No data & no code."},
+    {
+        "id": "never",
+        "paper": "specdec_pp",
+        "where": "Appendix",
+        "claim": "It <costs> less.",
+        "untestable": "No data & no code.",
+    },
 ]
 RECORDED = {"fast": 1.23456, "slow": 0.5, "passes": 12345}
 VERDICT_OF = {"whole": rules.HOLDS, "part": rules.PARTLY, "none": rules.FAILS, "never": rules.UNTESTABLE}
@@ -47,12 +63,19 @@ def executed(recorded, profile="default", **parameters):
     """An executed copy as the runner leaves it."""
     declared = {"profile": "default", "target": "pocket", "draft": "other", "shape": ""}
     source = "\n".join(f"{name}: str = {value!r}  # said here" for name, value in declared.items())
-    cells = [nbformat.v4.new_markdown_cell("# How fast\n\nText."),
-             nbformat.v4.new_code_cell(source, metadata={"tags": ["parameters"]})]
+    cells = [
+        nbformat.v4.new_markdown_cell("# How fast\n\nText."),
+        nbformat.v4.new_code_cell(source, metadata={"tags": ["parameters"]}),
+    ]
     prefix = "application/papermill.record/"
-    outputs = [nbformat.v4.new_output("display_data", {prefix + "text/plain": repr(value)},
-                                      metadata={"scrapbook": {"name": name, "mime_prefix": prefix}})
-               for name, value in recorded.items()]
+    outputs = [
+        nbformat.v4.new_output(
+            "display_data",
+            {prefix + "text/plain": repr(value)},
+            metadata={"scrapbook": {"name": name, "mime_prefix": prefix}},
+        )
+        for name, value in recorded.items()
+    ]
     cells.append(nbformat.v4.new_code_cell("", outputs=outputs))
     facts = {"parameters": {"profile": profile, **parameters}, "machine": {"device": "cpu"}}
     about = {"profile": profile, "provenance": facts}
@@ -112,8 +135,11 @@ def table_rows(page):
     """The rows of a page by the id of their claim: classes, and the texts of the cells."""
     parser = Rows()
     parser.feed(page)
-    return {name.removeprefix("claim-"): (classes, [" ".join(cell.split()) for cell in cells])
-            for name, classes, cells in parser.rows if cells}
+    return {
+        name.removeprefix("claim-"): (classes, [" ".join(cell.split()) for cell in cells])
+        for name, classes, cells in parser.rows
+        if cells
+    }
 
 
 def build(root, text):
@@ -123,12 +149,26 @@ def build(root, text):
 
     (root / "book" / "index.rst").write_text(text, encoding="utf-8")
     warnings = io.StringIO()
-    settings = {"extensions": ["specdec_lib.report.build.directives"], "numfig": True, "root_doc": "index",
-                "exclude_patterns": ["notebooks"]}
+    settings = {
+        "extensions": ["specdec_lib.report.build.directives"],
+        "numfig": True,
+        "root_doc": "index",
+        "exclude_patterns": ["notebooks"],
+    }
     with patch_docutils(), docutils_namespace():
-        app = Sphinx(str(root / "book"), None, str(root / "html"), str(root / "trees"), "html", status=None,
-                     warning=warnings, confoverrides=settings, warningiserror=True, keep_going=True,
-                     freshenv=True)
+        app = Sphinx(
+            str(root / "book"),
+            None,
+            str(root / "html"),
+            str(root / "trees"),
+            "html",
+            status=None,
+            warning=warnings,
+            confoverrides=settings,
+            warningiserror=True,
+            keep_going=True,
+            freshenv=True,
+        )
         app.build()
     page = root / "html" / "index.html"
     return page.read_text(encoding="utf-8") if page.is_file() else "", warnings.getvalue(), app.statuscode
@@ -156,7 +196,8 @@ def test_a_row_shows_claim_numbers_rule_and_verdict_in_words(project):
     assert ours.startswith("fast 1.235 passes 12,345 How fast behaviour of pocket, other; shape its own (8")
     assert ours.endswith("cpu, float32")
     assert decision == (  # no reason, which is one for what does not hold; the note stands with any verdict
-        "holds Rule: Holds if faster than both. Found: 2 of 2 conditions true. Note: Only one machine.")
+        "holds Rule: Holds if faster than both. Found: 2 of 2 conditions true. Note: Only one machine."
+    )
 
 
 def test_what_was_not_true_is_named_with_its_values_and_the_reason(project):
@@ -164,12 +205,18 @@ def test_what_was_not_true_is_named_with_its_values_and_the_reason(project):
     assert rows["part"][1][2] == "not available body"
     assert rows["part"][1][4] == (
         "holds in part Rule: Holds if faster than both; in part if than one. Found: 1 of 2 conditions true; not: slow > 2 × fast "
-        "(slow = 0.5, fast = 1.235). Why: The machine is slow.")
+        "(slow = 0.5, fast = 1.235). Why: The machine is slow."
+    )
     assert rows["none"][1][4].endswith(
-        "0 of 1 conditions true; not: slow > fast (slow = 0.5, fast = 1.235). Why: The machine is slow.")
+        "0 of 1 conditions true; not: slow > fast (slow = 0.5, fast = 1.235). Why: The machine is slow."
+    )
     assert rows["none"][1][2] == "the paper gives no number"
-    assert rows["never"][1][1:] == ["It <costs> less. never", "the paper gives no number", "–",
-                                    "not testable here Why: No data & no code."]
+    assert rows["never"][1][1:] == [
+        "It <costs> less. never",
+        "the paper gives no number",
+        "–",
+        "not testable here Why: No data & no code.",
+    ]
 
 
 def test_the_table_says_what_the_command_says(project, capsys):
@@ -187,9 +234,34 @@ def test_the_table_says_what_the_command_says(project, capsys):
 
 def test_the_counts_are_those_of_the_rows_and_the_file_has_every_claim(project):
     page = page_of(project)
-    table = page[page.index("claims-summary"):page.index("</table>")]
+    table = page[page.index("claims-summary") : page.index("</table>")]
     assert [int(n) for n in re.findall(r"<p>(\d+)</p>", table)] == [
-        1, 0, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 4]
+        1,
+        0,
+        0,
+        0,
+        1,
+        0,
+        1,
+        0,
+        0,
+        1,
+        0,
+        0,
+        1,
+        0,
+        1,
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        4,
+    ]
     (file,) = (project / "html" / "_downloads").rglob("claims.csv")
     rows = list(csv.DictReader(file.open(encoding="utf-8")))
     assert {row["id"]: row["verdict"] for row in rows} == VERDICT_OF
@@ -216,15 +288,25 @@ def test_a_claim_decided_by_other_text_or_other_times_says_so(project):
     assert told == "behaviour of recorded outputs; shape the paper's times; cpu, float32"
 
 
-@pytest.mark.parametrize("spoil, message", [
-    (lambda root: write(root, [ROWS[0] | {"ours": ["lost"]}]),
-     "claim 'whole' needs lost, which 07_speed did not record"),
-    (lambda root: write(root, [ROWS[0] | {"published": ["rest-lost"]}]),
-     "claim 'whole': no published number 'rest-lost'"),
-    (lambda root: (root / "book" / "notebooks" / "07_speed.ipynb").unlink(),
-     "claim 'whole' needs 07_speed, which has not been executed (and 2 more claims)"),
-    (lambda root: write(root, ROWS[:1] * 2), "two claims have the id 'whole'"),
-], ids=["record", "number", "notebook", "ledger"])
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (
+            lambda root: write(root, [ROWS[0] | {"ours": ["lost"]}]),
+            "claim 'whole' needs lost, which 07_speed did not record",
+        ),
+        (
+            lambda root: write(root, [ROWS[0] | {"published": ["rest-lost"]}]),
+            "claim 'whole': no published number 'rest-lost'",
+        ),
+        (
+            lambda root: (root / "book" / "notebooks" / "07_speed.ipynb").unlink(),
+            "claim 'whole' needs 07_speed, which has not been executed (and 2 more claims)",
+        ),
+        (lambda root: write(root, ROWS[:1] * 2), "two claims have the id 'whole'"),
+    ],
+    ids=["record", "number", "notebook", "ledger"],
+)
 def test_what_is_missing_ends_the_build_with_its_name(project, spoil, message):
     spoil(project)
     _, warnings, failed = build(project, PAGE)
@@ -245,10 +327,16 @@ def test_a_published_number_in_prose_is_the_one_of_the_file(project):
     assert "Says 2.36 and 13.9." in page and not failed
 
 
-@pytest.mark.parametrize("expression, message", [
-    ("rest-lost", "no published number 'rest-lost'"), ("dresd-table / 2 : .1f", "is 'not available'"),
-    ("rest-speed / rest-time", "and a format"), ("rest-speed rest-time : .1f", "joined by"),
-    ("2 / rest-lost : .1f", "rest-lost")])
+@pytest.mark.parametrize(
+    "expression, message",
+    [
+        ("rest-lost", "no published number 'rest-lost'"),
+        ("dresd-table / 2 : .1f", "is 'not available'"),
+        ("rest-speed / rest-time", "and a format"),
+        ("rest-speed rest-time : .1f", "joined by"),
+        ("2 / rest-lost : .1f", "rest-lost"),
+    ],
+)
 def test_an_expression_that_names_nothing_ends_the_build(project, expression, message):
     with pytest.raises(ClaimError, match=message):
         published_text(expression, ledger.numbers())

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.report.display import run_context, figures, notices, provenance, record
+from specdec_lib.report.display import figures, notices, provenance, record, run_context
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.display.token_views import Token, TokenView
 
@@ -61,11 +61,43 @@ def test_a_table_is_a_numbered_myst_table_with_numbers_to_the_right():
 
 
 HOSTILE = [
-    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<!-- a", "&lt;b&gt; &amp; &#60;", "[a](javascript:alert(1))",
-    "![a](http://example.com/a.png)", "<http://example.com>", "https://example.com/a?b=1", "www.example.com", "a@example.com",
-    "{raw}`<b>`", "{download}`a <../../x>`", "{ref}`x`", "{{ version }}", "$x^2$", "$$x$$", "\\(x\\)", "`code`", "**bold** _a_ ~~b~~",
-    "[^1]", "[a]{.class}", "# heading", "- item", "a|b", "a \\| b", "back\\", "\\<i>", "::: ends", "two\nlines", "a\u2028:::\u2028b",
-    "a\x85|b|", "0.12", "12,345", "v1.5 of i.e. this", "!", "a: b", "–",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<!-- a",
+    "&lt;b&gt; &amp; &#60;",
+    "[a](javascript:alert(1))",
+    "![a](http://example.com/a.png)",
+    "<http://example.com>",
+    "https://example.com/a?b=1",
+    "www.example.com",
+    "a@example.com",
+    "{raw}`<b>`",
+    "{download}`a <../../x>`",
+    "{ref}`x`",
+    "{{ version }}",
+    "$x^2$",
+    "$$x$$",
+    "\\(x\\)",
+    "`code`",
+    "**bold** _a_ ~~b~~",
+    "[^1]",
+    "[a]{.class}",
+    "# heading",
+    "- item",
+    "a|b",
+    "a \\| b",
+    "back\\",
+    "\\<i>",
+    "::: ends",
+    "two\nlines",
+    "a\u2028:::\u2028b",
+    "a\x85|b|",
+    "0.12",
+    "12,345",
+    "v1.5 of i.e. this",
+    "!",
+    "a: b",
+    "–",
 ]
 
 
@@ -160,9 +192,7 @@ TOKENS = [
 def test_the_text_of_a_generation_is_kept_and_escaped():
     view = TokenView(TOKENS, caption="a & b")
     page = Text(
-        re.sub(
-            r"<style>.*?</style>|<div class=\"specdec-legend\">.*?</div>", "", view.to_html(), flags=re.DOTALL
-        )
+        re.sub(r"<style>.*?</style>|<div class=\"specdec-legend\">.*?</div>", "", view.to_html(), flags=re.DOTALL)
     )
     shown = page.text.replace("↵", "").replace("\u2009", "").replace("▏", "")
     assert shown == 'if a<b:\n  <b> oops "x"a & b'
@@ -208,9 +238,7 @@ def test_every_method_has_a_colour_and_a_marker_of_its_own():
 
 
 def test_figures_draw_what_they_are_given():
-    figure = figures.lines(
-        {"PLD": ([1, 2], [3.0, 4.0])}, "K", "tokens", spread={"PLD": ([2.5, 3.5], [3.5, 4.5])}
-    )
+    figure = figures.lines({"PLD": ([1, 2], [3.0, 4.0])}, "K", "tokens", spread={"PLD": ([2.5, 3.5], [3.5, 4.5])})
     (line,) = figure.axes[0].lines
     assert list(line.get_ydata()) == [3.0, 4.0] and line.get_color() == figures.METHODS["PLD"]
     figure = figures.bars(["a", "b"], {"plain": [1, 1], "PLD": [2, 3]}, "tokens", reference=1.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specdec_lib.report.build import book
-from specdec_lib.report.display import method_pictures, method_examples, figures
+from specdec_lib.report.display import figures, method_examples, method_pictures
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,9 @@ def test_no_word_of_a_picture_leaves_it(page):
 
 
 def test_pictures_are_drawn_once_and_alike(tmp_path, monkeypatch):
-    monkeypatch.setattr(method_pictures, "PICTURES", {"one-verifier": method_pictures.verifier, "rest": method_pictures.rest})
+    monkeypatch.setattr(
+        method_pictures, "PICTURES", {"one-verifier": method_pictures.verifier, "rest": method_pictures.rest}
+    )
     first, second = tmp_path / "a", tmp_path / "b"
     assert book.draw_pictures(first) and book.draw_pictures(second)
     written = (first / "rest.svg").stat().st_mtime_ns

@@ -57,7 +57,9 @@ def test_a_recorded_value_is_the_output_that_glue_reads(monkeypatch):
     with redirect_stdout(io.StringIO()) as printed:
         record.record("rate", np.float64(0.25), display=True)
     record.record("ms", 3, timed=True)
-    outputs = [{"output_type": "display_data", "data": data, "metadata": options["metadata"]} for data, options in shown]
+    outputs = [
+        {"output_type": "display_data", "data": data, "metadata": options["metadata"]} for data, options in shown
+    ]
     assert all(options["raw"] is True for _, options in shown)
     assert record.recorded({"cells": [{"outputs": outputs}]}) == {"rate": 0.25, "ms": 3}
     assert record.timed_names({"cells": [{"outputs": outputs}]}) == {"ms"}

@@ -113,9 +113,7 @@ def certified(rounds: Rounds, stops: Policy, starts: np.ndarray, threshold: floa
     seen = visits(rounds, stops, starts)[:-1]
     ended = [times * stop for times, stop in zip(seen, stops, strict=False)]
     total = sum(times.sum() for times in ended)
-    above = sum(
-        times[1 - alive >= threshold].sum() for times, alive in zip(ended, rounds.alive, strict=False)
-    )
+    above = sum(times[1 - alive >= threshold].sum() for times, alive in zip(ended, rounds.alive, strict=False))
     return float(above / total) if total > 0 else float("nan")
 
 

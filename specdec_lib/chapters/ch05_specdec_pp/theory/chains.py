@@ -1,6 +1,7 @@
 """Small target and draft models whose every probability is known: Markov chains over a few tokens.
 
-On them speculative decoding can be worked out exactly (:mod:`specdec_lib.chapters.ch05_specdec_pp.theory.mdp`). A context is the last
+On them speculative decoding can be worked out exactly (:mod:`specdec_lib.chapters.ch05_specdec_pp.theory.mdp`). A context is the
+last
 ``order`` tokens, written as a number in base ``vocabulary``, the newest token last.
 """
 
@@ -38,9 +39,7 @@ class ChainPair:
             rows = np.asarray(getattr(self, name), dtype=np.float64)
             object.__setattr__(self, name, rows)
             if rows.ndim != 2 or rows.shape != np.shape(self.target):
-                raise ValueError(
-                    f"{name} has shape {rows.shape}; expected (contexts, vocabulary), the same for both"
-                )
+                raise ValueError(f"{name} has shape {rows.shape}; expected (contexts, vocabulary), the same for both")
             if not (np.isfinite(rows).all() and (rows >= 0).all() and np.allclose(rows.sum(1), 1, atol=1e-9)):
                 raise ValueError(f"a row of {name} is no distribution; expected shares that add up to 1")
         if self.vocabulary**self.order != self.contexts:
@@ -108,8 +107,7 @@ def stationary(transitions: np.ndarray) -> np.ndarray:
     share, _, rank, _ = np.linalg.lstsq(equations, wanted, rcond=None)
     if rank < states:
         raise ValueError(
-            "the chain has several parts that it never leaves; expected one: give every token "
-            "some probability"
+            "the chain has several parts that it never leaves; expected one: give every token some probability"
         )
     return share
 

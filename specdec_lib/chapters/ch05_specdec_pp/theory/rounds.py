@@ -175,9 +175,7 @@ def draw_value(rounds: Rounds, k: int, discard: np.ndarray, ending: Ending) -> n
     return (1.0 - alive + refused_first) * discard + refused_first * ending.rejected[k, contexts]
 
 
-def continue_value(
-    rounds: Rounds, k: int, discard: np.ndarray, ending: Ending, following: np.ndarray
-) -> np.ndarray:
+def continue_value(rounds: Rounds, k: int, discard: np.ndarray, ending: Ending, following: np.ndarray) -> np.ndarray:
     """Expected sum of *continue* in each state of level ``k``: shape (states, D).
 
     Parameters
@@ -186,9 +184,7 @@ def continue_value(
         Expected sum from there.
     """
     drawn = rounds.pair.draft[rounds.contexts[k]]
-    return draw_value(rounds, k, discard, ending) + np.einsum(
-        "sv,svd->sd", drawn, following[rounds.children[k]]
-    )
+    return draw_value(rounds, k, discard, ending) + np.einsum("sv,svd->sd", drawn, following[rounds.children[k]])
 
 
 def follow(

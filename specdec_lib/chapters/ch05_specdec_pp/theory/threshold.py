@@ -91,8 +91,7 @@ def delta(rounds: Rounds, costs: Costs, found: Cases) -> float:
         Minus infinity where no state may continue.
     """
     savings = [
-        saving[alive > 0].max(initial=-np.inf)
-        for saving, alive in zip(found.accepted, rounds.alive, strict=False)
+        saving[alive > 0].max(initial=-np.inf) for saving, alive in zip(found.accepted, rounds.alive, strict=False)
     ]
     return float(max(savings, default=-np.inf) - costs.verify)
 
@@ -152,9 +151,7 @@ class Frontier(NamedTuple):
         return bool(self.continues_to.max() < self.stops_from.min())
 
 
-def frontier(
-    rounds: Rounds, decision: Decision, levels: int | None = None, tolerance: float = 1e-9
-) -> Frontier:
+def frontier(rounds: Rounds, decision: Decision, levels: int | None = None, tolerance: float = 1e-9) -> Frontier:
     """Find the frontier between *continue* and *stop* in each context.
 
     ``levels`` looks at the first levels only: close to the limit on the candidates there is less to continue for, and
@@ -162,9 +159,7 @@ def frontier(
     """
     going, ending = np.full(rounds.pair.contexts, -1.0), np.full(rounds.pair.contexts, np.inf)
     shown = rounds.contexts[: rounds.longest - 1 if levels is None else levels]
-    for contexts, alive, stop, proceed in zip(
-        shown, rounds.alive, decision.stop, decision.proceed, strict=False
-    ):
+    for contexts, alive, stop, proceed in zip(shown, rounds.alive, decision.stop, decision.proceed, strict=False):
         cheaper, dearer = (_continues(a, b, tolerance) for a, b in ((stop, proceed), (proceed, stop)))
         np.maximum.at(going, contexts[cheaper], 1.0 - alive[cheaper])
         np.minimum.at(ending, contexts[dearer], 1.0 - alive[dearer])
