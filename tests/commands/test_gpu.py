@@ -74,6 +74,7 @@ def run(arguments: list[str], environment: dict | None = None, missing: list[str
     )
 
 
+@pytest.mark.slow  # the whole command
 def test_torch_transformers_numpy_and_numba_are_enough(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
