@@ -278,7 +278,7 @@ def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: 
 
 
 def can_be_replayed(recordings: Sequence[Recording], drafter: Drafter | None) -> bool:
-    """Whether a replay of these recordings is the real run (:attr:`specdec_lib.Drafter.replays`)."""
+    """Whether a replay of these recordings is the real run (``Drafter.replays``)."""
     if drafter is None or drafter.replays == "any":
         return True
     return drafter.replays == "greedy" and all(recording.trace.sampling.greedy for recording in recordings)
