@@ -124,12 +124,13 @@ def main(argv: list[str] | None = None) -> int:
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    # What ends a job at its time limit ends it as a key does.
-    before = signal.signal(signal.SIGTERM, interrupt)
+    # What ends a job at its time limit ends it as a key does; a shell lets its background jobs ignore that key.
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         return exit_status(lambda: _run(args), "interrupted; what was finished before is written")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _shapes(run: Mapping[str, Any]) -> tuple[str, str]:

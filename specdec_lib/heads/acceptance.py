@@ -269,6 +269,7 @@ class AcceptanceHead(nn.Module):
 
 
 def not_numbers() -> FloatingPointError:
+    """The error for states of a draft model that hold NaN or infinity."""
     return FloatingPointError(
         "the draft model's states hold NaN or infinity: its weights may be damaged, or too large for "
         "their type (try dtype='bfloat16' or 'float32')"

@@ -187,6 +187,7 @@ def parses(words: list[str]) -> None:
 #: How a command is run, by its beginning; the first that fits counts.
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
+    (r"python -m specdec_lib pocket(-data)? --", lambda words: parses(words[3:])),  # they need a prepared corpus
     (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
     (
         r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|train-acceptance-head --help)",

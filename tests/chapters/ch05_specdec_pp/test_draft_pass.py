@@ -78,8 +78,9 @@ def test_passes_are_those_the_draft_model_makes(pair, traces):
     head = head_of(pair[1])
     for newest in (False, True):
         drafter = SpecDecPP(pair[1], head, 0.9, 1, 9, newest)
-        made, forward = [], drafter._forward
-        drafter._forward = lambda feed, seen, inner=forward: made.append(len(feed)) or inner(feed, seen)
+        made, choose = [], drafter._choose
+        # Each pass of the draft model ends with a choice.
+        drafter._choose = lambda *given, inner=choose: made.append(1) or inner(*given)
         replay(traces[0], drafter)
         judged = Judged.of(draft_along(traces[0], pair[1]), head)
         found = play(judged, stopping.PredictedRejection(0.9, newest), 1, 9)
