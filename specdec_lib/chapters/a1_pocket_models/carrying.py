@@ -25,7 +25,7 @@ _TOKENS = "<u2"
 
 
 def split(file: Path, folder: Path, size: int = PIECE_BYTES) -> list[Path]:
-    """Write a file in pieces into ``folder``, in place of an earlier version's.
+    """Write a file in pieces into ``folder``, instead of an earlier version's.
 
     The index with the checksums is written last: if this is stopped, the earlier version is there whole.
 

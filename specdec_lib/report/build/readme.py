@@ -36,7 +36,7 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "03_dense_vs_sparse_retrieval": (
         "Exact match or nearest neighbours: REST or DReSD?",
-        "On the same text DReSD's acceptance rate is {said_rate_rest}% beside REST's, its accepted length "
+        "On the same text DReSD's acceptance rate is {said_rate_rest}% compared with REST's, its accepted length "
         "{said_length_rest}% (paper: +{published_rate}% and +{published_length}%)",
     ),
     "04_pld_plus": (
@@ -50,7 +50,7 @@ CHAPTERS: dict[str, tuple[str, str]] = {
         "the draft's probability: {head_verdict_seeing_fixed}",
     ),
     "06_gpu_benchmarks": (
-        "What is it worth by the clock, at the cost of a wider model?",
+        "How much time does it save, at the cost of a wider model?",
         "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {composed_h_all:.1f}, "
         "PLD {composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as "
         "plain decoding",
