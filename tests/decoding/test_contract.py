@@ -387,7 +387,9 @@ def test_no_two_modules_of_decoding_import_each_other_in_a_circle():
         ]
         package = "specdec_lib.decoding"
         whole = {alias.name for node in statements if node.module == package for alias in node.names}
-        inside = {node.module.removeprefix(f"{package}.") for node in statements if node.module.startswith(f"{package}.")}
+        inside = {
+            node.module.removeprefix(f"{package}.") for node in statements if node.module.startswith(f"{package}.")
+        }
         imports[path.stem] = inside | whole
     assert {"contract", "cache"} <= imports["target"]
     tuple(TopologicalSorter(imports).static_order())  # raises CycleError
