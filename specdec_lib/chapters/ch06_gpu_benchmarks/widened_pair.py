@@ -183,7 +183,7 @@ def build_pair(
     device, dtype : str
         As for :func:`specdec_lib.load_model`; with a shape, the type ``"auto"`` is :func:`fast_dtype`.
     draft_named : str
-        A preset for the draft model, in place of ``ratio``.
+        A preset for the draft model, instead of ``ratio``.
     **sizes : int
         ``store_tokens``, ``dense_tokens`` of :class:`specdec_lib.experiments.workbench.ModelPair`.
 

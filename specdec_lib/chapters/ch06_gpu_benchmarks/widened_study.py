@@ -1,4 +1,4 @@
-"""One pair of wide models measured from end to end: step costs, rates by task, agreement, transformers beside."""
+"""One pair of wide models measured from end to end: step costs, rates by task, agreement, compared with transformers."""
 
 from __future__ import annotations
 
