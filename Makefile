@@ -24,7 +24,7 @@ EXTRAS ?= book,test,cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-core test-gpu test-slow test-random test-book test-oldest bench losslessness pocket pocket-data doctor check lint clean distclean
+.PHONY: gpu help venv book pdf readme test test-core test-notebooks test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness pocket pocket-data doctor check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -63,13 +63,22 @@ WORKERS ?= 2
 PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile
 CORE := tests/decoding tests/drafters tests/datastores tests/heads tests/models
 test: venv  ## run the tests (WORKERS=2 processes)
-	@$(PYTEST) -m 'not slow' $(ARGS)
+	@$(PYTEST) -m 'not slow and not notebooks and not ray' $(ARGS)
+
+test-notebooks: venv  ## make the notebooks of the smoke profile and test what they recorded
+	@$(PY) -m specdec_lib run --profile smoke
+	@SPECDEC_EXECUTED=$(CURDIR)/book/notebooks $(PYTEST) -m 'notebooks and not slow' $(ARGS)
 
 test-core: venv  ## run those of decoding, drafters, datastores, heads and models, without pandas, matplotlib and jupyter
-	@SPECDEC_TESTS_CORE=1 $(PYTEST) -m 'not slow' $(CORE) $(ARGS)
+	@SPECDEC_TESTS_CORE=1 $(PYTEST) -m 'not slow and not ray' $(CORE) $(ARGS)
 
 test-slow: venv  ## run the tests that take half a minute and more each
-	@$(PYTEST) -m slow $(ARGS)
+	@$(PYTEST) -m 'slow and not ray' $(ARGS)
+
+# The cluster of these tests is as large as this machine, so they run in one process.
+test-ray:  ## run the tests on a local cluster of Ray (installs the extra ray too)
+	@$(MAKE) venv EXTRAS='$(EXTRAS),ray'
+	@$(PY) -m pytest -m ray tests/cluster $(ARGS)
 
 # Never the same cases twice: a failure is repeated by the seed that is printed before each round.
 ROUNDS ?= 10
@@ -89,7 +98,7 @@ test-book: venv  ## open every page of the built book in a headless browser
 
 test-oldest:  ## run the tests on the oldest transformers that is supported
 	@$(MAKE) venv VENV=.venv-oldest EXTRAS=test,cpu,book PIN='transformers==5.17.*' CI=
-	@.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not browser and not notebooks and not slow' $(ARGS)
+	@.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not browser and not notebooks and not slow and not ray' $(ARGS)
 
 # Where a Python has torch already, such as on a GPU machine without a network, nothing is installed.
 HAS_TORCH := import torch, transformers, numba

@@ -42,31 +42,51 @@ COMMANDS: dict[str, Command] = {
         "check notebooks, parameters, pages and links without running anything",
         in_repository=True,
     ),
+    "diagnose": Command("specdec_lib.commands.diagnose", "predict from recorded answers what the methods would save"),
     "doctor": Command("specdec_lib.commands.doctor", "report versions, devices and data of this machine"),
     "bench": Command(
-        "specdec_lib.report.benchmarks", "measure how fast the library itself is, into data/results/cpu/bench.json"
+        "specdec_lib.commands.bench", "measure how fast the library itself is, into data/results/cpu/bench.json"
     ),
+    "calibrate": Command("specdec_lib.commands.calibrate", "measure what passes of a model cost by their width"),
     "claims": Command(
         "specdec_lib.commands.claims", "print every claim of the papers with its verdict here", in_repository=True
     ),
     "compare": Command("specdec_lib.commands.compare", "compare two runs of the notebooks; times may differ"),
     "datastore": Command("specdec_lib.commands.datastore", "build, describe, verify and import datastores"),
     "find-heads": Command("specdec_lib.commands.find_heads", "identify the induction heads of a model", "heads"),
+    "fit-tree": Command("specdec_lib.commands.fit_tree", "fit the probabilities of one tree on a model's answers"),
     "gpu": Command("specdec_lib.commands.gpu", "measure wide models on a GPU (or here) into data/results"),
+    "known-answers": Command(
+        "specdec_lib.commands.known_answers", "replay copying methods on answers of large models and of people"
+    ),
     "losslessness": Command("specdec_lib.commands.losslessness", "compare many prompts with plain decoding"),
     "pdf": Command("specdec_lib.commands.pdf", "print the book into _build/book.pdf", in_repository=True),
     "pocket": Command("specdec_lib.commands.pocket", "train the pocket models again"),
     "pocket-data": Command(
         "specdec_lib.commands.pocket_data", "fetch and prepare the text that the pocket models are trained on"
     ),
+    "recordings": Command(
+        "specdec_lib.commands.recordings",
+        "decode the prompts of the book and commit what the shipped models write",
+        in_repository=True,
+    ),
     "readme": Command(
         "specdec_lib.commands.readme",
         "make the README's table and figure from the executed notebooks",
         in_repository=True,
     ),
+    "retrieval": Command("specdec_lib.commands.retrieval", "run chapter 3's long experiments again, into data/results"),
+    "scale": Command(
+        "specdec_lib.commands.scale",
+        "measure how a datastore's cost grows with its size, into data/results/cpu/scale.json",
+    ),
+    "stopping": Command(
+        "specdec_lib.commands.stopping", "SpecDec++ on many prompts, greedy and sampled, into data/results/cpu"
+    ),
     "train-acceptance-head": Command(
         "specdec_lib.commands.train_acceptance_head", "train an acceptance head for SpecDec++", "head"
     ),
+    "train-heads": Command("specdec_lib.commands.train_heads", "train heads that draft: Medusa, Hydra, EAGLE"),
 }
 
 

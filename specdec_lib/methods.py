@@ -19,21 +19,33 @@ from specdec_lib.drafters import (
     AdaptiveDraftModel,
     DraftModel,
     Dresd,
+    Lookahead,
     PromptLookup,
     PromptLookupAttention,
     PromptLookupHidden,
     Rest,
+    SamDecoding,
     SpecDecPP,
+    SuffixDecoding,
+    TokenRecycling,
 )
+from specdec_lib.drafters.eagle import Eagle
+from specdec_lib.drafters.eagle2 import Eagle2
+from specdec_lib.drafters.hydra import Hydra
+from specdec_lib.drafters.medusa import Medusa
+from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
+from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.stopping import Confidence
-from specdec_lib.drafters.token_recycling import TokenRecycling
+from specdec_lib.drafters.token_recycling import levels_for
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.heads.drafting import DraftHead
 
 #: Plain decoding, which every method is compared with: its name, also in recorded values, and its look.
 PLAIN, PLAIN_COLOR, PLAIN_MARKER = "plain", "#7f7f7f", "o"
 
 #: Chapters that compare methods, by their numbers.
-COMPARISONS = ("01", "04", "06")
+COMPARISONS = ("01", "04", "06", "07")
 
 
 class Unavailable(LookupError):
@@ -61,6 +73,10 @@ class Workbench(Protocol):
         (block, head) pairs of the target's induction heads.
     acceptance_head : AcceptanceHead
         Predicts whether the target accepts a token of the draft model.
+    prices : PassPrices
+        What passes of the target and of the draft model cost, for drafts that are sized by it.
+    tree_probabilities : TreeProbabilities
+        Fitted weights of the sources of one tree.
     """
 
     target: PreTrainedModel
@@ -83,12 +99,24 @@ class Workbench(Protocol):
     @property
     def acceptance_head(self) -> AcceptanceHead: ...
 
+    def draft_heads(self, kind: str) -> DraftHead:
+        """Heads of a kind of :data:`specdec_lib.heads.drafting.KINDS` that were trained for the target."""
+        ...
+
+    @property
+    def prices(self) -> PassPrices: ...
+
+    @property
+    def tree_probabilities(self) -> TreeProbabilities: ...
+
     def length(self, method: str) -> int:
         """Draft length of a method, K: what was asked for, or the row's own (:func:`draft_length`)."""
         ...
 
 
 Maker = Callable[[Workbench], Drafter]
+#: Builds a drafter whose widest pass has about so many tokens.
+SizedMaker = Callable[[Workbench, int], Drafter]
 
 
 @dataclass(frozen=True)
@@ -118,8 +146,8 @@ class Method:
     exact : {"exact", "in distribution", "lossy"}
         Whether a sampled output is that of plain decoding token for token, follows the same distribution, or neither. A
         greedy output is that of plain decoding unless the method is lossy.
-    price : {"step", "token"}
-        Whether drafting costs a time for each step or for each drafted token.
+    price : {"step", "token", "level"}
+        Whether drafting costs a time for each step, for each drafted token or for each level of the tree.
     length : int, optional
         Draft length K where none is asked for; None for drafts that are not limited by a K.
     state : {"cold", "warm"}
@@ -129,6 +157,13 @@ class Method:
         Which of :data:`COMPARISONS` have it in their tables.
     variants : mapping
         Further makers by full name, which the ``losslessness`` command compares too.
+    published : tuple of str
+        Its other names in the papers' tables.
+    sized : callable, optional
+        ``sized(bench, width)`` builds it for passes of at most about ``width`` tokens, the root's included: chapter 7 asks for
+        the width that pays. None for drafts of one shape.
+    network : bool
+        Whether drafting runs a network, a draft model or heads: chapter 7 sets the price of its pass against the target's.
     """
 
     name: str
@@ -141,11 +176,37 @@ class Method:
     drafter: type[Drafter]
     make: Maker
     exact: Literal["exact", "in distribution", "lossy"] = "exact"
-    price: Literal["step", "token"] = "step"
+    price: Literal["step", "token", "level"] = "step"
     length: int | None = None
     state: Literal["cold", "warm"] = "cold"
     chapters: tuple[str, ...] = COMPARISONS
     variants: Mapping[str, Maker] = field(default_factory=dict)
+    published: tuple[str, ...] = ()
+    sized: SizedMaker | None = None
+    network: bool = False
+
+
+def tree_sources(bench: Workbench) -> dict[str, Drafter]:
+    """What one tree drafts from, by the names that its weights are kept under; sources that these models have nothing for
+    are left out.
+
+    A source drafts as much as it can: how much of it is verified is decided by the tree.
+    """
+    makers: dict[str, Maker] = {
+        "PLD": lambda bench: PromptLookup(3, 70, variant="transformers"),
+        "PLD+ (h)": lambda bench: PromptLookupHidden(bench.layer, 70),
+        "REST": lambda bench: Rest(bench.sparse, choices=64, min_ngram=1),
+        "SpecDec": lambda bench: AdaptiveDraftModel(
+            bench.draft, WorthItsPrice(), min_tokens=0, max_tokens=10, runtime=bench.draft_runtime
+        ),
+    }
+    sources = {}
+    for name, make in makers.items():
+        try:
+            sources[name] = make(bench)
+        except Unavailable:
+            continue
+    return sources
 
 
 _ROWS = (
@@ -154,43 +215,106 @@ _ROWS = (
         "pld", "saxena2023", PromptLookup,
         lambda bench: PromptLookup(3, bench.length("PLD")), length=10,
         variants={"PLD (transformers' variant)": lambda bench: PromptLookup(2, 10, variant="transformers")},
+        sized=lambda bench, width: PromptLookup(3, width - 1),
     ),
     Method(
         "PLD+ (h)", "h", "#56b4e9", "D", "Copies from the occurrence whose hidden state is nearest to the current one.",
         "pld-plus", "somasundaram2025", PromptLookupHidden,
-        lambda bench: PromptLookupHidden(bench.layer, bench.length("PLD+ (h)")), length=70, chapters=("04", "06"),
+        lambda bench: PromptLookupHidden(bench.layer, bench.length("PLD+ (h)")), length=70, chapters=("04", "06", "07"),
+        sized=lambda bench, width: PromptLookupHidden(bench.layer, width - 1),
     ),
     Method(
         "PLD+ (a)", "a", "#8c6bb1", "^", "Copies from the occurrence that the target's induction heads attend to.",
         "pld-plus", "somasundaram2025", PromptLookupAttention,
-        lambda bench: PromptLookupAttention(bench.heads, bench.length("PLD+ (a)")), length=70, chapters=("04", "06"),
+        lambda bench: PromptLookupAttention(bench.heads, bench.length("PLD+ (a)")), length=70, chapters=("04", "06", "07"),
+        sized=lambda bench, width: PromptLookupAttention(bench.heads, width - 1),
     ),
     Method(
         "REST", "rest", "#009e73", "v", "Drafts a tree of what most often followed the last tokens in a datastore of text.",
         "rest", "he2024", Rest,
-        lambda bench: Rest(bench.sparse, length=bench.length("REST")), length=10, chapters=("04", "06"),
+        lambda bench: Rest(bench.sparse, length=bench.length("REST")), length=10, chapters=("04", "06", "07"),
+        sized=lambda bench, width: Rest(bench.sparse, length=bench.length("REST"), choices=width - 1),
+        published=("REST-IG",),
     ),
     Method(
         "DReSD", "dresd", "#cc79a7", "P", "Drafts what followed the stored hidden states nearest to the current one.",
         "dresd", "gritta2025", Dresd,
         lambda bench: Dresd(bench.dense, length=bench.length("DReSD")), length=10, chapters=("06",),
+        published=("DReSD-IBG",),
     ),
     Method(
         "SpecDec", "specdec", "#d55e00", "X", "A small model of the same vocabulary drafts a fixed number of tokens.",
         "specdec", "leviathan2023", DraftModel,
         lambda bench: DraftModel(bench.draft, bench.length("SpecDec"), runtime=bench.draft_runtime),
-        exact="in distribution", price="token", length=4,
+        exact="in distribution", price="token", length=4, network=True,
         variants={"SpecDec, adaptive": lambda bench: AdaptiveDraftModel(bench.draft, Confidence(0.4))},
+        sized=lambda bench, width: DraftModel(bench.draft, width - 1, runtime=bench.draft_runtime),
+        published=("SpS", "SpecDec, best K"),
     ),
     Method(
         "SpecDec++", "specdec_pp", "#e69f00", "*", "A small model drafts until a trained head expects a refusal.",
         "specdec-pp", "huang2024", SpecDecPP,
         lambda bench: SpecDecPP(bench.draft, bench.acceptance_head, runtime=bench.draft_runtime),
-        exact="in distribution", price="token", chapters=("06",),
+        exact="in distribution", price="token", chapters=("06",), network=True, published=("SpecDec++, best setting",),
     ),
     Method(
         "Token Recycling", "recycling", "#8c564b", "h", "Drafts a tree of what the target last found likely after each token.",
         "token-recycling", "luo2025", TokenRecycling, lambda bench: TokenRecycling(), state="warm",
+        sized=lambda bench, width: TokenRecycling(levels_for(width - 1)),
+    ),
+    Method(
+        "Lookahead", "lookahead", "#bcbd22", "<", "Drafts n-grams from guesses that the target refines in the same passes.",
+        "lookahead", "fu2024", Lookahead, lambda bench: Lookahead(), chapters=("07",),
+        variants={
+            "Lookahead, released count": lambda bench: Lookahead(full_match=False),
+            "Lookahead, pool from the prompt": lambda bench: Lookahead(from_prompt=True),
+        },
+        sized=lambda bench, width: Lookahead(max(1, width // 4), 3, max(1, width // 4), merge=True),
+    ),
+    Method(
+        "SuffixDecoding", "suffix", "#1b7837", ">", "Drafts a tree of what followed the best match, sized by its length.",
+        "suffix-decoding", "oliaro2025", SuffixDecoding, lambda bench: SuffixDecoding(), state="warm", chapters=("07",),
+        variants={"SuffixDecoding, datastore": lambda bench: SuffixDecoding(bench.sparse)},
+        sized=lambda bench, width: SuffixDecoding(most=width - 1),
+    ),
+    Method(
+        "SAM-Decoding", "sam", "#762a83", "d", "Copies after a long match, and recycles tokens after a short one.",
+        "sam-decoding", "hu2024", SamDecoding, lambda bench: SamDecoding(TokenRecycling(), bench.sparse),
+        state="warm", chapters=("07",),
+        sized=lambda bench, width: SamDecoding(TokenRecycling(levels_for(width - 1)), bench.sparse, width - 1),
+    ),
+    Method(
+        "Medusa", "medusa", "#a6761d", "H", "Several trained heads each predict one token ahead from the target's last state.",
+        "medusa", "cai2024", Medusa, lambda bench: Medusa(bench.target, bench.draft_heads("medusa")), chapters=("07",),
+        variants={"Medusa, grown tree": lambda bench: Medusa.grown(bench.target, bench.draft_heads("medusa"))},
+        network=True,
+        sized=lambda bench, width: Medusa.grown(bench.target, bench.draft_heads("medusa"), width - 1),
+    ),
+    Method(
+        "Hydra", "hydra", "#66a61e", "8", "Medusa's heads, each of which also reads the tokens drafted before.",
+        "hydra", "ankner2024", Hydra, lambda bench: Hydra(bench.target, bench.draft_heads("hydra")), chapters=("07",),
+        variants={"Hydra, grown tree": lambda bench: Hydra.grown(bench.target, bench.draft_heads("hydra"))},
+        price="level", network=True,
+        sized=lambda bench, width: Hydra.grown(bench.target, bench.draft_heads("hydra"), width - 1),
+    ),
+    Method(
+        "EAGLE", "eagle", "#7570b3", "p", "One trained decoder layer continues the target's states on a fixed tree.",
+        "eagle", "li2024", Eagle, lambda bench: Eagle(bench.target, bench.draft_heads("eagle")), chapters=("07",),
+        variants={"EAGLE, grown tree": lambda bench: Eagle.grown(bench.target, bench.draft_heads("eagle"))},
+        price="level", network=True,
+        sized=lambda bench, width: Eagle.grown(bench.target, bench.draft_heads("eagle"), width - 1),
+    ),
+    Method(
+        "EAGLE-2", "eagle2", "#e7298a", "$2$", "EAGLE's layer, on the tree of the nodes that it is most sure of.",
+        "eagle-2", "li2024b", Eagle2, lambda bench: Eagle2(bench.target, bench.draft_heads("eagle")), chapters=("07",),
+        price="level", network=True,
+        sized=lambda bench, width: Eagle2(bench.target, bench.draft_heads("eagle"), width - 1),
+    ),
+    Method(
+        "One tree", "one_tree", "#000000", "$1$", "Merges what several sources draft and verifies as much as pays.",
+        "one-tree", "wang2025", OneTree,
+        lambda bench: OneTree(tree_sources(bench), bench.prices, bench.tree_probabilities), state="warm", chapters=("06",),
+        network=True,
     ),
 )  # fmt: skip
 
@@ -222,6 +346,11 @@ def method_of(name: str) -> Method | None:
     return METHODS.get(name) or METHODS.get(name.partition(",")[0])
 
 
+def published_as(name: str) -> str:
+    """The method that a name in a paper's table stands for; the name itself where there is none."""
+    return next((row.name for row in METHODS.values() if name in row.published), name)
+
+
 def slug(name: str) -> str:
     """What stands for a method, or for plain decoding, in the names of recorded values."""
     check_names([name])
@@ -243,9 +372,16 @@ def how_measured(names: Collection[str]) -> str:
     warm = [name for name, state in states(names).items() if state == "warm"]
     text = "Every drafter starts each prompt cold."
     if warm:
-        text = f"Every drafter starts each prompt cold, but {' and '.join(warm)} ran warm, with what earlier prompts taught it."
+        them = "it" if len(warm) == 1 else "them"
+        text = f"Every drafter starts each prompt cold, but {_listed(warm)} ran warm, with what earlier prompts taught {them}."
     live = [name for name in names if name in METHODS and METHODS[name].drafter.replays == "never"]
-    return f"{text} No replay can serve {' and '.join(live)}: it ran for real." if live else text
+    they = "it" if len(live) == 1 else "they"
+    return f"{text} No replay can serve {_listed(live)}: {they} ran for real." if live else text
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def without_length(names: Collection[str]) -> str:

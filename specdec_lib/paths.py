@@ -37,6 +37,12 @@ PUBLISHED = DATA / "published"
 BENCH = DATA / "results" / "cpu" / "bench.json"
 """How fast the library itself is, as ``python -m specdec_lib bench`` measured it."""
 
+SCALE = DATA / "results" / "cpu" / "scale.json"
+"""How the cost of a datastore grows with its size, as ``python -m specdec_lib scale`` measured it."""
+
+RECORDINGS = DATA / "results" / "recordings" / "pocket.npz"
+"""What the pocket pair writes to the prompts of the book, as ``python -m specdec_lib recordings`` decoded it."""
+
 CLAIMS = DATA / "claims.yml"
 """The ledger of claims."""
 

@@ -22,9 +22,12 @@ from specdec_lib.drafters import (
     SpecDecPP,
     stopping,
 )
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.metrics import greedy_agreement
 from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.methods import METHODS, draft_length
+from specdec_lib.heads.drafting import KINDS, DraftHead
+from specdec_lib.methods import METHODS, draft_length, tree_sources
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch
 from tests.families import Library
@@ -200,6 +203,7 @@ class TextBench:
     """
 
     draft_runtime = None
+    prices = PassPrices({1: 1.0, 64: 1.5}, drafted_token=0.05)
     layer, heads = 1, ((0, 1), (1, 3))
 
     def __init__(self, library: Library, family: str, text: Sequence[int], seed: int):
@@ -213,6 +217,13 @@ class TextBench:
     @property
     def acceptance_head(self) -> AcceptanceHead:
         return head_of(self.draft)
+
+    def draft_heads(self, kind: str) -> DraftHead:
+        return draft_heads_of(self.target, kind)
+
+    @property
+    def tree_probabilities(self) -> TreeProbabilities:
+        return TreeProbabilities.unfitted(list(tree_sources(self)))
 
     def _documents(self, copies: int) -> list[list[int]]:
         rng = random.Random(self.seed)
@@ -244,6 +255,17 @@ def head_of(draft: PreTrainedModel, sees_confidence: bool = False) -> Acceptance
         head.out.weight *= 8
         head.out.bias += 2
     return head.eval()
+
+
+def draft_heads_of(target: PreTrainedModel, kind: str) -> DraftHead:
+    """Heads that draft for ``target``, with random weights; those of a depth begin near the last state, so that some of what
+    they draft is right."""
+    torch.manual_seed(0)
+    heads = KINDS[kind].for_target(target)
+    with torch.no_grad():
+        for weights in heads.parameters():
+            weights += 0.02 * torch.randn(weights.shape)
+    return heads.eval()
 
 
 #: Rules that need neither a head nor hindsight.

@@ -42,6 +42,12 @@ if os.environ.get("SPECDEC_TESTS_CORE"):
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_recordings(tmp_path_factory):
+    """Recordings of other runs, and of tiny models, stay out of the tests and of the cache."""
+    os.environ["SPECDEC_FRESH"] = str(tmp_path_factory.mktemp("recordings"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine lacks the data or the device for."""
     reasons = {}

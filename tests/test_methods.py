@@ -62,8 +62,8 @@ def test_what_these_models_have_nothing_for_is_left_out_and_noted():
     strange = ModelPair.untuned(target, perturbed(target), None)
     assert list(strange.drafters(["plain", "PLD", "SpecDec++"])) == ["plain", "PLD"]
     assert "acceptance head" in strange.notes["left out"]["SpecDec++"]
-    with pytest.raises(ValueError, match="'Medusa'; expected some of plain, PLD"):
-        strange.drafters(["Medusa"])
+    with pytest.raises(ValueError, match="'Sequoia'; expected some of plain, PLD"):
+        strange.drafters(["Sequoia"])
 
 
 def test_all_methods_write_what_plain_decoding_does(pair, tmp_path, monkeypatch):

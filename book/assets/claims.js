@@ -10,7 +10,7 @@ document.addEventListener("DOMContentLoaded", () => {
     words: row.textContent.toLowerCase(),
   }]));
   const distinct = (key) => [...new Set([...facts.values()].map((fact) => fact[key]))];
-  const verdicts = [...document.querySelectorAll("table.claims-summary thead .claim-verdict")].map((e) => e.textContent);
+  const verdicts = [...document.querySelectorAll("table.claims-summary .claim-verdict")].map((e) => e.textContent);
 
   const field = (label, control) => {
     const box = document.createElement("label");

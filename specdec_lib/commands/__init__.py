@@ -7,21 +7,8 @@ from collections.abc import Callable
 
 
 def exit_status(work: Callable[[], int | None], interrupted: str) -> int:
-    """Do the work of a command and give its exit status.
-
-    Parameters
-    ----------
-    work : callable
-        May return an exit status of its own.
-    interrupted : str
-        Said when the user stops it.
-
-    Returns
-    -------
-    int
-        That of ``work``, 0 where it gives none; 130 if interrupted; 2 after a ValueError or OSError, whose
-        message is printed.
-    """
+    """Do the work of a command and give its exit status: that of ``work``, 0 where it gives none; 130 after the user stops
+    it, with ``interrupted`` said; 2 after a ValueError or OSError, whose message is printed."""
     try:
         return work() or 0
     except KeyboardInterrupt:

@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{verdict:20} {claim.paper:10} {claim.where:22} {claim.claim}")
         if claim.rule:
             print(f"{'':20} {claim.rule}")
+        for size in entry.sizes:
+            print(f"{'':20} Size: {size}")
         if entry.why:
             print(f"{'':20} Why: {entry.why}")
         if entry.note:

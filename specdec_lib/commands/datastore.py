@@ -9,18 +9,25 @@ import io
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdec_lib import datastores, files, paths
+from specdec_lib.cluster import Here, OnRay, Place
 from specdec_lib.commands import exit_status
 from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore
-from specdec_lib.datastores.dense import FOLDER
-from specdec_lib.datastores.states import COVERS
+from specdec_lib.datastores.dense import FOLDER, sample_moments
+from specdec_lib.datastores.reduction import Moments
+from specdec_lib.datastores.sharded import MANIFEST as SHARDS
+from specdec_lib.datastores.sharded_build import DenseJob, DenseOptions, build_sharded, build_sharded_dense
+from specdec_lib.datastores.states import COVERS, States
+from specdec_lib.datastores.storage import Storage, fetch_shards, read_shards_at
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.experiments import corpus
 from specdec_lib.experiments.published_sets.reading import opened, read_jsonl
+from specdec_lib.models.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -39,6 +46,9 @@ class Texts:
         JSON lines files, one document a line.
     field : str
         Name of the text in each of these lines.
+    part : (int, int)
+        Number of a part, from 0, and of how many: all texts, one after another, are cut into parts of equally many bytes,
+        and a document is in the part where its first byte is. A packed file is not cut.
 
     Raises
     ------
@@ -48,7 +58,15 @@ class Texts:
         If a file is not there.
     """
 
-    def __init__(self, library: str | None, texts: Sequence[Path], lines: Sequence[Path], field: str):
+    def __init__(
+        self,
+        library: str | None,
+        texts: Sequence[Path],
+        lines: Sequence[Path],
+        field: str,
+        part: tuple[int, int] = (0, 1),
+    ):
+        self.part = part
         self.library, self.texts, self.lines, self.field = library, list(texts), list(lines), field
         if not (library or texts or lines):
             raise ValueError("no documents are named: give --python-library, --text or --jsonl")
@@ -70,21 +88,49 @@ class Texts:
                 about.append({"name": path.name, "format": kind, "sha256": digest})
         return about
 
+    def split(self, count: int) -> list[Texts]:
+        """The same documents in ``count`` parts, one after another."""
+        return [Texts(self.library, self.texts, self.lines, self.field, (i, count)) for i in range(count)]
+
+    def bytes(self) -> int:
+        """Bytes of all parts together, of packed files as they are packed."""
+        modules = corpus.stdlib_modules(self.library) if self.library else ()
+        return sum(len(module.text) for module in modules) + sum(
+            path.stat().st_size for path in (*self.texts, *self.lines)
+        )
+
     def __iter__(self) -> Iterator[str]:
-        if self.library:
-            yield from (module.text for module in corpus.stdlib_modules(self.library))
+        number, count = self.part
+        total = self.bytes()
+        begin, end = total * number // count, total * (number + 1) // count
+        at = 0
+        for module in corpus.stdlib_modules(self.library) if self.library else ():
+            if begin <= at < end:
+                yield module.text
+            at += len(module.text)
         for path in self.texts:
-            with opened(path) as stream:
-                try:
-                    text = io.TextIOWrapper(stream, encoding="utf-8").read()
-                except UnicodeDecodeError as error:
-                    raise ValueError(f"{path} is no text in UTF-8: {error}") from None
-            yield text
+            if begin <= at < end:
+                yield _read_text(path)
+            at += path.stat().st_size
         for path in self.lines:
-            for record in read_jsonl(path):
+            size = path.stat().st_size
+            if path.suffix in (".gz", ".zip"):
+                records = read_jsonl(path) if begin <= at < end else ()
+            else:
+                records = read_jsonl(path, begin=begin - at, end=end - at) if begin < at + size and at < end else ()
+            for record in records:
                 if not isinstance(record.get(self.field), str):
                     raise record.bad(f"has no text in a field {self.field!r}: name it with --field")
                 yield record[self.field]
+            at += size
+
+
+def _read_text(path: Path) -> str:
+    with opened(path) as stream:
+        try:
+            return io.TextIOWrapper(stream, encoding="utf-8").read()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is no text in UTF-8: {error}") from None
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -222,6 +268,87 @@ def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namesp
     return index
 
 
+class Embedder:
+    """A worker that embeds one shard after another with a model that it loads once."""
+
+    def __init__(self, model: str, device: str, dtype: str):
+        from specdec_lib.models.loading import load_model
+
+        self._model, _ = load_model(model, device, dtype)
+
+    def __call__(self, job: DenseJob) -> Moments:
+        """Embed a shard, unless its states are there, and return the moments of its share of the sample."""
+        from specdec_lib.models.embedding import embed_store
+
+        store, options = TokenStore.open(job.shard), job.options
+        share = None if options.max_states is None else max(1, options.max_states // job.shards)
+        asked = {
+            "model": fingerprint(self._model),
+            "window": options.window,
+            "cover": options.cover,
+            "overlap": options.overlap if options.cover == "windows" else 0,
+            "max_states": share,
+        }
+        if job.states.is_dir():
+            states = States.open(job.states, store)
+            if {name: states.manifest[name] for name in asked} == asked:
+                return sample_moments(states, max(1, options.sample // job.shards))
+        states = embed_store(
+            self._model,
+            store,
+            job.states,
+            window=options.window,
+            overlap=options.overlap,
+            cover=options.cover,
+            max_states=share,
+            progress=False,
+        )
+        return sample_moments(states, max(1, options.sample // job.shards))
+
+
+def add_dense_shards(path: str, options: argparse.Namespace, place: Place) -> None:
+    """Embed and index every shard of a store; options as for :func:`add_dense_index`."""
+    overlap = options.window // 4 if options.overlap is None else options.overlap
+    build_sharded_dense(
+        path,
+        partial(Embedder, options.model, options.device, options.dtype),
+        DenseOptions(
+            window=options.window,
+            overlap=overlap,
+            cover=options.cover,
+            max_states=options.max_states,
+            dims=options.dims,
+            factory=options.factory,
+            nprobe=options.nprobe,
+            ef_search=options.ef_search,
+        ),
+        place=place,
+        keep_states=options.keep_states,
+    )
+
+
+def describe_shards(path: str) -> str:
+    """What a store of shards holds, one fact a line."""
+    about = read_shards_at(path)
+    shards = about["shards"]
+    tokens, documents = (sum(shard[name] for shard in shards) for name in ("tokens", "documents"))
+    lines = [
+        f"shards              {len(shards)}",
+        f"tokens              {tokens:,} in {documents:,} documents",
+        f"vocabulary          {about['vocabulary']:,}, tokenizer {(about['tokenizer'] or 'unknown')[:12]}",
+    ]
+    lines += [f"{shard['name']:20}{shard['tokens']:,} tokens in {shard['documents']:,} documents" for shard in shards]
+    return "\n".join(lines)
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("shards and clusters")
+    group.add_argument(
+        "--on", choices=("ray",), help="work on the cores and nodes of a Ray cluster (the extra ray); same result"
+    )
+    group.add_argument("--address", help="of a cluster that runs, auto for this machine's; without it one is started")
+
+
 def _add_respond_parser(commands: argparse._SubParsersAction) -> None:
     """An in-distribution store of the target's own responses."""
     parser = commands.add_parser("respond", help="store a model's own responses to prompts; run again, it continues")
@@ -295,7 +422,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specdec_lib datastore", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it continues")
-    build.add_argument("path", type=Path, help="folder of the store")
+    build.add_argument("path", help="folder of the store")
     build.add_argument(
         "--tokenizer", help="pocket, a directory or a name on the hub (default: the model's with --dense, else pocket)"
     )
@@ -309,15 +436,29 @@ def build_parser() -> argparse.ArgumentParser:
     build.add_argument("--field", default="text", help="the text's name in JSON lines (default: %(default)s)")
     build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed this many")
     build.add_argument("--dense", action="store_true", help="add a dense index of a model's hidden states")
+    build.add_argument(
+        "--shards", type=int, help="cut the texts into so many shards; the path may then be s3://... or gs://..."
+    )
+    _add_cluster_options(build)
     _add_dense_options(build)
     dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it continues")
-    dense.add_argument("path", type=Path, help="folder of the store")
+    dense.add_argument("path", help="folder of the store, of shards or not")
+    _add_cluster_options(dense)
     _add_dense_options(dense)
     _add_respond_parser(commands)
     for name, text in (("info", "say what a store holds"), ("verify", "compare every byte with the checksums")):
         one = commands.add_parser(name, help=text)
-        one.add_argument("path", type=Path, help="folder of the store")
+        one.add_argument("path", help="folder of the store, of shards or not")
         one.add_argument("--tokenizer", help="check that the tokens are this tokenizer's")
+    add = commands.add_parser("add-shard", help="add a finished store to a store of shards, or begin one with it")
+    add.add_argument("path", help="folder of the store of shards")
+    add.add_argument("store", type=Path, help="folder of the store to add")
+    remove = commands.add_parser("remove-shard", help="take a shard out of a store of shards")
+    remove.add_argument("path", help="folder of the store of shards")
+    remove.add_argument("name", help="of the shard, shard-00001 say")
+    fetch = commands.add_parser("fetch", help="bring a store of shards from an object store into a folder")
+    fetch.add_argument("source", help="s3://... or gs://...")
+    fetch.add_argument("path", help="the folder")
     take = commands.add_parser("import-rest", help="make a store of an index file (.idx) of REST's released code")
     take.add_argument("source", type=Path, help="the .idx file")
     take.add_argument("path", type=Path, help="folder of the store")
@@ -330,11 +471,68 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _holds_shards(options: argparse.Namespace) -> bool:
+    return Storage(options.path).read_json(SHARDS) is not None
+
+
+def _run_shards(options: argparse.Namespace) -> None:
+    """The commands for a store of shards."""
+    if options.command == "build":
+        if options.shards is None or options.shards < 1:
+            raise ValueError(
+                f"--shards is {options.shards}; expected their number, 1 or more"
+                if options.shards is not None
+                else f"{options.path} is a store of shards: give their number with --shards, or name another folder"
+            )
+        texts = Texts(options.python_library, options.text, options.jsonl, options.field)
+        tokenizer = load_tokenizer(options.tokenizer or (options.model if options.dense else "pocket"))
+        build_sharded(
+            options.path,
+            texts.split(options.shards),
+            tokenizer,
+            sources=texts.sources(),
+            max_tokens=options.max_tokens,
+            text_bytes=texts.bytes(),
+            place=OnRay(options.address) if options.on else Here(),
+        )
+    if options.command == "dense" or getattr(options, "dense", False):
+        add_dense_shards(options.path, options, OnRay(options.address) if options.on else Here())
+    if options.command in ("info", "verify"):
+        if options.tokenizer:
+            known = tokenizer_fingerprint(load_tokenizer(options.tokenizer))
+            if read_shards_at(options.path)["tokenizer"] != known:
+                raise StoreError(f"{options.path} holds the tokens of another tokenizer; build a store for this model")
+    if options.command == "verify":
+        datastores.ShardedSuffixIndex.open(options.path).verify()
+        store = datastores.sharded.ShardedStore(Path(options.path), read_shards_at(options.path))
+        for name in store.names:
+            if (store.path / name / FOLDER).is_dir():
+                DenseIndex.open(store.path / name, device="cpu").verify()
+        print("every file is as it was built")
+    else:
+        print(describe_shards(options.path))
+
+
 def _run(options: argparse.Namespace) -> None:
     if options.command == "respond":
         answer(options)
         print(describe(options.path))
         return
+    if options.command == "add-shard":
+        datastores.add_shard(options.path, options.store)
+    elif options.command == "remove-shard":
+        datastores.remove_shard(options.path, options.name)
+    elif options.command == "fetch":
+        fetch_shards(options.source, options.path)
+    if options.command in ("add-shard", "remove-shard", "fetch"):
+        print(describe_shards(options.path))
+        return
+    if getattr(options, "shards", None) is not None or (options.command != "import-rest" and _holds_shards(options)):
+        _run_shards(options)
+        return
+    if getattr(options, "on", None):
+        raise ValueError("--on ray works on shards: give their number with --shards, or name a store of shards")
+    options.path = Path(options.path)
     name = getattr(options, "tokenizer", None)
     tokenizer, model = load_tokenizer(name) if name else None, None
     if options.command == "build":

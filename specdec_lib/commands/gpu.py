@@ -55,13 +55,13 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def write(folder: Path, found: dict[str, Any]) -> None:
-    """Write the results whole, and their two tables as CSV files."""
+def write(folder: Path, report: dict[str, Any]) -> None:
+    """Write the report whole, and its two tables as CSV files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("steps", "speedups"):
-        rows = [{"shape": run["shape"], **row} for run in found["runs"] for row in run[name]]
+        rows = [{"shape": run["shape"], **row} for run in report["runs"] for row in run[name]]
         write_atomic(folder / f"wide_{name}.csv", as_csv(rows))
-    write_atomic(folder / RESULTS, json.dumps(found, indent=1) + "\n")
+    write_atomic(folder / RESULTS, json.dumps(report, indent=1) + "\n")
 
 
 def results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
@@ -72,8 +72,8 @@ def results(folder: Path | None = None) -> dict[str, dict[str, Any]]:
     folder : Path, optional
     """
     folder = folder or paths.DATA / "results"
-    found = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{RESULTS}"))}
-    return {name: about for name, about in found.items() if about["machine"]["device"] != "cpu"}
+    by_folder = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{RESULTS}"))}
+    return {name: about for name, about in by_folder.items() if about["machine"]["device"] != "cpu"}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -140,10 +140,10 @@ def _shapes(run: Mapping[str, Any]) -> tuple[str, str]:
 def _earlier(out: Path, device: str) -> list[dict[str, Any]]:
     """Runs that a folder holds of the same device."""
     try:
-        found = json.loads((out / RESULTS).read_text())
+        written = json.loads((out / RESULTS).read_text())
     except OSError:
         return []
-    return found["runs"] if found["machine"]["device"] == device else []
+    return written["runs"] if written["machine"]["device"] == device else []
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -183,7 +183,7 @@ def _run(args: argparse.Namespace) -> int:
         flush=True,
     )
     out = args.out or (paths.ROOT or Path.cwd()) / "data" / "results" / folder_of(machine.device)
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "machine": machine.as_dict(), "runs": _earlier(out, machine.device), "left_out": [],
         "provenance": provenance.collect(),
     }  # fmt: skip
@@ -194,8 +194,8 @@ def _run(args: argparse.Namespace) -> int:
             print(f"[{time.perf_counter() - began:6.0f} s] {shape}: {text}", flush=True)
 
         if time.perf_counter() - began >= args.seconds:
-            found["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": "out of time"})
-            write(out, found)
+            report["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": "out of time"})
+            write(out, report)
             continue
         say("building")
         pair, run = None, {"draft_shape": draft_shape}
@@ -216,10 +216,10 @@ def _run(args: argparse.Namespace) -> int:
 
             def keep(run: dict[str, Any] = run) -> None:
                 # In place of an earlier one of the same shapes, as soon as a part of it is measured.
-                others = [each for each in found["runs"] if _shapes(each) != _shapes(run)]
-                found["runs"] = [*others, run]
+                others = [each for each in report["runs"] if _shapes(each) != _shapes(run)]
+                report["runs"] = [*others, run]
                 measured.add(_shapes(run))
-                write(out, found)
+                write(out, report)
 
             study(
                 pair, chosen, machine, say, only, run, keep, lambda: time.perf_counter() - began < args.seconds
@@ -227,12 +227,12 @@ def _run(args: argparse.Namespace) -> int:
         except Exception as error:
             # The other shapes are worth having, and so is what was measured of this one; what ended it is written down.
             why = (str(error).splitlines() or [""])[0] or type(error).__name__
-            found["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": why})
+            report["left_out"].append({"shape": shape, "draft_shape": draft_shape, "why": why})
             say(f"left out: {why}")
             if not isinstance(error, (MemoryError, torch.OutOfMemoryError)):
                 failed = True
                 traceback.print_exc()
-        write(out, found)
+        write(out, report)
         del pair
         gc.collect()
         if on_gpu:

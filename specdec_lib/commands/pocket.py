@@ -18,25 +18,14 @@ from specdec_lib.commands import exit_status
 def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib pocket", description=main.__doc__)
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=paths.cache() / "pocket",
-        help="what make pocket-data prepared, or a file of pocket-data --compact (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=paths.POCKET if paths.ROOT else Path("pocket"),
-        help="folder that receives target/ and the drafts (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--qwen-out",
-        type=Path,
-        default=paths.POCKET_QWEN if paths.ROOT else Path("pocket_qwen"),
-        help="folder that receives the second target (default: %(default)s)",
-    )
-    parser.add_argument("--work", type=Path, default=Path("_build/pocket"), help="checkpoints of a run under way")
+    out, qwen_out = (paths.POCKET, paths.POCKET_QWEN) if paths.ROOT else (Path("pocket"), Path("pocket_qwen"))
+    for flag, default, what in (
+        ("--data", paths.cache() / "pocket", "what make pocket-data prepared, or a file of pocket-data --compact"),
+        ("--out", out, "folder that receives target/ and the drafts"),
+        ("--qwen-out", qwen_out, "folder that receives the second target"),
+        ("--work", Path("_build/pocket"), "checkpoints of a run under way"),
+    ):
+        parser.add_argument(flag, type=Path, default=default, help=f"{what} (default: %(default)s)")
     parser.add_argument("--part", choices=training.PARTS, default="target")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, help="of the part; more than a run under way has lengthen it")
@@ -52,7 +41,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--pieces",
         type=Path,
         metavar="FOLDER",
-        help="receives each checkpoint in pieces of at most 15 MB; a run goes on from them elsewhere",
+        help="receives each checkpoint, from which a run goes on elsewhere, and at the end the weights, in pieces of at "
+        "most 15 MB",
     )
     return parser
 

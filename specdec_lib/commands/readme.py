@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from specdec_lib import paths
+from specdec_lib.experiments.published_numbers import ClaimError
 from specdec_lib.report.build import readme
 from specdec_lib.report.build.params import UsageError
 
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("\n".join(faults) or "the README says what the last run gave")
             return 1 if faults else 0
         written = readme.renew(root)
-    except (UsageError, FileNotFoundError) as error:
+    except (UsageError, ClaimError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"written: {', '.join(path.relative_to(root).as_posix() for path in written)}")

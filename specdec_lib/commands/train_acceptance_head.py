@@ -9,7 +9,7 @@ from pathlib import Path
 from specdec_lib import paths
 from specdec_lib.commands import exit_status
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments.acceptance_training import TASKS, train_head
+from specdec_lib.experiments.acceptance_training import TASKS, train_heads
 from specdec_lib.experiments.recorded_runs import load_pair
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance_data import LABELS, check_mixing
@@ -66,6 +66,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, default=Training.epochs)
     parser.add_argument("--rate", type=float, default=Training.rate)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        help="heads to train on the same data, from --seed on; the second is written to acceptance-1.safetensors, and so on",
+    )
     return parser
 
 
@@ -74,8 +80,10 @@ def _run(options: argparse.Namespace) -> None:
     sampling = Sampling(options.temperature, options.top_p, seed=options.seed)
     check_mixing(options.mixing)
     AcceptanceHead(1, options.depth)  # refuses a bad depth before anything is recorded
+    if options.seeds < 1:
+        raise ValueError(f"seeds is {options.seeds}; expected 1 or more")
     target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
-    trained = train_head(
+    trained = train_heads(
         target,
         draft,
         tokenizer,
@@ -90,17 +98,20 @@ def _run(options: argparse.Namespace) -> None:
         depth=options.depth,
         tied=not options.untied,
         sees_confidence=options.sees_confidence,
+        seeds=options.seeds,
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    trained.head.save(options.out)
-    story = trained.head.story
-    best = story["curve"][story["epoch_kept"] - 1]
-    print(
-        f"{trained.tokens:,} tokens of {trained.prompts} prompts, {story['mean_acceptance']:.1%} accepted; epoch "
-        f"{story['epoch_kept']} of {options.epochs} kept, held-out loss {best['held_out']:.4f}; "
-        f"{story['seconds']:.0f} s"
-        f"\nwritten to {options.out}"
-    )
+    for place, (head, tokens, prompts) in enumerate(trained):
+        out = options.out.with_stem(f"{options.out.stem}-{place}") if place else options.out
+        head.save(out)
+        story = head.story
+        best = story["curve"][story["epoch_kept"] - 1]
+        print(
+            f"{tokens:,} tokens of {prompts} prompts, {story['mean_acceptance']:.1%} accepted; epoch "
+            f"{story['epoch_kept']} of {options.epochs} kept, held-out loss {best['held_out']:.4f}; "
+            f"{story['seconds']:.0f} s"
+            f"\nwritten to {out}"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,6 +11,14 @@ from specdec_lib.datastores.dense import DenseIndex, build_dense_index
 from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
 from specdec_lib.datastores.reduction import fit_transform
 from specdec_lib.datastores.rest_import import import_rest
+from specdec_lib.datastores.sharded import (
+    ShardedDenseIndex,
+    ShardedSuffixIndex,
+    add_shard,
+    open_dense_index,
+    open_suffix_index,
+    remove_shard,
+)
 from specdec_lib.datastores.states import ArrayStates, States
 from specdec_lib.datastores.store_files import StoreBusy, StoreError
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, build_suffix_array
@@ -23,11 +31,14 @@ __all__ = [
     "ArrayStates",
     "DenseIndex",
     "Match",
+    "ShardedDenseIndex",
+    "ShardedSuffixIndex",
     "States",
     "StoreBusy",
     "StoreError",
     "SuffixIndex",
     "TokenStore",
+    "add_shard",
     "build_dense_index",
     "build_from_texts",
     "build_suffix_array",
@@ -36,6 +47,9 @@ __all__ = [
     "import_rest",
     "mean_reciprocal_rank",
     "next_token_reciprocal_rank",
+    "open_dense_index",
+    "open_suffix_index",
+    "remove_shard",
     "tokenizer_fingerprint",
     "tokenizer_vocabulary",
 ]

@@ -61,6 +61,14 @@ def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
         yield states if total <= sample else states[(rows + 1) * sample // total > rows * sample // total]
 
 
+def sample_moments(source: StateSource, sample: int) -> Moments:
+    """Mean and covariance of ``sample`` states spread evenly over the source."""
+    moments = Moments()
+    for states in _sampled(source, sample):
+        moments.add(states)
+    return moments
+
+
 def build_dense_index(
     path: str | Path,
     source: StateSource,
@@ -74,6 +82,7 @@ def build_dense_index(
     sample: int = 1_000_000,
     nprobe: int | None = None,
     ef_search: int | None = None,
+    reduction: Reduction | None = None,
     progress: bool = True,
 ) -> DenseIndex:
     """Reduce hidden states and index them.
@@ -101,6 +110,9 @@ def build_dense_index(
         (the paper: about a million drawn at random; its code: the first million).
     nprobe, ef_search : int, optional
         Kept in the FAISS file; see :func:`~specdec_lib.datastores.faiss_index.set_effort`.
+    reduction : Reduction, optional
+        Use this one instead of fitting one to the states; ``zscore``, ``normalise`` and ``dims`` are then its own, and
+        ``eps`` what it was fitted with. Shards that are searched together have one reduction.
     progress : bool
         Show a bar.
 
@@ -122,6 +134,10 @@ def build_dense_index(
         raise ValueError(f"sample is {sample!r}; expected a whole number, 1 or more")
     if not len(source):
         raise ValueError("there are no states to index; expected at least one")
+    if reduction is not None:
+        dims, zscore, normalise = reduction.components.shape[1], reduction.zscore, reduction.normalise
+        if len(reduction.mean) != source.width:
+            raise ValueError(f"the reduction takes states of width {len(reduction.mean)}, these have {source.width}")
     inner = faiss_index.empty_index(source.width, dims, factory, nprobe, ef_search)
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(
@@ -133,7 +149,7 @@ def build_dense_index(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         try:
-            _build(partial, source, store, inner, dims, factory, zscore, normalise, eps, sample, progress)
+            _build(partial, source, store, inner, dims, factory, zscore, normalise, eps, sample, reduction, progress)
             files.flush_folder(partial)
             files.swap_in(partial, path)
         except BaseException:
@@ -153,6 +169,7 @@ def _build(
     normalise: bool,
     eps: float,
     sample: int,
+    reduction: Reduction | None,
     progress: bool,
 ) -> None:
     with tqdm(
@@ -162,11 +179,10 @@ def _build(
         disable=not progress,
         total=len(source) + min(sample, len(source)) * (1 if inner.is_trained else 2),
     ) as bar:
-        moments = Moments()
-        for states in _sampled(source, sample):
-            moments.add(states)
-            bar.update(len(states))
-        reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
+        if reduction is None:
+            moments = sample_moments(source, sample)
+            bar.update(moments.count)
+            reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
         if not inner.is_trained:
             _train(inner, source, reduction, sample, factory, bar)
         whole = faiss_index.chain(reduction, inner)
@@ -315,17 +331,15 @@ class DenseIndex:
         if not (files.present(path) / MANIFEST).is_file() and files.present(path / FOLDER).is_dir():
             path = path / FOLDER
         folder = files.present(path)
-        about = store_files.read_json(folder / MANIFEST)
-        if about is None or about.get("format") != FORMAT:
-            raise StoreError(
-                f"{path} has no dense index: build one with 'python -m specdec_lib datastore "
-                "build --dense', or with specdec_lib.datastores.build_dense_index"
-            )
-        if about.get("version") != VERSION:
-            raise StoreError(
-                f"{path} has version {about.get('version')} of the format, this library reads "
-                f"version {VERSION}; build the dense index again"
-            )
+        about = store_files.read_manifest(
+            folder / MANIFEST,
+            FORMAT,
+            VERSION,
+            path,
+            f"{path} has no dense index: build one with 'python -m specdec_lib datastore build --dense', or with "
+            "specdec_lib.datastores.build_dense_index",
+            "build the dense index again",
+        )
         store_files.check_manifest(folder / MANIFEST, about, _FIELDS, _FILES)
         store = _store_of(path, store)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
@@ -335,7 +349,7 @@ class DenseIndex:
         store_files.check_sizes(folder, about["files"])
         positions = store_files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
         store_files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
-        found = cls(
+        index = cls(
             folder,
             store,
             about,
@@ -344,8 +358,8 @@ class DenseIndex:
             "faiss-cpu",
         )
         if model is not None:
-            found.check_model(model)
-        return found if device == "cpu" else _on_gpu(found, device)
+            index.check_model(model)
+        return index if device == "cpu" else _on_gpu(index, device)
 
     def check_model(self, fingerprint: str) -> None:
         """Refuse another model than the one whose states these are.
@@ -472,20 +486,20 @@ class DenseIndex:
         store_files.check_sums(self.path, self.manifest["files"])
 
 
-def _on_gpu(found: DenseIndex, device: str) -> DenseIndex:
+def _on_gpu(index: DenseIndex, device: str) -> DenseIndex:
     """The index searched on a GPU where one can, else as it is."""
-    moved = faiss_index.faiss_on_gpu(found.index)
+    moved = faiss_index.faiss_on_gpu(index.index)
     if moved is not None:
-        return replace(found, index=moved, backend="faiss-gpu")
+        return replace(index, index=moved, backend="faiss-gpu")
     if torch.cuda.is_available():
-        search = faiss_index.torch_search(found.index, "cuda")
+        search = faiss_index.torch_search(index.index, "cuda")
         if search is not None:
-            return replace(found, backend="torch-cuda", _torch=search)
+            return replace(index, backend="torch-cuda", _torch=search)
     if device == "cuda":
         why = (
             "no GPU can be used here"
             if not torch.cuda.is_available()
-            else f"{found.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches"
+            else f"{index.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches"
         )
         raise ValueError(f"device is 'cuda', but {why}; use 'cpu' or 'auto'")
-    return found
+    return index

@@ -34,14 +34,14 @@ def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
     whole = len(scores) - len(scores) % BLOCK
     if whole <= k * BLOCK:
-        found = scores.topk(k)
-        return found.values, found.indices
+        best = scores.topk(k)
+        return best.values, best.indices
     blocks = scores[:whole].view(-1, BLOCK)
     chosen = blocks.amax(1).topk(k).indices
     places = (chosen[:, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).reshape(-1)
     places = torch.cat([places, torch.arange(whole, len(scores), device=scores.device)])
-    found = scores[places].topk(k)
-    return found.values, places[found.indices]
+    best = scores[places].topk(k)
+    return best.values, places[best.indices]
 
 
 class TorchSearch:
@@ -92,11 +92,11 @@ class TorchSearch:
         queries = queries @ self._matrix.T + self._bias
         if self._normalise:
             queries = torch.nn.functional.normalize(queries, dim=1)
-        found = min(k, len(self._keys))
-        best = [self._best(query, found) for query in queries]
+        count = min(k, len(self._keys))
+        best = [self._best(query, count) for query in queries]
         scores = torch.stack([values for values, _ in best]).cpu().numpy()
         rows = torch.stack([indices for _, indices in best]).cpu().numpy()
-        missing = ((0, 0), (0, k - found))
+        missing = ((0, 0), (0, k - count))
         return np.pad(scores, missing, constant_values=-np.inf), np.pad(rows, missing, constant_values=-1)
 
     def _best(self, query: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -192,15 +192,20 @@ def whole_keys(index: faiss.IndexPreTransform) -> np.ndarray | None:
     return inner.reconstruct_n(0, inner.ntotal)
 
 
+def reduction_of(index: faiss.Index) -> tuple[np.ndarray, np.ndarray]:
+    """Matrix, flat, and bias of the reduction that an index begins with."""
+    faiss = load_faiss()
+    linear = faiss.downcast_VectorTransform(faiss.downcast_index(index).chain.at(0))
+    return faiss.vector_to_array(linear.A), faiss.vector_to_array(linear.b)
+
+
 def torch_search(index: faiss.IndexPreTransform, device: torch.device | str) -> TorchSearch | None:
     """The index as an exact search by torch on a device; None where it holds its keys compressed."""
-    faiss = load_faiss()
     keys = whole_keys(index)
     if keys is None:
         return None
-    linear = faiss.downcast_VectorTransform(index.chain.at(0))
-    matrix = faiss.vector_to_array(linear.A).reshape(linear.d_out, linear.d_in)
-    return TorchSearch(matrix, faiss.vector_to_array(linear.b), index.chain.size() > 1, keys, device)
+    matrix, bias = reduction_of(index)
+    return TorchSearch(matrix.reshape(-1, index.d), bias, index.chain.size() > 1, keys, device)
 
 
 def faiss_on_gpu(index: faiss.IndexPreTransform) -> faiss.Index | None:

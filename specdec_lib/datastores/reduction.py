@@ -78,6 +78,27 @@ class Moments:
         self.mean = self.mean + apart * (len(states) / total)
         self.count = total
 
+    def merge(self, other: Moments) -> None:
+        """Take in what another one has taken in.
+
+        Raises
+        ------
+        ValueError
+            If the widths differ.
+        """
+        if not other.count:
+            return
+        if not self.count:
+            self.count, self.mean, self._products = other.count, other.mean, other._products.copy()
+            return
+        if len(self.mean) != len(other.mean):
+            raise ValueError(f"states of width {len(other.mean)} are added to states of width {len(self.mean)}")
+        total = self.count + other.count
+        apart = other.mean - self.mean
+        self._products += other._products + np.outer(apart, apart) * (self.count * other.count / total)
+        self.mean = self.mean + apart * (other.count / total)
+        self.count = total
+
     def covariance(self) -> np.ndarray:
         """Float64 array, shape (width, width); divided by the count.
 

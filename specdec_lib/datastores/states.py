@@ -76,7 +76,7 @@ def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_s
     int64 array, shape (windows, 3)
         Positions in ``store.tokens``: where the window starts, its first kept state, its end.
     """
-    found: list[tuple[int, int, int]] = []
+    windows: list[tuple[int, int, int]] = []
     left = max_states
     for begin, end in zip(store.starts[:-1].tolist(), (store.starts[1:] - 2).tolist(), strict=True):
         start = keep = begin
@@ -85,11 +85,11 @@ def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_s
             if left is not None:
                 stop = min(stop, keep + left)
                 left -= stop - keep
-            found.append((start, keep, stop))
+            windows.append((start, keep, stop))
             if cover == "truncate":
                 break
             start, keep = stop - overlap, stop
-    return np.array(found, np.int64).reshape(-1, 3)
+    return np.array(windows, np.int64).reshape(-1, 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,8 +364,8 @@ def _write_shards(
     folder: Path, store: TokenStore, plan: np.ndarray, key: dict, compute: Compute, batch_tokens: int, progress: bool
 ) -> list[int]:
     """Write the shards that are not there yet; the rows of each."""
-    kept, dtype, width = plan[:, 2] - plan[:, 1], np.dtype(key["dtype"]), key["width"]
-    ends = np.cumsum(kept)
+    counts, dtype, width = plan[:, 2] - plan[:, 1], np.dtype(key["dtype"]), key["width"]
+    ends = np.cumsum(counts)
     each = max(1, SHARD_BYTES // (width * dtype.itemsize))
     of_window = (ends - 1) // each
     shards = []

@@ -82,6 +82,37 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 COUNT, SIZE, TEXT, TEXT_OR_NULL, OBJECTS, COUNTS, FILES = _KINDS
 
 
+def read_manifest(path: Path, form: str, version: int, named: Path, missing: str, again: str) -> dict:
+    """The content of a manifest of this form and version.
+
+    Parameters
+    ----------
+    path : path
+        Of the manifest.
+    form : str
+        What its field ``format`` holds.
+    version : int
+    named : path
+        What the message of another version names.
+    missing : str
+        Said where there is none, or one of another form.
+    again : str
+        What to do about another version.
+
+    Raises
+    ------
+    StoreError
+    """
+    about = read_json(path)
+    if about is None or about.get("format") != form:
+        raise StoreError(missing)
+    if about.get("version") != version:
+        raise StoreError(
+            f"{named} has version {about.get('version')} of the format, this library reads version {version}; {again}"
+        )
+    return about
+
+
 def check_manifest(path: Path, about: dict, fields: dict[str, str], names: Sequence[str] = ()) -> None:
     """Refuse a manifest that lacks a field or a file, or holds another kind of value.
 

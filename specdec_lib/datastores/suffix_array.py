@@ -141,7 +141,9 @@ def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
 
     Returns
     -------
-    length, start, stop : int
+    length, start, stop, place : int
+        ``place`` is the entry before which the context itself would stand. A suffix longer than ``length`` has no entry
+        and would stand there too.
     """
     vocabulary, last = len(first) - 1, count - 1
     # An id that the store cannot hold, the separator's among them, ends what can match.
@@ -149,10 +151,10 @@ def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
     while limit < max_ngram and limit < count and 0 <= context[last - limit] < vocabulary:
         limit += 1
     if limit == 0:
-        return 0, 0, 0
+        return 0, 0, 0, 0
     begin, end = first[context[last]], first[context[last] + 1]
     if begin == end:
-        return 0, 0, 0
+        return 0, 0, 0, begin
     below, above = begin - 1, end  # the context's place is between these two entries
     below_shared, above_shared = 1, 1
     in_key = 8 // tokens.itemsize
@@ -175,13 +177,13 @@ def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
             above, above_shared = middle, shared
     length = max(below_shared if below >= begin else 0, above_shared if above < end else 0)
     if length == 1:
-        return 1, begin, end
+        return 1, begin, end, above
     start, stop = above, above
     if below >= begin and below_shared == length:
         start = _last_shorter(tokens, suffixes, context, last, length, below, begin - 1) + 1
     if above < end and above_shared == length:
         stop = _first_shorter(tokens, suffixes, context, last, length, above, end)
-    return length, start, stop
+    return length, start, stop, above
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,17 +224,15 @@ class SuffixIndex:
         if not isinstance(store, TokenStore):
             store = TokenStore.open(store)
         path = store.path / MANIFEST
-        about = store_files.read_json(path)
-        if about is None or about.get("format") != FORMAT:
-            raise StoreError(
-                f"{store.path} has no suffix array: build one with 'python -m specdec_lib "
-                "datastore build', or with specdec_lib.datastores.build_suffix_array"
-            )
-        if about.get("version") != VERSION:
-            raise StoreError(
-                f"{path} has version {about.get('version')} of the format, this library reads "
-                f"version {VERSION}; build the suffix array again"
-            )
+        about = store_files.read_manifest(
+            path,
+            FORMAT,
+            VERSION,
+            path,
+            f"{store.path} has no suffix array: build one with 'python -m specdec_lib datastore build', or with "
+            "specdec_lib.datastores.build_suffix_array",
+            "build the suffix array again",
+        )
         store_files.check_manifest(path, about, _FIELDS, _FILES)
         if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
             raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array again")
@@ -254,6 +254,11 @@ class SuffixIndex:
 
     def __repr__(self) -> str:
         return f"SuffixIndex({len(self.suffixes):,} entries of {self.store!r})"
+
+    @property
+    def entries(self) -> int:
+        """Number of positions that have a continuation."""
+        return len(self.suffixes)
 
     @property
     def bytes_per_token(self) -> float:
@@ -282,7 +287,7 @@ class SuffixIndex:
         if not isinstance(max_ngram, int) or max_ngram < 1:
             raise ValueError(f"max_ngram is {max_ngram!r}; expected a whole number, 1 or more")
         tail = np.array(context[-max_ngram:], dtype=np.int64)
-        return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram))
+        return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
 
     def occurrences(self, context: list[int] | np.ndarray, length: int) -> Match:
         """Find the occurrences of the last ``length`` tokens; a match of length 0 where the store has none.
@@ -322,7 +327,7 @@ def _keep_continued(sorted_bytes, width, tokens, first):
 
     Returns their number; counts the entries of each token ``t`` in ``first[t + 1]``.
     """
-    separator, size, kept = tokens[0], len(tokens), 0
+    separator, size, count = tokens[0], len(tokens), 0
     for i in range(len(sorted_bytes)):
         offset = sorted_bytes[i]
         if offset % width:
@@ -331,9 +336,9 @@ def _keep_continued(sorted_bytes, width, tokens, first):
         token = tokens[position]
         if token != separator and tokens[position + 1] != separator:
             first[token + 1] += 1
-            sorted_bytes[kept] = position
-            kept += 1
-    return kept
+            sorted_bytes[count] = position
+            count += 1
+    return count
 
 
 @compiled

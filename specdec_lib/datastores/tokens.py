@@ -118,17 +118,15 @@ class TokenStore:
         folder = files.present(path)
         if not (folder / MANIFEST).is_file():
             raise StoreError(_what_is_there(path))
-        manifest = store_files.read_json(folder / MANIFEST)
-        if manifest is None or manifest.get("format") != FORMAT:
-            raise StoreError(
-                f"{folder / MANIFEST} is no manifest of a token store; name a folder made by "
-                "'python -m specdec_lib datastore build'"
-            )
-        if manifest.get("version") != VERSION:
-            raise StoreError(
-                f"{path} has version {manifest.get('version')} of the format, this library reads "
-                f"version {VERSION}; build it again, or use the library it was built with"
-            )
+        manifest = store_files.read_manifest(
+            folder / MANIFEST,
+            FORMAT,
+            VERSION,
+            path,
+            f"{folder / MANIFEST} is no manifest of a token store; name a folder made by 'python -m specdec_lib "
+            "datastore build'",
+            "build it again, or use the library it was built with",
+        )
         store_files.check_manifest(folder / MANIFEST, manifest, _FIELDS, ("tokens.npy", "documents.npy"))
         store_files.check_sizes(folder, manifest["files"])
         try:
@@ -192,9 +190,9 @@ class TokenStore:
 
     def continuation(self, position: int, length: int) -> list[int]:
         """At most ``length`` tokens from ``position`` on, fewer where the document ends before."""
-        found = self.tokens[position : position + length].tolist()
+        tokens = self.tokens[position : position + length].tolist()
         separator = self.vocabulary
-        return found[: found.index(separator)] if separator in found else found
+        return tokens[: tokens.index(separator)] if separator in tokens else tokens
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Refuse another tokenizer than the one the store was built with.

@@ -87,6 +87,20 @@ def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
 
 
 @compiled
+def take_matches(tokens, suffixes, start, stop, most, length, uniform, seed, counts, out):
+    """Write the matches that are taken of the entries ``start .. stop - 1`` and return their number: all, or ``most`` of
+    them by one of the two rules."""
+    if stop - start <= most:
+        out[: stop - start] = suffixes[start:stop]
+        return stop - start
+    if uniform:
+        sample_uniform(suffixes, start, stop, most, seed, out)
+    else:
+        sample_smallest(tokens, suffixes, start, stop, most, length, counts, out)
+    return most
+
+
+@compiled
 def _before(a, b, weight, depth, token, parent, node_token, node_parent):
     """Whether candidate ``a`` comes out before ``b``: more weight, then less depth, then smaller path."""
     if weight[a] != weight[b]:

@@ -165,12 +165,12 @@ def rejection_at_once(
         [*(sampling.uniform(position + i, RESIDUAL) for i in range(count)), sampling.uniform(position + count)],
     )
     both = [rows[:count].gather(1, drafted[:, None])[:, 0] for rows in (p, q)]
-    found = torch.cat([*both, draws.to(p), p[:, 0].isnan().to(p)]).tolist()
+    read = torch.cat([*both, draws.to(p), p[:, 0].isnan().to(p)]).tolist()
     targets, drafts, tokens, broken = (
-        found[:count],
-        found[count : 2 * count],
-        found[2 * count : -count - 1],
-        found[-count - 1 :],
+        read[:count],
+        read[count : 2 * count],
+        read[2 * count : -count - 1],
+        read[-count - 1 :],
     )
     path: list[int] = []
     for node, token in enumerate(tree.tokens):

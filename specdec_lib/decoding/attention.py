@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -38,8 +38,7 @@ class _Backends:
 _BACKENDS = _Backends()
 
 
-@contextmanager
-def backends(device: torch.device, cudnn: bool = False) -> Iterator[None]:
+def backends(device: torch.device, cudnn: bool = False) -> AbstractContextManager[None]:
     """Choose the attention kernels of a GPU for the time of the context, for every model of the process.
 
     From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
@@ -53,9 +52,11 @@ def backends(device: torch.device, cudnn: bool = False) -> Iterator[None]:
     cudnn : bool
         Whether cuDNN's attention may be chosen. Of contexts within each other the outermost decides.
     """
-    if device.type != "cuda":
-        yield
-        return
+    return _chosen(cudnn) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _chosen(cudnn: bool) -> Iterator[None]:
     state = _BACKENDS
     with state.lock:
         if not state.users:

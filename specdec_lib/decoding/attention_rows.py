@@ -126,6 +126,8 @@ class AttentionRows:
         if mask is not None:
             seen = mask[0] if mask.shape[1] == 1 else mask[0].index_select(0, heads)
             seen = (seen[:, -1:] if self._last_only else seen)[..., : scores.shape[-1]].to(scores.device)
+            # Passes give an additive mask, made once for all layers. Its rows are those of a boolean one bit for bit:
+            # each token sees itself, so that what the least number of the type is added to has probability 0.
             scores = scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
         rows = scores.softmax(-1)
         for place, row in zip(places, rows, strict=True):

@@ -126,6 +126,10 @@ class Drafter(ABC):
     capture: Capture = Capture()
     replays: Replays = "any"
 
+    def inner(self) -> tuple[Drafter, ...]:
+        """The drafters that this one calls, which serve one generation at a time with it; none by default."""
+        return ()
+
     def reset(self) -> None:
         """Forget everything learned in earlier generations."""
 
@@ -166,6 +170,9 @@ class WrappedDrafter(Drafter):
 
     def __init__(self, drafter: Drafter):
         self.drafter, self.capture, self.replays = drafter, drafter.capture, drafter.replays
+
+    def inner(self) -> tuple[Drafter, ...]:
+        return (self.drafter,)
 
     def reset(self) -> None:
         self.drafter.reset()

@@ -83,17 +83,13 @@ class Forward:
         return self.by_window(lambda window: self.as_taken(in_window(visible, rows, columns, window)))
 
     def as_taken(self, visible: torch.Tensor) -> torch.Tensor:
-        """One mask, bool or additive, of shape (1, 1, n, length).
+        """A mask of shape (1, 1, n, length) that is added to the scores.
 
-        Of a pass over buffers in place it is additive always: SDPA's kernels on a GPU take no other, and each layer
-        would turn a bool mask into one again.
+        Additive because SDPA's kernels take no other: each layer would turn a bool mask into one again.
         """
-        if self.additive or self.in_place:
-            dtype = self.model.dtype
-            visible = torch.zeros(visible.shape, dtype=dtype, device=self.device).masked_fill_(
-                ~visible, torch.finfo(dtype).min
-            )
-        return visible[None, None]
+        dtype = self.model.dtype
+        mask = torch.zeros(visible.shape, dtype=dtype, device=self.device)
+        return mask.masked_fill_(~visible, torch.finfo(dtype).min)[None, None]
 
     def by_window(self, make: Callable[[int | None], torch.Tensor | None]) -> Mask:
         """The masks that ``make`` gives for each window; of one kind of layer the mask alone."""

@@ -24,6 +24,7 @@ from specdec_lib.decoding.sampling import (
     choose_each,
     distribution,
     most_likely,
+    on_gpu,
     unchecked_distribution,
 )
 from specdec_lib.decoding.target import Target
@@ -81,11 +82,6 @@ class Verifier(Protocol):
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes of the tree last verified."""
-
-
-def on_gpu(logits: torch.Tensor) -> bool:
-    """Whether reading a value makes the host wait for a queue of work."""
-    return logits.is_cuda
 
 
 @dataclass
@@ -270,17 +266,17 @@ def _decode(
                     f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
                     "was cut or changed after it was recorded"
                 )
-            kept = emit(block)
+            emitted = emit(block)
             t2 = clock.mark()
-            path = tuple(path[:kept])
+            path = tuple(path[:emitted])
             verifier.commit(path)
             t3 = t4 = clock.mark()
             if drafter is not None:
                 drafter.verified(tree, path, verifier.outputs)
                 t4 = clock.mark()
-            timed.append((tree, path, tuple(block[:kept]), t0, t1, verifier.passed, t2, t3, t4))
+            timed.append((tree, path, tuple(block[:emitted]), t0, t1, verifier.passed, t2, t3, t4))
             if on_tokens is not None:
-                on_tokens(block[:kept])
+                on_tokens(block[:emitted])
     finally:
         # What a drafter holds for one generation, such as a draft model's cache, it need not hold longer.
         if drafter is not None:

@@ -88,6 +88,56 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b else float("nan")
 
 
+_COUNTS = ("new_tokens", "calls", "calls_with_prefill", "calls_with_draft")
+_TIMES = ("seconds", "prefill_seconds", *PARTS)
+#: The sums (:func:`sums`) that each rate of :func:`metrics` is the ratio of.
+RATES = {
+    "tokens_per_forward": ("emitted", "calls"),
+    "tokens_per_forward_with_prefill": ("new_tokens", "calls_with_prefill"),
+    "mean_accepted_drafts": ("accepted", "calls_with_draft"),
+    "acceptance_rate": ("accepted", "depth"),
+    "acceptance_rate_nodes": ("accepted", "drafted"),
+    "acceptance_rate_step_mean": ("accepted_shares", "calls_with_draft"),
+    "discard_rate": ("discarded", "emitted"),
+    "verification_rate": ("calls", "emitted"),
+    "ms_per_token": ("step_ms", "emitted"),
+    "ms_per_token_with_prefill": ("ms", "new_tokens"),
+    "tokens_per_second": ("emitted", "step_seconds"),
+    "tokens_per_second_with_prefill": ("new_tokens", "seconds"),
+    "draft_ms_per_step": ("draft_ms", "calls"),
+    "draft_ms_per_token": ("draft_ms", "emitted"),
+}
+
+
+def sums(runs: list[Generation]) -> dict[str, float]:
+    """What the runs add up to, by the names in :data:`RATES` and the counts and seconds of :func:`metrics`."""
+    steps = [s for run in runs for s in run.steps]
+    drafting = [s for s in steps if s.drafted]
+    total, calls = sum(len(run.tokens) for run in runs), len(steps)
+    accepted, drafted = sum(s.accepted for s in steps), sum(s.drafted for s in steps)
+    parts = {k: sum(getattr(s, k) for s in steps) for k in PARTS}
+    prefill, spent = sum(run.prefill_seconds for run in runs), sum(parts.values())
+    return {
+        "new_tokens": total,
+        "emitted": total - len(runs),
+        "calls": calls,
+        "calls_with_prefill": calls + len(runs),
+        "calls_with_draft": len(drafting),
+        "accepted": accepted,
+        "drafted": drafted,
+        "discarded": drafted - accepted,
+        "depth": sum(s.tree.depth for s in drafting),
+        "accepted_shares": sum(s.accepted / s.tree.depth for s in drafting),
+        "seconds": prefill + spent,
+        "prefill_seconds": prefill,
+        **parts,
+        "step_seconds": spent,
+        "ms": 1e3 * (prefill + spent),
+        "step_ms": 1e3 * spent,
+        "draft_ms": 1e3 * parts["draft_seconds"],
+    }
+
+
 def metrics(runs: list[Generation]) -> dict[str, float]:
     """Metrics of one run, or of several pooled (micro averages).
 
@@ -121,33 +171,7 @@ def metrics(runs: list[Generation]) -> dict[str, float]:
         ``draft_ms_per_step``, ``draft_ms_per_token``
             REST's retrieval time: per step it is tokens_per_forward times as long as per token.
     """
-    steps = [s for run in runs for s in run.steps]
-    drafting = [s for s in steps if s.drafted]
-    total, calls = sum(len(run.tokens) for run in runs), len(steps)
-    n = total - len(runs)
-    accepted, drafted = sum(s.accepted for s in steps), sum(s.drafted for s in steps)
-    parts = {k: sum(getattr(s, k) for s in steps) for k in PARTS}
-    prefill, spent = sum(run.prefill_seconds for run in runs), sum(parts.values())
-    return {
-        "new_tokens": total,
-        "calls": calls,
-        "calls_with_prefill": calls + len(runs),
-        "calls_with_draft": len(drafting),
-        "tokens_per_forward": _ratio(n, calls),
-        "tokens_per_forward_with_prefill": _ratio(total, calls + len(runs)),
-        "mean_accepted_drafts": _ratio(accepted, len(drafting)),
-        "acceptance_rate": _ratio(accepted, sum(s.tree.depth for s in drafting)),
-        "acceptance_rate_nodes": _ratio(accepted, drafted),
-        "acceptance_rate_step_mean": _ratio(sum(s.accepted / s.tree.depth for s in drafting), len(drafting)),
-        "discard_rate": _ratio(drafted - accepted, n),
-        "verification_rate": _ratio(calls, n),
-        "seconds": prefill + spent,
-        "prefill_seconds": prefill,
-        **parts,
-        "ms_per_token": 1e3 * _ratio(spent, n),
-        "ms_per_token_with_prefill": 1e3 * _ratio(prefill + spent, total),
-        "tokens_per_second": _ratio(n, spent),
-        "tokens_per_second_with_prefill": _ratio(total, prefill + spent),
-        "draft_ms_per_step": 1e3 * _ratio(parts["draft_seconds"], calls),
-        "draft_ms_per_token": 1e3 * _ratio(parts["draft_seconds"], n),
+    total = sums(runs)
+    return {name: total[name] for name in (*_COUNTS, *_TIMES)} | {
+        name: _ratio(total[above], total[below]) for name, (above, below) in RATES.items()
     }

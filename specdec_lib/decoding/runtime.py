@@ -325,11 +325,11 @@ class Runtime:
                 self._fill(each, [0], None)
                 recorded[each, extent] = self._record(each, extent, forward)
             self._fill(width, tokens, tree)
-        found = recorded[width, extent]
-        found.graph.replay()
+        recording = recorded[width, extent]
+        recording.graph.replay()
         if forward.rows is not None:
-            forward.rows.take(found.rows)
-        return found.logits[: len(tokens)]
+            forward.rows.take(recording.rows)
+        return recording.logits[: len(tokens)]
 
     def ready(self, capture: Capture) -> set[int]:
         """The extents for which nothing is recorded any more before a pass with this capture."""

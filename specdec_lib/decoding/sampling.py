@@ -9,6 +9,7 @@ drafter that proposes tokens without probabilities. Each generation first binds 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -126,10 +127,24 @@ def most_likely(logits: torch.Tensor) -> list[int]:
         If a row holds NaN.
     """
     largest, tokens = logits.max(-1)  # NaN counts as largest
-    found = torch.where(largest.isnan(), -1, tokens).tolist()
-    if min(found) < 0:
+    return _read(tokens, largest)
+
+
+def on_gpu(values: torch.Tensor) -> bool:
+    """Whether reading a value makes the host wait for a queue of work."""
+    return values.is_cuda
+
+
+def _read(tokens: torch.Tensor, numbers: torch.Tensor) -> list[int]:
+    """The tokens of several rows, unless one of the numbers that stand for the rows is NaN."""
+    if on_gpu(tokens):  # one read, for which the host waits; on a CPU two reads take less time than the operation
+        read = torch.where(numbers.isnan(), -1, tokens).tolist()
+        broken = min(read) < 0
+    else:
+        read, broken = tokens.tolist(), any(map(math.isnan, numbers.tolist()))
+    if broken:
         raise not_numbers()
-    return found
+    return read
 
 
 def not_numbers() -> FloatingPointError:
@@ -201,8 +216,8 @@ def _nucleus(scores: torch.Tensor, probabilities: torch.Tensor, top_p: float) ->
     room = size - above.sum(-1, keepdim=True)
     if probabilities.is_cuda or bool((tied.sum(-1, keepdim=True) > room).any()):
         tied &= tied.flip(-1).cumsum(-1).flip(-1) <= room
-    kept = torch.where(above | tied, probabilities, 0.0)
-    return kept / kept.sum(-1, keepdim=True)
+    inside = torch.where(above | tied, probabilities, 0.0)
+    return inside / inside.sum(-1, keepdim=True)
 
 
 def invert_cdf(probabilities: torch.Tensor, uniform: float) -> int:
@@ -248,10 +263,7 @@ def choose_each(logits: torch.Tensor, sampling: Sampling, positions: Sequence[in
     """
     rows = unchecked_distribution(logits, sampling)
     tokens = invert_cdfs(rows, [sampling.uniform(position) for position in positions])
-    found = torch.where(rows[:, 0].isnan(), -1, tokens).tolist()
-    if min(found) < 0:
-        raise not_numbers()
-    return found
+    return _read(tokens, rows[:, 0])
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, position: int) -> int:

@@ -39,6 +39,8 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree
 PREFILL_CHUNK = 4096
 #: Logits of a prompt held at once where those of every position are asked for: 128 MiB in float32.
 LOGITS_AT_ONCE = 2**25
+#: Tokens of a chain whose mask is cut from one that is kept: drafts, and not the parts of a prompt.
+STRIP_ROWS = 32
 #: Room for a draft behind prompt and output before a buffer has to grow, in positions.
 DRAFT_ROOM = 65
 _CHECKED: weakref.WeakSet = weakref.WeakSet()
@@ -312,15 +314,18 @@ class Target:
         # One token attends to everything; without a mask SDPA reads grouped keys as they are.
         if width == 1 and window is None:
             return None
-        # Row i of a chain sees columns 0 .. length + i. Every such mask is a part of one strip, whose row i is
-        # true up to column capacity + i: no mask is built per step. Of a sliding window its last columns alone are true.
         capacity, length = self.cache.capacity, self.cache.length
-        strip = self._strips.get(window)
-        if strip is None or strip.shape[0] < width:
-            rows = max(width, 32)
-            strip = torch.ones((rows, capacity + rows), dtype=torch.bool, device=self.device).tril(capacity)
-            self._strips[window] = strip = strip if window is None else strip.triu(capacity - window + 1)
-        return self.forward.as_taken(strip[:width, capacity - length : capacity + width])
+        if width > STRIP_ROWS:
+            return self._causal(width, length, window)
+        # Every narrower mask of a chain is a part of one strip: none is built per step.
+        if window not in self._strips:
+            self._strips[window] = self._causal(STRIP_ROWS, capacity, window)
+        return self._strips[window].narrow(2, 0, width).narrow(3, capacity - length, length + width)
+
+    def _causal(self, width: int, before: int, window: int | None) -> torch.Tensor:
+        """The mask of ``width`` tokens after ``before`` others: row i sees columns 0 to before + i, or the window's."""
+        visible = torch.ones((width, before + width), dtype=torch.bool, device=self.device).tril(before)
+        return self.forward.as_taken(visible if window is None else visible.triu(before - window + 1))
 
     def _eager(self, tokens: Sequence[int] | torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool):
         if self.runtime is not None:

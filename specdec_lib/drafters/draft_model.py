@@ -221,6 +221,11 @@ class AdaptiveDraftModel(Drafter):
         uniform = sampling.uniform(seen.position + seen.count, DRAFT, salt=seen.position)
         return torch.where(row[0].isnan(), -1, invert_cdfs(row[None], [uniform])[0]), row
 
+    @property
+    def confidence(self) -> list[float]:
+        """Probability of each token of the last draft, where the rule needs it."""
+        return [] if self._round is None else self._round.confidence[: len(self._drafted)]
+
     def _tell(self, tokens: list[int]) -> None:
         """Report to the rule how much of the last draft was accepted, as the emitted tokens show."""
         if self._round is not None:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from specdec_lib.datastores.dense import DenseIndex
+from specdec_lib.datastores.sharded import ShardedDenseIndex, open_dense_index
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -23,8 +25,9 @@ class Dresd(Drafter):
 
     Parameters
     ----------
-    index : DenseIndex or path
-        A dense index of the target's own states, or what has its ``store``, ``width``, ``path`` and ``search``.
+    index : DenseIndex, ShardedDenseIndex or path
+        A dense index of the target's own states, of a store or of a store of shards, or what has a dense index's ``store``,
+        ``width``, ``path`` and ``search``.
     drafts : int
         Drafts kept (B; 10 in most of the paper's experiments).
     length : int
@@ -57,7 +60,7 @@ class Dresd(Drafter):
 
     def __init__(
         self,
-        index: DenseIndex | str | Path,
+        index: DenseIndex | ShardedDenseIndex | str | Path,
         drafts: int = 10,
         length: int = 10,
         neighbours: int = 50,
@@ -67,7 +70,7 @@ class Dresd(Drafter):
         for name, value in (("drafts", drafts), ("length", length), ("neighbours", neighbours)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-        self.index = DenseIndex.open(index) if isinstance(index, (str, Path)) else index
+        self.index = open_dense_index(index) if isinstance(index, (str, Path)) else index
         self.drafts, self.length, self.neighbours = drafts, length, neighbours
         self.deduplicate, self.share = deduplicate, share
         self.survivors = 0
@@ -103,16 +106,18 @@ class Dresd(Drafter):
 
     def _continuations(self, context: Context, length: int) -> Iterator[list[int]]:
         """At most ``drafts`` continuations after the last token, nearest first."""
-        store = self.index.store
         # The last token's own state is not computed yet; the last row is that of the token before it.
-        positions = self.index.search(context.hidden(LAST)[-1:], self.neighbours)[1][0]
-        # The store's first entry is a separator: what was not found (-1) survives no filter.
-        survivors = positions[store.tokens[np.maximum(positions, 0)] == context.tokens[-1]].tolist()
-        self.survivors = len(survivors)
+        states, token = context.hidden(LAST)[-1:], context.tokens[-1]
+        if isinstance(self.index, ShardedDenseIndex):
+            survivors = self._of_shards(states, token, length)
+            self.survivors = len(survivors)
+        else:
+            positions = self._survivors(self.index.search(states, self.neighbours)[1][0], token).tolist()
+            survivors = (self.index.store.continuation(position + 1, length) for position in positions)
+            self.survivors = len(positions)
         seen: set[tuple[int, ...]] = set()
         count = 0
-        for position in survivors:
-            draft = store.continuation(position + 1, length)
+        for draft in survivors:
             if not draft or (self.deduplicate and tuple(draft) in seen):
                 continue
             seen.add(tuple(draft))
@@ -120,3 +125,13 @@ class Dresd(Drafter):
             count += 1
             if count == self.drafts:
                 return
+
+    def _of_shards(self, states: torch.Tensor, token: int, length: int) -> list[list[int]]:
+        """What follows the token in each of the shards' neighbours whose continuation starts with it."""
+        nearest = self.index.nearest(states, self.neighbours, length + 1)
+        return [one.tokens[1:] for one in nearest if one.tokens[0] == token]
+
+    def _survivors(self, positions: np.ndarray, token: int) -> np.ndarray:
+        """The positions whose continuation starts with the target's token."""
+        # The store's first entry is a separator: what was not found (-1) survives no filter.
+        return positions[self.index.store.tokens[np.maximum(positions, 0)] == token]

@@ -28,13 +28,16 @@ AGGREGATES = ("max", "sum")
 class _RankedLookup(Drafter):
     """Candidates of PLD+ and the draft that follows the best; variants say how good a candidate is."""
 
+    #: Position that the last draft was copied from; of how many candidates, and how far ahead of the next best it was.
     source: int | None
+    candidates: int
+    margin: float
 
     def __init__(self, num_tokens: int, generated: bool):
         if not isinstance(num_tokens, int) or num_tokens < 1:
             raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
         self.num_tokens, self.generated = num_tokens, generated
-        self.source = None
+        self.source, self.candidates, self.margin = None, 0, 0.0
         self._places: dict[int, list[int]] = {}
         self._indexed = 0
 
@@ -49,6 +52,7 @@ class _RankedLookup(Drafter):
             self._places.setdefault(tokens[place], []).append(place)
         self._indexed = max(self._indexed, end)
         candidates = self._candidates(self._places.get(tokens[last], []))
+        self.candidates, self.margin = len(candidates), 0.0
         if not candidates:
             return EMPTY
         best = self._best(context, candidates)
@@ -59,6 +63,14 @@ class _RankedLookup(Drafter):
 
     def _candidates(self, places: list[int]) -> list[int]:
         return places
+
+    def _note(self, scores: torch.Tensor) -> int:
+        """The place of the best of the candidates' scores, the first among equals; keeps its margin."""
+        best = int(scores.argmax())
+        if len(scores) > 1:
+            first, second = scores.topk(2).values.tolist()
+            self.margin = first - second
+        return best
 
     @abstractmethod
     def _best(self, context: Context, candidates: list[int]) -> int | None:
@@ -143,7 +155,7 @@ class PromptLookupHidden(_RankedLookup):
         ends = torch.tensor([*(j - 1 for j in candidates), len(states) - 1], device=states.device)
         means = self._means(states, ends).float()
         cosines = torch.nn.functional.cosine_similarity(means[:-1], means[-1:], dim=-1)
-        best = int(cosines.argmax())
+        best = self._note(cosines)
         if self.threshold is not None and float(cosines[best]) < self.threshold:
             return None
         return candidates[best]
@@ -197,4 +209,4 @@ class PromptLookupAttention(_RankedLookup):
         rows = context.attention()
         columns = rows[:, torch.tensor(candidates, device=rows.device)].float()
         scores = columns.amax(0) if self.aggregate == "max" else columns.sum(0)
-        return candidates[int(scores.argmax())]
+        return candidates[self._note(scores)]

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from specdec_lib.datastores.compiled import compiled
+from specdec_lib.datastores.sharded import Question, ShardedSuffixIndex, open_suffix_index
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.datastores.trie import best_nodes, sample_smallest, sample_uniform
+from specdec_lib.datastores.trie import best_nodes, take_matches
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -41,19 +42,10 @@ def _draft(
     nodes,
 ):
     """Search, take at most ``max_matches`` matches, write the best nodes; their number and the match."""
-    found, start, stop = longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram)
+    found, start, stop, _ = longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram)
     if found < min_ngram:
         return 0, found, start, stop
-    taken = stop - start
-    if taken <= max_matches:
-        for i in range(taken):
-            entries[i] = suffixes[start + i]
-    elif uniform:
-        taken = max_matches
-        sample_uniform(suffixes, start, stop, taken, seed, entries)
-    else:
-        taken = max_matches
-        sample_smallest(tokens, suffixes, start, stop, taken, length, counts, entries)
+    taken = take_matches(tokens, suffixes, start, stop, max_matches, length, uniform, seed, counts, entries)
     size = best_nodes(tokens, entries, taken, length, choices, counts, scratch, candidates, heap, nodes)
     return size, found, start, stop
 
@@ -69,8 +61,10 @@ class Rest(Drafter):
 
     Parameters
     ----------
-    store : SuffixIndex, TokenStore or path
-        A datastore with a suffix array.
+    store : SuffixIndex, ShardedSuffixIndex, TokenStore or path
+        A datastore with a suffix array, or one of many shards. The drafts of shards are those of one store of all their
+        documents, except where ``subsample`` is ``"uniform"`` and there are more than ``max_matches`` occurrences, and
+        except with the random selection: there each occurrence is as likely as any, but other ones are drawn.
     max_ngram, min_ngram : int
         Longest and shortest suffix looked up. The paper's algorithm has no lower bound; the released code
         stops at 2.
@@ -116,7 +110,7 @@ class Rest(Drafter):
 
     def __init__(
         self,
-        store: SuffixIndex | TokenStore | str | Path,
+        store: SuffixIndex | ShardedSuffixIndex | TokenStore | str | Path,
         max_ngram: int = 16,
         min_ngram: int = 2,
         max_matches: int = 5000,
@@ -156,12 +150,12 @@ class Rest(Drafter):
             )
         if not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to 2**63 - 1")
-        self.index = store if isinstance(store, SuffixIndex) else SuffixIndex.open(store)
+        self.index = store if isinstance(store, SuffixIndex | ShardedSuffixIndex) else open_suffix_index(store)
         self.max_ngram, self.min_ngram, self.max_matches = max_ngram, min_ngram, max_matches
         self.length, self.choices, self.seed = length, choices, seed
         self.subsample, self.selection, self.rows = subsample, selection, rows
         self.last = Match(0, 0, 0)
-        taken = min(max_matches, max(1, len(self.index.suffixes)))
+        taken = min(max_matches, max(1, self.index.entries))
         # The released rule looks at the whole trie.
         most = taken * length if selection == "released" else min(choices, taken * length)
         room = taken * min(length, most + 1)
@@ -193,25 +187,10 @@ class Rest(Drafter):
         tail = context.tokens[-self.max_ngram :]
         if self.selection == "random":
             return self._at_random(tail, min(self.length, limit))
-        self._context[: len(tail)] = tail
-        size, *match = _draft(
-            *self.index.arrays,
-            self._context,
-            len(tail),
-            self.max_ngram,
-            self.min_ngram,
-            self.max_matches,
-            min(self.length, limit),
-            self._most,
-            self.subsample == "uniform",
-            self.seed,
-            self._entries,
-            self._counts,
-            self._scratch,
-            self._candidates,
-            self._heap,
-            self._nodes,
-        )
+        if isinstance(self.index, ShardedSuffixIndex):
+            size, *match = self._of_shards(tail, min(self.length, limit))
+        else:
+            size, *match = self._of_store(tail, min(self.length, limit))
         self.last = Match(*match)
         if size == 0:
             return EMPTY
@@ -223,9 +202,66 @@ class Rest(Drafter):
             )
             renamed = {-1: -1} | {node: i for i, node in enumerate(kept)}
             tokens, parents = [tokens[node] for node in kept], [renamed[parents[node]] for node in kept]
-        return DraftTree.unchecked(tokens, parents)
+            return DraftTree.unchecked(tokens, parents)
+        taken = min(self.last.stop - self.last.start, self.max_matches)
+        tree = DraftTree.unchecked(tokens, parents)
+        tree.scores = (self._nodes[2, :size] / taken).tolist()
+        return tree
+
+    def _of_store(self, tail: list[int], length: int) -> tuple[int, int, int, int]:
+        """Write the nodes of one store's trie; their number and the match."""
+        self._context[: len(tail)] = tail
+        return _draft(
+            *self.index.arrays,
+            self._context,
+            len(tail),
+            self.max_ngram,
+            self.min_ngram,
+            self.max_matches,
+            length,
+            self._most,
+            self.subsample == "uniform",
+            self.seed,
+            self._entries,
+            self._counts,
+            self._scratch,
+            self._candidates,
+            self._heap,
+            self._nodes,
+        )
+
+    def _question(self, tail: list[int], length: int, keep: int, uniform: bool) -> Question:
+        context = np.array(tail, np.int64)
+        return Question(context, self.max_ngram, self.min_ngram, keep, length, uniform, self.seed)
+
+    def _of_shards(self, tail: list[int], length: int) -> tuple[int, int, int, int]:
+        """Write the nodes of all shards' trie; their number and the match."""
+        question = self._question(tail, length, self.max_matches, self.subsample == "uniform")
+        match, tokens, entries = self.index.gather(question)
+        size = 0
+        if len(entries):
+            size = best_nodes(
+                tokens,
+                entries,
+                len(entries),
+                length,
+                self._most,
+                self._counts,
+                self._scratch,
+                self._candidates,
+                self._heap,
+                self._nodes,
+            )
+        return size, *match
 
     def _at_random(self, tail: list[int], depth: int) -> DraftTree:
+        if isinstance(self.index, ShardedSuffixIndex):
+            self.last, tokens, entries = self.index.gather(
+                self._question(tail, depth, self.choices // self.length, uniform=True)
+            )
+            rows = [tokens[entry + 1 : entry + 1 + depth].tolist() for entry in entries]
+            separator = self.index.store.vocabulary
+            return DraftTree.from_drafts(row[: row.index(separator)] if separator in row else row for row in rows)
         self.last = match = self.index.longest(tail, self.max_ngram)
         if match.length < self.min_ngram:
             return EMPTY

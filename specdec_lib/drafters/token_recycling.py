@@ -58,6 +58,11 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
     return nodes
 
 
+def levels_for(nodes: int) -> tuple[int, ...]:
+    """The published levels scaled to about so many nodes; levels that would have none are left out."""
+    return tuple(count for level in LEVELS if (count := round(level * nodes / sum(LEVELS)))) or (1,)
+
+
 class TokenRecycling(Drafter):
     """Draft a static tree whose children of a node are what the target last found likely after that node's token.
 

@@ -6,6 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ class TrainedHead(NamedTuple):
     prompts: int
 
 
-def train_head(
+def train_heads(
     target: PreTrainedModel,
     draft: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -80,8 +81,9 @@ def train_head(
     depth: int = 3,
     tied: bool = True,
     sees_confidence: bool = False,
-) -> TrainedHead:
-    """Record responses of the target in ``folder``, which goes on where it was interrupted, and fit a head to them.
+    seeds: int = 1,
+) -> list[TrainedHead]:
+    """Record responses of the target in ``folder``, which goes on where it was interrupted, and fit heads to them.
 
     Parameters
     ----------
@@ -101,22 +103,30 @@ def train_head(
         As for :func:`specdec_lib.heads.acceptance_data.examples`.
     depth, tied, sees_confidence
         As for :func:`specdec_lib.heads.training.train`.
+    seeds : int
+        Heads to train, all on the same examples: the seed of ``settings`` and those after it choose the first weights and
+        the order of the examples.
     """
     prompts = training_prompts(tokenizer, tasks, per_task, settings.seed)
     responses = generate_data(target, draft, prompts, folder, sampling, labels, max_new_tokens, PromptLookup())
-    began = time.perf_counter()
     fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))
-    head = train(fit, chosen_by, settings, depth, tied, draft=fingerprint(draft), sees_confidence=sees_confidence)
-    head.story |= {
-        "data": json.loads((folder / "about.json").read_text()),
-        "tasks": list(tasks),
-        "prompts_per_task": per_task,
-        "mixing": mixing,
-        "mean_acceptance": float(fit.acceptance.mean()),
-        "seconds": time.perf_counter() - began,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "device": draft.device.type,
-    }
-    return TrainedHead(head, len(fit), len(prompts))
+    about, own, trained = json.loads((folder / "about.json").read_text()), fingerprint(draft), []
+    for seed in range(settings.seed, settings.seed + seeds):
+        began = time.perf_counter()
+        head = train(
+            fit, chosen_by, replace(settings, seed=seed), depth, tied, draft=own, sees_confidence=sees_confidence
+        )
+        head.story |= {
+            "data": about,
+            "tasks": list(tasks),
+            "prompts_per_task": per_task,
+            "mixing": mixing,
+            "mean_acceptance": float(fit.acceptance.mean()),
+            "seconds": time.perf_counter() - began,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "device": draft.device.type,
+        }
+        trained.append(TrainedHead(head, len(fit), len(prompts)))
+    return trained

@@ -22,8 +22,9 @@ from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.experiments.metrics import greedy_agreement, pooled
-from specdec_lib.experiments.recorded_runs import Recording, Runs, select
+from specdec_lib.experiments.metrics import counts, greedy_agreement, pooled
+from specdec_lib.experiments.recorded_runs import Recording, Runs, prompts_of
+from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, ratio_of_rates
 from specdec_lib.experiments.sum_of_forwards import expected_tokens, latency, oracle_calls
 
 
@@ -96,11 +97,24 @@ def seconds_by_width(runs: Runs) -> dict[int, float]:
 
     These are the draft and the token before it.
     """
-    found: dict[int, list[float]] = {}
+    seconds: dict[int, list[float]] = {}
     for run in runs:
         for step in run.steps:
-            found.setdefault(step.width, []).append(step.verify_seconds)
-    return {width: median(found[width]) for width in sorted(found)}
+            seconds.setdefault(step.width, []).append(step.verify_seconds)
+    return {width: median(seconds[width]) for width in sorted(seconds)}
+
+
+def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Sequence[Recording]) -> Interval:
+    """Tokens a second of a draft model in two sets of runs over the same recordings, by equation 2.3: every forward of
+    either model at its median time. The interval is over prompts."""
+    priced = [
+        Counts(
+            [len(run.tokens) for run in runs],
+            [times.draft * sum(step.drafted for step in run.steps) + times.target * len(run.steps) for run in runs],
+        )
+        for runs in (ours, theirs)
+    ]
+    return ratio_of_rates(*priced, prompts_of(recordings))
 
 
 @dataclass(frozen=True)
@@ -133,7 +147,7 @@ class Hindsight:
 
     def beside(
         self, sweep: Mapping[int, Runs], times: ForwardTimes, keep: Callable[[Recording], bool]
-    ) -> dict[str, float]:
+    ) -> dict[str, int | Interval]:
         """Compare the best fixed draft length with the oracle, by equation 2.3.
 
         Returns
@@ -141,31 +155,37 @@ class Hindsight:
         dict
             ``alpha``: share of tokens that are the draft's first choice; ``best``: K of lowest latency; at it
             ``tokens_per_forward``, ``expected`` (:func:`specdec_lib.experiments.sum_of_forwards.expected_tokens` at alpha)
-            and ``speedup``; ``oracle_tokens_per_forward`` and ``oracle_speedup``.
+            and ``speedup``; ``oracle_tokens_per_forward`` and ``oracle_speedup``; ``room``, the ratio of the two speed-ups.
+            All but ``best`` are intervals over prompts, for the given times and the K chosen.
         """
-        kept = [
-            (agreed, calls)
-            for agreed, calls, r in zip(self.agreement, self.calls, self.recordings, strict=True)
-            if keep(r)
-        ]
-        emitted, share = sum(len(agreed) for agreed, _ in kept), float("nan")
-        if emitted:
-            share = sum(calls for _, calls in kept) / emitted
-        found = {length: pooled(select(runs, self.recordings, keep)) for length, runs in sweep.items()}
+        places = [place for place, recording in enumerate(self.recordings) if keep(recording)]
+        prompts = prompts_of([self.recordings[place] for place in places])
+
+        def interval(of_sums: Callable[..., Any], *columns: Sequence[float]) -> Interval:
+            return interval_of_sums(of_sums, columns, prompts)
+
+        def speedup(emitted: Any, calls: Any, discarded: Any = 0) -> Any:
+            return times.target / latency(times.draft, times.target, discarded / emitted, calls / emitted)
+
+        by_length = {length: pooled([runs[place] for place in places]) for length, runs in sweep.items()}
         cost = {
             length: latency(times.draft, times.target, m["discard_rate"], m["verification_rate"])
-            for length, m in found.items()
+            for length, m in by_length.items()
         }
         best = min(cost, key=cost.get)
-        alpha = sum(int(agreed.sum()) for agreed, _ in kept) / emitted if emitted else float("nan")
+        own = [sweep[best][place] for place in places]
+        (calls, emitted), (discarded, _) = counts(own, "verification_rate"), counts(own, "discard_rate")
+        agreed = [int(self.agreement[place].sum()) for place in places]
+        oracle = [self.calls[place] for place in places]
         return {
-            "alpha": alpha,
+            "alpha": interval(lambda a, n: a / n, agreed, emitted),
             "best": best,
-            "tokens_per_forward": found[best]["tokens_per_forward"],
-            "expected": expected_tokens(alpha, best),
-            "speedup": times.target / cost[best],
-            "oracle_tokens_per_forward": 1 / share,
-            "oracle_speedup": times.target / latency(times.draft, times.target, 0.0, share),
+            "tokens_per_forward": interval(lambda n, c: n / c, emitted, calls),
+            "expected": interval(lambda a, n: expected_tokens(a / n, best), agreed, emitted),
+            "speedup": interval(speedup, emitted, calls, discarded),
+            "oracle_tokens_per_forward": interval(lambda n, c: n / c, emitted, oracle),
+            "oracle_speedup": interval(speedup, emitted, oracle),
+            "room": interval(lambda n, o, c, d: speedup(n, o) / speedup(n, c, d), emitted, oracle, calls, discarded),
         }
 
 
@@ -182,7 +202,7 @@ def drafting(
 
     The text is given and long enough for the largest length and all steps (else ValueError). States of ``width``
     numbers and rows are random: the time does not depend on their values. Each row has ``tokens``, ``method``,
-    ``median_ms``, ``p99_ms`` and ``bytes_per_token``, the memory that grows with the context, without the index of the
+    ``median_ms``, ``p99_ms``, ``all_ms`` and ``bytes_per_token``, the memory that grows with the context, without the index of the
     prompt's tokens.
     """
     longest = max(lengths) + steps
@@ -199,14 +219,15 @@ def drafting(
             context.hidden = lambda layer, text=text: states[: len(text) - 1]
             context.attention = lambda text=text, weights=weights: weights[:, : len(text) - 1]
             spent = _propose_times(drafter, context, tokens[length : length + steps])
-            kept = len(drafter.capture.layers) * width + len(drafter.capture.heads) * (drafter.num_tokens + 1)
+            values = len(drafter.capture.layers) * width + len(drafter.capture.heads) * (drafter.num_tokens + 1)
             rows.append(
                 {
                     "tokens": length,
                     "method": name,
                     "median_ms": float(np.median(spent)),
                     "p99_ms": float(np.percentile(spent, 99)),
-                    "bytes_per_token": kept * states.element_size() if drafter.capture != Capture() else 0,
+                    "all_ms": spent,
+                    "bytes_per_token": values * states.element_size() if drafter.capture != Capture() else 0,
                 }
             )
     return rows
@@ -252,7 +273,7 @@ def capturing(
     Returns
     -------
     list of dict
-        For each capture and length ``tokens``, ``capture``, ``median_ms`` and ``p99_ms``: the pass, and the
+        For each capture and length ``tokens``, ``capture``, ``median_ms``, ``p99_ms`` and ``all_ms``: the pass, and the
         reading of what was kept; the device's own time on a GPU.
     """
     rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
@@ -279,6 +300,16 @@ def capturing(
                         "capture": name,
                         "median_ms": float(np.median(spent)),
                         "p99_ms": float(np.percentile(spent, 99)),
+                        "all_ms": spent,
                     }
                 )
     return rows
+
+
+def time_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Mean of measured times divided by the mean of others, which were measured apart: each is drawn by itself."""
+    a, b = np.asarray(ours), np.asarray(theirs)
+    none = [np.zeros(len(b)), np.zeros(len(a))]
+    columns = [np.concatenate(pair) for pair in ((a, none[0]), (np.ones(len(a)), none[0]))]
+    columns += [np.concatenate(pair) for pair in ((none[1], b), (none[1], np.ones(len(b))))]
+    return interval_of_sums(lambda x, n, y, m: (x / n) / (y / m), columns)

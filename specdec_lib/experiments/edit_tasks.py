@@ -2,7 +2,7 @@
 
 Each edit changes the source text at the positions of syntax nodes, so that what is not edited stays verbatim, and
 Python compiles the code before and after. Most prompts ask for the changed part alone, because the whole code is
-nearly all copied (:func:`copied_share`). A maker that cannot use a text returns ``None``.
+nearly all copied. A maker that cannot use a text returns ``None``.
 """
 
 from __future__ import annotations
@@ -1038,29 +1038,29 @@ def annotation(named: str) -> str | None:
 
 def named_types(docstring: str) -> dict[str, str]:
     """Type by parameter as a docstring in numpy, reStructuredText or Google style names it; ``"return"`` if it does."""
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for name, type_ in re.findall(r"^\s*:type\s+(\w+):\s*(.+?)\s*$", docstring, re.MULTILINE):
-        found[name] = type_
+        types[name] = type_
     for type_, name in re.findall(r"^\s*:param\s+(\S[^:\n]*?)\s+(\w+):", docstring, re.MULTILINE):
-        found[name] = type_
+        types[name] = type_
     for type_ in re.findall(r"^\s*:rtype:\s*(.+?)\s*$", docstring, re.MULTILINE):
-        found["return"] = type_
-    if found:
-        return found
+        types["return"] = type_
+    if types:
+        return types
     section = re.search(r"^Parameters\n-{3,}\n(.*?)(?=^\w[^\n]*\n-{3,}|\Z)", docstring, re.MULTILINE | re.DOTALL)
     if section:
         for names, type_ in re.findall(r"^(\w+(?:, \w+)*) ?: (.+?)\s*$", section[1], re.MULTILINE):
-            found |= dict.fromkeys(names.split(", "), type_)
+            types |= dict.fromkeys(names.split(", "), type_)
         returns = re.search(r"^Returns\n-{3,}\n(?:\w+ : )?([^\n]+)\n?(?: |\Z|\n)", docstring, re.MULTILINE)
-        return found | ({"return": returns[1]} if returns else {})
+        return types | ({"return": returns[1]} if returns else {})
     section = re.search(r"^(?:Args|Arguments|Parameters):\n((?:[ ]+[^\n]*\n?|\n)*)", docstring, re.MULTILINE)
     if section:
         for name, type_ in re.findall(r"^ +(\w+) \(([^)\n]+)\)(?:\s*:|\s*$)", section[1], re.MULTILINE):
-            found[name] = type_
+            types[name] = type_
         returns = re.search(r"^Returns:\n +([\w\[\], |.]+?)(?::[^\n]*)?$", docstring, re.MULTILINE)
-        if found and returns:
-            found["return"] = returns[1]
-    return found
+        if types and returns:
+            types["return"] = returns[1]
+    return types
 
 
 def _section(types: dict[str, str], rng: random.Random) -> list[str]:
@@ -1374,49 +1374,3 @@ MAKERS: dict[str, tuple[Callable[[str, random.Random, list[str]], Exchange | Non
     "two-turn-edit": (two_turn_edit, "code"),
 }
 MAKERS = {name: MAKERS[name] for name in TASKS}
-
-
-# --- How much of an answer is copied ------------------------------------------------------------------------------
-
-_TOKEN = re.compile(r"\w+|[^\w\s]|\n *")
-#: Shortest match in tokens that counts as copied.
-COPIED_RUN = 4
-
-
-def copied_share(prompt: str, answer: str, run: int = COPIED_RUN) -> float:
-    """Share of the answer's tokens in runs that occur in the prompt, found from left to right, longest first.
-
-    Parameters
-    ----------
-    prompt, answer : str
-        Tokens are words (names and numbers too), punctuation marks, and line breaks with the indentation that
-        follows.
-    run : int
-        Tokens from which a match counts.
-
-    Raises
-    ------
-    ValueError
-        If the answer has no token, or ``run`` is below 1.
-    """
-    if run < 1:
-        raise ValueError(f"run is {run}; expected 1 or more tokens")
-    given, said = _TOKEN.findall(prompt), _TOKEN.findall(answer)
-    if not said:
-        raise ValueError(f"answer is {answer!r}; expected text with at least one token")
-    places: dict[tuple[str, ...], list[int]] = {}
-    for i in range(len(given) - run + 1):
-        places.setdefault(tuple(given[i : i + run]), []).append(i)
-    copied = at = 0
-    while at < len(said):
-        longest = 0
-        for start in places.get(tuple(said[at : at + run]), ()):
-            length = run
-            while (
-                at + length < len(said) and start + length < len(given) and said[at + length] == given[start + length]
-            ):
-                length += 1
-            longest = max(longest, length)
-        copied += longest
-        at += longest or 1
-    return copied / len(said)

@@ -20,7 +20,16 @@ from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.made_tasks import MAKERS
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets import MissingData
-from specdec_lib.experiments.recorded_runs import Recording, Runs, metric, rates, render, replay_all, select
+from specdec_lib.experiments.recorded_runs import (
+    Recording,
+    Runs,
+    interval,
+    metric,
+    rates,
+    render,
+    replay_all,
+    select,
+)
 from specdec_lib.experiments.tasks import load_task
 
 #: Mechanical tasks of each of the paper's tasks. Replacement of words in a paragraph is divided by length.
@@ -75,6 +84,27 @@ def mechanical_prompts(per_task: int, seed: int = 0) -> list[Prompt]:
             )
         out += [replace(prompt, task=task) for prompt in found]
     return out
+
+
+def many_prompts(per_task: int, seeds: Iterable[int], without: Iterable[Prompt] = ()) -> list[Prompt]:
+    """Prompts of :func:`mechanical_prompts` for every seed, each once; the seed is part of a prompt's id.
+
+    A prompt that an earlier seed gave, or whose text is in ``without``, is left out, so that a seed may give somewhat
+    fewer than ``per_task`` of a task.
+    """
+    used = {_body(prompt) for prompt in without}
+    found: dict[tuple[str, ...], Prompt] = {}
+    for seed in seeds:
+        for prompt in mechanical_prompts(per_task, seed):
+            if _body(prompt) not in used:
+                found.setdefault(prompt.turns, replace(prompt, id=f"{prompt.id}, seed {seed}"))
+    return list(found.values())
+
+
+def first_of_each(prompts: Sequence[Prompt], per_task: int) -> list[Prompt]:
+    """The first ``per_task`` prompts of each task, tasks in order of first appearance."""
+    tasks = dict.fromkeys(prompt.task for prompt in prompts)
+    return [prompt for task in tasks for prompt in [p for p in prompts if p.task == task][:per_task]]
 
 
 def calibration_prompts(
@@ -158,10 +188,29 @@ def by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[d
     return rows
 
 
+def intervals_by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[dict[str, Any]]:
+    """Rows of :func:`by_task` with intervals in place of numbers, and as the last one all outputs without a loop at
+    their end."""
+    rows: list[dict[str, Any]] = []
+    groups: list[tuple[str, Any]] = [(task, task) for task in dict.fromkeys(r.task for r in recordings)]
+    for label, task in (*groups, ("all", None), ("all, without loops", False)):
+
+        def keep(r: Recording, task: Any = task) -> bool:
+            return not r.looped if task is False else task in (None, r.task)
+
+        own = [r for r in recordings if keep(r)]
+        rates = {name: interval(select(each, recordings, keep), own) for name, each in runs.items()} if own else {}
+        rows.append({"task": label, "outputs": len(own), **rates})
+    return rows
+
+
 def rate(recordings: Sequence[Recording], drafter: Drafter | None) -> dict[str, float]:
-    """Tokens per forward of one drafter by replay: over ``"all"`` recordings, without loops, and on each
-    task."""
-    runs = replay_all(recordings, drafter)
+    """Tokens per forward of one drafter by replay (:func:`rates_of`)."""
+    return rates_of(recordings, replay_all(recordings, drafter))
+
+
+def rates_of(recordings: Sequence[Recording], runs: Runs) -> dict[str, float]:
+    """Tokens per forward of runs: over ``"all"`` recordings, without loops (``"unlooped"``), and on each task."""
     found = rates(runs, recordings)
     out = {"all": found["all"], "unlooped": found["unlooped"]}
     for task in dict.fromkeys(r.task for r in recordings):

@@ -88,21 +88,10 @@ def _to_interval(probabilities: torch.Tensor, token: int, uniform: float) -> flo
 
 
 def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
-    """By how much a choice is clear.
+    """By how much a choice from logits of shape (vocabulary,) is clear, ``position`` being that of the chosen token.
 
-    Parameters
-    ----------
-    logits : float tensor, shape (vocabulary,)
-    sampling : Sampling
-        Bound to its prompt (:meth:`Sampling.for_prompt`).
-    position : int
-        Index of the chosen token in prompt and output together.
-
-    Returns
-    -------
-    float
-        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest
-        boundary of the cumulative distribution, in probability.
+    Greedy: largest minus second-largest logit. Sampled, ``sampling`` bound to its prompt: distance of the uniform number
+    to the nearest boundary of the cumulative distribution, in probability.
     """
     if sampling.greedy:
         first, second = logits.double().topk(2).values.tolist()

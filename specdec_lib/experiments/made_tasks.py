@@ -187,14 +187,14 @@ def materials(modules: Iterable[Module]) -> dict[str, list[Snippet]]:
 
 def name_pool(snippets: Iterable[Snippet]) -> list[str]:
     """Identifiers of 3 to 16 characters that occur in ``snippets``, in alphabetical order."""
-    found = {w for s in snippets for w in _WORD.findall(s.text)}
-    return sorted(w for w in found - _KEYWORDS if 3 <= len(w) <= 16)
+    words = {w for s in snippets for w in _WORD.findall(s.text)}
+    return sorted(w for w in words - _KEYWORDS if 3 <= len(w) <= 16)
 
 
 @lru_cache(maxsize=2)
 def _split_materials(split: str) -> tuple[dict[str, list[Snippet]], list[str]]:
-    found = materials(stdlib_modules(split))
-    return found, name_pool(found["code"])
+    snippets = materials(stdlib_modules(split))
+    return snippets, name_pool(snippets["code"])
 
 
 def _completions(n: int, rng: random.Random, split: str, task: str) -> list[Prompt]:
@@ -226,8 +226,8 @@ def _completions(n: int, rng: random.Random, split: str, task: str) -> list[Prom
 
 def _exchanges(n: int, rng: random.Random, split: str, task: str) -> list[Prompt]:
     maker, kind = MAKERS[task]
-    found, pool = _split_materials(split)
-    pieces = list(found[kind])
+    snippets, pool = _split_materials(split)
+    pieces = list(snippets[kind])
     rng.shuffle(pieces)
     out: list[Prompt] = []
     for piece in pieces:
@@ -263,20 +263,4 @@ def prompts(task: str, n: int, seed: int = 0, split: str = "heldout") -> list[Pr
     out = _completions(n, rng, split, task) if task == "code-completion" else _exchanges(n, rng, split, task)
     if len(out) < n:
         raise ValueError(f"n is {n}, but the {split} modules give only {len(out)} prompts of {task!r}; ask for fewer")
-    return out
-
-
-def copied_shares(per_task: int = 100, seed: int = 0, split: str = "heldout") -> dict[str, float]:
-    """Mean share (0 to 1) of the last answer that is copied from what stands before it, by chat task of :data:`MAKERS`;
-    ValueError if there are fewer than ``per_task`` prompts."""
-    if per_task < 1:
-        raise ValueError(f"per_task is {per_task}; expected 1 or more prompts of each task")
-    out = {}
-    for task in MAKERS:
-        shares = []
-        for prompt in prompts(task, per_task, seed, split):
-            *earlier, answer = prompt.meta["answers"]
-            before = "\n".join(text for pair in zip(prompt.turns, [*earlier, ""], strict=False) for text in pair)
-            shares.append(edit_tasks.copied_share(before, answer))
-        out[task] = sum(shares) / per_task
     return out

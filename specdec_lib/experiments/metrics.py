@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.results import Generation, metrics
+from specdec_lib.decoding.results import RATES, Generation, metrics, sums
+from specdec_lib.experiments.statistics import Counts
 
 #: Shortest period, in repetitions, that counts as a loop.
 LOOP_REPEATS = 3
@@ -24,6 +25,21 @@ def pooled(runs: Sequence[Generation]) -> dict[str, float]:
     if not runs:
         raise ValueError("no runs; expected at least one")
     return metrics(list(runs))
+
+
+def counts(runs: Sequence[Generation], name: str) -> Counts:
+    """What a rate of :data:`specdec_lib.decoding.results.RATES` is the ratio of, run by run.
+
+    Raises
+    ------
+    ValueError
+        If there is no rate of that name.
+    """
+    if name not in RATES:
+        raise ValueError(f"metric {name!r} is no ratio of sums; expected one of {', '.join(RATES)}")
+    each = [sums([run]) for run in runs]
+    above, below = RATES[name]
+    return Counts([total[above] for total in each], [total[below] for total in each])
 
 
 def prompt_mean(runs: Sequence[Generation], name: str) -> float:
@@ -69,9 +85,9 @@ def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[s
     Returns
     -------
     dict of float arrays, shape (positions,)
-        ``reached``: steps whose draft has that depth; ``accepted``: kept of those; ``conditional``: kept among steps in
-        which every earlier draft token was kept and this one was judged, which it was not where the text ended inside
-        the draft (NaN where there is none).
+        ``reached``: steps whose draft has that depth; ``accepted``: kept of those; ``judged``: steps in which every
+        earlier draft token was kept and this one was looked at, which it was not where the text ended inside the draft;
+        ``conditional``: kept among these (NaN where there is none).
     """
     reached, accepted, alive = (np.zeros(positions) for _ in range(3))
     for run in runs:
@@ -84,7 +100,7 @@ def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[s
             judged = step.accepted + (len(step.tokens) > step.accepted)
             alive[: min(judged, depth)] += 1
     with np.errstate(invalid="ignore", divide="ignore"):
-        return {"reached": reached, "accepted": accepted, "conditional": accepted / alive}
+        return {"reached": reached, "accepted": accepted, "judged": alive, "conditional": accepted / alive}
 
 
 @torch.inference_mode()

@@ -8,9 +8,14 @@ for each; drafters are then replayed on the recordings, or run for real and comp
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,8 +32,10 @@ from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup
-from specdec_lib.experiments.metrics import ends_in_loop, greedy_agreement, pooled
+from specdec_lib.experiments import statistics
+from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop, greedy_agreement, pooled
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.statistics import Counts, Interval
 from specdec_lib.models.loading import load_model
 
 Runs = Sequence[Generation]
@@ -277,6 +284,67 @@ def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: 
     return in_state(recordings, drafter, state, lambda recording: replay(recording.trace, drafter))
 
 
+#: Seconds of replays before more processes are started: less is over before they are.
+ALONE_SECONDS = 1.0
+_shared: tuple[Sequence[Recording], Mapping[str, Drafter | None]] = ((), {})
+
+
+def replay_each(
+    recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None], jobs: int | None = None
+) -> dict[str, list[Generation]]:
+    """Replay several drafters, each of which starts every recording knowing nothing, on all cores.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+    drafters : mapping
+        By name.
+    jobs : int, optional
+        Processes; all cores that this one may use without it. There is one where a running process cannot be copied: on
+        Windows and macOS, and once CUDA is in use.
+
+    Returns
+    -------
+    dict
+        By name one Generation a recording, the steps of :func:`replay_all`. Draft times are those of cores that share
+        their memory: measure times with :func:`replay_all`.
+
+    Raises
+    ------
+    ValueError
+        If ``jobs`` is less than 1.
+    """
+    global _shared
+    if jobs is None:
+        forks = sys.platform == "linux" and not torch.cuda.is_initialized()
+        jobs = len(os.sched_getaffinity(0)) if forks else 1
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}; expected 1 or more processes")
+    runs: dict[str, list[Generation]] = {name: [] for name in drafters}
+    waiting = [(name, place) for name in drafters for place in range(len(recordings))]
+    began = time.perf_counter()
+    while waiting and (jobs == 1 or time.perf_counter() - began < ALONE_SECONDS):
+        name, place = waiting.pop(0)
+        runs[name] += replay_all([recordings[place]], drafters[name])
+    if waiting:
+        # A copied process has recordings and drafters in its memory, states and datastores included.
+        _shared = recordings, drafters
+        chunk = max(1, len(waiting) // (8 * jobs))
+        with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
+            for (name, _), run in zip(waiting, pool.map(_replay_shared, waiting, chunksize=chunk), strict=True):
+                runs[name].append(run)
+        _shared = (), {}
+    return runs
+
+
+def _replay_shared(job: tuple[str, int]) -> Generation:
+    name, place = job
+    torch.set_num_threads(1)
+    recordings, drafters = _shared
+    (run,) = replay_all([recordings[place]], drafters[name])
+    return run
+
+
 def can_be_replayed(recordings: Sequence[Recording], drafter: Drafter | None) -> bool:
     """Whether a replay of these recordings is the real run (``Drafter.replays``)."""
     if drafter is None or drafter.replays == "any":
@@ -298,6 +366,25 @@ def runs_of(
     if can_be_replayed(recordings, drafter):
         return replay_all(recordings, drafter, state)
     return run_again(model, recordings, drafter, runtime, state)
+
+
+def all_runs(
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    drafters: Mapping[str, Drafter | None],
+    state: Mapping[str, str],
+) -> dict[str, list[Generation]]:
+    """By name what :func:`runs_of` gives for each drafter; replays from cold starts on all cores."""
+    replayed = {
+        name: drafter
+        for name, drafter in drafters.items()
+        if state[name] == "cold" and can_be_replayed(recordings, drafter)
+    }
+    runs = replay_each(recordings, replayed)
+    return {
+        name: runs[name] if name in runs else runs_of(model, recordings, drafter, state=state[name])
+        for name, drafter in drafters.items()
+    }
 
 
 class _Remembering(Drafter):
@@ -459,6 +546,34 @@ def metric(runs: Runs, name: str) -> float:
     return pooled(runs)[name] if runs else float("nan")
 
 
+def interval(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> Interval:
+    """A pooled metric of the runs of these recordings, with its 95 % interval over prompts."""
+    return statistics.pooled_rate(counts(runs, name), prompts_of(recordings))
+
+
+def gain(ours: Runs, theirs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> Interval:
+    """A pooled metric divided by that of other runs of the same recordings, with its 95 % interval over prompts."""
+    return statistics.ratio_of_rates(counts(ours, name), counts(theirs, name), prompts_of(recordings))
+
+
+def prompts_of(recordings: Sequence[Recording]) -> list[tuple[str, str]]:
+    """The prompt of each recording, whose turns and seeds share it."""
+    return [(r.task, r.prompt.id) for r in recordings]
+
+
+def kept_by_depth(runs: Runs, recordings: Sequence[Recording], depths: int) -> list[Interval]:
+    """How often the draft token at each depth is kept, given that those before it were, with its 95 % interval over prompts
+    (:func:`specdec_lib.experiments.metrics.acceptance_by_position`)."""
+    each = [acceptance_by_position([run], depths) for run in runs]
+    return [
+        statistics.pooled_rate(
+            Counts([found["accepted"][depth] for found in each], [found["judged"][depth] for found in each]),
+            prompts_of(recordings),
+        )
+        for depth in range(depths)
+    ]
+
+
 def rates(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> dict[str, Any]:
     """A pooled metric over all prompts, and over those whose output does not end in a loop.
 
@@ -478,10 +593,10 @@ def rates(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_f
 
 def over_lengths(
     sweep: Mapping[int, Runs], recordings: Sequence[Recording], name: str, keep: Callable[[Recording], bool]
-) -> tuple[list[int], list[float]]:
+) -> tuple[list[int], list[Interval]]:
     """Draft lengths of a sweep in order; a pooled metric at each, over the recordings ``keep`` chooses."""
-    lengths = sorted(sweep)
-    return lengths, [metric(select(sweep[length], recordings, keep), name) for length in lengths]
+    lengths, own = sorted(sweep), [recording for recording in recordings if keep(recording)]
+    return lengths, [interval(select(sweep[length], recordings, keep), own, name) for length in lengths]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
-"""Lossy: the multi-draft sampling rules of the released codes of REST and DReSD, for comparison only.
+"""Lossy: the sampling rules of the released codes of REST, DReSD, Medusa and Hydra, for comparison only.
 
-Both draw the target's token anew for every row of the draft and every position in it, and keep the row that matches
+The first two draw the target's token anew for every row of the draft and every position in it, and keep the row that matches
 longest, the first of equals. A token on R rows gets R chances, so the output does not have the target's distribution:
 with one drafted token of probability p on R rows it is emitted with probability 1 - (1 - p)^(R + 1) under REST's rule
 and 1 - (1 - p)^R under DReSD's. Rows that part at once are kept less often than by one draw a node, because
-independent draws can all miss. Nothing in the library decodes with these rules;
+independent draws can all miss.
+
+Typical acceptance, the rule of Medusa (Cai et al. 2024, section 2.3.1) and Hydra, draws nothing: a drafted token is kept if its
+probability exceeds min(epsilon, delta exp(-H)), H being the entropy of the target's distribution there. The longest path of
+kept tokens is emitted and then the most likely token, so that one text follows from each prompt whatever the seed.
+
+Nothing in the library decodes with these rules;
 :func:`specdec_lib.decoding.acceptance.exact_match` draws once for each node.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 
@@ -18,11 +22,44 @@ from specdec_lib.decoding.tree import DraftTree
 
 #: What follows the kept row: ``"rest"`` draws a token anew, ``"dresd"`` takes the row's own that did not match.
 RULES = ("rest", "dresd")
+#: With typical acceptance: all rules whose bias :func:`released_law` tells.
+LOSSY = (*RULES, "typical")
+#: Of typical acceptance, as released.
+EPSILON, DELTA = 0.09, 0.3
 
 
 def _check_rule(rule: str) -> None:
-    if rule not in RULES:
-        raise ValueError(f"rule is {rule!r}; expected one of {', '.join(RULES)}")
+    if rule not in LOSSY:
+        raise ValueError(f"rule is {rule!r}; expected one of {', '.join(LOSSY)}")
+
+
+def typical_acceptance(
+    tree: DraftTree, probabilities: torch.Tensor, epsilon: float = EPSILON, delta: float = DELTA
+) -> tuple[list[int], int]:
+    """Accept as the released codes of Medusa and Hydra do at a temperature: the accepted nodes, and the next token.
+
+    Of the longest paths whose tokens are all kept the most likely one is accepted, then comes the target's most likely token.
+
+    Parameters
+    ----------
+    tree : DraftTree
+    probabilities : float64 tensor, shape (nodes + 1, vocabulary)
+        The target's distribution after the root and after each node.
+    epsilon, delta : float
+        A token is kept if its probability exceeds ``min(epsilon, delta * exp(-entropy))``, the entropy in nats.
+    """
+    bars = torch.minimum(torch.tensor(epsilon), delta * (-torch.special.entr(probabilities).sum(-1)).exp())
+    chances: dict[int, float] = {-1: 1.0}
+    best, depths = -1, tree.depths
+    for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+        chance = float(probabilities[parent + 1, token])
+        if parent not in chances or not chance > float(bars[parent + 1]):
+            continue
+        chances[node] = chances[parent] * chance
+        longer = best < 0 or depths[node] > depths[best]
+        if longer or (depths[node] == depths[best] and chances[node] > chances[best]):
+            best = node
+    return tree.path(best), int(probabilities[best + 1].argmax())
 
 
 def rows(tree: DraftTree) -> list[list[int]]:
@@ -42,29 +79,6 @@ def rows(tree: DraftTree) -> list[list[int]]:
     return paths
 
 
-def released_acceptance(tree: DraftTree, draw: Callable[[int], int], rule: str) -> tuple[list[int], int]:
-    """Accept as the released codes of ``"rest"`` or ``"dresd"`` do when sampling: the accepted nodes of the tree, which
-    is not empty, and the next token.
-
-    ``draw(node)`` draws the target's token after ``node`` (-1 for the root) anew at each call.
-    """
-    _check_rule(rule)
-    if not tree.tokens:
-        raise ValueError("the draft is empty; expected at least one node")
-    best: list[int] = []
-    own: int | None = None
-    for row in rows(tree):
-        kept, node = 0, -1
-        token = draw(node)
-        while kept < len(row) and token == tree.tokens[row[kept]]:
-            node = row[kept]
-            kept += 1
-            token = draw(node)
-        if own is None or kept > len(best):
-            best, own = row[:kept], token
-    return best, (draw(best[-1] if best else -1) if rule == "rest" else own)
-
-
 def _survival(tree: DraftTree, row: list[int], probabilities: torch.Tensor) -> list[float]:
     """P(the first k tokens of a row match), k from 0 to one more than its length (where it is 0)."""
     chances, node = [1.0], -1
@@ -75,7 +89,9 @@ def _survival(tree: DraftTree, row: list[int], probabilities: torch.Tensor) -> l
 
 
 def released_law(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> torch.Tensor:
-    """Exact distribution of the first token emitted under :func:`released_acceptance`.
+    """Exact distribution of the first token emitted where each row draws anew.
+
+    ``"dresd"`` follows the last draw of the best row, ``"rest"`` draws once more after it.
 
     With s_r(k) the probability that row r matches in its first k tokens, row r is kept at length k with probability
     (s_r(k) - s_r(k+1)) times the product of 1 - s_q(k) over the rows q before it and of 1 - s_q(k+1) over those after.
@@ -85,13 +101,19 @@ def released_law(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> tor
     tree : DraftTree
     probabilities : float64 tensor, shape (nodes + 1, vocabulary)
         The target's distribution after the root and after each node.
-    rule : {"rest", "dresd"}
+    rule : {"rest", "dresd", "typical"}
 
     Returns
     -------
     float64 tensor, shape (vocabulary,)
+        Under ``"typical"`` it is sure of one token.
     """
     _check_rule(rule)
+    if rule == "typical":
+        path, token = typical_acceptance(tree, probabilities)
+        law = torch.zeros_like(probabilities[0])
+        law[tree.tokens[path[0]] if path else token] = 1.0
+        return law
     root, paths = probabilities[0], rows(tree)
     if not paths:
         return root.clone()
@@ -117,14 +139,17 @@ def released_law(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> tor
     return law + none * rest
 
 
-def released_accepted(tree: DraftTree, probabilities: torch.Tensor) -> float:
-    """Expected length of the accepted path under either rule, the sum over k of 1 - prod_r (1 - s_r(k)).
+def released_accepted(tree: DraftTree, probabilities: torch.Tensor, rule: str = "rest") -> float:
+    """Expected length of the accepted path; under ``"rest"`` and ``"dresd"`` the sum over k of 1 - prod_r (1 - s_r(k)).
 
     Parameters
     ----------
-    tree, probabilities
+    tree, probabilities, rule
         As for :func:`released_law`.
     """
+    _check_rule(rule)
+    if rule == "typical":
+        return float(len(typical_acceptance(tree, probabilities)[0]))
     survival = [_survival(tree, row, probabilities) for row in rows(tree)]
     expected = 0.0
     for k in range(1, tree.depth + 1):

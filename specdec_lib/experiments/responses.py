@@ -23,9 +23,6 @@ from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.models.fingerprint import fingerprint
 
-#: Sampling of DReSD's nucleus experiments (section 5.3, footnote 10).
-NUCLEUS = Sampling(temperature=0.7, top_p=0.95)
-
 
 def _requests(
     prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase, samples: int, batch: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdec_lib.datastores import SuffixIndex, build_from_texts, build_suffix_array
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.faiss_index import load_faiss, one_thread
+from specdec_lib.datastores.suffix_array import Match
 from specdec_lib.datastores.tokens import tokenizer_vocabulary
 from specdec_lib.decoding.contract import LAST, Context, WrappedDrafter
 from specdec_lib.decoding.loop import Limits
@@ -24,23 +25,23 @@ from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import Rest
+from specdec_lib.drafters import Dresd, Rest
 from specdec_lib.experiments import released_rules
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 
 
-class _Counting(WrappedDrafter):
-    """REST that counts the lengths of its matches."""
+class KeepsMatches(WrappedDrafter):
+    """REST that keeps the match behind each of its proposals in ``matches``."""
 
     def __init__(self, drafter: Rest):
         super().__init__(drafter)
-        self.lengths: Counter[int] = Counter()
+        self.matches: list[Match] = []
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         tree = super().propose(context, limit)
-        self.lengths[self.drafter.last.length] += 1
+        self.matches.append(self.drafter.last)
         return tree
 
 
@@ -53,9 +54,17 @@ def match_lengths(recordings: Sequence[Recording], drafter: Rest) -> Counter[int
         Steps by length in tokens. A length below ``drafter.min_ngram`` gave no draft; one of ``drafter.max_ngram``
         may be longer in truth.
     """
-    counting = _Counting(drafter)
+    counting = KeepsMatches(drafter)
     replay_all(recordings, counting)
-    return counting.lengths
+    return Counter(match.length for match in counting.matches)
+
+
+class UnfilteredDresd(Dresd):
+    """DReSD without its filter (section 3.5): neighbours count whatever token follows them, and that token's own
+    successors are drafted."""
+
+    def _survivors(self, positions: np.ndarray, token: int) -> np.ndarray:
+        return positions[positions >= 0]
 
 
 class Remembered:
@@ -125,7 +134,7 @@ def sampling_bias(
         Sampled ones.
     runs : sequence of Generation
         Runs or replays of these with a drafter.
-    rule : {"rest", "dresd"}
+    rule : {"rest", "dresd", "typical"}
         Of :mod:`specdec_lib.experiments.released_rules`.
 
     Raises
@@ -148,7 +157,7 @@ def sampling_bias(
                     p = distribution(logits, trace.sampling).cpu()
                     law = released_rules.released_law(step.tree, p, rule)
                     distances.append(released_rules.total_variation(law, p[0]))
-                    released.append(released_rules.released_accepted(step.tree, p))
+                    released.append(released_rules.released_accepted(step.tree, p, rule))
                     exact.append(released_rules.exact_accepted(step.tree, p))
                 target.commit(step.path)
                 root = step.tokens[-1]
@@ -239,19 +248,19 @@ def search_microseconds(index: SuffixIndex, contexts: Sequence[Sequence[int]], m
     -------
     float array, shape (contexts,)
     """
-    return _timed(lambda context: index.longest(context, max_ngram), contexts)
+    return timed_each(lambda context: index.longest(context, max_ngram), contexts)
 
 
 def draft_microseconds(drafter: Any, contexts: Sequence[Sequence[int]], vocabulary: int) -> np.ndarray:
     """Time of one draft from search to tree, for each context, in microseconds; the first round is not counted."""
     shown = [Context(list(context), 0, vocabulary, Sampling()) for context in contexts]
-    return _timed(lambda context: drafter.propose(context, 1000), shown)
+    return timed_each(lambda context: drafter.propose(context, 1000), shown)
 
 
 def state_microseconds(index: DenseIndex, states: np.ndarray, k: int = 10) -> np.ndarray:
     """Time of one search for ``k`` neighbours, for each hidden state, as :func:`search_microseconds`; on one thread."""
     with one_thread():
-        return _timed(lambda state: index.search(state[None], k), states)
+        return timed_each(lambda state: index.search(state[None], k), states)
 
 
 def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> np.ndarray:
@@ -266,10 +275,11 @@ def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> 
     index = load_faiss().IndexFlatIP(keys.shape[1])
     index.add(np.ascontiguousarray(keys))
     with one_thread():
-        return _timed(lambda key: index.search(key[None], k), queries)
+        return timed_each(lambda key: index.search(key[None], k), queries)
 
 
-def _timed(work, items: Sequence[Any]) -> np.ndarray:
+def timed_each(work: Callable[[Any], Any], items: Sequence[Any]) -> np.ndarray:
+    """Time of the work on each item, in microseconds; the first round is not counted."""
     clock = time.perf_counter_ns
     for item in items:
         work(item)

@@ -54,7 +54,7 @@ class Texts:
         return self.read()
 
 
-def _key(*parts: object) -> str:
+def key_of(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -72,7 +72,7 @@ def _training_modules() -> list[Module]:
 def stdlib_texts() -> Texts:
     """Training-side modules of the standard library, the text that the pocket pair was trained on."""
     modules = _training_modules()
-    return Texts(lambda: (module.text for module in modules), _key(*(module.text for module in modules)))
+    return Texts(lambda: (module.text for module in modules), key_of(*(module.text for module in modules)))
 
 
 def prose_texts() -> Texts:
@@ -80,10 +80,10 @@ def prose_texts() -> Texts:
     modules = _training_modules()
 
     def read() -> Iterator[str]:
-        found = ("\n\n".join(s.text for s in paragraphs(module, 80, 2000)) for module in modules)
-        return (text for text in found if text)
+        texts = ("\n\n".join(s.text for s in paragraphs(module, 80, 2000)) for module in modules)
+        return (text for text in texts if text)
 
-    return Texts(read, _key("prose", *(module.text for module in modules)))
+    return Texts(read, key_of("prose", *(module.text for module in modules)))
 
 
 def _runs(text: str) -> set[int]:
@@ -124,7 +124,7 @@ def package_texts(folder: str | Path | None = None) -> Texts:
         return (text for text in texts if len(heldout & _runs(text)) <= SHARED_RUNS)
 
     return Texts(
-        read, _key("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+        read, key_of("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns) for file in files))
     )
 
 
@@ -145,10 +145,10 @@ def text_store(
         if name not in TEXTS:
             raise ValueError(f"store {name!r} is unknown; expected one of {', '.join(TEXTS)}, or texts")
         texts = TEXTS[name]()
-    key = texts.key if isinstance(texts, Texts) else _key(*texts)
+    key = texts.key if isinstance(texts, Texts) else key_of(*texts)
     # No tokenizer gives more tokens than bytes, so each of these fits; the first that does not ends the store.
     short = Texts(lambda: (text for text in texts if len(text.encode("utf-8", "replace")) <= max_tokens), key)
-    folder = paths.cache() / f"{name}-{_key(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
+    folder = paths.cache() / f"{name}-{key_of(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
     if not folder.is_dir():
         build_from_texts(
             folder,
@@ -167,7 +167,7 @@ def document_store(
 ) -> SuffixIndex:
     """A store of documents of token ids, such as responses of a model, built or opened as by :func:`text_store`."""
     documents = [list(map(int, document)) for document in documents]
-    folder = paths.cache() / f"{name}-{_key(documents, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
+    folder = paths.cache() / f"{name}-{key_of(documents, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
     if not folder.is_dir():
         build_tokens(
             folder,
@@ -199,7 +199,7 @@ def response_store(
         As for :func:`specdec_lib.experiments.responses.generate_responses`.
     """
     how = asdict(sampling or Sampling())
-    key = _key(fingerprint(model), [prompt.turns for prompt in prompts], how, samples, max_new_tokens)
+    key = key_of(fingerprint(model), [prompt.turns for prompt in prompts], how, samples, max_new_tokens)
     documents = generate_responses(
         model,
         tokenizer,
@@ -225,7 +225,7 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
     if count == len(store):
         return index
-    folder = paths.cache() / f"part-{_key(_contents(store), count)[:16]}"
+    folder = paths.cache() / f"part-{key_of(_contents(store), count)[:16]}"
     if not folder.is_dir():
         build_tokens(
             folder,
@@ -248,16 +248,61 @@ def dense_states(
     same continuations.
     """
     store = index.store
-    folder = paths.cache() / f"states-{_key(_contents(store), fingerprint(model), max_states, compute)[:16]}"
+    folder = paths.cache() / f"states-{key_of(_contents(store), fingerprint(model), max_states, compute)[:16]}"
     if folder.is_dir():
         return States.open(folder)
     return embed_store(model, store, folder, cover="windows", max_states=max_states, compute=compute, progress=False)
 
 
-def dense_index(states: States, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:
+@dataclass(frozen=True)
+class FirstStates:
+    """The first states of others: those of the first documents of their store, where these are a store of their own."""
+
+    states: States
+    count: int
+
+    @property
+    def path(self) -> Path:
+        return self.states.path.with_name(f"{self.states.path.name}-{self.count}")
+
+    @property
+    def model(self) -> str | None:
+        return self.states.model
+
+    @property
+    def width(self) -> int:
+        return self.states.width
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        left = self.count
+        for positions, states in self.states:
+            if left <= 0:
+                return
+            yield positions[:left], states[:left]
+            left -= len(positions)
+
+
+def first_states(states: States, part: SuffixIndex) -> FirstStates:
+    """States of the tokens of :func:`first_part` of a store, from those of the whole store.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer.
+    """
+    count = part.store.count - len(part.store)  # the last token of a document has none
+    if count > len(states):
+        raise ValueError(f"the part has {count} states, the store {len(states)}; expected a part of this store")
+    return FirstStates(states, count)
+
+
+def dense_index(states: States | FirstStates, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:
     """A dense index over a store's states, opened if it was built before; options are those of
     :func:`specdec_lib.datastores.dense.build_dense_index`."""
-    folder = paths.cache() / f"dense-{_key(states.path.name, sorted(options.items()))[:16]}"
+    folder = paths.cache() / f"dense-{key_of(states.path.name, sorted(options.items()))[:16]}"
     if not folder.is_dir():
         build_dense_index(folder, states, index.store, progress=False, **options)
     return DenseIndex.open(folder, index.store, device=device)

@@ -18,11 +18,14 @@ from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.drafters import PromptLookupHidden
+from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments import input_guided, stores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import record_prompts, render
 from specdec_lib.heads import induction
 from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.heads.drafting import DraftHead
 from specdec_lib.models.fingerprint import fingerprint
 
 
@@ -60,6 +63,9 @@ class ModelPair:
         Name of the target's shape; ``"its own"`` unless the pair was widened.
     notes : dict
         What was chosen, for the results: ``layer`` and ``heads``, which may be given.
+    draft_runtime : Runtime, optional
+    prices : PassPrices
+        Of one tree; those of a processor by default.
     """
 
     target: PreTrainedModel
@@ -70,6 +76,7 @@ class ModelPair:
     shape: str = "its own"
     notes: dict[str, Any] = field(default_factory=dict)
     draft_runtime: Runtime | None = None
+    prices: PassPrices = CURVES["cpu"]
 
     @classmethod
     def untuned(cls, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ModelPair:
@@ -121,8 +128,31 @@ class ModelPair:
         """
         head = AcceptanceHead.load(paths.POCKET / "head" / "acceptance-confidence.safetensors")
         if head.draft != fingerprint(self.draft):
-            raise methods.Unavailable("an acceptance head trained for this draft model: python -m specdec_lib head")
+            raise methods.Unavailable(
+                "an acceptance head trained for this draft model: python -m specdec_lib train-acceptance-head"
+            )
         return head
+
+    def draft_heads(self, kind: str) -> DraftHead:
+        """The shipped heads of a kind, of the pocket target.
+
+        Raises
+        ------
+        Unavailable
+            For another target.
+        """
+        heads = DraftHead.load(paths.POCKET / "heads" / f"{kind}.safetensors")
+        if heads.target != fingerprint(self.target):
+            raise methods.Unavailable(
+                f"{kind} heads trained for this target: python -m specdec_lib train-heads --kind {kind}"
+            )
+        return heads
+
+    @cached_property
+    def tree_probabilities(self) -> TreeProbabilities:
+        """The shipped weights of one tree's sources, fitted on the pocket pair's answers; they tell of sources, not of
+        models, and go on learning as decoding does."""
+        return TreeProbabilities.load(paths.POCKET / "one_tree.safetensors")
 
     @property
     def layer(self) -> int:

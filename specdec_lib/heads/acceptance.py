@@ -194,7 +194,7 @@ class AcceptanceHead(nn.Module):
             made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"
             raise ValueError(
                 f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: "
-                "python -m specdec_lib head --draft ... --target ... --out ..."
+                "python -m specdec_lib train-acceptance-head --draft ... --target ... --out ..."
             )
         width = decoder_config(model).hidden_size
         if self.width != width:
@@ -236,7 +236,9 @@ class AcceptanceHead(nn.Module):
             If the file is no head, damaged, of another format version, or for another draft model.
         """
         if not Path(path).exists():
-            raise FileNotFoundError(f"no acceptance head at {path}; train one with python -m specdec_lib head")
+            raise FileNotFoundError(
+                f"no acceptance head at {path}; train one with python -m specdec_lib train-acceptance-head"
+            )
         try:
             with safe_open(path, "pt") as file:
                 about = json.loads((file.metadata() or {})["acceptance_head"])
@@ -260,7 +262,7 @@ class AcceptanceHead(nn.Module):
             # torch lists missing tensors and wrong shapes over several lines.
             raise ValueError(
                 f"{path} is a damaged acceptance head ({' '.join(str(error).split())}); train it again: "
-                "python -m specdec_lib head"
+                "python -m specdec_lib train-acceptance-head"
             ) from error
         if model is not None:
             head.check(model)

@@ -290,7 +290,7 @@ def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
     folder = Path(folder)
     if not (folder / "about.json").exists():
         raise FileNotFoundError(
-            f"no acceptance data in {folder}; make it with python -m specdec_lib head --data {folder}"
+            f"no acceptance data in {folder}; make it with python -m specdec_lib train-acceptance-head --data {folder}"
         )
     about = json.loads((folder / "about.json").read_text())
     own = fingerprint(draft)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -65,9 +66,10 @@ def divergence(head: AcceptanceHead, examples: Examples) -> float:
     return evaluate(head, examples) - float(entropy)
 
 
-def _factor(step: int, steps: int) -> float:
+def rate_factor(step: int, steps: int) -> float:
+    """Share of the peak rate at a step, from 0: a cosine after a linear rise over the first 3 % of the steps."""
     rise = max(1, round(0.03 * steps))
-    return (step + 1) / rise if step < rise else 0.5 * (1 + np.cos(np.pi * (step - rise) / max(1, steps - rise)))
+    return (step + 1) / rise if step < rise else 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
 
 def train(
@@ -121,7 +123,7 @@ def train(
             loss.backward()
             torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
             for group in optimizer.param_groups:
-                group["lr"] = settings.rate * _factor(step, steps)
+                group["lr"] = settings.rate * rate_factor(step, steps)
             optimizer.step()
             step += 1
             losses.append(loss.item())

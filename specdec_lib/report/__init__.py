@@ -19,8 +19,10 @@ _HOMES = {
     "Markup": "display.tables",
     "Table": "display.tables",
     "TokenView": "display.token_views",
+    "stepper": "display.stepper",
+    "Notice": "display.notices",
     "notice": "display.notices",
-    "provenance_table": "display.provenance",
+    "provenance_table": "display.session",
     "figures": "display.figures",
 }
 __all__ = sorted(_HOMES)

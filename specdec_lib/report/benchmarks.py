@@ -6,11 +6,8 @@ shows the file that this writes.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from tqdm.auto import tqdm
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
-from specdec_lib import generate, load_model, paths
+from specdec_lib import generate, load_model
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.faiss_index import one_thread, whole_keys
@@ -35,9 +31,10 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.drafters.one_tree import OneTree
+from specdec_lib.drafters.pass_prices import CURVES
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.experiments import made_tasks, recorded_runs
-from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
@@ -298,6 +295,53 @@ def lookup(quick: bool) -> list[dict]:
     return rows
 
 
+class _Given(Drafter):
+    """Proposes what it is given: work for the tree that it is merged into, none for itself."""
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        return self.draft
+
+
+def _drawn_draft(rng: np.random.Generator, size: int, width: int) -> DraftTree:
+    """A trie of ``size`` nodes, up to ``width`` at each branch, of few enough tokens that drafts share prefixes."""
+    tokens, parents, taken = [], [], set()
+    while len(tokens) < size:
+        parent, token = int(rng.integers(max(-1, len(tokens) - 4 * width), len(tokens))), int(rng.integers(0, width))
+        if (parent, token) not in taken:
+            taken.add((parent, token))
+            tokens, parents = [*tokens, token], [*parents, parent]
+    return DraftTree(tokens, parents, scores=[1.0 / (1 + place) for place in range(size)])
+
+
+def tree(quick: bool) -> list[dict]:
+    """Microseconds of one tree's own work in a step, with three sources of 64 tokens each: a copy and two tries."""
+    rng, size = np.random.default_rng(0), 64
+    sources = {name: _Given() for name in ("copy", "store", "answers")}
+    drafter = OneTree(sources, CURVES["gpu"])
+    context = Context([1] * 100, 100, 4096, Sampling())
+    chosen, learned, nodes = [], [], []
+    drafter.start(context)
+    for step in range(60 if quick else 2000):
+        copy = DraftTree.chain(rng.integers(0, 2, size).tolist())
+        for source, draft in zip(
+            sources.values(), (copy, _drawn_draft(rng, size, 2), _drawn_draft(rng, size, 3)), strict=True
+        ):
+            source.draft = draft
+        seconds, proposed = _seconds(lambda: drafter.propose(context, 1000))
+        context.tokens += copy.tokens[:3]  # the outcome of a pass that accepts two tokens
+        verifying = _microseconds(lambda: drafter.verified(proposed, (), None))
+        if step >= 10:  # the first ones compile
+            chosen.append(1e6 * seconds)
+            learned.append(verifying)
+            nodes.append(drafter._tree.count)
+    about = {"merged_nodes": float(np.median(nodes))}
+    work = "One tree, three sources of 64 tokens: "
+    return [
+        row("tree_choose_us", f"{work}merge, score, choose", "µs", chosen, **about),
+        row("tree_learn_us", f"{work}judge and learn", "µs", learned, **about),
+    ]
+
+
 class DrawnText:
     """Documents of 2000 tokens by a power law, half of it copied spans of which some are changed in one place."""
 
@@ -512,6 +556,7 @@ SECTIONS: dict[str, Callable[[bool], list[dict]]] = {
     "decoding": decoding,
     "loop": loop,
     "lookup": lookup,
+    "tree": tree,
     "sparse": sparse,
     "dense": dense,
 }
@@ -542,42 +587,3 @@ def measure(names: Sequence[str], quick: bool, command: str) -> dict[str, Any]:
             },
         }
     return sections
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib bench", description=main.__doc__)
-    parser.add_argument(
-        "--out", type=Path, help="default: data/results/cpu/bench.json in a checkout, else ./bench.json"
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="NAME",
-        choices=SECTIONS,
-        help=f"one of {', '.join(SECTIONS)}; may be repeated; the file's other sections stay",
-    )
-    parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs; needs --out")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Measure how fast the library is, and write the file of the page "How fast is the library itself?"."""
-    argv = sys.argv[1:] if argv is None else argv
-    parser = build_parser()
-    args = parser.parse_args(argv)
-    if args.quick and args.out is None:
-        parser.error("--quick measures nothing worth keeping: name another file with --out")
-    out = args.out or (paths.BENCH if paths.ROOT else Path("bench.json"))
-    kept = json.loads(out.read_text(encoding="utf-8"))["sections"] if args.only and out.is_file() else {}
-    transformers.logging.set_verbosity_error()
-    # Forwards this small gain little from a second thread and lose much when another program takes its core.
-    torch.set_num_threads(1)
-    measured = kept | measure(args.only or list(SECTIONS), args.quick, " ".join(["python -m specdec_lib bench", *argv]))
-    sections = {name: measured[name] for name in SECTIONS if name in measured}
-    write_atomic(out, json.dumps({"sections": sections}, indent=1, ensure_ascii=False) + "\n")
-    for one in (one for section in sections.values() for one in section["rows"]):
-        peer = f"   {one['peer']} {one['peer_value']:.3f}, ratio {one['ratio']:.3f}" if one["peer"] else ""
-        print(f"{one['work']:52} {one['value']:10.3f} {one['unit']}{peer}")
-    return 0

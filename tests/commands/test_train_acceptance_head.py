@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from specdec_lib import load_model
 from specdec_lib.__main__ import main
@@ -39,11 +40,14 @@ def test_the_command_trains_a_head_and_goes_on_with_its_data(tmp_path, capsys, m
         "--depth",
         "1",
     ]
-    assert main(words) == 0
+    assert main([*words, "--seeds", "2"]) == 0
     draft, _ = load_model("pocket-draft", "cpu")
     head = AcceptanceHead.load(tmp_path / "head.safetensors", draft)
     assert (head.depth, head.tied, head.sees_confidence) == (1, True, False)
     assert head.story["mixing"] == 0.15 and len(head.story["curve"]) == 2 and head.story["data"]["labels"] == "decoding"
+    second = AcceptanceHead.load(tmp_path / "head-1.safetensors", draft)
+    assert (head.story["training"]["seed"], second.story["training"]["seed"]) == (0, 1)
+    assert not torch.equal(head.out.weight, second.out.weight)
     before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
     assert main(["head", *words[1:], "--mixing", "none", "--untied", "--sees-confidence"]) == 0
     assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
@@ -60,6 +64,7 @@ def test_the_command_trains_a_head_and_goes_on_with_its_data(tmp_path, capsys, m
         (["--temperature", "-1"], "temperature"),
         (["--tasks", "no-such-task"], "no-such-task"),
         (["--mixing", "1"], "mixing is 1"),
+        (["--seeds", "0"], "seeds is 0"),
     ],
 )
 def test_bad_options_are_told_and_nothing_is_written(tmp_path, capsys, words, says):

@@ -67,6 +67,25 @@ def test_attention_rows_equal_those_of_eager_attention(library, family):
     run_with_tree_commits(model, Capture(heads=HEADS), check)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_read_under_an_additive_mask_are_those_under_a_boolean_one(dtype):
+    model = build("llama-gqa").to(dtype)
+    module = model.model.layers[0].self_attn
+    generator = torch.Generator().manual_seed(0)
+    query, key = (3 * torch.randn((1, heads, n, 8), generator=generator).to(dtype) for heads, n in ((4, 5), (2, 12)))
+    visible = torch.rand((5, 12), generator=generator) < 0.5
+    visible[range(5), range(7, 12)] = True  # each sees itself
+    rows = []
+    with torch.inference_mode(), Target(model, 20, Capture(heads=((0, 1), (0, 2)))) as target:
+        additive = target.forward.as_taken(visible)
+        for mask in (visible[None, None], additive):
+            target.rows.begin(last_only=False)
+            target.rows.read(module, query, key, mask, None)
+            rows.append(torch.stack(target.rows.held()))
+    assert additive.dtype == dtype and torch.equal(*rows)
+    assert not rows[0][:, ~visible].any()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_last_layer_has_a_name_of_its_own(library, family):
     def check(target, text):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
@@ -16,6 +14,7 @@ from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.experiments import recorded_runs
 from specdec_lib.experiments.prompt import Prompt
 from tests.chaos import Chaos, Riding
+from tests.decoding.captured_passes import captured
 from tests.decoding.graph_emulator import EmulatedRecorder
 from tests.families import SERVED, bounded, build, prompt
 
@@ -46,28 +45,11 @@ def test_replayed_passes_change_no_token_in_any_family(library, family):
 
 @pytest.mark.parametrize("family", ["llama", "llama-gqa", "gemma3", "qwen3", "gpt-neox", "gpt2"])
 def test_states_and_rows_of_replayed_passes_are_those_of_eager_ones(library, family):
-    model, ids = library[family], prompt(2, 9)
-    capture = Capture(layers=(0, 1, 2), heads=tuple((b, h) for b in range(2) for h in range(4)))
-    tree = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
-
-    def captured(runtime):
-        """States, rows and logits of a prompt, drafts committed in part, and a few tokens more."""
-        seen, rng = [], random.Random(1)
-        with torch.inference_mode(), Target(model, 60, capture, runtime=runtime) as target:
-            target.extend(ids)
-            for i in range(7):
-                draft = tree if i % 2 else DraftTree.chain([3, 4])
-                logits = target.verify(rng.randrange(2, 90), draft) if i < 6 else target.extend(prompt(3, 3))
-                seen.append(logits.clone())
-                if i < 6:
-                    target.commit(tree.path(i) if i % 2 else [0])
-                seen += [target.attention(), *(target.hidden(layer).clone() for layer in capture.layers)]
-        return seen
-
+    model = library[family]
     runtime = graphs(model)
-    eager = captured(None)
+    eager = captured(model, None)
     for _ in range(2):
-        for replayed, expected in zip(captured(runtime), eager, strict=True):
+        for replayed, expected in zip(captured(model, runtime), eager, strict=True):
             torch.testing.assert_close(replayed, expected, rtol=1e-3, atol=1e-4)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 
 import pytest
@@ -19,6 +18,7 @@ from specdec_lib.drafters import DraftModel, SpecDecPP
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.models.fingerprint import fingerprint
 from tests.chaos import Chaos, Riding
+from tests.decoding.captured_passes import captured
 from tests.families import SERVED, build, prompt
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -43,26 +43,9 @@ def test_trees_verified_in_place_change_no_token_in_any_family(library, family, 
 
 @pytest.mark.parametrize("family", ["llama", "llama-gqa", "mistral-window", "gemma3", "qwen3", "gpt-neox", "gpt2"])
 def test_states_and_rows_captured_in_place_equal_those_of_eager_passes(library, family):
-    model, ids = library[family], prompt(2, 9)
-    capture = Capture(layers=(0, 1, 2), heads=tuple((b, h) for b in range(2) for h in range(4)))
-    tree = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
-
-    def shown(runtime):
-        """States, rows and logits of a prompt, six drafts committed in part, and a few tokens more."""
-        seen, rng = [], random.Random(1)
-        with torch.inference_mode(), Target(model, 60, capture, runtime=runtime) as target:
-            target.extend(ids)
-            for i in range(7):
-                draft = tree if i % 2 else DraftTree.chain([3, 4])
-                logits = target.verify(rng.randrange(2, 90), draft) if i < 6 else target.extend(prompt(3, 3))
-                seen.append(logits.clone())
-                if i < 6:
-                    target.commit(tree.path(i) if i % 2 else [0])
-                seen += [target.attention(), *(target.hidden(layer).clone() for layer in capture.layers)]
-        return seen
-
+    model = library[family]
     runtime = Runtime(model, capacity=60, widths=WIDTHS)
-    for static, eager in zip(shown(runtime), shown(None), strict=True):
+    for static, eager in zip(captured(model, runtime), captured(model, None), strict=True):
         torch.testing.assert_close(static, eager, rtol=1e-3, atol=1e-4)
     assert runtime.passes == {"eager": 1, 4: 4, 8: 3}
 
@@ -207,7 +190,8 @@ def test_a_step_reads_the_device_once(llama, sampling, topk, monkeypatch):
     ids = prompt(1, 12)
     plain = generate(llama, ids, sampling=sampling, max_new_tokens=30)
     # What a GPU takes: all outcomes at once.
-    monkeypatch.setattr("specdec_lib.decoding.loop.on_gpu", lambda logits: True)
+    for module in ("loop", "sampling"):
+        monkeypatch.setattr(f"specdec_lib.decoding.{module}.on_gpu", lambda values: True)
     before: list[int] = []
 
     class Watched(Riding if topk else Chaos):

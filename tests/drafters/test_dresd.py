@@ -14,6 +14,7 @@ from specdec_lib.decoding.contract import LAST, Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import Dresd
 from specdec_lib.experiments.corpus import stdlib_modules
+from specdec_lib.experiments.retrieval import UnfilteredDresd
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch, tree_paths
@@ -194,3 +195,13 @@ def test_dresd_emits_the_tokens_of_plain_decoding_shared_or_not_and_replays_as_i
         shared += sum(len(step.tree) for step in one.steps)
         apart += sum(len(step.tree) for step in other.steps)
     assert accepted > 0 and shared < apart
+
+
+def test_without_the_filter_every_neighbour_is_continued_after_its_next_token(index):
+    for context in contexts(50):
+        positions = index.search(context.hidden(LAST)[-1], 30)[1][0].tolist()
+        drafts = [index.store.continuation(position + 1, 4) for position in positions]
+        expected = list(dict.fromkeys(map(tuple, filter(None, drafts))))[:5]
+        tree = propose(UnfilteredDresd(index, 5, 4, 30), context)
+        whole = DraftTree.from_drafts(map(list, expected))
+        assert (tree.tokens, tree.parents) == (whole.tokens, whole.parents)

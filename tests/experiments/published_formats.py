@@ -48,6 +48,15 @@ HUMANEVAL = {
     "canonical_solution": "    return x\n",
     "test": "def check(f): pass",
 }
+HUMANEVALPACK = {
+    "task_id": "Python/0",
+    "declaration": "def f(x):\n",
+    "buggy_solution": "    return y\n",
+    "canonical_solution": "    return x\n",
+    "test": "\n\nassert f(1) == 1\n",
+    "entry_point": "f",
+    "bug_type": "variable misuse",
+}
 TWO_TURNS = {"question_id": 81, "category": "math", "turns": ["What?", "And now?"], "reference": ["A", "B"]}
 MBPP = {
     "text": "Add.",

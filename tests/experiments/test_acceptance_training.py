@@ -14,7 +14,6 @@ from specdec_lib.chapters.ch05_specdec_pp.head_study import (
     head_cost,
     knows,
     met,
-    record_sooner,
     reweighted,
 )
 from specdec_lib.drafters import SpecDecPP
@@ -85,29 +84,6 @@ def test_the_shipped_data_are_for_the_shipped_pair(pocket):
     assert len(responses) >= 300 and 0.5 < np.concatenate([r.acceptance for r in responses]).mean() < 0.95
 
 
-def test_recordings_by_prompt_lookup_are_those_of_plain_decoding(pocket):
-    model, draft, tokenizer = pocket
-    prompts = load_task("two-turn", limit=1, seed=1) + load_task("outline", limit=1, seed=1)
-    sooner = record_sooner(model, tokenizer, prompts, 20)
-    plain = recorded_runs.record_prompts(model, tokenizer, prompts, None, 20)
-    for a, b in zip(sooner, plain, strict=True):
-        assert (
-            a.turn,
-            a.trace.prompt,
-            a.trace.tokens,
-            a.trace.limits,
-            a.trace.finish_reason,
-            a.trace.vocabulary,
-        ) == (
-            b.turn,
-            b.trace.prompt,
-            b.trace.tokens,
-            b.trace.limits,
-            b.trace.finish_reason,
-            b.trace.vocabulary,
-        )
-
-
 def test_a_workshop_makes_each_head_once_and_by_its_variant(pocket):
     draft = pocket[1]
     shop = Workshop(draft, load_data(SHIPPED / "data", draft)[:20], epochs=1)
@@ -131,7 +107,9 @@ def test_a_workshop_labels_the_same_answers_anew(pocket):
 
 def test_examples_of_passes_are_joined_in_order(pocket):
     model, draft, tokenizer = pocket
-    traces = [r.trace for r in record_sooner(model, tokenizer, load_task("outline", limit=2, seed=1), 10)]
+    traces = [
+        r.trace for r in recorded_runs.record_prompts(model, tokenizer, load_task("outline", limit=2, seed=1), None, 10)
+    ]
     passes = [draft_along(t, draft, 2) for t in traces]
     assert met(passes).acceptance.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
     assert met(passes).states.shape == (sum(len(t.tokens) for t in traces), draft.config.hidden_size)
@@ -143,9 +121,8 @@ def test_reweighting_undoes_the_weight_of_the_loss():
 
 
 def test_what_is_known_is_told_by_name(pocket):
-    found = met(
-        [draft_along(r.trace, pocket[1], 2) for r in record_sooner(*pocket[::2], load_task("outline", limit=1), 12)]
-    )
+    recordings = recorded_runs.record_prompts(*pocket[::2], load_task("outline", limit=1), None, 12)
+    found = met([draft_along(r.trace, pocket[1], 2) for r in recordings])
     told = knows(found.acceptance, found)
     assert told["ece"] == 0 and told["predicted"] == told["accepted"]
 
@@ -153,4 +130,4 @@ def test_what_is_known_is_told_by_name(pocket):
 def test_the_cost_of_a_head_has_its_parts(pocket):
     torch.manual_seed(0)
     spent = head_cost(pocket[1], AcceptanceHead(128, 3), list(range(10, 40)), 5, 2)
-    assert set(spent) == {"draft", "capture", "head"} and 0 < spent["head"] < spent["draft"]
+    assert set(spent) == {"draft", "capture", "head", "share"} and 0 < spent["head"] < spent["draft"]

@@ -49,6 +49,20 @@ def test_each_task_has_as_many_prompts_as_asked_for_and_lengths_that_fit():
         guided.mechanical_prompts(0)
 
 
+def test_many_prompts_are_each_there_once_under_the_seed_that_drew_them_first():
+    without = guided.calibration_prompts(guided.CALIBRATION, 1, 1)
+    many = guided.many_prompts(3, (0, 1, 0), without)
+    assert len({p.turns for p in many}) == len({(p.task, p.id) for p in many}) == len(many)
+    assert {p.id.rpartition(", ")[2] for p in many} == {"seed 0", "seed 1"}
+    bodies = {p.text.split("\n\n", 1)[1] for p in without}
+    drawn = [p for seed in (0, 1) for p in guided.mechanical_prompts(3, seed)]
+    wanted = {p.turns for p in drawn if p.text.split("\n\n", 1)[1] not in bodies}
+    assert {p.turns for p in many} == wanted and len(wanted) < len(drawn)
+    few = guided.first_of_each(many, 2)
+    assert [p.task for p in few] == [task for task in guided.TASKS for _ in range(2)]
+    assert all(p.id.endswith("seed 0") for p in few)
+
+
 def test_calibration_prompts_share_no_text_with_those_of_the_experiment():
     prompts = guided.mechanical_prompts(4)
     for seed in (0, 1):
@@ -90,6 +104,9 @@ def test_rows_are_pooled_rates_of_each_task_and_of_all(library):
     assert rows["all"]["plain"] == 1 and rows["all"]["outputs"] == 3
     free = [run for run, r in zip(runs["PLD"], known, strict=True) if not r.looped]
     assert rows["all"]["PLD*"] == pytest.approx(metrics.pooled(free)["tokens_per_forward"], nan_ok=True)
+    shown = {row["task"]: row for row in guided.intervals_by_task(known, runs)}
+    assert shown["code editing"]["PLD"].value == rows["code editing"]["PLD"] and shown["all"]["outputs"] == 3
+    assert shown["all, without loops"]["outputs"] == len([r for r in known if not r.looped])
     rate = guided.rate(known, PromptLookup(1, 4, "transformers"))
     assert rate["all"] == rows["all"]["PLD"] and rate["summarisation"] == rows["summarisation"]["PLD"]
 
@@ -124,6 +141,7 @@ def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
     assert [(row["tokens"], row["method"]) for row in rows] == [(n, m) for n in (100, 200) for m in ("PLD", "h")]
     assert {row["method"]: row["bytes_per_token"] for row in rows} == {"PLD": 0, "h": 16 * 4}
     assert all(0 < row["median_ms"] <= row["p99_ms"] for row in rows)
+    assert all(len(row["all_ms"]) == 20 for row in rows)
     with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
         draft_costs.drafting({"PLD": PromptLookup()}, tokens, [400], steps=20)
 
@@ -138,6 +156,12 @@ def test_the_pass_is_timed_with_and_without_capture(library):
         (60, "both"),
     ]
     assert all(row["median_ms"] > 0 for row in rows)
+
+
+def test_a_ratio_of_times_is_one_of_means():
+    ratio = draft_costs.time_ratio([1, 2, 3, 2], [4, 4])
+    assert ratio.value == 0.5 and 0.25 <= ratio.low < 0.5 < ratio.high <= 0.75
+    assert draft_costs.time_ratio([3, 3], [1, 1, 1]) == (3, 3, 3)
 
 
 def test_the_pass_is_timed_by_the_clock_of_the_models_devices(library, monkeypatch):

@@ -13,6 +13,7 @@ from specdec_lib.experiments.tasks import load_task
 from tests.experiments.published_formats import (
     ALPACA,
     HUMANEVAL,
+    HUMANEVALPACK,
     MBPP,
     QUOTE,
     TWO_TURNS,
@@ -237,6 +238,48 @@ def test_the_root_may_be_the_folder_of_the_one_set(tmp_path):
     assert len(load_task("mt-bench", tmp_path / "mt_bench")) == 1
 
 
+def test_humanevalpack_shows_the_buggy_function_with_its_tests(tmp_path, packing):
+    for language in ("python", "go"):
+        write(
+            tmp_path / f"humanevalpack/{language}/humanevalpack.jsonl",
+            jsonl(HUMANEVALPACK | {"task_id": f"{language}/0"}),
+            packing,
+        )
+    (prompt,) = load_task("humanevalpack/go", tmp_path)
+    assert (prompt.id, prompt.reference) == ("go/0", "def f(x):\n    return x\n")
+    assert prompt.text == "Fix bugs in f.\n\ndef f(x):\n    return y\n\nassert f(1) == 1"
+    assert prompt.meta == {"subset": "go", "bug_type": "variable misuse"}
+    with pytest.raises(MissingData, match="humanevalpack/java/humanevalpack.jsonl"):
+        load_task("humanevalpack", tmp_path)
+
+
+def test_quixbugs_shows_the_docstring_and_the_buggy_program(tmp_path, packing):
+    row = {"name": "gcd", "docstring": '"""Divisor"""\n', "buggy_program": "bad()", "solution": "good()", "tests": "x"}
+    write(tmp_path / "quixbugs/quixbugs_python.jsonl", jsonl(row), packing)
+    (prompt,) = load_task("quixbugs", tmp_path)
+    assert prompt.text == 'Fix bugs in gcd.\n\n"""Divisor"""\nbad()' and prompt.reference == "good()"
+
+
+def test_editeval_shows_the_surroundings_where_there_are_some(tmp_path):
+    row = {"task_id": "EditEval/0", "instruction": "Change it. ", "input": "a()", "output": "b()"}
+    around = row | {"task_id": "EditEval/1", "context": "class A:\n{{Code}}\n"}
+    write(tmp_path / "editeval/edit_eval.jsonl", jsonl(row, row | {"task_id": "EditEval/2", "context": ""}, around))
+    bare, empty, framed = load_task("editeval", tmp_path)
+    assert bare.text == empty.text == "Change it.\n\na()" and bare.reference == "b()"
+    assert framed.text == "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}"
+
+
+def test_jfleg_gives_the_sentences_that_the_first_correction_changes(tmp_path):
+    write(tmp_path / "jfleg/test.src", "a cat\n\nright\nno dog\n")
+    write(tmp_path / "jfleg/test.ref0", "A cat\n\nright\n\n")
+    for k in (1, 2, 3):
+        write(tmp_path / f"jfleg/test.ref{k}", f"cat {k}\n\nright {k}\nNo dog {k}\n")
+    first, last = load_task("jfleg", tmp_path)
+    assert (first.id, first.reference, last.reference) == ("0", "A cat", "No dog 1")
+    assert first.meta["references"] == ("A cat", "cat 1", "cat 2", "cat 3")
+    assert first.text == "Correct the grammar error in the sentence.\n\na cat"
+
+
 def test_a_name_that_many_sets_share_is_not_taken_from_the_root_itself(tmp_path):
     write(tmp_path / "question.jsonl", jsonl(TWO_TURNS))
     with pytest.raises(MissingData, match="mt_bench/question.jsonl"):
@@ -254,6 +297,10 @@ FIRST_FILE = {
     "xatu": ("xatu_release.jsonl", "megagonlabs/xatu", "CC BY-NC 4.0"),
     "argrewrite": ("Draft1", "omidkashefi/ArgRewrite", "CC BY 4.0"),
     "quotesum": ("dev.jsonl", "google-research-datasets/QuoteSum", "CC BY-SA 4.0"),
+    "humanevalpack": ("humanevalpack.jsonl", "bigcode-project/octopack", "MIT"),
+    "quixbugs": ("quixbugs_python.jsonl", "bigcode-project/octopack", "MIT"),
+    "editeval": ("edit_eval.jsonl", "qishenghu/CodeInstruct", "MIT"),
+    "jfleg": ("test.src", "keisks/jfleg", "CC BY-NC-SA 4.0"),
     "mbpp": ("mbpp.jsonl", "google-research/google-research", "CC BY 4.0"),
 }
 

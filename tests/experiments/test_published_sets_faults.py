@@ -54,6 +54,9 @@ def edit(source: str, index: object) -> dict:
 
 # The task, the file, what it holds instead (a row stands in line 2; None: the file is gone), and what the error says.
 BROKEN = [
+    ("jfleg", "jfleg/test.ref2", "one line\n", "test.ref2: has 1 lines; expected 3, as test.src has"),
+    ("quixbugs", "quixbugs/quixbugs_python.jsonl", {"name": "gcd"}, "field 'docstring' is missing"),
+    ("editeval", "editeval/edit_eval.jsonl", {"task_id": "1", "input": ""}, "field 'input' is empty"),
     ("humaneval", HUMAN, jsonl(HUMANEVAL) + "\n{nonsense}\n", "line 3: is not JSON (Expecting property name"),
     ("humaneval", HUMAN, jsonl(HUMANEVAL) + "[1]\n", "line 2: is a list; expected an object"),
     ("humaneval", HUMAN, jsonl(HUMANEVAL, HUMANEVAL), "'HumanEval/7' is in its file twice"),

@@ -36,6 +36,11 @@ COUNTS = [
     ("argrewrite", {}, {86}, None),
     ("quotesum", {}, {265}, None),
     ("quotesum", {"distinct": True}, {91}, None),
+    ("humanevalpack", {}, {984}, None),
+    ("humanevalpack/python", {}, {164}, None),
+    ("quixbugs", {}, {40}, None),
+    ("editeval", {}, {194}, None),
+    ("jfleg", {}, {627}, None),
     ("mbpp", {}, {974, 934}, None),
 ]
 PARTLY = {"mt-bench", "spec-bench", "spec-bench/mt_bench"}  # sets in which only some questions have an answer

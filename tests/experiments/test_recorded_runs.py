@@ -12,8 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, replay
 from specdec_lib.chapters.a1_pocket_models import training_rows
 from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.experiments import comparison, draft_costs, metrics, recorded_runs
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.sum_of_forwards import expected_tokens
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
 PROMPTS = [
@@ -335,8 +337,14 @@ def test_the_best_fixed_length_is_the_one_of_least_time(draft, recordings):
             seconds[length] = times.draft * drafted + times.target * sum(len(run.steps) for run in runs)
         tokens = sum(len(r.trace.tokens) - 1 for r in recordings)
         assert got["best"] == min(seconds, key=seconds.get)
-        assert got["speedup"] == pytest.approx(times.target * tokens / min(seconds.values()))
-        assert got["oracle_speedup"] >= got["speedup"]
+        speedup, oracle = got["speedup"], got["oracle_speedup"]
+        assert speedup.value == pytest.approx(times.target * tokens / min(seconds.values()))
+        assert oracle.value >= speedup.value and got["room"].value == pytest.approx(oracle.value / speedup.value)
+        for name in ("tokens_per_forward", "oracle_tokens_per_forward", "expected", "alpha", "room"):
+            assert got[name].low <= got[name].value <= got[name].high
+        share = sum(int(agreed.sum()) for agreed in hindsight.agreement) / tokens
+        assert got["alpha"].value == pytest.approx(share)
+        assert got["expected"].value == pytest.approx(expected_tokens(share, got["best"]))
 
 
 def test_forward_times_are_medians_of_the_repeats(recordings):
@@ -376,7 +384,7 @@ def test_descriptions_are_counts_and_means(recordings):
 
 def test_counts_and_widths_are_those_of_the_steps(recordings):
     run = replay(recordings[0].trace, PromptLookup(num_tokens=3))
-    steps = [replace(s, draft_seconds=0.5, verify_seconds=1.0 + s.drafted) for s in run.steps]
+    steps = [replace(s, draft_seconds=0.5, verify_seconds=1.0 + s.drafted, host_seconds=0.0) for s in run.steps]
     slow, quick = replace(run, steps=steps), replace(run, steps=[replace(s, draft_seconds=0.1) for s in steps])
     forwards, seconds = draft_costs.forward_counts([slow])
     drafted = sum(s.drafted for s in steps)
@@ -384,3 +392,44 @@ def test_counts_and_widths_are_those_of_the_steps(recordings):
     assert seconds == pytest.approx([sum(0.5 + 1.0 + s.drafted + s.commit_seconds for s in steps)])
     assert draft_costs.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
     assert draft_costs.fastest({"PLD": [[slow], [quick]]}) == {"PLD": [quick]}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_replays_in_several_processes_are_those_of_one(recordings, draft, monkeypatch, jobs):
+    monkeypatch.setattr(recorded_runs, "ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    drafters = {"PLD": PromptLookup(), "SpecDec": DraftModel(draft, 3), "plain": None}
+    runs = recorded_runs.replay_each(recordings, drafters, jobs)
+    assert list(runs) == list(drafters)
+    for name, drafter in drafters.items():
+        expected = recorded_runs.replay_all(recordings, drafter)
+        assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
+        assert {run.state for run in runs[name]} == {"cold"}
+
+
+def test_no_processes_are_refused(recordings):
+    with pytest.raises(ValueError, match="jobs is 0"):
+        recorded_runs.replay_each(recordings, {}, 0)
+
+
+def test_every_method_is_replayed_or_run_as_its_row_says(recordings, model):
+    drafters = {"PLD": PromptLookup(), "warm": PromptLookup(), "TR": TokenRecycling()}
+    state = {"PLD": "cold", "warm": "warm", "TR": "warm"}
+    runs = recorded_runs.all_runs(model, recordings, drafters, state)
+    for name, drafter in drafters.items():
+        expected = recorded_runs.runs_of(model, recordings, drafter, state=state[name])
+        assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
+        assert {run.state for run in runs[name]} == {state[name]}
+
+
+def test_intervals_are_around_the_pooled_metrics_and_turns_of_a_prompt_are_not_prompts(recordings):
+    pld, short = (recorded_runs.replay_all(recordings, PromptLookup(num_tokens=k)) for k in (6, 1))
+    rate, gain = recorded_runs.interval(pld, recordings), recorded_runs.gain(pld, short, recordings)
+    assert rate.value == pytest.approx(metrics.pooled(pld)["tokens_per_forward"])
+    assert gain.value == pytest.approx(rate.value / recorded_runs.interval(short, recordings).value)
+    lengths, rates = recorded_runs.over_lengths({6: pld, 1: short}, recordings, "discard_rate", lambda r: True)
+    assert lengths == [1, 6] and rates[1].value == pytest.approx(metrics.pooled(pld)["discard_rate"])
+    kept = recorded_runs.kept_by_depth(pld, recordings, 3)
+    assert [k.value for k in kept] == pytest.approx(metrics.acceptance_by_position(pld, 3)["conditional"], nan_ok=True)
+    two_turns = [r for r in recordings if r.prompt.id == "three"]
+    assert len(two_turns) == 2 and not recorded_runs.interval(pld[-2:], two_turns).known

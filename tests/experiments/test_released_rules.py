@@ -1,5 +1,6 @@
 """The released multi-draft sampling rules: their law is what they do, and it is not the target's."""
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -36,12 +37,32 @@ def first_tokens(tree, accept):
     return counts, float(np.mean(lengths)), float(np.std(lengths) / DRAWS**0.5)
 
 
+def released_acceptance(tree: DraftTree, draw, rule: str) -> tuple[list[int], int]:
+    """Accept as the released codes of ``"rest"`` or ``"dresd"`` do when sampling: the accepted nodes of the tree, which
+    is not empty, and the next token.
+
+    ``draw(node)`` draws the target's token after ``node`` (-1 for the root) anew at each call.
+    """
+    best: list[int] = []
+    own: int | None = None
+    for row in released_rules.rows(tree):
+        kept, node = 0, -1
+        token = draw(node)
+        while kept < len(row) and token == tree.tokens[row[kept]]:
+            node = row[kept]
+            kept += 1
+            token = draw(node)
+        if own is None or kept > len(best):
+            best, own = row[:kept], token
+    return best, (draw(best[-1] if best else -1) if rule == "rest" else own)
+
+
 @pytest.mark.parametrize("rule", released_rules.RULES)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_law_is_that_of_the_rule(rule, seed):
     tree, p = a_tree_and_its_target(seed)
     draw = drawer(p, 100 + seed)
-    counts, length, error = first_tokens(tree, lambda: released_rules.released_acceptance(tree, draw, rule))
+    counts, length, error = first_tokens(tree, lambda: released_acceptance(tree, draw, rule))
     law = released_rules.released_law(tree, p, rule)
     assert float(law.sum()) == pytest.approx(1.0, abs=1e-12)
     assert surprise(counts, dict(enumerate(law.tolist()))) < RIGHT
@@ -89,17 +110,53 @@ def test_dresd_with_one_draft_is_unbiased():
     assert torch.allclose(released_rules.released_law(tree, p[:3], "dresd"), p[0], atol=1e-12)
 
 
+def by_paths(tree, p, epsilon, delta):
+    """Typical acceptance as published: every path for itself, cut before its first token that is not kept."""
+    kept = []
+    for row in released_rules.rows(tree):
+        chance, count, node = 1.0, 0, -1
+        for child in row:
+            q = p[node + 1]
+            entropy = -sum(float(x) * math.log(float(x)) for x in q if x > 0)
+            if not float(q[tree.tokens[child]]) > min(epsilon, delta * math.exp(-entropy)):
+                break
+            chance, count, node = chance * float(q[tree.tokens[child]]), count + 1, child
+        kept.append((count, chance, row[:count]))
+    length = max(count for count, _, _ in kept)
+    return max((one for one in kept if one[0] == length), key=lambda one: one[1])[2]
+
+
+@pytest.mark.parametrize("bars", [(0.09, 0.3), (0.3, 0.9), (0.5, 2.0)])
+@pytest.mark.parametrize("seed", range(8))
+def test_typical_acceptance_keeps_the_longest_path_above_its_bar(seed, bars):
+    tree, p = a_tree_and_its_target(seed)
+    path, token = released_rules.typical_acceptance(tree, p, *bars)
+    assert path == by_paths(tree, p, *bars)
+    assert token == int(p[path[-1] + 1 if path else 0].argmax())
+    assert released_rules.released_accepted(tree, p, "typical") == len(released_rules.typical_acceptance(tree, p)[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_typical_acceptance_is_found_out(seed):
+    """The chi-square test that one draw a node passes: every seed gives the same token."""
+    tree, p = a_tree_and_its_target(seed)
+    counts, _, _ = first_tokens(tree, lambda: released_rules.typical_acceptance(tree, p))
+    assert surprise(counts, dict(enumerate(p[0].tolist()))) > WRONG
+    law = released_rules.released_law(tree, p, "typical")
+    (emitted,) = counts
+    assert law.tolist() == [float(token == emitted) for token in range(VOCABULARY)]
+    assert released_rules.total_variation(law, p[0]) == pytest.approx(1 - float(p[0][emitted]))
+
+
 def test_an_empty_draft_leaves_the_target_alone():
     p = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
     tree = DraftTree([], [])
     assert torch.equal(released_rules.released_law(tree, p, "rest"), p[0])
     assert released_rules.released_accepted(tree, p) == released_rules.exact_accepted(tree, p) == 0.0
-    with pytest.raises(ValueError, match="draft is empty"):
-        released_rules.released_acceptance(tree, lambda node: 0, "rest")
 
 
 def test_an_unknown_rule_is_refused_by_name():
-    with pytest.raises(ValueError, match="rule is 'medusa'; expected one of rest, dresd"):
+    with pytest.raises(ValueError, match="rule is 'medusa'; expected one of rest, dresd, typical"):
         released_rules.released_law(DraftTree.chain([0]), torch.ones(2, 1, dtype=torch.float64), "medusa")
 
 

@@ -1,6 +1,7 @@
 """Recorded outputs of large models, where the data are: what the files say is what is read."""
 
 import json
+import zipfile
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 ASKED = {"question_id": 81, "category": "writing", "turns": ["one?", "two?"]}
-ANSWER = {"index": 0, "turns": ["yes", ""], "new_tokens": [3, 1], "idxs": [1, 0]}
+ANSWER = {"index": 0, "turns": ["yes", ""], "new_tokens": [3, 1], "idxs": [1, 0], "wall_time": [0.5, 0.25]}
 ANSWERED = {"question_id": 81, "category": "writing", "choices": [ANSWER]}
 
 
@@ -100,3 +101,39 @@ def test_an_output_without_its_source_is_named(tmp_path):
     write(tmp_path / "alpaca_eval/gpt5/model_outputs.json", text)
     with pytest.raises(BadRecord, match="record 1: field 'dataset' is missing"):
         replies.alpaca_eval_replies("gpt5", tmp_path)
+
+
+def test_times_of_the_authors_runs_are_read(tmp_path):
+    *_, first, second = answered(tmp_path, ANSWERED)
+    assert (first.seconds, second.seconds) == (0.5, 0.25)
+    with pytest.raises(BadRecord, match="field 'wall_time' is .*decimal point"):
+        answered(tmp_path, ANSWERED | {"choices": [ANSWER | {"wall_time": ["fast", 1.0]}]})
+
+
+def test_a_zip_may_hold_a_file_of_another_name(tmp_path):
+    row = {"task_id": "HumanEval/0", "all_code": "Do it.\n\n### Response: Here.", "completion": "pass"}
+    path = tmp_path / f"{replies.WIZARDCODER.place}.zip"
+    path.parent.mkdir(parents=True)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("T0.0_N1_reproduce.results.59.8.jsonl", json.dumps(row))
+    (reply,) = replies.wizardcoder_replies(tmp_path)
+    assert (reply.id, reply.prompt, reply.text) == ("HumanEval/0", "Do it.\n\n", "pass")
+
+
+def test_reports_are_read_by_way_of_decoding(tmp_path):
+    results = [{"sampling_config": "nucleus9", "outputs": ["b", "c"]}, {"sampling_config": "greedy", "outputs": ["a"]}]
+    report = {
+        "prompts": [
+            {"prompt": "Say a.", "results": results},
+            {"prompt": "Hush.", "results": [results[1] | {"outputs": [" "]}]},
+        ]
+    }
+    write(tmp_path / f"oasst_sampling/{replies.OASST_REPORTS['llama2-70b']}.json", json.dumps(report))
+    texts = {
+        way: [r.text for r in replies.oasst_replies("llama2-70b", way, tmp_path)]
+        for way in ("greedy", "nucleus9", "all")
+    }
+    assert texts == {"greedy": ["a"], "nucleus9": ["b"], "all": ["b", "c", "a"]}
+    write(tmp_path / f"oasst_sampling/{replies.OASST_REPORTS['llama2-70b']}.json", "[]")
+    with pytest.raises(BadRecord, match="expected an object"):
+        replies.oasst_replies("llama2-70b", root=tmp_path)

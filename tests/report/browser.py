@@ -37,7 +37,8 @@ INSPECTION = r"""
   const math = [...document.querySelectorAll(".math")];
   return {
     title: document.title,
-    links: [...document.querySelectorAll("a[href]")].map(link => link.href),
+    // A link of a drawing keeps its address as written.
+    links: [...document.querySelectorAll("a[href]")].map(link => new URL(link.href.baseVal ?? link.href, document.baseURI).href),
     texts: texts,
     formulas: math.length,
     unrendered: math.filter(e => !e.querySelector("mjx-container")).map(e => e.textContent.slice(0, 80)),

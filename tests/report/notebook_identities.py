@@ -56,6 +56,19 @@ def a_step_is_at_least_one_token(values: dict[str, Any]) -> bool:
     )
 
 
+def plain_passes_are_the_unit(values: dict[str, Any]) -> bool:
+    """A pass over one token costs 1, and no pass is free."""
+    found = [value for name, value in values.items() if name.startswith("price_")]
+    return values["price_1"] == 1 and len(found) > 2 and min(found) > 0
+
+
+def every_system_emits_at_least_a_token(values: dict[str, Any]) -> bool:
+    """No pass of any system emits less than one token, and an interval holds its value."""
+    found = [value for name, value in values.items() if name.startswith(("t0_tokens", "t1_tokens"))]
+    known = [value for value in found if isinstance(value, dict)]
+    return bool(found) and all(1 <= v["value"] and v["low"] <= v["value"] <= v["high"] for v in known)
+
+
 def outputs_are_counted(values: dict[str, Any]) -> bool:
     """No more outputs are equal than were compared, and loops are among what was replayed."""
     return (
@@ -115,6 +128,11 @@ def matched_lengths_are_within_reach(values: dict[str, Any]) -> bool:
     )
 
 
+def every_mark_has_a_verdict(values: dict[str, Any]) -> bool:
+    """A mark is met, missed or not resolved."""
+    return values["marks"] == sum(values[f"marks_{name}"] for name in ("met", "missed", "not_resolved"))
+
+
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),
@@ -154,6 +172,18 @@ IDENTITIES: dict[str, list[Identity]] = {
         a_step_is_at_least_one_token,
         outputs_are_counted,
         share("draft_share_rest", "draft_share_dresd", "draft_share_specdec"),
+    ],
+    "07_other_systems": [
+        none_of("lossless_mismatches", "lossless_runs"),
+        plain_passes_are_the_unit,
+        every_system_emits_at_least_a_token,
+    ],
+    "08_one_tree": [
+        none_of("rule_mismatches", "rule_trees"),
+        none_of("lossless_mismatches", "lossless_prompts"),
+        none_of("bound_beaten", "bound_runs"),
+        share("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share", "single_cpu_share", "copied_share"),
+        every_mark_has_a_verdict,
     ],
     "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
 }

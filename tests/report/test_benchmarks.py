@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from specdec_lib import DraftTree, Generation
+from specdec_lib.commands import bench
 from specdec_lib.decoding.results import Step
 from specdec_lib.report import benchmarks
 
@@ -31,6 +32,13 @@ def test_the_overhead_is_told_by_step_of_what_two_runs_of_transformers_differ_in
     assert row["peer_value"] == pytest.approx(4 - 2.5)
 
 
+def test_one_trees_own_work_is_measured_on_drafts_that_overlap():
+    """Three drafts of 64 tokens share some: fewer nodes than tokens are merged, and more than one draft has."""
+    rows = benchmarks.tree(True)
+    assert [row["name"] for row in rows] == ["tree_choose_us", "tree_learn_us"]
+    assert all(row["value"] > 0 and row["unit"] == "µs" and 64 < row["merged_nodes"] < 192 for row in rows)
+
+
 @pytest.fixture
 def counted(monkeypatch):
     """Sections whose only row is how often they were measured."""
@@ -49,9 +57,9 @@ def counted(monkeypatch):
 
 def test_only_measures_one_section_again_and_leaves_the_others_as_they_are(counted, tmp_path):
     out = tmp_path / "bench.json"
-    assert benchmarks.main(["--out", str(out)]) == 0
+    assert bench.main(["--out", str(out)]) == 0
     before = json.loads(out.read_text())["sections"]
-    assert benchmarks.main(["--out", str(out), "--only", "dense"]) == 0
+    assert bench.main(["--out", str(out), "--only", "dense"]) == 0
     after = json.loads(out.read_text())["sections"]
     assert after["loop"] == before["loop"] and counted == {"loop": 1, "dense": 2} and list(after) == ["loop", "dense"]
     assert after["dense"]["provenance"]["command"].endswith("--only dense")
@@ -61,6 +69,6 @@ def test_only_measures_one_section_again_and_leaves_the_others_as_they_are(count
 @pytest.mark.parametrize("words", [["--only", "wide"], ["--quick"]])
 def test_what_would_spoil_the_file_is_refused_before_anything_is_measured(counted, words, capsys):
     with pytest.raises(SystemExit, match="2"):
-        benchmarks.main(words)
+        bench.main(words)
     assert counted == {"loop": 0, "dense": 0}
     assert ("wide" if "wide" in words else "--out") in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_without_a_script_the_table_is_whole_and_says_what_the_command_says(told
         assert claim == f"{row['claim']} {row['id']}"
         assert decision.startswith(row["verdict"]) and row["rule"] in decision
         assert all(value in published for value in row["published"].values())
-        assert all(f"{name} {ledger.shown(value)}" in ours for name, value in row["ours"].items())
+        assert all(ledger.shown(value) in ours for value in row["ours"].values())
         assert row["run"] is None or f"shape {row['run']['shape']}; {row['run']['device']}" in ours
     assert "<form" not in source[source.index("<article") : source.index("</article>")]
 
@@ -82,7 +82,7 @@ def test_a_paper_leaves_its_own_claims(page, told, paper):
 
 
 def test_a_verdict_and_words_narrow_it_further(page, told):
-    for verdict in ledger.VERDICTS:
+    for verdict in {entry.verdict.verdict for entry in told.values()}:
         expected = {name for name, entry in told.items() if entry.verdict.verdict == verdict}
         assert set(choose(page, verdict=verdict)) == expected
     assert "pld-plus-table-1-eagle" in choose(page, verdict="", words="eagle TABLE")

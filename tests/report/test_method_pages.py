@@ -60,6 +60,8 @@ def test_the_code_that_a_page_includes_is_there(page):
 @each_page
 def test_a_page_has_its_own_picture_and_every_part(page):
     assert f"../pictures/{page.stem}.svg" in text(page) and page.stem in method_pictures.PICTURES
+    viewer = f"```{{raw}} html\n:file: ../pictures/{page.stem}.html\n```"
+    assert viewer in text(page), f"{page.name} lacks its viewer: write\n{viewer}"
     for heading in ("## When to use it", "## What it costs", "## Where it fails"):
         assert heading in text(page) or page.stem == "one-verifier"
     for part in ("**Chapter", "**Library:**", "**Paper", "{glue:text}", "{cite:"):

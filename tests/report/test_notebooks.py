@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 import nbformat
@@ -38,7 +39,10 @@ def test_pages_and_notebooks_are_all_listed_and_labels_unique():
 
 @pytest.fixture(scope="session")
 def executed(tmp_path_factory):
-    """Run a notebook with the smoke profile, once a session; returns the executed copy."""
+    """The executed copy of a notebook: that of the book just made (``make test-notebooks``), or one run with the smoke
+    profile, once a session."""
+    if "SPECDEC_EXECUTED" in os.environ:
+        return lambda notebook: nbformat.read(Path(os.environ["SPECDEC_EXECUTED"]) / notebook.name, as_version=4)
     folder = tmp_path_factory.mktemp("executed")
 
     @functools.cache

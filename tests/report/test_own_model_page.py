@@ -52,6 +52,18 @@ SMALLER = {
         "--device",
         "cpu",
     ],
+    "train-heads": [
+        "--tasks",
+        "gsm8k",
+        "--prompts",
+        "4",
+        "--max-new-tokens",
+        "24",
+        "--epochs",
+        "1",
+        "--device",
+        "cpu",
+    ],
     "find-heads": ["--task", "gsm8k", "--prompts", "2", "--max-new-tokens", "24", "--device", "cpu"],
 }
 
@@ -90,6 +102,8 @@ def fill(folder: Path) -> Path:
     (folder / "sets" / "gsm8k").mkdir(parents=True)
     words = ("total", "number", "left", "rows")
     lines = [json.dumps({"question": QUESTION.format(word), "answer": "#### 1"}) for word in words]
+    log = [json.dumps({"prompt": QUESTION.format(word), "answer": f"def add({word}, x):"}) for word in words]
+    (folder / "my-log.jsonl").write_text("\n".join(log) + "\n", encoding="utf-8")
     for name in ("train", "test"):
         (folder / "sets" / "gsm8k" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
@@ -188,7 +202,13 @@ def parses(words: list[str]) -> None:
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
     (r"python -m specdec_lib pocket(-data)? --", lambda words: parses(words[3:])),  # they need a prepared corpus
+    (r"python -m specdec_lib train-heads --mlp", lambda words: parses(words[3:])),  # it trains the shipped heads
     (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
+    # Each remakes committed results of the shipped pair, in minutes to hours.
+    (
+        r"python -m specdec_lib (recordings|known-answers|stopping|retrieval|scale|train-acceptance-head --seeds)",
+        lambda words: parses(words[3:]),
+    ),
     (
         r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|train-acceptance-head --help)",
         lambda words: parses(words[3:]),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
+from dataclasses import asdict
 
 import nbformat
 import pytest
-from matplotlib.figure import Figure
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from specdec_lib import paths
 from specdec_lib.report.build import readme
 from specdec_lib.report.build.params import UsageError
+from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.display import record
 
 pytestmark = pytest.mark.skipif(
@@ -50,35 +50,33 @@ def test_the_table_of_chapters_says_what_the_committed_results_say():
 
 def test_the_committed_results_hold_what_the_table_and_the_figure_need_and_nothing_else():
     results = json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
-    found = {name: set(chapter["values"]) for name, chapter in results["chapters"].items()}
-    assert found == {name: set(values) for name, values in readme.wanted().items()}
+    needed = {name: set(values) for name, values in readme.wanted().items()}
+    for name, chapter in results["chapters"].items():
+        assert set(chapter["values"]) == needed[name]
+    # A chapter that was never run by default is named as such, and no row of it claims a result.
+    text = (paths.root() / "README.md").read_text(encoding="utf-8")
+    assert text.count(readme.NOT_RUN) == len(set(needed) - set(results["chapters"]))
     assert set(readme.CHAPTERS) == {path.stem for path in (paths.root() / "notebooks").glob("*.ipynb")}
 
 
-def test_a_drawing_that_fails_leaves_the_old_figure(tmp_path, monkeypatch):
+def test_the_figure_is_the_one_of_the_committed_results():
     results = json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
-
-    def cut(self, out, **options):
-        if isinstance(out, Path):
-            out.write_text("<svg")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Figure, "savefig", cut)
-    (tmp_path / "one.svg").write_text("the old one")
-    with pytest.raises(KeyboardInterrupt):
-        readme.draw(results, tmp_path / "one.svg")
-    assert (tmp_path / "one.svg").read_text() == "the old one"
-    assert [p.name for p in tmp_path.iterdir()] == ["one.svg"]
+    rows = readme.headlines(results)
+    assert [asdict(row) for row in rows] == [asdict(row) for row in readme.headlines(json.loads(json.dumps(results)))]
+    text = (paths.root() / "README.md").read_text(encoding="utf-8")
+    for name, svg in pictures.reproduces_alone(rows).items():
+        file = paths.DATA / "results" / "cpu" / f"what-reproduces-{name}.svg"
+        assert file.read_text(encoding="utf-8") == svg + "\n", "make readme"
+        assert f'"data/results/cpu/{file.name}"' in text
+        # Read on a dark page as on a light one, and small enough to be loaded at once.
+        assert "prefers-color-scheme:dark" in svg and len(svg) < 60_000
 
 
-def test_the_figure_is_drawn_from_the_committed_results(tmp_path):
+def test_the_committed_headlines_are_those_of_the_ledger():
     results = json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
-    readme.draw(results, tmp_path / "one.svg")
-    readme.draw(results, tmp_path / "two.svg")
-    drawn = (tmp_path / "one.svg").read_bytes()
-    assert drawn == (tmp_path / "two.svg").read_bytes() and b"</svg>" in drawn
-    assert "(data/results/cpu/readme.svg)" in (paths.root() / "README.md").read_text(encoding="utf-8")
-    assert (paths.DATA / "results" / "cpu" / "readme.svg").is_file()
+    committed = [(row.claim, row.label, [(m.name, m.price) for m in row.marks]) for row in readme.headlines(results)]
+    claims = sorted(rules.load_claims(), key=lambda claim: rules.PAPERS.index(claim.paper))
+    assert committed == [(c.id, h.label, list(h.ours.items())) for c in claims for h in c.headline], "make readme"
 
 
 def test_values_are_collected_from_default_runs_alone(tmp_path):
@@ -93,13 +91,14 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
             )
             for value in values
         ]
-        notebook = new_notebook(cells=[new_code_cell("", outputs=outputs)])
+        declared = new_code_cell('profile: str = "default"  # said here', metadata={"tags": ["parameters"]})
+        notebook = new_notebook(cells=[new_markdown_cell("# A title"), declared, new_code_cell("", outputs=outputs)])
         notebook.metadata["specdec"] = {
             "profile": "default",
             "seconds": 1.0,
             "provenance": {
                 "parameters": {"profile": "default"},
-                "machine": {},
+                "machine": {"device": "cpu"},
                 "versions": {},
                 "date": "",
                 "commit": "",
@@ -114,6 +113,16 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
     other["chapters"]["04_pld_plus"]["values"]["t0_h_all"] = 0.6
     other["chapters"]["01_speculative_decoding"]["values"]["found_pld_time"] = "another time"
     assert readme.stale(results, other, timed) == ["04_pld_plus: t0_h_all is 0.6, committed 0.5"]
+    other = json.loads(json.dumps(results))
+    first, second = (
+        row for row in other["headlines"] if row["claim"] == "rest-table-1-speed" and "code" in row["label"]
+    )
+    first["marks"][0]["value"] = second["marks"][0]["value"] = 2.0
+    timed["03_dense_vs_sparse_retrieval"] = {second["marks"][0]["name"]}
+    (fault,) = readme.stale(results, other, timed)
+    assert fault == (
+        "headline rest-table-1-speed, Speed-up, code, greedy: real_code_speedup_rest is another, committed None"
+    )
     for settings in ({"profile": "smoke"}, {"parameters": {"profile": "default", "seed": 1}}):
         notebook.metadata["specdec"]["profile"] = settings.get("profile", "default")
         notebook.metadata["specdec"]["provenance"] |= {"parameters": settings.get("parameters", {"profile": "default"})}

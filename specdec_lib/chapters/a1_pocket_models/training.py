@@ -63,22 +63,7 @@ class Shape:
 
     def build(self, vocab_size: int) -> LlamaForCausalLM:
         """Freshly initialised model with tied embeddings."""
-        return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=vocab_size,
-                hidden_size=self.hidden_size,
-                num_hidden_layers=self.layers,
-                num_attention_heads=self.heads,
-                num_key_value_heads=self.heads,
-                intermediate_size=self.intermediate_size,
-                max_position_embeddings=CONTEXT,
-                tie_word_embeddings=True,
-                bos_token_id=None,
-                eos_token_id=0,
-                pad_token_id=3,
-                attn_implementation="sdpa",
-            )
-        )
+        return LlamaForCausalLM(LlamaConfig(**_settings(self, vocab_size), num_key_value_heads=self.heads))
 
 
 @dataclass(frozen=True)
@@ -94,22 +79,25 @@ class QwenShape:
     def build(self, vocab_size: int) -> Qwen3ForCausalLM:
         """Freshly initialised model with tied embeddings."""
         return Qwen3ForCausalLM(
-            Qwen3Config(
-                vocab_size=vocab_size,
-                hidden_size=self.hidden_size,
-                num_hidden_layers=self.layers,
-                head_dim=32,
-                num_attention_heads=self.heads,
-                num_key_value_heads=self.kv_heads,
-                intermediate_size=self.intermediate_size,
-                max_position_embeddings=CONTEXT,
-                tie_word_embeddings=True,
-                bos_token_id=None,
-                eos_token_id=0,
-                pad_token_id=3,
-                attn_implementation="sdpa",
-            )
+            Qwen3Config(**_settings(self, vocab_size), num_key_value_heads=self.kv_heads, head_dim=32)
         )
+
+
+def _settings(shape: Shape | QwenShape, vocab_size: int) -> dict:
+    """What the configurations of all shapes have in common."""
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "pad_token_id": 3,
+        "attn_implementation": "sdpa",
+    }
 
 
 @dataclass(frozen=True)
@@ -432,10 +420,15 @@ def task_accuracy(model: PreTrainedModel, probes: list) -> dict[str, float]:
     return {task: sum(r) / len(r) for task, r in right.items()}
 
 
-def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, story: dict) -> None:
-    """Write an ordinary model directory in bfloat16 (safetensors), and ``training.json`` beside it."""
+def export(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, story: dict, file_bytes: int = 2**32
+) -> None:
+    """Write an ordinary model directory in bfloat16 (safetensors), and ``training.json`` beside it.
+
+    Weights that are larger than ``file_bytes`` together come in several files, as transformers writes and reads them.
+    """
     aside = folder.with_name(folder.name + ".new")
-    model.to(torch.bfloat16).save_pretrained(aside)
+    model.to(torch.bfloat16).save_pretrained(aside, max_shard_size=file_bytes)
     tokenizer.save_pretrained(aside)
     (aside / "training.json").write_text(json.dumps(story, indent=1) + "\n")
     for file in aside.iterdir():
@@ -503,7 +496,8 @@ def train_part(
     every : int
         Steps between checkpoints.
     pieces : Path, optional
-        As for :func:`train`.
+        As for :func:`train`; its folder of the part's name receives the weights in files of at most
+        :data:`~specdec_lib.chapters.a1_pocket_models.carrying.PIECE_BYTES` too.
     seconds : float
         The run ends after a checkpoint within so many; nothing is exported where that is not the last.
 
@@ -550,5 +544,7 @@ def train_part(
     if curve[-1]["step"] < steps:
         print(f"stopped after step {curve[-1]['step']} of {steps}; the same command goes on from there")
         return
-    folder = qwen_out if part == "qwen" else out / part
-    export(model, tokenizer, folder, _story(part, shape, model, recipe, curve, data))
+    story = _story(part, shape, model, recipe, curve, data)
+    export(model, tokenizer, qwen_out if part == "qwen" else out / part, story)
+    if pieces is not None:
+        export(model, tokenizer, pieces / part, story, carrying.PIECE_BYTES)

@@ -24,6 +24,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments import statistics
 
 
 class Sourced(WrappedDrafter):
@@ -182,16 +183,15 @@ def count(truth: Alignment, positions: np.ndarray) -> Counts:
     )
 
 
-def score(
+def count_each(
     model: PreTrainedModel, truths: Sequence[Alignment], drafters: dict[str, Any], least: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Attribute known answers with each drafter at each least span: rows of ``method``, ``least``, ``tokens`` and the
-    scores of :meth:`Counts.scores`.
+) -> dict[tuple[str, int], list[Counts]]:
+    """Attribute known answers with each drafter at each least span: by both, the counts of each answer.
 
     The model is made to say each answer (:func:`forced`); drafters that read attention are refused.
     """
     watched = {name: Sourced(drafter) for name, drafter in drafters.items()}
-    total = {(name, span): Counts() for name in watched for span in least}
+    each: dict[tuple[str, int], list[Counts]] = {(name, span): [] for name in watched for span in least}
     capture = Capture()
     for drafter in watched.values():
         capture = capture | drafter.capture
@@ -201,8 +201,29 @@ def score(
             drafter.reset()  # cold: an answer is not attributed by what another one taught
             run = replay(trace, drafter)
             for span in least:
-                total[name, span] += count(truth, attributed(run, drafter.sources, span))
-    return [
-        {"method": name, "least": span, "tokens": found.copied, **found.scores()}
-        for (name, span), found in total.items()
-    ]
+                each[name, span].append(count(truth, attributed(run, drafter.sources, span)))
+    return each
+
+
+def score(each: dict[tuple[str, int], list[Counts]]) -> list[dict[str, Any]]:
+    """Rows of ``method``, ``least``, ``tokens`` and the scores of :meth:`Counts.scores` over all answers, and the first
+    three of these with their intervals as ``precision_interval``, ``recall_interval`` and ``f1_interval``."""
+    rows = []
+    for (name, span), answers in each.items():
+        total = sum(answers, Counts())
+        found = [counted.found for counted in answers]
+        below = {
+            "precision": [counted.attributed for counted in answers],
+            "recall": [counted.copied for counted in answers],
+            "f1": [(counted.attributed + counted.copied) / 2 for counted in answers],
+        }
+        intervals = {f"{key}_interval": statistics.pooled_rate((found, values)) for key, values in below.items()}
+        rows.append({"method": name, "least": span, "tokens": total.copied, **total.scores(), **intervals})
+    return rows
+
+
+def change(longer: Sequence[Counts], shorter: Sequence[Counts], below: str) -> statistics.Interval:
+    """Found tokens over those ``below`` (``"attributed"`` for precision, ``"copied"`` for recall), less the same of other
+    attributions of the same answers."""
+    both = [([c.found for c in counted], [getattr(c, below) for c in counted]) for counted in (longer, shorter)]
+    return statistics.difference_of_rates(*(statistics.Counts(*pair) for pair in both))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specdec_lib.chapters.ch04_pld_plus.attribution import Sourced
-from specdec_lib.decoding.contract import Drafter
+from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 
 
@@ -45,6 +46,44 @@ def _choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, lis
             choices[place] = (source, step.tree.tokens, step.accepted)
         place += len(step.tokens)
     return choices
+
+
+class _Beside(Drafter):
+    """Asks two drafters at every token of a recorded run and counts where each has more tokens accepted; drafts nothing
+    itself."""
+
+    def __init__(self, first: Drafter, second: Drafter, text: Sequence[int]):
+        self.both, self.text, self.more = (first, second), text, [0, 0]
+        self.capture = first.capture | second.capture
+
+    def start(self, context: Context) -> None:
+        for drafter in self.both:
+            drafter.start(context)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        coming = self.text[len(context.tokens) :]
+        first, second = (_agreed(drafter.propose(context, limit).tokens, coming) for drafter in self.both)
+        if first != second:
+            self.more[second > first] += 1
+        return EMPTY
+
+
+def _agreed(draft: Sequence[int], coming: Sequence[int]) -> int:
+    """How many tokens of a draft the text goes on with."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b), min(len(draft), len(coming))
+    )
+
+
+def won_and_lost(recordings: Sequence[Recording], first: Drafter, second: Drafter) -> list[tuple[int, int]]:
+    """At how many tokens of each output ``second`` has more accepted than ``first``, and at how many less, both drafting
+    after the same text."""
+    found = []
+    for recording in recordings:
+        beside = _Beside(first, second, [*recording.trace.prompt, *recording.trace.tokens])
+        replay_all([recording], beside)
+        found.append((beside.more[1], beside.more[0]))
+    return found
 
 
 def wrong_occurrence(

@@ -1,9 +1,15 @@
 """When to stop drafting, as arithmetic over one pass of the draft model.
 
 A greedy draft from any place of a recorded output follows the recorded tokens up to the draft model's next
-mistake and a branch of its own behind it. So one pass over the output and one over all branches at once
+mistake and a branch of its own after it. So one pass over the output and one over all branches at once
 give every draft from every place, with the confidence, entropy and state at each token; what a stopping
 rule does is then a matter of counting.
+
+A sampled output can be treated alike. Verification by rejection sampling couples the drafted token Y ~ q and the
+emitted token X ~ p: they are equal with probability min(p, q), and otherwise Y follows max(q - p, 0) and X
+max(p - q, 0), independently. Here X is recorded, so Y is drawn given X (:func:`drafted_given`). A rule decides by what
+was drafted before, which says nothing of X beyond its distribution p; so the counts have the distribution that they
+have in decoding, for every rule.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.sampling import ACCEPT, DRAFT, RESIDUAL, Sampling, distribution, invert_cdfs
 from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters.stopping import Round, StoppingRule
@@ -26,11 +33,11 @@ from specdec_lib.heads.acceptance import AcceptanceHead, Examples
 
 @dataclass(frozen=True)
 class DraftPass:
-    """What the draft model says along one recorded greedy output of n tokens.
+    """What the draft model says along one recorded output of n tokens.
 
-    Entry ``k`` of an array of length n + 1 is about the draft model's first choice behind the prompt and
-    ``k`` tokens. A branch begins with such a choice where it is not the recorded token, or behind the last
-    one, and goes on greedily.
+    Entry ``k`` of an array of length n + 1 is about the token that the draft model chooses, or draws, after the prompt
+    and ``k`` tokens. A branch begins with such a token where it is not the recorded one, or after the last
+    one, and goes on greedily, or sampled as the output is.
 
     Attributes
     ----------
@@ -42,7 +49,9 @@ class DraftPass:
     branch : int array, shape (n + 1,)
         Index of the branch that begins at ``k``, -1 where none does.
     confidence, entropy : float array, shape (n + 1,)
-        Of the first choice, and of its distribution at temperature 1 (nats).
+        Of the first token, and of the distribution it comes from (nats): at temperature 1 where decoding is greedy.
+    acceptance : float array, shape (n,)
+        Probability that the target accepts the first token, min(1, p / q); 0 or 1 where decoding is greedy.
     states : float tensor, shape (n, d)
         State at each recorded token.
     branch_confidence, branch_entropy : float array, shape (branches, depth)
@@ -55,6 +64,7 @@ class DraftPass:
     branch: np.ndarray
     confidence: np.ndarray
     entropy: np.ndarray
+    acceptance: np.ndarray
     states: torch.Tensor
     branch_confidence: np.ndarray
     branch_entropy: np.ndarray
@@ -62,73 +72,148 @@ class DraftPass:
 
     @property
     def agreement(self) -> np.ndarray:
-        """Whether the first choice is the recorded token, bool, shape (n,)."""
+        """Whether the first token is the recorded one, bool, shape (n,)."""
         return self.branch[:-1] < 0
 
     def examples(self) -> Examples:
-        """States and labels as they are met in greedy decoding: each first choice behind the recorded
-        tokens."""
+        """States and labels as they are met in decoding: each first token after the recorded
+        ones."""
         firsts = torch.where(
             torch.from_numpy(self.agreement)[:, None],
             self.states,
             self.branch_states[:, 0][torch.from_numpy(self.branch[:-1])],
         )
         return Examples(
-            firsts, torch.from_numpy(self.agreement).float(), torch.from_numpy(self.confidence[:-1]).float()
+            firsts, torch.from_numpy(self.acceptance).float(), torch.from_numpy(self.confidence[:-1]).float()
         )
 
 
-def _about(logits: torch.Tensor) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-    """First choice, its probability and the entropy, for each row."""
-    rows = logits.float().softmax(-1)
-    confidence, choice = rows.max(-1)
-    return choice, confidence.double().cpu().numpy(), torch.special.entr(rows).sum(-1).double().cpu().numpy()
+def _about(row: torch.Tensor, chosen: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of the chosen token and entropy, for each row of probabilities."""
+    confidence = row.gather(1, chosen[:, None])[:, 0]
+    return confidence.double().cpu().numpy(), torch.special.entr(row).sum(-1).double().cpu().numpy()
+
+
+def drafted_given(
+    p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor, sampling: Sampling, first: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens of the draft model, given those that the target emits at the same places.
+
+    Parameters
+    ----------
+    p, q : float64 tensor, shape (n, vocabulary)
+        Distributions of the target and of the draft model.
+    tokens : int64 tensor, shape (n,)
+        X, drawn from ``p``.
+    sampling : Sampling
+        Bound to its prompt.
+    first : int
+        Position of the first token.
+
+    Returns
+    -------
+    drafted : int64 tensor, shape (n,)
+        Y, distributed as ``q``, equal to X with probability min(p, q).
+    acceptance : float64 tensor, shape (n,)
+        min(1, p(Y) / q(Y)).
+    """
+    accept, residual = (
+        [sampling.uniform(first + i, stream) for i in range(len(tokens))] for stream in (ACCEPT, RESIDUAL)
+    )
+    of_p, of_q = (rows.gather(1, tokens[:, None])[:, 0] for rows in (p, q))
+    kept = torch.tensor(accept, dtype=p.dtype) * of_p < of_q
+    surplus = (q - p).clamp(min=0)
+    surplus = torch.where(surplus.sum(-1, keepdim=True) > 0, surplus, q)  # equal distributions have no surplus
+    drafted = torch.where(kept, tokens, invert_cdfs(surplus, residual))
+    of_p, of_q = (rows.gather(1, drafted[:, None])[:, 0] for rows in (p, q))
+    return drafted, (of_p / of_q).clamp(max=1.0)
+
+
+class _Choice:
+    """How the draft model's tokens along an output are chosen: greedily, or drawn given the target's."""
+
+    def __init__(self, trace: Trace, target: PreTrainedModel | None):
+        self.trace, self.start = trace, len(trace.prompt)
+        self.sampling = None if trace.sampling.greedy else trace.sampling.for_prompt(trace.prompt)
+        if self.sampling is not None:
+            ids = torch.tensor([[*trace.prompt, *trace.tokens]], device=target.device)
+            logits = target(ids, use_cache=False).logits[0, self.start - 1 : -1]
+            self.p = distribution(logits.float().cpu(), self.sampling)
+
+    def rows(self, logits: torch.Tensor) -> torch.Tensor:
+        """What tokens are chosen by."""
+        logits = logits.float().cpu()
+        return logits.softmax(-1) if self.sampling is None else distribution(logits, self.sampling)
+
+    def along(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens after the prompt and each recorded token, and the acceptance of all but the last."""
+        tokens = torch.tensor(self.trace.tokens)
+        if self.sampling is None:
+            choice = row.argmax(-1)
+            return choice, (choice[:-1] == tokens).double()
+        drafted, acceptance = drafted_given(self.p, row[:-1], tokens, self.sampling, self.start)
+        end = self.start + len(tokens)
+        return torch.cat([drafted, invert_cdfs(row[-1:], [self.sampling.uniform(end, DRAFT)])]), acceptance
+
+    def branching(self, row: torch.Tensor, begins: torch.Tensor, step: int) -> torch.Tensor:
+        """The next token of each branch."""
+        if self.sampling is None:
+            return row.argmax(-1)
+        # The salt tells branches that cross one position apart.
+        places = [self.start + begin for begin in begins.tolist()]
+        return invert_cdfs(row, [self.sampling.uniform(at + step, DRAFT, salt=at) for at in places])
 
 
 @torch.inference_mode()
-def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftPass:
-    """Run the draft model over a recorded output and over its own continuations behind each of its mistakes.
+def draft_along(
+    trace: Trace, draft: PreTrainedModel, depth: int = 20, target: PreTrainedModel | None = None
+) -> DraftPass:
+    """Run the draft model over a recorded output and over its own continuations after each of its mistakes.
 
     Parameters
     ----------
     trace : Trace
-        Greedy.
     draft : PreTrainedModel
     depth : int
         Longest draft asked for later.
+    target : PreTrainedModel, optional
+        The model that was recorded; needed for a sampled trace.
 
     Raises
     ------
     ValueError
-        If the trace was sampled or ``depth`` is below 2.
+        If the trace was sampled and there is no target, or ``depth`` is below 2.
     """
-    if not trace.sampling.greedy:
-        raise ValueError("the trace was sampled; drafts are known in advance for greedy decoding only")
+    if not trace.sampling.greedy and target is None:
+        raise ValueError("the trace was sampled; give the target, whose probabilities say what it accepts")
     if depth < 2:
         raise ValueError(f"depth is {depth}; expected 2 or more")
     prompt, tokens = trace.prompt, trace.tokens
     start, count, last = len(prompt), len(trace.tokens), decoder_config(draft).num_hidden_layers
     longest = min((n for n in (context_limit(draft), exact_length(draft)) if n), default=math.inf)
+    chooser = _Choice(trace, target)
     with Target(draft, 0, Capture(layers=(last,)), capacity=start + count * (depth + 1)) as model:
         if start > 1:
             model.extend(prompt[:-1])
         causal = torch.ones((count + 1, start + count), dtype=torch.bool).tril(start - 1)
-        logits = model.extend_rows([prompt[-1], *tokens], range(start - 1, start + count), causal)
-        choice, confidence, entropy = _about(logits)
+        row = chooser.rows(model.extend_rows([prompt[-1], *tokens], range(start - 1, start + count), causal))
+        choice, acceptance = chooser.along(row)
+        confidence, entropy = _about(row, choice)
         wrong = torch.ones(count + 1, dtype=torch.bool)
-        wrong[:-1] = choice[:-1].cpu() != torch.tensor(tokens)
+        wrong[:-1] = choice[:-1] != torch.tensor(tokens)
         begins = wrong.nonzero()[:, 0]
         per_step = [(confidence[begins.numpy()], entropy[begins.numpy()])]
         branch_states = []
-        feed = choice[begins.to(choice.device)]
+        feed = choice[begins]
         chain = torch.arange(start + count)[None] < (start + begins)[:, None]
         own = torch.eye(len(begins), dtype=torch.bool)
-        for step in range(depth - 1):
+        for step in range(1, depth):
             # Past the model's last position nothing is drafted; what is computed there is never read.
-            at = (start + begins + step).clamp(max=int(min(longest, 2**31)) - 1)
-            visible = torch.cat([chain, own.repeat(1, step + 1)], dim=1)
-            feed, *about = _about(model.extend_rows(feed.tolist(), at.tolist(), visible))
-            per_step.append(tuple(about))
+            at = (start + begins + step - 1).clamp(max=int(min(longest, 2**31)) - 1)
+            visible = torch.cat([chain, own.repeat(1, step)], dim=1)
+            row = chooser.rows(model.extend_rows(feed.tolist(), at.tolist(), visible))
+            feed = chooser.branching(row, begins, step)
+            per_step.append(_about(row, feed))
             branch_states.append(model.hidden(last)[-len(begins) :].float().cpu().clone())
         states = model.hidden(last)[start : start + count].float().cpu().clone()
     branch = np.full(count + 1, -1)
@@ -141,6 +226,7 @@ def draft_along(trace: Trace, draft: PreTrainedModel, depth: int = 20) -> DraftP
         branch,
         confidence,
         entropy,
+        acceptance.double().numpy(),
         states,
         *(np.stack(parts, axis=1) for parts in zip(*per_step, strict=True)),
         torch.stack(branch_states, dim=1),
@@ -295,20 +381,3 @@ def throughputs(tallies: Sequence[Tally], draft: float, target: float) -> np.nda
     Table 1 of the paper is their mean over prompts.
     """
     return np.array([t.tokens / t.seconds(draft, target) for t in tallies if t.tokens])
-
-
-def ratio_interval(
-    ours: np.ndarray,
-    theirs: np.ndarray,
-    level: float = 0.95,
-    samples: int = 2000,
-    seed: int = 0,
-) -> tuple[float, float, float]:
-    """Ratio of two means over the same prompts, in the same order, with its percentile bootstrap interval over
-    prompts."""
-    if len(ours) != len(theirs) or not len(ours):
-        raise ValueError(f"{len(ours)} and {len(theirs)} values; expected the same prompts, one at least")
-    picks = np.random.default_rng(seed).integers(len(ours), size=(samples, len(ours)))
-    drawn = ours[picks].mean(1) / theirs[picks].mean(1)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return float(ours.mean() / theirs.mean()), float(low), float(high)

@@ -2,63 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from specdec_lib.chapters.ch05_specdec_pp.calibration import expected_calibration_error, ranking_accuracy
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass
 from specdec_lib.chapters.ch05_specdec_pp.theory.threshold import true_refusal
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.generate import end_tokens, generate
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.target import Target
-from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.acceptance_training import parted
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, each_turn
+from specdec_lib.experiments.calibration import expected_calibration_error, ranking_accuracy
+from specdec_lib.experiments.statistics import ratio_of_means
 from specdec_lib.heads.acceptance import AcceptanceHead, Examples
 from specdec_lib.heads.acceptance_data import Response, examples, label
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.fingerprint import fingerprint
 
 
-def record_sooner(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    max_new_tokens: int = 128,
-) -> list[Recording]:
-    """Greedy recordings as :func:`specdec_lib.experiments.recorded_runs.record_prompts` makes, without states and
-    with prompt lookup.
-
-    Parameters
-    ----------
-    model, tokenizer, prompts, max_new_tokens
-    """
-    limits = Limits(max_new_tokens, end_tokens(model, None), context_limit(model))
-
-    def answer(ids: list[int]) -> Trace:
-        run = generate(model, ids, PromptLookup(), max_new_tokens=max_new_tokens)
-        return Trace(list(ids), run.tokens, Sampling(), vocabulary_size(model), limits, run.finish_reason)
-
-    return [
-        Recording(prompt, turn, trace) for prompt in prompts for turn, trace in each_turn(prompt, tokenizer, answer)
-    ]
-
-
 @dataclass(frozen=True)
 class Variant:
-    """Setting of one head: w_rej, D, r (None for unmixed prefixes), and the ``share`` of the examples it is trained on,
-    the first ones in the order of the responses."""
+    """Setting of one head: w_rej, D, r (None for unmixed prefixes), the ``share`` of the examples it is trained on,
+    the first ones in the order of the responses, and the ``seed`` of its first weights and of the order of the
+    examples."""
 
     reject_weight: float = 6.0
     depth: int = 3
@@ -67,6 +39,7 @@ class Variant:
     sees_confidence: bool = False
     labels: str = "decoding"
     share: float = 1.0
+    seed: int = 0
 
 
 class Workshop:
@@ -128,7 +101,7 @@ class Workshop:
             self._heads[variant] = train(
                 some,
                 held_out,
-                Training(variant.reject_weight, self.epochs, seed=self.seed),
+                Training(variant.reject_weight, self.epochs, seed=self.seed + variant.seed),
                 variant.depth,
                 variant.tied,
                 draft=self._own,
@@ -136,6 +109,11 @@ class Workshop:
                 progress=False,
             )
         return self._heads[variant]
+
+    def reseeded(self, head: AcceptanceHead, seeds: int) -> list[AcceptanceHead]:
+        """A head that was trained here, and the same setting with further training seeds: ``seeds`` heads in all."""
+        variant = next(own for own, trained in self._heads.items() if trained is head)
+        return [self.head(replace(variant, seed=seed)) for seed in range(variant.seed, variant.seed + seeds)]
 
 
 def met(passes: Sequence[DraftPass]) -> Examples:
@@ -173,7 +151,7 @@ def head_cost(
     prompt: Sequence[int],
     steps: int = 200,
     repeats: int = 5,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Time of a step of the draft model, of the head, and of keeping the state for it, medians in seconds.
 
     Parameters
@@ -188,7 +166,8 @@ def head_cost(
     -------
     dict
         ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call. The device's
-        own time on a GPU.
+        own time on a GPU. ``share``: capture and head over a step of the draft model, from the medians of each repeat,
+        with its interval over the repeats.
     """
     last = decoder_config(draft).num_hidden_layers
     score = head.scorer(draft.device)
@@ -212,11 +191,14 @@ def head_cost(
             for model in (bare, kept):
                 model.truncate(len(prompt))
     clock.settle()
-    middle: Mapping[str, float] = {
-        name: median(clock.seconds(*pair) for pair in pairs) for name, pairs in marks.items()
+    spent = {
+        name: np.array([clock.seconds(*pair) for pair in pairs]).reshape(repeats, -1) for name, pairs in marks.items()
     }
+    middle = {name: float(np.median(own)) for name, own in spent.items()}
+    bare, kept, scored = (np.median(spent[name], axis=1) for name in ("bare", "kept", "head"))
     return {
         "draft": middle["bare"],
         "capture": max(0.0, middle["kept"] - middle["bare"]),
         "head": middle["head"],
+        "share": ratio_of_means(kept - bare + scored, bare),
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,12 +13,15 @@ from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
     Tally,
     play,
     rates,
-    ratio_interval,
     throughputs,
 )
 from specdec_lib.drafters import stopping
 from specdec_lib.drafters.stopping import StoppingRule
+from specdec_lib.experiments.statistics import Interval, pooled_rate, ratio_of_means
 from specdec_lib.heads.acceptance import AcceptanceHead
+
+#: Fixed draft lengths that the paper chose the best of (section 4.1).
+PAPER_LENGTHS = (2, 4, 6, 8, 10, 12, 14)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ def _each(family: str, name: str, values: Iterable[float], rule: Callable[..., S
 def baselines(longest: int = 20) -> dict[str, list[Policy]]:
     """Policies without a head, by family, each with the settings it is tried at.
 
+    ``fixed K`` is tried at :data:`PAPER_LENGTHS`, ``any fixed K`` at every length.
+
     Parameters
     ----------
     longest : int
@@ -48,7 +53,8 @@ def baselines(longest: int = 20) -> dict[str, list[Policy]]:
     thresholds = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     transient = lambda passed: stopping.Heuristic(5, transient=True)  # noqa: E731
     return {
-        "fixed K": _each("fixed K", "K", range(1, longest + 1), stopping.FixedLength),
+        "fixed K": _each("fixed K", "K", [k for k in PAPER_LENGTHS if k <= longest], stopping.FixedLength),
+        "any fixed K": _each("any fixed K", "K", range(1, longest + 1), stopping.FixedLength),
         "heuristic": [Policy("heuristic", "from 5", transient)],
         "confidence": _each("confidence", "threshold", thresholds, stopping.Confidence),
         "fitted confidence": _each("fitted confidence", "from", [0.4], stopping.FittedConfidence),
@@ -75,6 +81,11 @@ def with_head(
         head=head,
         least=1 if check_newest else 2,
     )
+
+
+def with_heads(policy: Policy, heads: Sequence[AcceptanceHead]) -> list[Policy]:
+    """The same setting with other heads, such as those of further training seeds."""
+    return [replace(policy, head=head) for head in heads]
 
 
 ORACLE = Policy("oracle", "", lambda passed: stopping.Oracle(passed.agreement, len(passed.trace.prompt)), least=0)
@@ -112,23 +123,36 @@ class Study:
         What each is an output of.
     longest : int
         Most tokens of a draft.
+    prompts : sequence, optional
+        Which prompt each is an answer to, where a prompt has several outputs; intervals are over prompts.
     """
 
-    def __init__(self, passes: Sequence[DraftPass], groups: Sequence[str], longest: int = 20):
-        if len(passes) != len(groups) or not passes:
-            raise ValueError(f"{len(passes)} passes and {len(groups)} groups; expected one group for each pass")
+    def __init__(
+        self,
+        passes: Sequence[DraftPass],
+        groups: Sequence[str],
+        longest: int = 20,
+        prompts: Sequence[Hashable] | None = None,
+    ):
+        self.prompts = list(range(len(passes)) if prompts is None else prompts)
+        if not len(passes) == len(groups) == len(self.prompts) or not passes:
+            raise ValueError(
+                f"{len(passes)} passes, {len(groups)} groups and {len(self.prompts)} prompts; expected one group and "
+                "one prompt for each pass"
+            )
         self.passes, self.longest, self.groups = list(passes), longest, np.array(groups)
         self._played: dict[tuple, list[Tally]] = {}
         self._judged: dict[AcceptanceHead, list[Judged]] = {}
 
     @property
     def tuning(self) -> np.ndarray:
-        """Every second prompt of each group: where settings are chosen. bool, shape (n,)."""
-        place = np.zeros(len(self.groups), int)
-        for name in np.unique(self.groups):
-            own = self.groups == name
-            place[own] = np.arange(own.sum())
-        return place % 2 == 0
+        """Every second prompt of each group, with all its outputs: where settings are chosen. bool, shape (n,)."""
+        order: dict[str, dict[Hashable, int]] = {}
+        for name, prompt in zip(self.groups.tolist(), self.prompts, strict=True):
+            own = order.setdefault(name, {})
+            own.setdefault(prompt, len(own))
+        place = [order[name][prompt] for name, prompt in zip(self.groups.tolist(), self.prompts, strict=True)]
+        return np.array(place) % 2 == 0
 
     def judged(self, head: AcceptanceHead) -> list[Judged]:
         """The passes with what ``head`` says about them."""
@@ -173,14 +197,46 @@ class Study:
         """For each family the setting that is best on the tuning half of the kept prompts."""
         return {name: self.best(own, keep & self.tuning, times) for name, own in families.items()}
 
+    def _runs(
+        self, policies: Sequence[Policy], keep: np.ndarray, times: tuple[float, float]
+    ) -> tuple[np.ndarray, list[Hashable]]:
+        """Throughputs of several policies on the kept prompts, one policy after the other, and the prompts' names."""
+        values = np.concatenate([self.throughput(policy, keep, times) for policy in policies])
+        names = [
+            prompt
+            for policy in policies
+            for prompt, tally, kept in zip(self.prompts, self.play(policy), keep, strict=True)
+            if kept and tally.tokens
+        ]
+        return values, names
+
+    def speedup(
+        self, policies: Policy | Sequence[Policy], keep: np.ndarray, times: tuple[float, float], alone: float
+    ) -> Interval:
+        """Mean throughput of a policy on the kept prompts over that of plain decoding, with its 95 % interval.
+
+        Parameters
+        ----------
+        policies : Policy, or several
+            Several, one for each training seed of a head, count as runs of the same prompts.
+        keep : bool array
+        times : pair of float
+            Seconds of one pass of draft and target.
+        alone : float
+            Seconds of a pass of the target in plain decoding.
+        """
+        values, names = self._runs([policies] if isinstance(policies, Policy) else policies, keep, times)
+        return pooled_rate((values * alone, np.ones(len(values))), names)
+
     def against(
         self,
-        ours: Policy,
+        ours: Policy | Sequence[Policy],
         theirs: Policy,
         keep: np.ndarray,
         times: tuple[float, float],
-    ) -> tuple[float, float, float]:
+    ) -> Interval:
         """Ratio of mean throughputs on the kept prompts that settings were not chosen on, and its 95 %
-        interval."""
-        test = keep & ~self.tuning
-        return ratio_interval(*(self.throughput(policy, test, times) for policy in (ours, theirs)))
+        interval; several of ``ours`` as in :meth:`speedup`."""
+        ours, test = [ours] if isinstance(ours, Policy) else list(ours), keep & ~self.tuning
+        values, names = self._runs(ours, test, times)
+        return ratio_of_means(values, self._runs([theirs] * len(ours), test, times)[0], names)

@@ -6,38 +6,23 @@ wide model's passes, measured once for each width, tell what each step costs. Ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, Runs, record_prompts, runs_of, select
+from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
+from specdec_lib.experiments.recorded_runs import Recording, Runs, runs_of, select
+from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN, compared_in, method_of, states
-
-
-def step_seconds(times: Mapping[int, float], width: int, padded: bool = False) -> float:
-    """Time of a pass of any width from the measured ones, by straight lines between them; the last one's slope goes on.
-
-    Parameters
-    ----------
-    times : mapping
-        Seconds by width, two widths at least, 1 among them.
-    width : int
-    padded : bool
-        A pass costs what the next measured width costs, as under a runtime with buffers in place.
-    """
-    known = sorted(times)
-    if padded and width <= known[-1]:
-        return times[next(each for each in known if each >= width)]
-    if width >= known[-1]:
-        low, high = known[-2:]
-        return times[high] + (width - high) * max(times[high] - times[low], 0.0) / (high - low)
-    return float(np.interp(width, known, [times[w] for w in known]))
 
 
 def composed(
@@ -54,11 +39,11 @@ def composed(
     runs : sequence of Generation
         Steps of any target with the same outputs, such as the small model's.
     times : mapping
-        Seconds of a pass by width (:func:`step_seconds`).
+        Seconds of a pass by width (:func:`specdec_lib.experiments.pass_costs.step_seconds`).
     draft_step, draft_token : float
         Seconds to propose: for each step, and for each drafted token.
     padded : bool
-        As for :func:`step_seconds`.
+        As for :func:`specdec_lib.experiments.pass_costs.step_seconds`.
     """
     return sum(
         step_seconds(times, step.width, padded) + draft_step + draft_token * step.drafted
@@ -68,9 +53,13 @@ def composed(
 
 
 def replayed(
-    pair: ModelPair, prompts: Sequence[Prompt], max_new_tokens: int, methods: Sequence[str] | None = None
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    methods: Sequence[str] | None = None,
+    sampling: Sampling | None = None,
 ) -> tuple[list[Recording], dict[str, list]]:
-    """Greedy recordings of the small target, and every method on them: replayed, or run for real where it cannot be.
+    """Recordings of the small target, and every method on them: replayed, or run for real where it cannot be.
 
     Parameters
     ----------
@@ -80,6 +69,8 @@ def replayed(
     max_new_tokens : int
     methods : sequence of str, optional
         By default all that the chapter compares, and plain decoding.
+    sampling : Sampling, optional
+        Greedy by default.
 
     Returns
     -------
@@ -96,7 +87,7 @@ def replayed(
         drafters, capture = pair.small.drafters(methods), Capture()
         for drafter in drafters.values():
             capture = capture if drafter is None else capture | drafter.capture
-        recordings = record_prompts(model, pair.tokenizer, prompts, None, max_new_tokens, capture)
+        recordings = record_once(model, pair.tokenizer, prompts, sampling, max_new_tokens, capture)
         state = states(drafters)
         return recordings, {
             name: runs_of(model, recordings, drafter, state=state[name]) for name, drafter in drafters.items()
@@ -144,16 +135,16 @@ def composed_table(
     Returns
     -------
     list of dict
-        ``method``, ``task``, ``speedup`` (ratio of pooled rates, prefill left out), ``tokens_per_forward`` and
-        ``width``, the mean tokens of a pass. A task without a step after the prefill has no row.
+        ``method``, ``task``, ``speedup`` (:class:`~specdec_lib.experiments.statistics.Interval`: ratio of pooled rates,
+        prefill left out), ``tokens_per_forward`` and ``width``, the mean tokens of a pass. A task without a step after
+        the prefill has no row.
     """
-    rows = []
+    pricing, rows = Pricing(times, costs, padded), []
     for task in ["all", *tasks]:
 
         def keep(recording: Recording, task: str = task) -> bool:
-            return task == "all" or recording.task == task
+            return task in ("all", recording.task)
 
-        plain = composed(select(runs["plain"], recordings, keep), times, padded=padded)
         for method, done in runs.items():
             kept = select(done, recordings, keep)
             stats = pooled(kept)
@@ -164,9 +155,68 @@ def composed_table(
                 {
                     "method": method,
                     "task": task,
-                    "speedup": plain / composed(kept, times, padded=padded, **costs.get(method, {})),
+                    "speedup": pricing.over(recordings, runs, method, PLAIN, keep),
                     "tokens_per_forward": stats["tokens_per_forward"],
                     "width": 1 + drafted / stats["calls"],
                 }
             )
     return rows
+
+
+def at_published_prices(
+    recordings: Sequence[Recording], runs: Mapping[str, Runs], tasks: Sequence[str]
+) -> dict[Priced, list[dict[str, Any]]]:
+    """:func:`composed_table` at each published price of a pass (``data/published/pass_prices.csv``).
+
+    A pass of a draft model costs the share of the target's that SpecDec++ reports. Drafting without a model costs nothing
+    beyond the price of the pass, which has it inside for Spec-Bench.
+    """
+    costs = published_costs(runs)
+    return {priced: composed_table(recordings, runs, prices, costs, tasks) for priced, prices in pass_prices().items()}
+
+
+def published_costs(methods: Iterable[str]) -> dict[str, dict[str, float]]:
+    """What proposals cost at published prices, by method as :func:`draft_costs`, in passes of the target."""
+    rows = {name: method_of(name) for name in methods}
+    price = published_draft_price()
+    return {name: {"draft_token": price} for name, row in rows.items() if row is not None and row.price == "token"}
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """What steps cost: ``times`` of a pass by width, ``costs`` of a proposal by method and ``padded``, as for
+    :func:`composed`."""
+
+    times: Mapping[int, float]
+    costs: Mapping[str, Mapping[str, float]]
+    padded: bool = False
+
+    def seconds(self, name: str, runs: Runs) -> list[float]:
+        """Time of each run of a method; a variant ``"name, variant"`` drafts at the price of its method."""
+        cost = self.costs.get(name, self.costs.get(name.partition(",")[0], {}))
+        return [composed([run], self.times, padded=self.padded, **cost) for run in runs]
+
+    def over(
+        self,
+        recordings: Sequence[Recording],
+        runs: Mapping[str, Runs],
+        ours: str,
+        theirs: str,
+        keep: Callable[[Recording], bool] = lambda recording: True,
+    ) -> Interval:
+        """Tokens per second of one method over those of another, over the kept recordings together."""
+        places = [i for i, recording in enumerate(recordings) if keep(recording)]
+        prompts = [(recordings[i].task, recordings[i].prompt.id) for i in places]
+        rates = []
+        for name in (ours, theirs):
+            own = [runs[name][i] for i in places]
+            rates.append(Counts([len(run.tokens) - 1 for run in own], self.seconds(name, own)))
+        return ratio_of_rates(*rates, prompts)
+
+    def step(self, recordings: Sequence[Recording], runs: Mapping[str, Runs], ours: str, theirs: str) -> Interval:
+        """Mean time of a step of one method over that of another."""
+        prompts = [(recording.task, recording.prompt.id) for recording in recordings]
+        rates = (
+            Counts(self.seconds(name, runs[name]), [len(run.steps) for run in runs[name]]) for name in (ours, theirs)
+        )
+        return ratio_of_rates(*rates, prompts)

@@ -12,12 +12,12 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import timed
-from specdec_lib.chapters.ch06_gpu_benchmarks.pass_times import chain_of
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.pass_costs import chain_of
 
 #: Weights that products go through in turn, bytes: on a GPU far beyond its cache. On a CPU, where the part is there to
 #: be tried, a cache may hold them.

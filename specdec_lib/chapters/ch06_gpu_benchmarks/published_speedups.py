@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from specdec_lib.experiments.published_numbers import published
+from specdec_lib.methods import published_as
 
 #: Ends of the identifiers of PLD+'s tables, and the tasks here that they are set beside.
 _TASKS = {
@@ -42,39 +43,33 @@ BESIDE = (
     Beside("pld_plus", r"pld-plus-t3-[\w-]+-(?:rest|pld|h|a)", "greedy", "summarisation"),
     Beside("specdec_pp", r"specdec-pp-(?:alpaca|humaneval|gsm8k)-(?:specdec-)?speedup", "greedy", "all"),
 )
-#: Names of methods in the papers' tables that stand for one here.
-_METHODS = {
-    "SpS": "SpecDec",
-    "SpecDec, best K": "SpecDec",
-    "SpecDec++, best setting": "SpecDec++",
-    "DReSD-IBG": "DReSD",
-    "REST-IG": "REST",
-}
 
 
-def beside(rows: Sequence[Mapping[str, Any]], column: str = "speedup_ratio_of_pooled_rates") -> list[dict[str, Any]]:
+def beside(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Published speed-ups with ours of the nearest task.
 
     Parameters
     ----------
     rows : sequence of mapping
-        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.table`, with ``sampling``.
-    column : str
-        Which speed-up of ours.
+        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.composed_speedups.composed_table`, with ``sampling`` and
+        ``price``, the name of what steps were priced by.
 
     Returns
     -------
     list of dict
-        ``paper``, ``where``, ``id``, ``setting``, ``method``, ``published``; ``task``, ``sampling`` and ``ours``, which
-        is None where the task was not run. Methods that were not run and numbers that are not available are left out.
+        ``paper``, ``where``, ``id``, ``setting``, ``method``, ``published``; ``task``, ``sampling`` and ``ours``, the
+        speed-up here by price, empty where the task was not run. Methods that were not run and numbers that are not
+        available are left out.
     """
-    ours = {(row["sampling"], row["task"], row["method"]): row[column] for row in rows}
+    ours: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        ours.setdefault((row["sampling"], row["task"], row["method"]), {})[row["price"]] = row["speedup"]
     names = {row["method"] for row in rows}
     found = []
     for place in BESIDE:
         for key, row in published(place.paper).items():
             match = re.fullmatch(place.pattern, key)
-            method = _METHODS.get(row["method"], row["method"])
+            method = published_as(row["method"])
             if match is None or not row["quantity"].endswith("speed-up") or method not in names:
                 continue
             if row["value"] == "not available":
@@ -90,14 +85,14 @@ def beside(rows: Sequence[Mapping[str, Any]], column: str = "speedup_ratio_of_po
                     "published": float(row["value"]),
                     "sampling": place.sampling,
                     "task": task,
-                    "ours": ours.get((place.sampling, task, method)),
+                    "ours": ours.get((place.sampling, task, method), {}),
                 }
             )
     return found
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """:func:`beside` by table, sampling, task and method: how many settings, their range, and ours."""
+    """:func:`beside` by table, sampling, task and method: how many settings, their range, and ours by price."""
     groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for row in rows:
         key = (row["paper"], row["where"], row["sampling"], row["task"], row["method"])

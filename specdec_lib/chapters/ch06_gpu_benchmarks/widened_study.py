@@ -15,7 +15,7 @@ from specdec_lib.decoding import attention
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments import input_guided
+from specdec_lib.experiments import input_guided, pass_costs
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import record_prompts, run_again
 from specdec_lib.experiments.tasks import load_task
@@ -65,12 +65,12 @@ def steps(pair: ModelPair, plan: Plan, machine: Machine) -> list[dict[str, Any]]
     rows = [
         row
         for runtime in plan.runtimes
-        for row in pass_times.step_times(
+        for row in pass_costs.step_times(
             pair.target, plan.context, runtime, WIDTHS, plan.step_repeats if runtime.endswith("graph") else few
         )
     ]
     rows += pass_times.transformers_step_times(pair.target, plan.context, WIDTHS, few)
-    return pass_times.beside_roofline(rows, pair.target, plan.context, machine)
+    return pass_times.beside_roofline(rows, pair.target, machine)
 
 
 def with_cudnn(pair: ModelPair, plan: Plan) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def with_cudnn(pair: ModelPair, plan: Plan) -> list[dict[str, Any]]:
         rows = [
             row
             for runtime in plan.runtimes
-            for row in pass_times.step_times(pair.target, plan.context, runtime, (1, 32), EAGER_REPEATS)
+            for row in pass_costs.step_times(pair.target, plan.context, runtime, (1, 32), EAGER_REPEATS)
         ]
         chosen = kernels.attention_choices(pair.target)
     return [{**row, "attention": chosen} for row in rows]
@@ -90,7 +90,7 @@ def with_cudnn(pair: ModelPair, plan: Plan) -> list[dict[str, Any]]:
 
 def draft_ms(pair: ModelPair, plan: Plan) -> float:
     """Milliseconds of the draft model's pass over one token, under the plan's runtime."""
-    return pass_times.step_times(pair.draft, plan.context, plan.runtime, (1,), plan.step_repeats)[0]["ms"]
+    return pass_costs.step_times(pair.draft, plan.context, plan.runtime, (1,), plan.step_repeats)[0]["ms"]
 
 
 def fitted(plan: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Plan:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_sets import chat, code, editing
+from specdec_lib.experiments.published_sets import chat, code, editing, human_edits
 from specdec_lib.experiments.published_sets.reading import BadRecord, MissingData, Root, choice
 
 __all__ = ["DATASETS", "BadRecord", "DataSet", "MissingData", "Root"]
@@ -75,6 +75,12 @@ DATASETS: dict[str, DataSet] = {
         editing.quotesum,
         {"split": tuple(editing.QUOTESUM), "distinct": (False, True)},
     ),
+    "humanevalpack": DataSet(
+        "functions with a bug, in six languages", human_edits.humanevalpack, {"subset": (None, *human_edits.LANGUAGES)}
+    ),
+    "quixbugs": DataSet("small programs with a bug", human_edits.quixbugs),
+    "editeval": DataSet("code to change as an instruction says", human_edits.editeval),
+    "jfleg": DataSet("sentences to correct", editing.jfleg),
     "mbpp": DataSet("Python functions to write", code.mbpp, {"split": ("all", *code.MBPP_SPLITS)}),
 }
 """The real sets by task name."""

@@ -1,4 +1,4 @@
-"""Text editing and quotation sets: XATU, ArgRewrite V.2, QuoteSum."""
+"""Text editing and quotation sets: XATU, JFLEG, ArgRewrite V.2, QuoteSum."""
 
 from __future__ import annotations
 
@@ -183,6 +183,18 @@ def _fill(path: Path, template: str, fields: dict[str, str]) -> str:
         return fields[match[1]]
 
     return re.sub(r"\{\{(\w+)\}\}", value, template)
+
+
+def jfleg(root: Root) -> Iterator[Prompt]:
+    """Yield the JFLEG sentences that the first of their four corrections, the reference, changes.
+
+    None of the four papers uses JFLEG but through XATU, whose request to correct its sentences is asked here.
+    """
+    for number, edit in enumerate(_parallel(root, JFLEG)):
+        if edit is not None and edit[1][0] != edit[0]:
+            given, answers, _ = edit
+            turn = f"Correct the grammar error in the sentence.\n\n{given}"
+            yield Prompt(str(number), root.task, (turn,), reference=answers[0], meta={"references": answers})
 
 
 def argrewrite(root: Root) -> Iterator[Prompt]:

@@ -189,8 +189,8 @@ class Record(dict[str, Any]):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file NAME inside. Raises
+def opened(path: Path, inside: str = "") -> Iterator[IO[bytes]]:
+    """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file ``inside``, by default NAME. Raises
     BadRecord where it cannot be unpacked."""
     try:
         if path.suffix == ".gz":
@@ -198,10 +198,11 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
                 yield stream
         elif path.suffix == ".zip":
             with zipfile.ZipFile(path) as packed:
-                inside = {name.split("/")[-1]: name for name in packed.namelist()}
-                if path.stem not in inside:
-                    raise BadRecord(f"{path}: holds no {path.stem}, only {', '.join(inside) or 'nothing'}")
-                with packed.open(inside[path.stem]) as stream:
+                names = {name.split("/")[-1]: name for name in packed.namelist()}
+                wanted = inside or path.stem
+                if wanted not in names:
+                    raise BadRecord(f"{path}: holds no {wanted}, only {', '.join(names) or 'nothing'}")
+                with packed.open(names[wanted]) as stream:
                     yield stream
         else:
             with path.open("rb") as stream:
@@ -210,12 +211,21 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         raise BadRecord(f"{path}: cannot be unpacked ({error}); get the file again") from None
 
 
-def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of ``path`` (UTF-8, packed or not) with their numbers, without their ends."""
-    with opened(path) as stream:
+def _numbered_lines(path: Path, inside: str = "", begin: int = 0, end: int | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the lines of ``path`` (UTF-8, packed or not) with their numbers, without their ends; of an unpacked file those
+    that start in a range of bytes, if one is given."""
+    with opened(path, inside) as stream:
+        at = 0
+        if begin > 0:
+            # The line of the byte before ends before the range or in it, and starts before it.
+            stream.seek(begin - 1)
+            at = begin - 1 + len(stream.readline())
         for number, line in enumerate(stream, start=1):
+            if end is not None and at >= end:
+                return
+            at += len(line)
             try:
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                yield number, line.decode("utf-8-sig" if number == 1 and begin <= 0 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 problem = f"is not UTF-8 text (byte {line[error.start]:#04x})"
                 raise BadRecord(f"{path}, line {number}: {problem}") from None
@@ -231,11 +241,16 @@ def read_lines(path: Path) -> list[str]:
     return [line.strip() for _, line in _numbered_lines(path)]
 
 
-def read_jsonl(path: Path) -> Iterator[Record]:
-    """Yield the rows of a JSON-lines file as they are read; blank lines are skipped. Raises BadRecord."""
-    for number, line in _numbered_lines(path):
+def read_jsonl(path: Path, inside: str = "", begin: int = 0, end: int | None = None) -> Iterator[Record]:
+    """Yield the rows of a JSON-lines file as they are read; blank lines are skipped. ``inside`` is as for
+    :func:`opened`. Raises BadRecord.
+
+    With a range, only those whose first byte is one of ``begin`` to ``end - 1``; the file is not packed then.
+    """
+    after = f" after byte {begin}" if begin > 0 else ""
+    for number, line in _numbered_lines(path, inside, begin, end):
         if line.strip():
-            where = f"{path}, line {number}"
+            where = f"{path}, line {number}{after}"
             yield _record(_parse(line, where), where)
 
 
@@ -249,6 +264,13 @@ def read_records(path: Path) -> Iterator[Record]:
         raise BadRecord(f"{path}: holds a {type(rows).__name__}; expected a list of objects")
     for number, row in enumerate(rows, start=1):
         yield _record(row, f"{path}, record {number}")
+
+
+def read_report(path: Path, field: str) -> list[Record]:
+    """Return the objects in the list ``field`` of a file that holds one JSON object. Raises BadRecord."""
+    whole = _record(_parse(read_text(path), str(path)), str(path))
+    rows = whole.typed(field, list, "a list of objects")
+    return [_record(row, f"{path}, {field} {number}") for number, row in enumerate(rows, start=1)]
 
 
 def _parse(text: str, where: str) -> Any:

@@ -9,9 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from specdec_lib.experiments.published_sets.chat import ALPACA, GSM8K, MT_BENCH
-from specdec_lib.experiments.published_sets.reading import DataFile, Record, Root, choice, read_jsonl, read_records
+from specdec_lib.experiments.published_sets.chat import ALPACA, CODEALPACA, GSM8K, MT_BENCH
+from specdec_lib.experiments.published_sets.reading import (
+    DataFile,
+    Record,
+    Root,
+    choice,
+    read_jsonl,
+    read_records,
+    read_report,
+)
 
 _ANSWERS = "{}-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"
 MT_BENCH_RUNS = {
@@ -24,6 +33,30 @@ MT_BENCH_RUNS = {
 }
 _SAMPLES = "HumanEval_codegen16B_temp0.8_topp0.95_num100_max300_code_solution.jsonl"
 CODEGEN = DataFile(f"humaneval/samples/{_SAMPLES}", f"microsoft/CodeT/CodeT/data/generated_data/{_SAMPLES}", "MIT")
+WIZARDCODER = DataFile(
+    "humaneval/samples/humaneval.59.8.gen", "nlpxucan/WizardLM/WizardCoder/data/humaneval.59.8.gen.zip", "CC BY-NC 4.0"
+)
+OASST_REPORTS = {
+    "pythia-1b": "pythia/2023-03-04_theblackcat102_pythia-1b-deduped-sft_sampling_noprefix",
+    "pythia-3b": "pythia/2023-03-04_theblackcat102_pythia-3b-deduped-sft_sampling_noprefix",
+    "pythia-12b": "pythia/2023-03-05_theblackcat102_pythia-12b-deduped-sft_sampling_noprefix",
+    "llama-13b": "oasst-sft/2023-03-14_oasst-sft-llama_13b_mask_1500_sampling_noprefix_lottery",
+    "pythia-12b-2": "oasst-sft/2023-03-15_oasst-sft-2-pythia-12b_sampling_noprefix_lottery",
+    "llama-30b": "oasst-sft/2023-04-18_OpenAssistant_oasst-sft-7e3-llama-30b_sampling_noprefix2",
+    "starcoder": "oasst-sft/2023-07-06_theblackcat102_starcoder-oasst-3_5k_sampling_noprefix",
+    "llama2-7b": "oasst-sft/2023-08-11_andreaskoepf_llama2-7b-oasst-baseline_sampling_noprefix2",
+    "llama2-70b": "oasst-sft/2023-08-22_OpenAssistant_llama2-70b-oasst-sft-v10_sampling_noprefix2_nf4",
+    "codellama-13b": "oasst-sft/2023-08-26_OpenAssistant_codellama-13b-oasst-sft-v10_sampling_noprefix2",
+}
+"""Sampling reports of OpenAssistant by model: one greedy output and several sampled ones to each prompt."""
+ARENA_HARD = tuple(
+    DataFile(
+        f"arena_hard/model_answer/{model}.jsonl",
+        f"lm-sys/arena-hard-auto/data/arena-hard-v0.1/model_answer/{model}.jsonl",
+        "Apache-2.0 (outputs of OpenAI's models)",
+    )
+    for model in ("gpt-4-0314", "gpt-4-0613", "gpt-3.5-turbo-0125")
+)
 _ROLEPLAY = "roleplay-simple-deduped-roleplay-instruct.json"
 _OASST = "oasstcommitpackftmanual.jsonl"
 CHAT_SETS = {
@@ -41,6 +74,18 @@ CHAT_SETS = {
     ),
     "alpaca": (ALPACA["alpaca_5000"], ("instruction", "output")),
     "gsm8k": (GSM8K["train"], ("question", "answer")),
+    "codealpaca": (CODEALPACA["code_alpaca_2k"], ("instruction", "output")),
+    **{
+        f"evol-code-{part}": (
+            DataFile(
+                f"evol_instruct_code/evol-codealpaca-2k-{part}.json",
+                f"nickrosh/evol-teacher/EvolInstruct-Code-8k/evol-codealpaca-2k-{part}.json",
+                "Apache-2.0; Code Alpaca's records CC BY-NC 4.0",
+            ),
+            ("instruction", "output"),
+        )
+        for part in (1, 2)
+    },
 }
 """Chat and instruction text by name: the file, and the fields of question and answer."""
 
@@ -52,7 +97,7 @@ class Reply:
     ``prompt`` is what the model was given, earlier turns included, and ``text`` what it wrote. ``questions`` are all
     turns of its prompt, those after this one included; empty for code to complete. ``group`` is the category or source
     of the prompt. Where they were recorded, ``tokens`` are the new tokens by the model's own tokenizer and ``steps``
-    the forward passes that the authors' REST needed for this turn.
+    the forward passes of the authors' run for this turn, and ``seconds`` its time.
     """
 
     id: str
@@ -63,6 +108,7 @@ class Reply:
     questions: tuple[str, ...] = ()
     tokens: int | None = None
     steps: int | None = None
+    seconds: float | None = None
 
 
 def _vicuna(turns: Sequence[tuple[str, str]], question: str) -> str:
@@ -87,13 +133,24 @@ def mt_bench_replies(root: str | os.PathLike[str] | None = None, run: str = "RES
             continue
         answer, category = _first_choice(record), record.text("category")
         texts = answer.texts("turns", len(asked))
-        tokens, last_steps = (_counts(answer, name, len(asked)) for name in ("new_tokens", "idxs"))
+        tokens, last_steps = (_numbers(answer, name, len(asked)) for name in ("new_tokens", "idxs"))
+        seconds = _numbers(answer, "wall_time", len(asked), float)
         turns = list(zip(asked, texts, strict=True))
         for turn, (question, text) in enumerate(turns):
             prompt = _vicuna(turns[:turn], question)
             steps = last_steps[turn] + 1  # the file has the index of the last step
             replies.append(
-                Reply(f"{number}-{turn}", "vicuna-7b-v1.5", prompt, text, category, asked, tokens[turn], steps)
+                Reply(
+                    f"{number}-{turn}",
+                    "vicuna-7b-v1.5",
+                    prompt,
+                    text,
+                    category,
+                    asked,
+                    tokens[turn],
+                    steps,
+                    seconds[turn],
+                )
             )
     return replies
 
@@ -110,14 +167,15 @@ def _first_choice(record: Record) -> Record:
     return Record(choices[0], f"{record.where}, first of the choices")
 
 
-def _counts(answer: Record, name: str, length: int) -> list[int]:
-    """The whole numbers in a field, one for each turn."""
-    counts: list[int] = answer.typed(name, list, "a list of whole numbers")
-    if not all(type(count) is int for count in counts):
-        raise answer.bad(f"field {name!r} is {counts!r:.80}; expected a list of whole numbers")
-    if len(counts) != length:
-        raise answer.bad(f"field {name!r} has {len(counts)} numbers; expected {length}, one for each turn")
-    return counts
+def _numbers(answer: Record, name: str, length: int, kind: type = int) -> list[Any]:
+    """The numbers in a field, one for each turn."""
+    numbers: list[Any] = answer.typed(name, list, "a list of numbers")
+    if not all(type(number) is kind for number in numbers):
+        expected = "a list of whole numbers" if kind is int else "a list of numbers with a decimal point"
+        raise answer.bad(f"field {name!r} is {numbers!r:.80}; expected {expected}")
+    if len(numbers) != length:
+        raise answer.bad(f"field {name!r} has {len(numbers)} numbers; expected {length}, one for each turn")
+    return numbers
 
 
 def alpaca_eval_replies(model: str, root: str | os.PathLike[str] | None = None) -> list[Reply]:
@@ -143,6 +201,49 @@ def codegen_replies(root: str | os.PathLike[str] | None = None, samples: int = 1
         for i, text in enumerate(record.texts("samples")[:samples])
         if text
     ]
+
+
+def wizardcoder_replies(root: str | os.PathLike[str] | None = None) -> list[Reply]:
+    """Return the code that WizardCoder-15B wrote greedily to each HumanEval problem, what it says around it left out."""
+    records = read_jsonl(Root("wizardcoder replies", root).find(WIZARDCODER), "T0.0_N1_reproduce.results.59.8.jsonl")
+    return [
+        Reply(r.text("task_id"), "wizardcoder-15b", r.text("all_code").split("### Response:")[0], r.text("completion"))
+        for r in records
+    ]
+
+
+def oasst_replies(model: str, way: str = "greedy", root: str | os.PathLike[str] | None = None) -> list[Reply]:
+    """Return what a model of :data:`OASST_REPORTS` wrote to the 100 or 250 prompts of OpenAssistant's sampling reports.
+
+    ``way="greedy"``: its one greedy output to each. ``way="nucleus9"``: the first at temperature 0.8, top-p 0.9;
+    ``way="all"``: all outputs, however they were decoded. Outputs end at 400 tokens.
+    """
+    choice("model", model, tuple(OASST_REPORTS))
+    choice("way", way, ("greedy", "nucleus9", "all"))
+    name = f"oasst_sampling/{OASST_REPORTS[model]}.json"
+    file = DataFile(name, f"Open-Assistant/oasst-model-eval/sampling_reports/{OASST_REPORTS[model]}.json", "Apache-2.0")
+    path = Root("oasst replies", root).find(file)
+    replies = []
+    for number, record in enumerate(read_report(path, "prompts")):
+        asked = record.text("prompt")
+        for result in record.typed("results", list, "a list of results"):
+            of = Record(result, record.where)
+            if way in ("all", of.text("sampling_config")):
+                texts = of.texts("outputs")[: None if way == "all" else 1]
+                replies += [Reply(f"oasst-{number}", model, _vicuna([], asked), text, way, (asked,)) for text in texts]
+    return [reply for reply in replies if reply.text.strip()]
+
+
+def arena_hard_replies(root: str | os.PathLike[str] | None = None) -> list[Reply]:
+    """Return what three of OpenAI's models answered to the 500 questions of Arena-Hard; the file has no questions, so
+    the prompts are empty."""
+    replies = []
+    for file in ARENA_HARD:
+        for record in read_jsonl(Root("arena-hard replies", root).find(file)):
+            for turn in _first_choice(record).typed("turns", list, "a list of turns"):
+                text = Record(turn, record.where).text("content", True)
+                replies.append(Reply(record.text("question_id"), record.text("model_id"), "", text))
+    return replies
 
 
 def chat_texts(name: str, root: str | os.PathLike[str] | None = None) -> Iterator[Reply]:

@@ -65,16 +65,15 @@ def executed_profiles(book: Path) -> dict[str, str]:
 
 
 def draw_pictures(folder: Path) -> bool:
-    """Draw the pictures of the pages as ``<page>.svg``, unless the same library, models and measurements drew those there.
+    """Draw the pictures of the pages as ``<page>.svg``, and their viewers as ``<page>.html``, unless the same library, models
+    and measurements drew those there.
 
     Returns
     -------
     bool
         Whether anything was drawn.
     """
-    key = (
-        f"{files.tree_digest(paths.PACKAGE, '**/*.py')} {files.tree_digest(paths.POCKET)} {files.sha256(paths.BENCH)}\n"
-    )
+    key = f"{files.tree_digest(paths.PACKAGE)} {files.tree_digest(paths.POCKET)} {files.sha256(paths.BENCH)}\n"
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
@@ -86,6 +85,7 @@ def draw_pictures(folder: Path) -> bool:
     figures.use_style()
     for page, draw in method_pictures.PICTURES.items():
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
+        files.write_atomic(folder / f"{page}.html", method_pictures.stepped(page).to_html())
     speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
     files.write_atomic(stamp, key)
     return True
@@ -131,7 +131,7 @@ def render(root: Path, builder: str = "html") -> Path:
 def pages_key(root: Path) -> str:
     """A checksum over what the pages are made from: prose, executed notebooks, library, data and programs' versions."""
     parts = [files.tree_digest(root / "book", skip=("pictures", GENERATED))]
-    parts += [files.tree_digest(root / "specdec_lib", "**/*.py")]
+    parts += [files.tree_digest(root / "specdec_lib")]
     parts += [files.tree_digest(root / "data"), files.tree_digest(root / "notebooks")]
     parts += [files.sha256(root / name) for name in ("_config.yml", "pyproject.toml") if (root / name).is_file()]
     return " ".join([*parts, *(f"{name} {metadata.version(name)}" for name in ("jupyter-book", "sphinx", "myst-nb"))])

@@ -155,7 +155,7 @@ def _definitions(path: Path) -> str:
 def check_glue(root: Path) -> list[str]:
     """Return the faults of glued values, as far as their notebooks have been executed.
 
-    A key must have been recorded, and a floating-point number must be glued with a format.
+    A key must have been recorded, a floating-point number must be glued with a format, and an interval as a text.
     """
     executed = {path.name: record.recorded(path) for path in (root / "book" / "notebooks").glob("*.ipynb")}
     texts = {page: expanded(page.read_text(encoding="utf-8")) for page in (root / "book").rglob("*.md")}
@@ -171,6 +171,8 @@ def check_glue(root: Path) -> list[str]:
             name = match["name"]
             if name not in executed[home]:
                 faults.append(f"{path.name}: {name!r} is glued but {home} did not record it")
+            elif isinstance(executed[home][name], dict):
+                faults.append(f"{path.name}: {name!r} is not a single value: record the text that the prose needs")
             elif isinstance(executed[home][name], float) and not match["format"]:
                 faults.append(f"{path.name}: {name!r} is glued without a format, such as {name}:.2f")
             elif match["page"] and not match["format"]:

@@ -87,20 +87,20 @@ def compare(first: Path, second: Path) -> list[Difference]:
 def _tables(notebook: str, first: Path, second: Path, timed: set[tuple[str, str]]) -> list[Difference]:
     import pandas as pd
 
-    found = []
+    differences = []
     for name in sorted({path.name for folder in (first, second) for path in folder.glob("*.csv")}):
         place = f"{notebook}/{Path(name).stem}"
         if not (first / name).is_file() or not (second / name).is_file():
             there = ["there" if (folder / name).is_file() else "missing" for folder in (first, second)]
-            found.append(Difference(place, "table", *there, timed=False))
+            differences.append(Difference(place, "table", *there, timed=False))
             continue
         one, other = (pd.read_csv(folder / name, dtype=str, keep_default_na=False) for folder in (first, second))
         if list(one) != list(other) or len(one) != len(other):
-            found.append(Difference(place, "shape", one.shape, other.shape, timed=False))
+            differences.append(Difference(place, "shape", one.shape, other.shape, timed=False))
             continue
         for column in one:
             apart = int((one[column] != other[column]).sum())
             if apart:
                 is_time = (Path(name).stem, column) in timed
-                found.append(Difference(place, column, f"{apart} of {len(one)} rows", "differ", is_time))
-    return found
+                differences.append(Difference(place, column, f"{apart} of {len(one)} rows", "differ", is_time))
+    return differences

@@ -1,8 +1,8 @@
-"""What Sphinx has to know for the pages that are made of the ledger: three directives and a role.
+"""What Sphinx has to know for the pages that are made of the ledger: directives and a role.
 
-``{claims-summary}`` and ``{claims-ledger}`` put the tables on the page, ``{made-from}`` the profile of the
-runs, ``{published}`` a published number into prose. A value that is missing is an error of the page, and
-errors end the build.
+``{claims-summary}``, ``{claims-ledger}`` and ``{claims-items}`` put the tables on the page, ``{made-from}`` the profile
+of the runs, ``{published}`` a published number into prose, ``{price-slider}`` what a chapter recorded of its passes. A
+value that is missing is an error of the page, and errors end the build.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ import specdec_lib
 from specdec_lib import paths
 from specdec_lib.files import write_atomic
 from specdec_lib.report.build.method_tables import method_lines
+from specdec_lib.report.build.price_slider import slider_html
 from specdec_lib.report.claims import ledger
 from specdec_lib.report.claims.ledger import Entry
 from specdec_lib.report.claims.published_tables import published_text
-from specdec_lib.report.claims.rules import ClaimError
+from specdec_lib.report.claims.rules import Claim, ClaimError
 from specdec_lib.report.display.notices import notice
-from specdec_lib.report.display.record import RecordError
+from specdec_lib.report.display.record import RecordError, recorded
 
 _HEADINGS = ("Paper", "Claim", "Published", "Ours", "Verdict")
 _WIDTHS = (11, 25, 20, 21, 23)
@@ -42,12 +43,13 @@ def slug(verdict: str) -> str:
     return verdict.replace(" ", "-")
 
 
-def _inline(text: str, *classes: str) -> nodes.inline:
+def inline(text: str, *classes: str) -> nodes.inline:
+    """A text with classes of CSS."""
     return nodes.inline("", text, classes=list(classes))
 
 
 def _labelled(label: str, text: str) -> nodes.paragraph:
-    return nodes.paragraph("", "", _inline(f"{label}: ", "claim-label"), nodes.Text(text))
+    return nodes.paragraph("", "", inline(f"{label}: ", "claim-label"), nodes.Text(text))
 
 
 def _bullets(items: Iterable[Sequence[nodes.Node]]) -> nodes.bullet_list:
@@ -55,9 +57,9 @@ def _bullets(items: Iterable[Sequence[nodes.Node]]) -> nodes.bullet_list:
     return nodes.bullet_list("", *parts, classes=["simple"])
 
 
-def _verdict(text: str) -> nodes.inline:
+def verdict_words(text: str) -> nodes.inline:
     """The words of a verdict; the mark before them is drawn by the style sheet."""
-    return _inline(text, "claim-verdict", slug(text))
+    return inline(text, "claim-verdict", slug(text))
 
 
 def _published(entry: Entry) -> list[nodes.Node]:
@@ -84,7 +86,7 @@ def _ours(entry: Entry) -> list[nodes.Node]:
         reftarget=f"/notebooks/{entry.run.notebook}",
     )
     items = [
-        [nodes.literal("", name), nodes.Text(" "), nodes.strong("", ledger.shown(value))]
+        [nodes.strong("", ledger.shown(value)), nodes.Text(f" {entry.claim.ours[name]}")]
         for name, value in entry.verdict.ours.items()
     ]
     return [
@@ -95,35 +97,38 @@ def _ours(entry: Entry) -> list[nodes.Node]:
 
 
 def _conditions(entry: Entry) -> str:
-    """How many conditions were true, and which were not, with the values they compare."""
-    total = len(entry.verdict.conditions)
-    text = f"{total - len(entry.untrue)} of {total} conditions true"
-    if not entry.untrue:
+    """How many conditions were true, and which were not, in the words of the values they compare."""
+    total, undecided = len(entry.verdict.conditions), entry.undecided
+    text = f"{total - len(undecided)} of {total} conditions true"
+    if not undecided:
         return f"{text}."
-    used = dict.fromkeys(name for condition in entry.untrue for name in condition.names)
-    values = ", ".join(f"{name} = {ledger.shown(entry.values[name])}" for name in used)
-    return f"{text}; not: {'; '.join(map(str, entry.untrue))} ({values})."
+    words = (f"{truth.value}: {condition.words(entry.claim.ours)}" for condition, truth in undecided)
+    return f"{text}; {'; '.join(words)}."
 
 
 def _decision(entry: Entry) -> list[nodes.Node]:
-    parts = [nodes.paragraph("", "", _verdict(entry.verdict.verdict))]
-    if entry.claim.rule:
-        parts.append(_labelled("Rule", entry.claim.rule))
-    if entry.verdict.conditions:
-        parts.append(_labelled("Found", _conditions(entry)))
-    if entry.why:
-        parts.append(_labelled("Why", entry.why))
-    if entry.note:
-        parts.append(_labelled("Note", entry.note))
-    return parts
+    claim = entry.claim
+    parts = [nodes.paragraph("", "", verdict_words(entry.verdict.verdict))]
+    said = [("Rule", claim.rule), ("Found", _conditions(entry) if entry.verdict.conditions else "")]
+    said += [("Size", str(size)) for size in entry.sizes]
+    said += [("Why", entry.why), ("Thresholds", claim.threshold), ("No interval", claim.exact), ("Note", entry.note)]
+    return parts + [_labelled(label, text) for label, text in said if text]
+
+
+def _link(claim: Claim) -> nodes.reference:
+    """A link to the row of a claim on the same page."""
+    return nodes.reference("", "", nodes.literal("", claim.id), internal=True, refid=f"claim-{claim.id}")
+
+
+def _place(claim: Claim, where: str) -> nodes.paragraph:
+    return nodes.paragraph(
+        "", "", inline(ledger.PAPERS[claim.paper], "claim-paper"), nodes.Text(" "), inline(where, "claim-where")
+    )
 
 
 def _cells(entry: Entry) -> list[list[nodes.Node]]:
     claim = entry.claim
-    place = nodes.paragraph(
-        "", "", _inline(ledger.PAPERS[claim.paper], "claim-paper"), nodes.Text(" "), _inline(claim.where, "claim-where")
-    )
-    target = nodes.reference("", "", nodes.literal("", claim.id), internal=True, refid=f"claim-{claim.id}")
+    place, target = _place(claim, claim.where), _link(claim)
     said = [
         nodes.paragraph("", claim.claim, classes=["claim-text"]),
         nodes.paragraph("", "", target, classes=["claim-id"]),
@@ -161,23 +166,44 @@ def ledger_table(entries: Sequence[Entry]) -> nodes.table:
     return make_table(_HEADINGS, rows, _WIDTHS, caption, ["claims-ledger", "longtable"])
 
 
-def summary_table(entries: Sequence[Entry]) -> nodes.table:
-    """Return the numbers of claims by paper and verdict, with sums."""
-    table = ledger.counts(entries)
-    table["all four"] = {verdict: sum(row[verdict] for row in table.values()) for verdict in ledger.VERDICTS}
+def items_table(entries: Sequence[Entry]) -> nodes.table:
+    """Return the table of what the papers say, sentence by sentence: each item with the row that answers it."""
     rows = []
-    for name, row in table.items():
-        numbers = [*row.values(), sum(row.values())]
-        texts = [str(text) for text in (name, *numbers)]
-        rows.append(nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in texts)))
-    headings = ["Paper", *ledger.VERDICTS, "claims"]
-    made = make_table(headings, rows, [1] * 6, "Verdicts by paper", ["claims-summary"])
-    for entry, verdict in zip(list(made.findall(nodes.entry))[1:5], ledger.VERDICTS, strict=True):
-        entry[0].children = [_verdict(verdict)]
-    return made
+    for claim, verdict in ((entry.claim, entry.verdict.verdict) for entry in entries):
+        for where, text in claim.items.items():
+            cells = (
+                _place(claim, where),
+                nodes.paragraph("", text),
+                nodes.paragraph("", "", _link(claim)),
+                nodes.paragraph("", "", verdict_words(verdict)),
+            )
+            rows.append(nodes.row("", *(nodes.entry("", cell) for cell in cells)))
+    headings = ("Paper", "What it says, in a line", "Row", "Verdict")
+    return make_table(
+        headings, rows, (22, 40, 20, 18), "What the papers say, and the row that answers it", ["claims-items"]
+    )
 
 
-class _FromLedger(SphinxDirective):
+def summary_table(entries: Sequence[Entry]) -> nodes.table:
+    """Return the numbers of claims by verdict and paper, with sums, and how many published sizes meet our intervals."""
+    counts, sizes = ledger.counts(entries), ledger.sizes(entries)
+    papers = list(counts)
+    rows = []
+    for verdict in ledger.VERDICTS:
+        numbers = [counts[paper][verdict] for paper in papers]
+        rows.append((verdict_words(verdict), [sum(numbers), *numbers]))
+    totals = [sum(counts[paper].values()) for paper in papers]
+    rows.append((nodes.Text("claims"), [sum(totals), *totals]))
+    rows.append((nodes.Text("sizes as published"), [sizes["all four"], *(sizes[paper] for paper in papers)]))
+    made = []
+    for label, numbers in rows:
+        cells = [nodes.paragraph("", "", label), *(nodes.paragraph("", str(number)) for number in numbers)]
+        made.append(nodes.row("", *(nodes.entry("", cell) for cell in cells)))
+    headings = ("Verdict", "all four", *papers)
+    return make_table(headings, made, [1] * len(headings), "How many claims have which verdict", ["claims-summary"])
+
+
+class FromLedger(SphinxDirective):
     """A directive that reads the ledger; what is missing becomes an error of the page."""
 
     has_content = False
@@ -196,15 +222,33 @@ class _FromLedger(SphinxDirective):
         order = list(ledger.PAPERS)
         return sorted(entries, key=lambda entry: order.index(entry.claim.paper))
 
-    def labelled(self, table: nodes.table, name: str) -> nodes.table:
-        """The table with a name that pages refer to, and its place in the source."""
-        self.set_source_info(table)
-        table["names"].append(name)
-        self.state.document.note_explicit_target(table, table)
-        return table
+    def labelled(self, node: nodes.Element, name: str) -> nodes.Element:
+        """The table or figure with a name that pages refer to, and its place in the source."""
+        self.set_source_info(node)
+        node["names"].append(name)
+        self.state.document.note_explicit_target(node, node)
+        return node
+
+    def download(self, name: str, text: str) -> nodes.container:
+        """A link to a CSV file that the page offers."""
+        file = Path(self.env.app.doctreedir) / name
+        write_atomic(file, text)
+        target = os.path.relpath(file, Path(self.env.doc2path(self.env.docname)).parent)
+        link = addnodes.download_reference(
+            "",
+            "",
+            nodes.literal("", "CSV"),
+            reftarget=target,
+            refdoc=self.env.docname,
+            reftype="download",
+            refdomain="",
+            refexplicit=True,
+            refwarn=True,
+        )
+        return nodes.container("", nodes.paragraph("", "", link), classes=["table-download"])
 
 
-class MadeFrom(_FromLedger):
+class MadeFrom(FromLedger):
     """``{made-from}``: the profile of the runs that the numbers come from, with the box of a smoke run."""
 
     def run(self) -> list[nodes.Node]:
@@ -228,7 +272,7 @@ class MadeFrom(_FromLedger):
         return [*boxes, nodes.paragraph("", text, classes=["claims-profile"])]
 
 
-class ClaimsSummary(_FromLedger):
+class ClaimsSummary(FromLedger):
     """``{claims-summary}``: counts by paper and verdict."""
 
     def run(self) -> list[nodes.Node]:
@@ -236,28 +280,21 @@ class ClaimsSummary(_FromLedger):
         return [self.labelled(summary_table(self.entries()), "tab-claims-summary")]
 
 
-class ClaimsLedger(_FromLedger):
+class ClaimsLedger(FromLedger):
     """``{claims-ledger}``: every claim, and the same as CSV."""
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes."""
         entries = self.entries()
-        file = Path(self.env.app.doctreedir) / "claims.csv"
-        write_atomic(file, ledger.to_csv(entries))
-        target = os.path.relpath(file, Path(self.env.doc2path(self.env.docname)).parent)
-        link = addnodes.download_reference(
-            "",
-            "",
-            nodes.literal("", "CSV"),
-            reftarget=target,
-            refdoc=self.env.docname,
-            reftype="download",
-            refdomain="",
-            refexplicit=True,
-            refwarn=True,
-        )
-        box = nodes.container("", nodes.paragraph("", "", link), classes=["table-download"])
-        return [self.labelled(ledger_table(entries), "tab-claims"), box]
+        return [self.labelled(ledger_table(entries), "tab-claims"), self.download("claims.csv", ledger.to_csv(entries))]
+
+
+class ClaimsItems(FromLedger):
+    """``{claims-items}``: every sentence, table and figure that a row answers."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the nodes."""
+        return [self.labelled(items_table(self.entries()), "tab-claims-items")]
 
 
 class Published(SphinxRole):
@@ -297,11 +334,32 @@ class Methods(SphinxDirective):
         return holder.children
 
 
-def _add_script(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Load the filter where the table is; the table is whole without it."""
-    tables = doctree.findall(nodes.table) if doctree is not None else []
-    if any("claims-ledger" in table["classes"] for table in tables):
+class PriceSlider(SphinxDirective):
+    """``{price-slider} 06_gpu_benchmarks``: speed-ups at a price curve that the reader drags, from the passes that a chapter
+    recorded. Without a script the page shows nothing in its place."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the node."""
+        path = Path(self.env.srcdir) / "notebooks" / f"{self.arguments[0]}.ipynb"
+        self.env.note_dependency(str(path))
+        try:
+            return [nodes.raw("", slider_html(recorded(path)), format="html")]
+        except (RecordError, FileNotFoundError) as error:
+            raise self.error(str(error)) from error
+
+
+def _add_scripts(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Load a script where what it works on is; the page is whole without it."""
+    if doctree is None:
+        return
+    if any("claims-ledger" in table["classes"] for table in doctree.findall(nodes.table)):
         app.add_js_file("claims.js")
+    if any('class="price-slider"' in raw.astext() for raw in doctree.findall(nodes.raw)):
+        app.add_js_file("price-slider.js")
 
 
 def _name_packages(app: Sphinx, config: Config) -> None:
@@ -315,8 +373,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("made-from", MadeFrom)
     app.add_directive("claims-summary", ClaimsSummary)
     app.add_directive("claims-ledger", ClaimsLedger)
+    app.add_directive("claims-items", ClaimsItems)
     app.add_directive("methods", Methods)
+    app.add_directive("price-slider", PriceSlider)
+    app.setup_extension("specdec_lib.report.build.headlines")
     app.add_role("published", Published())
-    app.connect("html-page-context", _add_script)
+    app.connect("html-page-context", _add_scripts)
     app.connect("config-inited", _name_packages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -151,6 +151,21 @@ def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where
     return {name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()}
 
 
+def split_values(text: str, parameter: Parameter) -> list[str]:
+    """The texts of the values that a word of the command line asks for: several, between commas, only of a parameter that
+    is a number or a truth value, because lists and strings have commas of their own.
+
+    Raises
+    ------
+    ParameterError
+        A value is named twice.
+    """
+    values = text.split(",") if parameter.annotation in ("int", "float", "bool") else [text]
+    if len(set(values)) < len(values):
+        raise ParameterError(f"parameter {parameter.name!r}: {text!r} names a value twice; name each once")
+    return values
+
+
 def parse_value(text: str, parameter: Parameter) -> Any:
     """Read the text of a command line as the declared type: a string as it stands, all else as YAML.
 

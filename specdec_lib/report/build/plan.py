@@ -4,6 +4,7 @@ changed."""
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -40,12 +41,16 @@ class Job:
         Parameters of the profile and of the command line; the rest are the notebook's defaults.
     overrides : tuple of str
         The words of the command line that belong to this notebook, for the command that repeats the run.
+    point : str
+        Where several values of a parameter are asked for, those of this run, ``seed=0`` say; also the name of the folder
+        that the executed copy is put into.
     """
 
     path: Path
     profile: str
     given: Mapping[str, Any]
     overrides: tuple[str, ...] = ()
+    point: str = ""
 
     @property
     def name(self) -> str:
@@ -56,6 +61,11 @@ class Job:
     def id(self) -> str:
         """The first part of the name: a number, or A and a number for an appendix."""
         return self.name.split("_", 1)[0]
+
+    @property
+    def title(self) -> str:
+        """The name, with the point of a grid."""
+        return f"{self.name} {self.point}".rstrip()
 
     @cached_property
     def source(self) -> nbformat.NotebookNode:
@@ -93,7 +103,7 @@ def surroundings() -> str:
         else None
     )
     facts = [
-        files.tree_digest(paths.PACKAGE, "**/*.py"),
+        files.tree_digest(paths.PACKAGE),
         files.tree_digest(paths.DATA),
         provenance.versions(),
         provenance.device_class(),
@@ -171,7 +181,8 @@ def make_plan(
     """Return the jobs of a run with all parameters checked, before anything is executed.
 
     ``profile`` is a file in ``params/``, ``only`` names notebooks by number or name (all when empty), ``overrides``
-    read ``01.name=value``. PlanError or ParameterError names what does not fit.
+    read ``01.name=value``, or ``01.name=value,value`` for one run with each value of a number or a truth value; several of
+    them make a grid. PlanError or ParameterError names what does not fit.
     """
     folder = notebooks or paths.root() / "notebooks"
     chosen = find_notebooks(folder, only)
@@ -181,10 +192,16 @@ def make_plan(
     for path in chosen:
         declared = params.declared_parameters(path)
         given: dict[str, Any] = {"profile": profile, **values.get(path.stem, {})}
-        for name, text in texts.get(path.stem, {}).items():
+        asked = texts.get(path.stem, {})
+        for name in asked:
             if name not in declared:
                 raise params.ParameterError(params.unknown_message(name, declared, path.stem))
-            given[name] = params.parse_value(text, declared[name])
-        words = tuple(f"{name}={text}" for name, text in texts.get(path.stem, {}).items())
-        jobs.append(Job(path, profile, params.validate(given, declared, path.stem), words))
+        grid = {name: params.split_values(text, declared[name]) for name, text in asked.items()}
+        several = [name for name, choices in grid.items() if len(choices) > 1]
+        for choice in itertools.product(*grid.values()):
+            point = dict(zip(grid, choice, strict=True))
+            chosen_values = {name: params.parse_value(text, declared[name]) for name, text in point.items()}
+            words = tuple(f"{name}={text}" for name, text in point.items())
+            where = ",".join(f"{name}={point[name]}" for name in several)
+            jobs.append(Job(path, profile, params.validate(given | chosen_values, declared, path.stem), words, where))
     return jobs

@@ -1,4 +1,4 @@
-"""The README's table of chapters and its figure, from the executed notebooks.
+"""The README's table of chapters and its figure "What reproduces", from the executed notebooks.
 
 Executed notebooks are not committed. The few values that the README shows are: ``data/results/cpu/key_results.json``
 holds them with where they come from, and the README's marked block and the figure are made from that file alone.
@@ -6,9 +6,9 @@ holds them with where they come from, and the README's marked block and the figu
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 import nbformat
 
 from specdec_lib import files
-from specdec_lib.methods import compared_in, slug
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
+from specdec_lib.report.claims import ledger, pictures
+from specdec_lib.report.claims.ledger import HeadlineRow, Mark
 from specdec_lib.report.display.record import recorded, timed_names
 
 BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme`: end -->"
@@ -55,6 +56,16 @@ CHAPTERS: dict[str, tuple[str, str]] = {
         "PLD {composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as "
         "plain decoding",
     ),
+    "07_other_systems": (
+        "How do the other systems of the papers' tables compare, behind one verifier?",
+        "At the prices of passes on the machine of the run {fastest_published} is fastest in its published shape "
+        "({fastest_published_speed}), {fastest_sized} once each system may choose its width ({fastest_sized_speed})",
+    ),
+    "08_one_tree": (
+        "Can one draft hold what every source proposes, and size itself?",
+        "All tasks mixed, compared with the best single source at its best size in hindsight: {mixed_gpu_text} at a GPU's "
+        "prices of a pass, {mixed_cpu_text} at a processor's, {mixed_server_text} on a loaded server",
+    ),
     "A1_pocket_models": (
         "Which models is this measured on, and what can they do?",
         "The draft agrees with the target at {agreement:.0%} of the positions; {looped_share:.0%} of the outputs end "
@@ -62,19 +73,8 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
 }
 
-FIGURE_NOTEBOOK = "04_pld_plus"
-_TASKS = {
-    "summarisation": "summarisation",
-    "code": "code editing",
-    "short": "short text\nediting",
-    "long": "long text\nediting",
-    "turns": "two turns",
-}
-
-
-def figure_values() -> dict[str, list[str]]:
-    """By method of the figure's chapter: the recorded values that its bars need."""
-    return {name: [f"equal0_{slug(name)}_{task}" for task in _TASKS] for name in compared_in(FIGURE_NOTEBOOK[:2])}
+#: Instead of a result.
+NOT_RUN = "no run of the default profile is recorded yet"
 
 
 def _names(template: str) -> list[str]:
@@ -83,13 +83,12 @@ def _names(template: str) -> list[str]:
 
 def wanted() -> dict[str, list[str]]:
     """Return the recorded values that the README needs, by notebook."""
-    names = {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
-    names[FIGURE_NOTEBOOK] += ["equal_k", *(name for values in figure_values().values() for name in values)]
-    return names
+    return {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
 
 
 def collect(executed: Path) -> dict[str, Any]:
-    """Return the values that the README shows, each notebook with its seconds, commit and machine.
+    """Return the values that the README shows, each notebook with its seconds, commit and machine, and the rows of "What
+    reproduces".
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ def collect(executed: Path) -> dict[str, Any]:
 
     Raises
     ------
-    UsageError
+    UsageError, ClaimError
         A notebook is missing, was run with another profile or with parameters of its own, or did not record a value.
     """
     chapters = {}
@@ -126,7 +125,22 @@ def collect(executed: Path) -> dict[str, Any]:
             "machine": origin["machine"],
             "versions": origin["versions"],
         }
-    return {"made_by": "python -m specdec_lib readme", "profile": "default", "chapters": chapters}
+    rows = [asdict(row) for row in ledger.headlines(ledger.whole_ledger(executed))]
+    return {"made_by": "python -m specdec_lib readme", "profile": "default", "chapters": chapters, "headlines": rows}
+
+
+def headlines(results: Mapping[str, Any]) -> list[HeadlineRow]:
+    """Return the rows of "What reproduces" that the file of values holds."""
+    return [
+        HeadlineRow(
+            **row
+            | {
+                "published": row["published"] and tuple(row["published"]),
+                "marks": tuple(Mark(**mark) for mark in row["marks"]),
+            }
+        )
+        for row in results["headlines"]
+    ]
 
 
 def block(results: Mapping[str, Any]) -> str:
@@ -135,10 +149,13 @@ def block(results: Mapping[str, Any]) -> str:
     rows = []
     for notebook, (question, text) in CHAPTERS.items():
         number = notebook.split("_", 1)[0]
-        result = text.format(**chapters[notebook]["values"]).replace("|", "\\|")
+        # A chapter added after the values were collected says so until they are collected again.
+        result = text.format(**chapters[notebook]["values"]) if notebook in chapters else NOT_RUN
+        result = result.replace("|", "\\|")
         rows.append(f"| [{number}](notebooks/{notebook}.ipynb) | {question} | {result} |")
     minutes = sum(one["seconds"] for one in chapters.values()) / 60
-    machine = chapters[FIGURE_NOTEBOOK]["machine"]
+    machine = next(iter(chapters.values()))["machine"]
+    lacking = pictures.lacking(headlines(results))
     return "\n".join(
         [
             BEGIN,
@@ -148,6 +165,7 @@ def block(results: Mapping[str, Any]) -> str:
             "",
             f"Profile `default` with the models of this repository, {machine['processor']}, {machine['cores']} cores: "
             f"{minutes:.0f} minutes for all notebooks. Times and speed-ups hold for that machine.",
+            *(["", f"Not in the figure, because they have no number yet: {'; '.join(lacking)}."] if lacking else []),
             END,
         ]
     )
@@ -168,42 +186,32 @@ def put(text: str, inner: str) -> str:
     return before + inner + after
 
 
-def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draw tokens per forward pass by task and method, as SVG without a date.
-
-    A method that was added after the values were collected has no bars until they are collected again.
-    """
-    from specdec_lib.report.display import figures
-
-    figures.use_style()
-    values = results["chapters"][FIGURE_NOTEBOOK]["values"]
-    _, ax = figures.new(8.0, 3.2)
-    series = {
-        method: [values[name] for name in names]
-        for method, names in figure_values().items()
-        if set(names) <= set(values)
-    }
-    figure = figures.bars(list(_TASKS.values()), series, "tokens per forward pass", reference=1.0, ax=ax)
-    ax.legend(ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, 1.16))
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    files.write_atomic(path, drawn.getvalue())
-
-
 def stale(committed: Mapping[str, Any], now: Mapping[str, Any], timed: Mapping[str, Collection[str]]) -> list[str]:
     """Return the names of committed values that another run does not give, but for those ``timed`` by notebook."""
-    return [
+    faults = [
         f"{notebook}: {name} is {now['chapters'][notebook]['values'].get(name)!r}, committed {value!r}"
         for notebook, one in committed["chapters"].items()
         for name, value in one["values"].items()
         if name not in timed[notebook] and now["chapters"][notebook]["values"].get(name) != value
     ]
+    clocked = set().union(*timed.values())
+
+    def untimed(results: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        rows = headlines(results)
+        marks = [(row.claim, row.label, mark.name, mark.value) for row in rows for mark in row.marks]
+        return [mark for mark in marks if mark[2] not in clocked]
+
+    then, there = untimed(committed), untimed(now)
+    return faults + [
+        f"headline {row[0]}, {row[1]}: {row[2]} is another, committed {row[3]!r}" for row in then if row not in there
+    ]
 
 
-def _places(root: Path) -> tuple[Path, Path, Path]:
-    """The file of values, the figure and the README."""
+def _places(root: Path) -> tuple[Path, dict[str, Path], Path]:
+    """The file of values, the drawings for a wide page and for a phone, and the README."""
     results = root / "data" / "results" / "cpu"
-    return results / "key_results.json", results / "readme.svg", root / "README.md"
+    drawings = {name: results / f"what-reproduces-{name}.svg" for name in ("wide", "phone")}
+    return results / "key_results.json", drawings, root / "README.md"
 
 
 def check(root: Path) -> list[str]:
@@ -234,10 +242,11 @@ def renew(root: Path) -> list[Path]:
     UsageError, FileNotFoundError
         As :func:`check`; nothing is written.
     """
-    values, figure, readme = _places(root)
+    values, drawings, readme = _places(root)
     results = collect(root / "book" / "notebooks")
     renewed = put(readme.read_text(encoding="utf-8"), block(results))
     files.write_atomic(values, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    draw(results, figure)
+    for name, svg in pictures.reproduces_alone(headlines(results)).items():
+        files.write_atomic(drawings[name], svg + "\n")
     files.write_atomic(readme, renewed)
-    return [values, figure, readme]
+    return [values, *drawings.values(), readme]

@@ -9,24 +9,32 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import platform
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nbformat
+import torch
 from tqdm import tqdm
 
 from specdec_lib import files, paths
+from specdec_lib.cluster import Place
 from specdec_lib.report.build import failures, params, plan
 from specdec_lib.report.build.plan import Job
 from specdec_lib.report.display import provenance, run_context
 
 METADATA = "specdec"
+#: Variables of the environment that a run elsewhere has too.
+_CARRIED = ("SPECDEC_", "HF_HUB_", "OMP_", "MKL_", "NUMBA_")
+#: Stands in a failure's words for the path of the copy until it is here.
+_KEPT_ELSEWHERE = "\0kept\0"
 
 
 def run(
@@ -37,6 +45,8 @@ def run(
     output: Path | None = None,
     notebooks: Path | None = None,
     kept: Path | None = None,
+    place: Place | None = None,
+    sweeps: Path | None = None,
 ) -> list[failures.Failure]:
     """Execute notebooks that changed and put the copies into ``output``.
 
@@ -50,6 +60,11 @@ def run(
         Folder of the executed copies, ``book/notebooks`` by default.
     kept : Path, optional
         Folder for copies of notebooks that failed, ``_build/failed`` by default.
+    place : Place, optional
+        Execute several at once, in other processes or on a cluster; one after another in this process by default. The
+        repository lies at the same path on all nodes.
+    sweeps : Path, optional
+        Folder of the folders of a grid's points, ``_build/sweeps`` by default.
 
     Returns
     -------
@@ -66,6 +81,7 @@ def run(
     jobs = plan.make_plan(profile, only, overrides, notebooks)
     output = output or paths.root() / "book" / "notebooks"
     kept = kept or paths.root() / "_build" / "failed"
+    sweeps = sweeps or paths.root() / "_build" / "sweeps"
     _check_writable(
         {
             "executed notebooks": output,
@@ -73,26 +89,121 @@ def run(
             "datastores and recordings (SPECDEC_CACHE)": paths.cache(),
             "the sockets of kernels (TMPDIR)": Path(tempfile.gettempdir()),
         }
+        | ({"executed notebooks of a grid": sweeps} if any(job.point for job in jobs) else {})
     )
-    surroundings = plan.surroundings()
+    targets = [Target(sweeps / job.point, kept / job.point) if job.point else Target(output, kept) for job in jobs]
+    execute_all = _one_by_one if place is None else partial(_elsewhere, place=place)
+    failed = execute_all(jobs, targets, plan.surroundings(), force, profile)
+    for failure in failed:
+        print(f"\n{failure.message}", file=sys.stderr)
+    return failed
+
+
+class Target(NamedTuple):
+    """Folders of a job's executed copy, and of the copy of one that failed."""
+
+    output: Path
+    kept: Path
+
+
+def _one_by_one(
+    jobs: Sequence[Job], targets: Sequence[Target], surroundings: str, force: bool, profile: str
+) -> list[failures.Failure]:
+    """Execute the jobs in this process, with a bar where a reader sees one."""
     failed: list[failures.Failure] = []
     bars = sys.stderr.isatty() and not os.environ.get("CI")
     total = tqdm(jobs, desc=f"notebooks ({profile})", unit="notebook", disable=not bars, position=0)
-    for number, job in enumerate(total, start=1):
+    for number, (job, target) in enumerate(zip(total, targets, strict=True), start=1):
         start = time.perf_counter()
-        outcome: str | failures.Failure = _unchanged(job, job.key(surroundings), output, force)
+        outcome: str | failures.Failure = _unchanged(job, job.key(surroundings), target.output, force)
         if not outcome:
             if not bars:
-                print(f"[{number}/{len(jobs)}] {job.name} ({profile}) is running", flush=True)
-            outcome = execute(job, output, kept, surroundings, progress=bars)
+                print(f"[{number}/{len(jobs)}] {job.title} ({profile}) is running", flush=True)
+            outcome = execute(job, *target, surroundings, progress=bars)
         if isinstance(outcome, failures.Failure):
             failed.append(outcome)
             outcome = "FAILED"
         seconds = time.perf_counter() - start
-        total.write(f"[{number}/{len(jobs)}] {job.name}: {outcome} ({seconds:.1f} s)", file=sys.stdout)
-    for failure in failed:
-        print(f"\n{failure.message}", file=sys.stderr)
+        total.write(f"[{number}/{len(jobs)}] {job.title}: {outcome} ({seconds:.1f} s)", file=sys.stdout)
     return failed
+
+
+def _elsewhere(
+    jobs: Sequence[Job], targets: Sequence[Target], surroundings: str, force: bool, profile: str, place: Place
+) -> list[failures.Failure]:
+    """Execute the jobs at a place, and put what each one wrote where it belongs as it ends."""
+    failed: dict[int, failures.Failure] = {}
+    waiting = []
+    for number, (job, target) in enumerate(zip(jobs, targets, strict=True)):
+        outcome = _unchanged(job, job.key(surroundings), target.output, force)
+        if outcome:
+            print(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome}", flush=True)
+        else:
+            waiting.append(number)
+    variables = {name: value for name, value in os.environ.items() if name.startswith(_CARRIED)}
+    sent = [Sent(jobs[number], surroundings, variables, torch.get_num_threads()) for number in waiting]
+    print(f"{len(sent)} of {len(jobs)} notebooks ({profile}) are running", flush=True)
+    for ended, (outcome, seconds, written) in place.tasks(execute_sent, sent, gpu=True):
+        number = waiting[ended]
+        job, target = jobs[number], targets[number]
+        with tempfile.TemporaryDirectory(prefix="specdec-received-") as scratch:
+            for name, data in written.items():
+                path = Path(scratch) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+            received = Target(Path(scratch) / "output", Path(scratch) / "kept")
+            if isinstance(outcome, failures.Failure):
+                copy_kept = _keep_failed(received.kept / job.path.name, target.kept)
+                failed[number] = failures.Failure(job, outcome.message.replace(_KEPT_ELSEWHERE, str(copy_kept)))
+                outcome = "FAILED"
+            else:
+                files.replace_folder(received.output / "files" / job.name, target.output / "files" / job.name)
+                executed = (received.output / job.path.name).read_text(encoding="utf-8")
+                files.write_atomic(target.output / job.path.name, executed)
+        print(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome} ({seconds:.1f} s)", flush=True)
+    return [failed[number] for number in sorted(failed)]
+
+
+class Sent(NamedTuple):
+    """A job on its way to where it is executed, with the variables of the environment that it was asked for in and the
+    threads of torch there."""
+
+    job: Job
+    surroundings: str
+    variables: dict[str, str]
+    threads: int
+
+
+def execute_sent(sent: Sent) -> tuple[str | failures.Failure, float, dict[str, bytes]]:
+    """Execute a notebook in a folder of its own; the outcome, its seconds, and the files that were written, by name.
+
+    Raises
+    ------
+    RuntimeError
+        If the library, data, versions or device here are not those of where the run was asked for: its results would not
+        be the same.
+    """
+    start = time.perf_counter()
+    torch.set_num_threads(sent.threads)  # which the provenance tells
+    # Ray sets a number of threads; a variable that was not set where the run was asked for is not set here.
+    variables: dict[str, str | None] = {name: None for name in os.environ if name.startswith(_CARRIED)}
+    with _environment(variables | sent.variables), tempfile.TemporaryDirectory(prefix="specdec-sent-") as scratch:
+        if plan.surroundings() != sent.surroundings:
+            raise RuntimeError(
+                f"{platform.node()} has another version of the library, its data, a package or the data sets, or another "
+                "device, than the machine that the run was started on: bring both to the same state"
+            )
+        target = Target(Path(scratch) / "output", Path(scratch) / "kept")
+        outcome = execute(sent.job, *target, sent.surroundings)
+        if isinstance(outcome, failures.Failure):
+            told = outcome.message.replace(str(target.kept / sent.job.path.name), _KEPT_ELSEWHERE)
+            outcome = failures.Failure(sent.job, told)
+        written = {
+            path.relative_to(scratch).as_posix(): path.read_bytes()
+            for path in Path(scratch).rglob("*")
+            if path.is_file()
+        }
+    return outcome, time.perf_counter() - start, written
 
 
 def _check_writable(folders: dict[str, Path]) -> None:

@@ -18,14 +18,15 @@ from specdec_lib import paths
 from specdec_lib.experiments import published_numbers
 from specdec_lib.report.build import params
 from specdec_lib.report.claims import rules
-from specdec_lib.report.claims.rules import Claim, ClaimError, Condition, Verdict
+from specdec_lib.report.claims.published_tables import published_value
+from specdec_lib.report.claims.rules import Claim, ClaimError, Condition, Size, Truth, Verdict
 from specdec_lib.report.display.record import recorded
 from specdec_lib.report.display.tables import format_cell
 
 PAPERS = {"rest": "REST", "dresd": "DReSD", "pld_plus": "PLD+", "specdec_pp": "SpecDec++"}
 """Names of the papers, in the order of the page."""
 
-VERDICTS = (rules.HOLDS, rules.PARTLY, rules.FAILS, rules.UNTESTABLE)
+VERDICTS = (rules.HOLDS, rules.PARTLY, rules.FAILS, rules.UNRESOLVED, rules.UNTESTABLE, rules.NO_NUMBER)
 """Verdicts in the order of the page."""
 
 _SHAPES = ("shape", "shapes")
@@ -44,7 +45,9 @@ CSV_COLUMNS = (
     "device",
     "rule",
     "conditions",
+    "threshold",
     "verdict",
+    "size",
     "why",
     "note",
 )
@@ -68,6 +71,53 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Magnitude:
+    """A line of ``size`` with its numbers: ours, the published range, and how far off that is (1: it meets our interval;
+    None: we have no number)."""
+
+    label: str
+    ours: Any
+    low: float
+    high: float
+    off: float | None
+
+    def __str__(self) -> str:
+        published = f"{self.low:.4g}" if self.low == self.high else f"{self.low:.4g} to {self.high:.4g}"
+        if self.off is None:
+            return f"{self.label}: published {published}, ours {shown(self.ours)}"
+        found = "in our interval" if self.off == 1 else f"ours is {self.off:.2f} times that"
+        return f"{self.label}: published {published}, ours {shown(self.ours)}; {found}"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Our number in a row of "What reproduces": the recorded name, what priced it, and how far off the published one is
+    (:meth:`specdec_lib.report.claims.rules.Size.off`; None where one of the two is missing)."""
+
+    name: str
+    price: str
+    value: Any
+    off: float | None
+
+
+@dataclass(frozen=True)
+class HeadlineRow:
+    """A row of "What reproduces"; ``published`` is the smallest and the largest number of the paper, None without one."""
+
+    claim: str
+    paper: str
+    label: str
+    published: tuple[float, float] | None
+    marks: tuple[Mark, ...]
+    verdict: str
+
+    @property
+    def drawn(self) -> tuple[Mark, ...]:
+        """The marks that have a number."""
+        return tuple(mark for mark in self.marks if rules.bounds(mark.value) is not None)
+
+
+@dataclass(frozen=True)
 class Entry:
     """One claim with everything the page shows.
 
@@ -76,16 +126,19 @@ class Entry:
     verdict : Verdict
     published : tuple of dict
         Rows of ``data/published/<paper>.csv`` that the claim names.
-    values : dict
-        What its notebook recorded under the names that the claim needs.
+    sizes : tuple of Magnitude
+        The published sizes compared with ours.
     run : Run or None
         None where the claim cannot be tested.
+    headlines : tuple of HeadlineRow
+        Its rows of the figure "What reproduces".
     """
 
     verdict: Verdict
     published: tuple[dict[str, str], ...]
-    values: dict[str, Any]
+    sizes: tuple[Magnitude, ...]
     run: Run | None
+    headlines: tuple[HeadlineRow, ...] = ()
 
     @property
     def claim(self) -> Claim:
@@ -94,10 +147,13 @@ class Entry:
 
     @property
     def why(self) -> str:
-        """The reason shown: of what does not wholly hold, or of what cannot be tested; else empty."""
-        if self.verdict.verdict == rules.HOLDS:
+        """The reason shown: of what does not wholly hold, of a size that is not ours, or of what cannot be tested."""
+        verdict = self.verdict.verdict
+        if verdict == rules.NO_NUMBER or (verdict == rules.HOLDS and all(size.off in (1, None) for size in self.sizes)):
             return ""
-        return self.claim.why or self.claim.untestable
+        if verdict == rules.UNTESTABLE:
+            return self.claim.untestable or "The text or the data that decide are not at hand in this run."
+        return self.claim.why
 
     @property
     def note(self) -> str:
@@ -105,19 +161,30 @@ class Entry:
         return self.claim.note
 
     @property
-    def untrue(self) -> tuple[Condition, ...]:
-        """The conditions that were not true, or had no number to be true of."""
-        return tuple(condition for condition, held in self.verdict.conditions if not held)
+    def undecided(self) -> tuple[tuple[Condition, Truth], ...]:
+        """The conditions that were not true, with what came of them."""
+        return tuple((condition, truth) for condition, truth in self.verdict.conditions if truth is not Truth.TRUE)
 
 
-def shown(value: Any) -> str:
-    """Return a recorded value as the page shows it: four significant digits of a number that is no integer.
+def shown(value: Any, form: str = ".4g") -> str:
+    """Return a recorded value as the page shows it: four significant digits of a number that is no integer, an interval
+    as its estimate and its ends.
 
     Parameters
     ----------
-    value : int, float, bool or str
+    value : int, float, bool, str, interval or None
+        None is what no notebook has recorded yet.
+    form : str
+        Format of a number that is no integer; empty for all of its digits.
     """
-    return format_cell(value, ".4g" if isinstance(value, float) else None)
+    if value is None:
+        return rules.NO_NUMBER
+    ends = rules.bounds(value)
+    if ends is not None and not isinstance(value, (bool, int, float)):
+        return f"{rules.centre(value):{form}} [{ends[0]:{form}}, {ends[1]:{form}}]"
+    if not form:
+        return str(value)
+    return format_cell(value, form if isinstance(value, float) else None)
 
 
 def _width(target: str) -> str:
@@ -197,6 +264,25 @@ def _numbers_of(claim: Claim, rows: Mapping[str, dict[str, str]]) -> tuple[dict[
     return tuple(rows[name] for name in claim.published)
 
 
+def _size_of(size: Size, claim: Claim, values: Mapping[str, Any], rows: Mapping[str, dict[str, str]]) -> Magnitude:
+    low, high = published_value(size.low, rows), published_value(size.high, rows)
+    value = values.get(size.name)
+    return Magnitude(claim.ours[size.name], value, low, high, size.off(value, low, high))
+
+
+def _headlines_of(verdict: Verdict, rows: Mapping[str, dict[str, str]]) -> tuple[HeadlineRow, ...]:
+    claim, made = verdict.claim, []
+    for headline in claim.headline:
+        ends = [published_value(expression, rows) for expression in headline.published]
+        published = (ends[0], ends[-1]) if ends else None
+        marks = []
+        for name, price in headline.ours.items():
+            value = verdict.ours[name]
+            marks.append(Mark(name, price, value, Size(name, "", "").off(value, *published) if published else None))
+        made.append(HeadlineRow(claim.id, claim.paper, headline.label, published, tuple(marks), verdict.verdict))
+    return tuple(made)
+
+
 def _run_of(claim: Claim, runs: Mapping[str | None, Run]) -> Run | None:
     """The run of its notebook, with what the claim says of it where other text or other times decide."""
     run = runs.get(claim.notebook)
@@ -210,7 +296,7 @@ def read_ledger(
     """Judge the ledger by the executed notebooks, the book's own by default; returns the entries and the ids of claims
     whose notebook has not been executed.
 
-    ClaimError if a claim names a published number that there is not, or a value its notebook did not record.
+    ClaimError if a claim names a published number that there is not.
     """
     rows = rules.load_claims(ledger)
     files = {paper: published_numbers.published(paper, published) for paper in {claim.paper for claim in rows}}
@@ -221,7 +307,13 @@ def read_ledger(
     runs = {name: read_run(there[name]) for name in found}
     judged = rules.judge_all(rows, found)
     entries = [
-        Entry(v, given[v.claim.id], {n: found[v.claim.notebook][n] for n in v.claim.names}, _run_of(v.claim, runs))
+        Entry(
+            v,
+            given[v.claim.id],
+            tuple(_size_of(size, v.claim, v.ours, files[v.claim.paper]) for size in v.claim.size),
+            _run_of(v.claim, runs),
+            _headlines_of(v, files[v.claim.paper]),
+        )
         for v in judged
     ]
     done = {entry.claim.id for entry in entries}
@@ -236,7 +328,7 @@ def whole_ledger(
     Raises
     ------
     ClaimError
-        A value is missing: the message names the claim and what it needs.
+        A notebook has not been executed: the message names the claim and what it needs.
     """
     entries, waiting = read_ledger(notebooks, ledger, published)
     if waiting:
@@ -257,6 +349,16 @@ def counts(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     return table
 
 
+def sizes(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return by paper, and for all four, how many of its published sizes meet our intervals, of those that we have."""
+    known = {name: [] for name in (*PAPERS.values(), "all four")}
+    for entry in entries:
+        for off in (size.off for size in entry.sizes if size.off is not None):
+            known[PAPERS[entry.claim.paper]].append(off == 1)
+            known["all four"].append(off == 1)
+    return {name: f"{sum(met)} of {len(met)}" for name, met in known.items()}
+
+
 def plain(entry: Entry) -> dict[str, Any]:
     """Return every field of a row of the ledger, as JSON can hold it."""
     claim, verdict = entry.claim, entry.verdict
@@ -270,12 +372,22 @@ def plain(entry: Entry) -> dict[str, Any]:
         "ours": verdict.ours,
         "run": vars(entry.run) if entry.run else None,
         "rule": claim.rule,
-        "test": [{"condition": str(condition), "true": held} for condition, held in verdict.conditions],
+        "test": [{"condition": str(condition), "truth": truth.value} for condition, truth in verdict.conditions],
+        "threshold": claim.threshold,
+        "exact": claim.exact,
         "verdict": verdict.verdict,
+        "size": [vars(size) for size in entry.sizes],
+        "items": dict(claim.items),
         "why": claim.why,
         "untestable": claim.untestable,
         "note": claim.note,
     }
+
+
+def headlines(entries: Sequence[Entry]) -> list[HeadlineRow]:
+    """Return the rows of "What reproduces", in the order of the papers and of the ledger."""
+    order = list(PAPERS)
+    return sorted((row for entry in entries for row in entry.headlines), key=lambda row: order.index(row.paper))
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
@@ -287,11 +399,12 @@ def to_csv(entries: Sequence[Entry]) -> str:
         row, run = plain(entry), entry.run
         writer.writerow(
             {
-                **{name: row[name] for name in ("id", "paper", "where", "claim", "rule", "verdict")},
+                **{name: row[name] for name in ("id", "paper", "where", "claim", "rule", "threshold", "verdict")},
                 "published": "; ".join(f"{name} = {value}" for name, value in row["published"].items()),
-                "ours": "; ".join(f"{name} = {value}" for name, value in row["ours"].items()),
+                "ours": "; ".join(f"{name} = {shown(value, '')}" for name, value in row["ours"].items()),
+                "size": "; ".join(map(str, entry.sizes)),
                 **{name: getattr(run, name) if run else "" for name in _RUN},
-                "conditions": "; ".join(f"{c['condition']} is {c['true']}" for c in row["test"]),
+                "conditions": "; ".join(f"{c['condition']}: {c['truth']}" for c in row["test"]),
                 "why": entry.why,
                 "note": entry.note,
             }

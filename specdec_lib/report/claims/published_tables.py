@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Mapping
 
-from specdec_lib.report.claims.rules import ClaimError
+from specdec_lib.experiments.published_numbers import ClaimError
 
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _NUMBER = r"-?\d+(\.\d+)?"
@@ -23,12 +23,24 @@ def _operand(word: str, rows: Mapping[str, Mapping[str, str]]) -> float:
     return float(value)
 
 
+def published_value(expression: str, rows: Mapping[str, Mapping[str, str]]) -> float:
+    """Return what ids and numbers joined by ``+ - * /`` come to, worked out from left to right; everything is parted by
+    spaces. ClaimError if it cannot be worked out."""
+    parts = expression.split()
+    if len(parts) % 2 == 0 or any(word not in _OPERATIONS for word in parts[1::2]):
+        raise ClaimError(f"{expression!r}: expected ids and numbers joined by + - * /, as in 'one-id / other-id'")
+    value = _operand(parts[0], rows)
+    for sign, word in zip(parts[1::2], parts[2::2], strict=True):
+        value = _OPERATIONS[sign](value, _operand(word, rows))
+    return value
+
+
 def published_text(expression: str, rows: Mapping[str, Mapping[str, str]]) -> str:
     """Return the text that stands for an expression over published numbers by id; ClaimError if it cannot be worked
     out.
 
-    ``id`` is the number as the paper prints it. ``id / id : .2f`` joins ids and numbers by ``+ - * /``, worked out from
-    left to right, in the format after the colon; everything is parted by spaces.
+    ``id`` is the number as the paper prints it. ``id / id : .2f`` is a :func:`published_value` in the format after the
+    colon.
     """
     words, _, form = expression.partition(" : ")
     parts = words.split()
@@ -36,12 +48,9 @@ def published_text(expression: str, rows: Mapping[str, Mapping[str, str]]) -> st
         if parts[0] not in rows:
             raise ClaimError(f"there is no published number {parts[0]!r} in data/published")
         return rows[parts[0]]["value"]
-    if len(parts) % 2 == 0 or not form or any(word not in _OPERATIONS for word in parts[1::2]):
+    if not form:
         raise ClaimError(
             f"{expression!r}: expected an id, or ids and numbers joined by + - * / and a "
             "format, as in 'one-id / other-id : .2f'"
         )
-    value = _operand(parts[0], rows)
-    for sign, word in zip(parts[1::2], parts[2::2], strict=True):
-        value = _OPERATIONS[sign](value, _operand(word, rows))
-    return format(value, form.strip())
+    return format(published_value(words, rows), form.strip())

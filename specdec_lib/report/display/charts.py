@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import figures, tables
 from specdec_lib.report.display.token_views import Token, TokenView
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from specdec_lib import Generation
 
-Curve = tuple[Sequence[float], Sequence[float]]
+Curve = tuple[Sequence[float], Sequence[float | Interval]]
 
 PARTS = {"draft": "#44546a", "verify": "#b8c0cc", "commit": "#7c8899", "host": "#e4e7ec"}
 """Parts of a step's time and their colours, which are no method's; dark and light take turns."""
@@ -61,6 +62,26 @@ def compared(
     return more if a > b else less
 
 
+def decided(
+    interval: Interval, more: str, less: str, same: str, than: float = 1.0, missing: str = "cannot be told"
+) -> str:
+    """Choose the words for a comparison by its whole interval.
+
+    Parameters
+    ----------
+    interval : Interval
+        Of a ratio or a difference.
+    more, less, same : str
+        Words for an interval wholly above ``than``, wholly below it, and one that holds it.
+    than : float
+    missing : str
+        Words where the ends of the interval are not known.
+    """
+    if not interval.known:
+        return missing
+    return more if interval.low > than else less if interval.high < than else same
+
+
 def spread(values: Sequence[float], spec: str = ".2f") -> str:
     """Median of repeated measurements, with the smallest and the largest in brackets."""
     # A word joiner on either side of the dash keeps the bracket on one line.
@@ -75,14 +96,17 @@ def wrapped(text: str, width: int = 84) -> str:
 def _curve(ax: Axes, label: str, curve: Curve, dashes: dict[str, str], markers: bool) -> None:
     method, _, variant = label.partition(", ")
     dash = dashes.setdefault(variant, _DASHES[len(dashes) % len(_DASHES)])
+    x, y = curve
     ax.plot(
-        *curve,
+        x,
+        figures.points(y),
         label=label,
         color=figures.color(method),
         linestyle=dash,
         marker=figures.marker(method),
-        markevery=None if markers else max(1, len(curve[0]) // 5),
+        markevery=None if markers else max(1, len(x) // 5),
     )
+    figures.whiskers(ax, x, y, figures.color(method))
 
 
 def panels(
@@ -101,7 +125,7 @@ def panels(
     ----------
     content : mapping
         By title of the panel: by label of the line, x and y values. A label is a method, which gives the
-        colour, or ``"method, variant"``; the variant gives the dashes.
+        colour, or ``"method, variant"``; the variant gives the dashes. Intervals among the y values have whiskers.
     xlabel : str
         Under every panel.
     ylabel : str or sequence of str
@@ -139,7 +163,7 @@ def panels(
 
 def bar_panels(
     groups: Sequence[str],
-    content: Mapping[str, Mapping[str, Sequence[float]]],
+    content: Mapping[str, Mapping[str, Sequence[float | Interval]]],
     ylabel: str,
     reference: float | None = None,
 ) -> Figure:
@@ -151,7 +175,7 @@ def bar_panels(
         Labels on the x axis, the same in every panel.
     content : mapping
         By title of the panel: by label, one height a group. A label is a method, or ``"method, variant"``, which
-        has the method's colour. All but the first are hatched.
+        has the method's colour. All but the first are hatched, and an interval has a whisker.
     ylabel : str
     reference : float, optional
         Height of a dashed line.
@@ -165,7 +189,7 @@ def bar_panels(
             x = [group - 0.4 + 0.8 * (number + 0.5) / len(heights) for group in range(len(groups))]
             ax.bar(
                 x,
-                values,
+                figures.points(values),
                 0.74 / len(heights),
                 label=label,
                 color=figures.color(method),
@@ -173,6 +197,7 @@ def bar_panels(
                 linewidth=0,
                 hatch=figures.HATCHES[number % len(figures.HATCHES)],
             )
+            figures.whiskers(ax, x, values)
         ax.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
         ax.set(title=title, ylabel="" if place % columns else ylabel)
         ax.grid(axis="x", visible=False)
@@ -198,9 +223,9 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 def task_bars(
     tasks: Sequence[str],
-    heights: Mapping[str, Sequence[float]],
+    heights: Mapping[str, Sequence[float | Interval]],
     ylabel: str,
-    ticks: Mapping[str, Sequence[float]] | None = None,
+    ticks: Mapping[str, Sequence[float | Interval]] | None = None,
     tick_label: str = "",
     reference: float | None = None,
 ) -> Figure:
@@ -210,7 +235,7 @@ def task_bars(
     ----------
     tasks : sequence of str
     heights : mapping
-        By method: one height a task.
+        By method: one height a task; an interval has a whisker.
     ylabel : str
     ticks : mapping, optional
         By method: the second value a task; NaN draws none.
@@ -226,7 +251,7 @@ def task_bars(
         left = [task - 0.4 + width * (place + 0.04) for task in range(len(tasks))]
         if ticks:
             ax.hlines(
-                ticks[method],
+                figures.points(ticks[method]),
                 left,
                 [x + 0.92 * width for x in left],
                 color="black",
@@ -366,25 +391,18 @@ def token_view(
     Parameters
     ----------
     run : Generation
-        Of a drafter that proposes chains.
     tokenizer : PreTrainedTokenizerBase
     proposer : str
         Name of the method.
     caption, prompt : str
         As for :class:`specdec_lib.report.display.token_views.TokenView`.
     rejected : int
-        At most this many rejected tokens are shown a step.
-
-    Raises
-    ------
-    ValueError
-        If a draft branches.
+        At most this many rejected tokens are shown a step; none of a draft that branches, which is not read in one line.
     """
     shown = [Token(tokenizer.decode(run.tokens[:1]), "target", 0, note="from the pass over the prompt")]
     for number, step in enumerate(run.steps, start=1):
-        if not step.tree.is_chain:
-            raise ValueError(f"the draft of step {number} branches; expected a chain, which is read in one line")
-        kept, lost = step.tree.tokens[: step.accepted], step.tree.tokens[step.accepted :]
+        kept = [step.tree.tokens[node] for node in step.path]
+        lost = step.tree.tokens[step.accepted :] if step.tree.is_chain else []
         note = f"{step.accepted} of {step.drafted} accepted"
         shown += [Token(tokenizer.decode([t]), "accepted", number, proposer, note) for t in kept]
         shown += [Token(tokenizer.decode([t]), "rejected", number, proposer, note) for t in lost[:rejected]]

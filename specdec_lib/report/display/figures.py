@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib import methods
+from specdec_lib.experiments.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,8 +99,28 @@ def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1
     return figure, axes
 
 
+def points(values: Sequence[float | Interval]) -> list[float]:
+    """The numbers of a series that may hold intervals."""
+    return [value.value if isinstance(value, Interval) else value for value in values]
+
+
+def whiskers(ax: Axes, x: Sequence[float], values: Sequence[float | Interval], color: str = "#444444") -> None:
+    """Draw the intervals of a series as vertical lines; a value without one, or whose ends are not known, has none."""
+    drawn = [
+        (place, value) for place, value in zip(x, values, strict=True) if isinstance(value, Interval) and value.known
+    ]
+    if drawn:
+        ax.vlines(
+            [place for place, _ in drawn],
+            [interval.low for _, interval in drawn],
+            [interval.high for _, interval in drawn],
+            color=color,
+            linewidth=1.2,
+        )
+
+
 def lines(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    series: Mapping[str, tuple[Sequence[float], Sequence[float | Interval]]],
     xlabel: str,
     ylabel: str,
     spread: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
@@ -111,7 +132,7 @@ def lines(
     Parameters
     ----------
     series : mapping
-        By method: x values and y values.
+        By method: x values and y values. Intervals among these have whiskers.
     xlabel, ylabel : str
         With units.
     spread : mapping, optional
@@ -123,7 +144,8 @@ def lines(
     """
     ax = new()[1] if ax is None else ax
     for method, (x, y) in series.items():
-        ax.plot(x, y, label=method, color=color(method), marker=marker(method), **kwargs)
+        ax.plot(x, points(y), label=method, color=color(method), marker=marker(method), **kwargs)
+        whiskers(ax, x, y, color(method))
         if spread and method in spread:
             ax.fill_between(x, *spread[method], color=color(method), alpha=0.18, linewidth=0)
     return _finish(ax, xlabel, ylabel, len(series) > 1)
@@ -131,9 +153,8 @@ def lines(
 
 def bars(
     groups: Sequence[str],
-    series: Mapping[str, Sequence[float]],
+    series: Mapping[str, Sequence[float | Interval]],
     ylabel: str,
-    errors: Mapping[str, Sequence[float]] | None = None,
     reference: float | None = None,
     ax: Axes | None = None,
 ) -> Figure:
@@ -144,11 +165,9 @@ def bars(
     groups : sequence of str
         Labels on the x axis.
     series : mapping
-        By method: one height a group. NaN leaves a gap.
+        By method: one height a group. NaN leaves a gap; an interval has a whisker.
     ylabel : str
         With its unit.
-    errors : mapping, optional
-        By method: half the length of each error bar.
     reference : float, optional
         Height of a dashed line, such as 1 for plain decoding.
     ax : matplotlib.axes.Axes, optional
@@ -158,19 +177,17 @@ def bars(
     width = 0.8 / max(len(series), 1)
     for place, (method, heights) in enumerate(series.items()):
         x = [group - 0.4 + width * (place + 0.5) for group in range(len(groups))]
-        error = errors.get(method) if errors else None
         ax.bar(
             x,
-            heights,
+            points(heights),
             width=width * 0.92,
             label=method,
             color=color(method),
-            yerr=error,
-            ecolor="#444444",
             edgecolor="white",
             linewidth=0,
             hatch=HATCHES[place % len(HATCHES)],
         )
+        whiskers(ax, x, heights)
     ax.set_xticks(range(len(groups)), groups)
     ax.grid(axis="x", visible=False)
     if reference is not None:

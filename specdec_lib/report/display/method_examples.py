@@ -79,6 +79,10 @@ ASKED = "for name in lines:\n    print"
 """The text behind which DReSD drafts."""
 
 
+CONTINUED = {"functions that repeat": CODE, "a new loop": ASKED}
+"""The texts that the reader of a method page steps through."""
+
+
 class Pocket(NamedTuple):
     """The models that the examples run."""
 
@@ -91,6 +95,12 @@ class Pocket(NamedTuple):
 def pocket() -> Pocket:
     """The pocket pair, loaded once."""
     return Pocket(*load_pair("pocket", "pocket-draft"))
+
+
+@functools.cache
+def bench() -> ModelPair:
+    """What the methods are built from for the pocket pair, with stores of a few documents' text."""
+    return ModelPair.untuned(*pocket())
 
 
 @dataclass(frozen=True)
@@ -176,8 +186,8 @@ def drafted(name: str, most: int = 12, longest: int = 4) -> Verified:
     LookupError
         If no pass accepts anything.
     """
-    target, draft, tokenizer = pocket()
-    drafter = METHODS[name].make(ModelPair.untuned(target, draft, tokenizer))
+    target, _, tokenizer = pocket()
+    drafter = METHODS[name].make(bench())
     prompt = tokenizer(CODE)["input_ids"]
     run = generate(target, prompt, drafter, max_new_tokens=96, eos_token_id=())
     accepting = [step for step in run.steps if step.accepted]
@@ -186,18 +196,40 @@ def drafted(name: str, most: int = 12, longest: int = 4) -> Verified:
     # One that also refuses something shows most.
     step = max(accepting, key=lambda step: (step.accepted < step.drafted, -max(step.accepted, longest), step.accepted))
     number, before = _round(run, lambda other: other is step)
-    tree, depth, shown = step.tree, step.accepted + 1, []
+    # Prefixes that a batch of drafts verifies several times are drawn once.
+    drafts = [[step.tree.tokens[n] for n in step.tree.path(node)] for node in range(len(step.tree))]
+    tree, depth, shown = DraftTree.from_drafts(drafts), step.accepted + 1, []
+    kept, last = [], -1
+    for node in step.path:
+        last = tree.child(last, step.tree.tokens[node])
+        kept.append(last)
     for node, parent in enumerate(tree.parents):
-        refused = len(shown) - sum(node in step.path for node in shown)
-        if node in step.path or (refused < most and tree.depths[node] <= depth and parent in (-1, *shown)):
+        refused = len(shown) - sum(node in kept for node in shown)
+        if node in kept or (refused < most and tree.depths[node] <= depth and parent in (-1, *shown)):
             shown.append(node)
     place = {-1: -1} | {node: i for i, node in enumerate(shown)}
     part = DraftTree([tree.tokens[node] for node in shown], [place[tree.parents[node]] for node in shown])
     root = [*prompt, *run.tokens[:before]][-1]
     words = tuple(tokenizer.decode([token]) for token in part.tokens)
-    path = tuple(place[node] for node in step.path)
+    path = tuple(place[node] for node in kept)
     own = tokenizer.decode([step.tokens[-1]])
     return Verified(part, words, tokenizer.decode([root]), path, own, hidden=len(tree) - len(shown))
+
+
+def generations(names: Sequence[str], tokens: int = 48) -> tuple[dict[str, list[Generation]], dict[str, list[int]]]:
+    """What the pocket target writes after each text of :data:`CONTINUED` under some methods, greedily: the runs by method, and
+    the tokens of the texts by name. Every drafter starts each text knowing nothing of the others."""
+    target, _, tokenizer = pocket()
+    prompts = {name: tokenizer(text)["input_ids"] for name, text in CONTINUED.items()}
+    runs: dict[str, list[Generation]] = {}
+    for name in names:
+        drafter = METHODS[name].make(bench()) if name in METHODS else None
+        for prompt in prompts.values():
+            if drafter is not None:
+                drafter.reset()
+            done = generate(target, prompt, drafter, max_new_tokens=tokens, eos_token_id=())
+            runs.setdefault(name, []).append(done)
+    return runs, prompts
 
 
 def verifier() -> Verified:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib.methods import METHODS
+from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.report.display import figures, method_examples, occurrences
+from specdec_lib.report.display.stepper import Stepper, stepper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -369,3 +370,14 @@ PICTURES = {
 """What draws the picture of each method page, by the page's name; :func:`drafted` for all that are not drawn by hand."""
 for _method in METHODS.values():
     PICTURES.setdefault(_method.page, partial(drafted, _method.name))
+
+
+STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
+"""Methods of the page on the verifier: a copied chain, a tree, a chain of a draft model."""
+
+
+def stepped(page: str) -> Stepper:
+    """The viewer of a method page: its methods and plain decoding on the same texts."""
+    names = [method.name for method in METHODS.values() if method.page == page] or list(STEPPED_ON_ONE_VERIFIER)
+    runs, prompts = method_examples.generations([*names, PLAIN])
+    return stepper(runs, method_examples.pocket().tokenizer, prompts)

@@ -167,14 +167,3 @@ class Provenance:
             "text/html": f"<table>{cells}</table>",
             "text/markdown": f":::{{dropdown}} How this page was made\n\n| | |\n|:--|:--|\n{lines}\n:::\n",
         }
-
-
-def provenance_table(parameters: Mapping[str, Any] | None = None) -> Provenance:
-    """Return the table for the last cell of a notebook.
-
-    Parameters
-    ----------
-    parameters : mapping, optional
-        What :func:`specdec_lib.report.display.session.check_parameters` returned.
-    """
-    return Provenance(collect(parameters))

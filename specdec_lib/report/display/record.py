@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from specdec_lib.experiments.statistics import Interval
+
 _PREFIX = "application/papermill.record/"
 MARKS = "specdec"
 """Key of an output's metadata below which it says what of it comes from a clock (:func:`timed_names`)."""
@@ -25,7 +27,8 @@ def plain(value: Any, name: str = "value") -> Any:
     """Return ``value`` as Python's own int, float, bool, str, list or dict.
 
     NumPy scalars, 0-d arrays and 0-d tensors are converted, because their ``repr`` (``np.float64(0.5)``)
-    would reach the page.
+    would reach the page. An :class:`~specdec_lib.experiments.statistics.Interval` becomes a dict of ``value``, ``low``
+    and ``high``, or the text ``"not available"`` where its ends are not known.
 
     Raises
     ------
@@ -34,6 +37,8 @@ def plain(value: Any, name: str = "value") -> Any:
     """
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
+    if isinstance(value, Interval):
+        return {key: plain(number, name) for key, number in value._asdict().items()} if value.known else "not available"
     if isinstance(value, float) and not math.isfinite(value):
         raise RecordError(f"{name!r} is {value}: record a text such as 'not available' where there is no number")
     if type(value) in (bool, int, float, str):

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import Any
 
 from specdec_lib.report.build import params
 
 _INJECTED = "# Parameters"
+_reference: Any = None
 
 
 def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of this run; called in the cell after the parameters.
 
-    papermill writes the values it is given into a cell of their own behind the declarations and accepts any
-    name and any type. The sources of both cells are read back from IPython's history.
-
-    Parameters
-    ----------
-    namespace : dict
-        ``globals()`` of the notebook. An integer given for a float becomes a float in it.
-
-    Returns
-    -------
-    dict
-        Value by name, in the order of the declarations.
-
-    Raises
-    ------
-    specdec_lib.report.build.params.ParameterError
-        A parameter is unknown, has another type than declared, or the parameters cell was not run.
+    papermill writes the values it is given into a cell of their own behind the declarations and accepts any name and any
+    type; the sources of both are read back from IPython's history. ParameterError if one is unknown or of another type,
+    or the parameters cell was not run. In ``namespace``, the notebook's ``globals()``, whole numbers become floats where
+    those are declared.
     """
-    from specdec_lib.report.display import figures
+    from specdec_lib.report.display import figures, reference_pass
 
     history = namespace.get("In", [])
     index, declared = _last_declarations(history)
@@ -40,6 +29,8 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     checked = params.validate(values, declared)
     namespace.update(checked)
     figures.use_style()
+    global _reference
+    _reference = reference_pass.Reference()
     return {name: checked[name] for name in declared}
 
 
@@ -69,3 +60,29 @@ def _statements(source: str) -> list[ast.stmt]:
         return ast.parse(source).body
     except SyntaxError:  # a cell with a magic command
         return []
+
+
+def provenance_table(parameters: Mapping[str, Any] | None = None) -> Any:
+    """Return the table for the last cell of a notebook: where its numbers come from.
+
+    Ends the reference pass that :func:`check_parameters` began, records its time, and shows a box where the machine was
+    not free (:mod:`specdec_lib.report.display.reference_pass`).
+
+    Parameters
+    ----------
+    parameters : mapping, optional
+        What :func:`check_parameters` returned.
+    """
+    from IPython.display import display
+
+    from specdec_lib.report.display import provenance, reference_pass
+    from specdec_lib.report.display.record import record
+
+    if _reference is not None:
+        spent, multiple = _reference.end()
+        record("reference_pass_ms", 1e3 * spent, timed=True)
+        record("reference_pass_multiple", multiple, timed=True)
+        box = reference_pass.disturbed(spent, multiple)
+        if box is not None:
+            display(box)
+    return provenance.Provenance(provenance.collect(parameters))

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import figures
 from specdec_lib.report.display.charts import PARTS
 
@@ -75,6 +76,8 @@ def part_bars(rows: Sequence[Mapping[str, Any]]) -> Figure:
 def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], tasks: Sequence[str]) -> Figure:
     """Draw the speed-up of every method on every task as a map, the best of each task starred where it is above 1.
 
+    An interval stands below its number; then the best is starred only if its interval lies above 1.
+
     Parameters
     ----------
     rows : sequence of mapping
@@ -86,19 +89,56 @@ def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], task
     from matplotlib.colors import LogNorm
 
     value = {(row["task"], row["method"]): row["speedup"] for row in rows}
-    grid = np.array([[value[task, method] for method in methods] for task in tasks])
+    cells = [[value[task, method] for method in methods] for task in tasks]
+    grid = np.array([figures.points(row) for row in cells])
     figure, ax = figures.new(6.8, 1.2 + 0.45 * len(tasks))
     ax.imshow(grid, cmap="cividis", norm=LogNorm(min(0.5, grid.min()), max(2.0, grid.max())), aspect="auto")
     ax.grid(visible=False)
     middle = np.sqrt(min(0.5, grid.min()) * max(2.0, grid.max()))
     for i in range(len(tasks)):
         for j in range(len(methods)):
-            best = grid[i, j] == grid[i].max() and grid[i, j] > 1
+            cell = cells[i][j]
+            interval = isinstance(cell, Interval) and cell.known
+            best = grid[i, j] == grid[i].max() and (cell.low if interval else grid[i, j]) > 1
             text = f"{grid[i, j]:.2f}" + (" ★" if best else "")
+            text += f"\n{cell.low:.2f}–{cell.high:.2f}" if interval else ""
             ax.text(
                 j, i, text, ha="center", va="center", color="white" if grid[i, j] < middle else "black",
                 fontweight="bold" if best else "normal",
             )  # fmt: skip
     ax.set_xticks(range(len(methods)), methods, rotation=20, ha="right")
     ax.set_yticks(range(len(tasks)), tasks)
+    return figure
+
+
+def published_ranges(rows: Sequence[Mapping[str, Any]], prices: Sequence[str]) -> Figure:
+    """Draw published speed-ups as bars from the lowest to the highest, and ours at each price with its interval.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.published_speedups.summary`.
+    prices : sequence of str
+        Keys of their ``ours``.
+    """
+    figure, ax = figures.new(8.0, 1.4 + 0.5 * len(rows))
+    for place, row in enumerate(rows):
+        low, high = row["published_low"], row["published_high"]
+        label = None if place else "published"
+        ax.barh(place, max(high - low, 0.02), left=low, height=0.7, color="#d9d9d9", label=label)
+        for i, price in enumerate(prices):
+            ours = row["ours"].get(price)
+            if ours is None:
+                continue
+            at = place + 0.6 * ((i + 1) / (len(prices) + 1) - 0.5)
+            color = figures.PALETTE[i % len(figures.PALETTE)]
+            ax.plot(ours.value, at, "osD^vP"[i % 6], color=color, markersize=4, label=None if place else price)
+            if ours.known:
+                ax.hlines(at, ours.low, ours.high, color=color, linewidth=1.2)
+    ax.axvline(1, color="#444444", linestyle="--", linewidth=1)
+    ax.set_yticks(range(len(rows)), [f"{row['paper']}, {row['task']} ({row['sampling']})" for row in rows])
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("speed-up over plain decoding")
+    ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.12), ncols=2)
     return figure

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import run_context
 from specdec_lib.report.display.record import MARKS
 
@@ -39,12 +40,15 @@ def format_cell(value: Any, spec: Format | None = None) -> str:
     value : object
     spec : str or callable, optional
         A format specification (``".2f"``, ``",d"``, ``".1%"``) or a function from value to text. Without one,
-        integers get thousands separators and other numbers three significant digits.
+        integers get thousands separators and other numbers three significant digits. An interval is formatted
+        number by number: ``1.23 (1.10–1.36)``.
     """
     if value is None or (isinstance(value, numbers.Real) and math.isnan(value)):
         return MISSING
     if callable(spec):
         return spec(value)
+    if isinstance(value, Interval):
+        return format(value, spec or ".3g")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return str(value)
     if spec:
@@ -107,7 +111,7 @@ class Table:
 
     def _numeric(self, column: str) -> bool:
         values = [value for value in self.frame[column] if value is not None]
-        return bool(values) and all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in values)
+        return bool(values) and all(isinstance(v, (numbers.Real, Interval)) and not isinstance(v, bool) for v in values)
 
     def _rows(self) -> list[list[str]]:
         return [
@@ -116,8 +120,22 @@ class Table:
         ]
 
     def to_csv(self) -> str:
-        """Return the unformatted values as CSV under the columns' own names."""
-        return self.frame.to_csv(index=False, lineterminator="\n")
+        """Return the unformatted values as CSV under the columns' own names; the ends of the intervals of a column have
+        columns of their own, with ``_low`` and ``_high`` in their names."""
+        import pandas as pd
+
+        columns = {}
+        for column in self.headings:
+            values = self.frame[column]
+            if not self._has_intervals(column):
+                columns[column] = values
+                continue
+            rows = [value if isinstance(value, Interval) else (value, None, None) for value in values]
+            columns |= dict(zip((column, *_ends(column)), zip(*rows, strict=True), strict=True))
+        return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")
+
+    def _has_intervals(self, column: str) -> bool:
+        return any(isinstance(value, Interval) for value in self.frame[column])
 
     def to_html(self) -> str:
         """Return the table as HTML, for Jupyter."""
@@ -167,7 +185,12 @@ class Table:
             "text/html": self.to_html(),
             "text/markdown": self.to_myst(download),
         }
-        return shown, {MARKS: {"table": self.name, "timed": self.timed}}
+        ends = [end for column in self.timed if self._has_intervals(column) for end in _ends(column)]
+        return shown, {MARKS: {"table": self.name, "timed": [*self.timed, *ends]}}
+
+
+def _ends(column: str) -> tuple[str, str]:
+    return f"{column}_low", f"{column}_high"
 
 
 def markdown_cell(text: str) -> str:

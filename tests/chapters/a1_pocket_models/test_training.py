@@ -279,3 +279,16 @@ def test_export_is_an_ordinary_directory_in_bfloat16(tmp_path):
     assert torch.allclose(loaded.float()(ids).logits, model(ids).logits, atol=0.05)
     assert json.loads((tmp_path / "m" / "training.json").read_text()) == story
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_weights_in_several_files_load_as_those_in_one(tmp_path):
+    tokenizer = training_rows.train_tokenizer(["def add(a, b):\n    return a + b\n"] * 20, VOCABULARY, 64)
+    model = tiny().target.build(len(tokenizer)).eval()
+    # No file can be smaller than the largest weight.
+    limit = 2 * max(p.numel() for p in model.parameters())
+    training.export(model, tokenizer, tmp_path / "one", {})
+    training.export(model, tokenizer, tmp_path / "several", {}, limit + 1000)
+    files = list((tmp_path / "several").glob("*.safetensors"))
+    assert len(files) > 1 and all(file.stat().st_size <= limit + 5000 for file in files)
+    one, several = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("one", "several"))
+    assert one.keys() == several.keys() and all(torch.equal(one[name], several[name]) for name in one)

@@ -1,69 +1,54 @@
-"""Replays on recorded outputs of large models, where the data are."""
-
-import dataclasses
+"""The replayed outputs and the text of their stores: no store holds an answer to a question that is replayed."""
 
 import pytest
 
-from specdec_lib import load_model
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import recorded_chats
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
-from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments.published_sets.reading import MissingData
+from specdec_lib.experiments.published_sets.replies import Reply, arena_hard_replies
 
 
-def test_without_data_there_are_no_cases_and_a_reason(monkeypatch, tmp_path):
-    monkeypatch.delenv("SPECDEC_DATASETS", raising=False)
-    assert recorded_chats.cases(5) == ([], "SPECDEC_DATASETS names no folder of data sets")
+def test_without_data_the_missing_file_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path))
-    found, reason = recorded_chats.cases(5)
-    assert found == [] and "mt_bench" in reason and "alpaca_eval" in reason and "humaneval" in reason
-
-
-def test_a_case_is_replayed_with_each_store_and_without(monkeypatch, tmp_path):
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
-    tokenizer = load_model("pocket")[1]
-    text = "The quick brown fox jumps over the lazy dog. " * 3
-    case = Case(
-        "someone",
-        [Reply(str(i), "m", "Say it.", text, tokens=30, steps=10 + i) for i in range(3)],
-        {"the same text": lambda: [text] * 3, "another": lambda: ["import os\n" * 20]},
-    )
-    case = dataclasses.replace(case, authors=case.replies)
-    found = recorded_chats.replay_case(case, tokenizer, 10_000)
-    rate = {(row["method"], row["store"]): row["characters_per_forward"] for row in found["rows"]}
-    assert rate["REST", "the same text"] > 3 * rate["plain", "no draft"] > 0
-    assert rate["REST", "another"] == pytest.approx(rate["plain", "no draft"], rel=0.05)
-    assert rate["REST, its authors' run", "UltraChat, 12 GB"] == pytest.approx(87 / 33 * len(text) / 30)
+    with pytest.raises(MissingData, match="alpaca_eval/vicuna-13b-v1.5"):
+        recorded_chats.cases()
 
 
 def test_an_answer_to_a_replayed_question_is_not_stored_whoever_gave_it():
-    replayed = [
-        Reply(
-            "1-0",
-            "a",
-            "USER: Who wrote Hamlet? ASSISTANT:",
-            "Shakespeare.",
-            questions=("Who wrote Hamlet?", "And when?"),
-        )
-    ]
     stored = [
         Reply("x", "b", "Question: who wrote hamlet", "He did.", questions=("who wrote  Hamlet",)),
         Reply("y", "b", "And when?", "Then.", questions=("AND WHEN?",)),
         Reply("z", "b", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
+        Reply("z", "c", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
     ]
-    assert recorded_chats._whole(stored, replayed) == ["Who wrote Faust? Goethe."]
+    texts = recorded_chats.mixed_texts(stored, ["Who wrote Hamlet?", "And when?"])
+    assert list(texts) == ["Who wrote Faust? Goethe."]
+
+
+def test_the_order_mixes_sources_and_is_that_of_the_texts_alone():
+    replies = [Reply(str(i), "m", f"Ask {i}?", "Yes.") for i in range(20)]
+    texts, reversed_texts = (recorded_chats.mixed_texts(these, []) for these in (replies, replies[::-1]))
+    assert list(texts) == list(reversed_texts) != sorted(texts) and texts.key == reversed_texts.key
+    assert sorted(texts) == sorted(f"{r.prompt} {r.text}" for r in replies)
 
 
 @pytest.mark.realdata
 def test_no_store_holds_an_answer_to_a_question_that_is_replayed():
-    found, reason = recorded_chats.cases(1000)
-    assert len(found) == 3 and not reason
-    overlaps = 0
-    for case in found[:2]:
-        asked = {recorded_chats._plain(question) for reply in case.replies for question in reply.questions}
-        for texts in case.stores.values():
-            first = [text.removeprefix("USER: ").split(" ASSISTANT:")[0] for text in texts()]
-            assert not asked.intersection(map(recorded_chats._plain, first)), case.name
-        sets = [reply for name in recorded_chats.CHAT_SETS for reply in recorded_chats.chat_texts(name)]
-        sets += recorded_chats.alpaca_eval_replies("gpt4")
-        overlaps += sum(bool(asked.intersection(map(recorded_chats._plain, reply.questions))) for reply in sets)
-    assert overlaps > 0, "the sets share questions, so that the filter has something to do"
+    cases = recorded_chats.cases()
+    asked = {recorded_chats.plain(q) for case in cases for reply in case.replies for q in reply.questions}
+    assert len(cases) == 7 and len(cases[0].replies) > 100 and len(asked) > 300
+    for store in {name: read for case in cases if case.kind == "chat" for name, read in case.stores.items()}.values():
+        first = [text.removeprefix("USER: ").split(" ASSISTANT:")[0] for text in store()]
+        assert not asked.intersection(map(recorded_chats.plain, first))
+
+
+@pytest.mark.realdata
+def test_answers_without_their_questions_are_to_none_that_is_replayed():
+    """Arena-Hard's file of answers has no questions, so its own are compared with those that are replayed."""
+    import json
+
+    from specdec_lib import paths
+
+    rows = (paths.datasets_root() / "arena_hard" / "question.jsonl").read_text().splitlines()
+    questions = {recorded_chats.plain(turn["content"]) for row in rows for turn in json.loads(row)["turns"]}
+    replayed = {recorded_chats.plain(q) for case in recorded_chats.cases() for r in case.replies for q in r.questions}
+    assert len(questions) > 400 and arena_hard_replies() and not questions & replayed

@@ -89,18 +89,23 @@ def test_score_joins_answers_and_finds_copies_exactly(library):
     prompt = list(range(10, 50))
     answer = [60, *prompt[5:25], 61]
     truth = Alignment(prompt, answer, np.array([0, *[1] * 20, 0], bool), np.array([-1, *range(5, 25), -1]))
-    rows = attribution.score(
+    each = attribution.count_each(
         model,
         [truth, truth],
         {"PLD": PromptLookup(1, 30, "transformers"), "h": PromptLookupHidden(1, 30, generated=False)},
         (2, 30),
     )
+    rows = attribution.score(each)
     by_key = {(row["method"], row["least"]): row for row in rows}
     # The first copied token has no earlier one to be found by, so it is the target's own.
     assert by_key["h", 2]["recall"] == by_key["PLD", 2]["recall"] == 19 / 20
     assert by_key["h", 2]["precision"] == by_key["h", 2]["exact"] == 1.0
     assert by_key["h", 30]["recall"] == 0.0 and np.isnan(by_key["h", 30]["precision"])
     assert by_key["h", 2]["tokens"] == 40
+    for row in rows:
+        for key in ("precision", "recall", "f1"):
+            assert row[f"{key}_interval"].value == pytest.approx(row[key], nan_ok=True)
+    assert attribution.change(each["h", 30], each["h", 2], "copied") == pytest.approx((-19 / 20,) * 3)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_score_joins_answers_and_finds_copies_exactly(library):
             "200 tokens and the model's context is 128",
         ),
         (
-            lambda m: attribution.score(
+            lambda m: attribution.count_each(
                 m,
                 [Alignment([1], [2], np.ones(1, bool), np.zeros(1, int))],
                 {"a": PromptLookupAttention([(0, 0)])},

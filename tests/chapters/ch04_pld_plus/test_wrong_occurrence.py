@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib.chapters.ch04_pld_plus.occurrences import wrong_occurrence
-from specdec_lib.decoding.contract import Drafter
+from specdec_lib.chapters.ch04_pld_plus.occurrences import won_and_lost, wrong_occurrence
+from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup
 from tests.experiments.test_input_guided import made_up
@@ -56,3 +57,21 @@ def test_a_wrong_occurrence_is_one_in_fact(text):
         )
         assert accepted == agreed
     assert choice.accepted[1] > choice.accepted[0] and choice.sources[0] != choice.sources[1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=12, max_size=40))
+def test_every_token_at_which_one_has_more_accepted_is_counted(text):
+    known, whole = made_up(text[:8], text[8:]), text
+    first, second = PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers")
+    won = lost = 0
+    for end in range(9, len(whole) - 1):  # with room for a draft and the target's own token
+
+        def accepted(drafter, end=end):
+            context = Context(whole[:end], 8, 50, Sampling())
+            drafter.start(context)
+            draft = drafter.propose(context, len(whole) - end).tokens
+            return next((i for i, (a, b) in enumerate(zip(draft, whole[end:], strict=False)) if a != b), len(draft))
+
+        won, lost = won + (accepted(second) > accepted(first)), lost + (accepted(second) < accepted(first))
+    assert won_and_lost([known], first, second) == [(won, lost)]

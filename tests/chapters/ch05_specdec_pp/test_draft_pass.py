@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Sampling, record, replay
+from specdec_lib import Sampling, generate, record, replay
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
     Judged,
     Tally,
     draft_along,
+    drafted_given,
     play,
     rates,
-    ratio_interval,
     rounds,
     throughputs,
 )
@@ -143,17 +143,6 @@ def test_generations_without_a_step_have_no_throughput():
     assert throughputs([Tally(0, 0, 0, 0, 0), Tally(6, 2, 5, 4, 5)], 0.1, 1.0) == pytest.approx([6 / 2.5])
 
 
-def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    inside = 0
-    for seed in range(200):
-        base = rng.gamma(4.0, size=40)
-        ratio, low, high = ratio_interval(1.1 * base * rng.lognormal(0, 0.2, 40), base, 0.9, 400, seed)
-        assert low <= ratio <= high
-        inside += low <= 1.1 * np.exp(0.02) <= high
-    assert 160 <= inside <= 196
-
-
 def test_what_cannot_be_known_in_advance_is_refused(pair, traces):
     sampled = record(pair[0], prompt(1, 5), Sampling(0.7), max_new_tokens=4)
     with pytest.raises(ValueError, match="the trace was sampled"):
@@ -165,5 +154,47 @@ def test_what_cannot_be_known_in_advance_is_refused(pair, traces):
         play(passed, stopping.FixedLength(5), 1, 5)
     with pytest.raises(ValueError, match="needs predictions of acceptance"):
         play(passed, stopping.PredictedRejection(), 1, 4)
-    with pytest.raises(ValueError, match="expected the same prompts"):
-        ratio_interval(np.ones(2), np.ones(3))
+
+
+def test_drafted_tokens_given_the_targets_follow_the_draft_models_distribution():
+    rng = torch.Generator().manual_seed(0)
+    p, q = torch.rand(2, 6, dtype=torch.float64, generator=rng).pow(2)
+    p, q = p / p.sum(), q / q.sum()
+    many = 40_000
+    tokens = torch.multinomial(p, many, replacement=True, generator=rng)
+    drafted, acceptance = drafted_given(p.expand(many, -1), q.expand(many, -1), tokens, Sampling(1.0), 0)
+    error = 4 / many**0.5
+    shares = torch.bincount(drafted, minlength=6) / many
+    assert (shares - q).abs().max() < error
+    # Rejection sampling keeps a drafted token with probability sum min(p, q), and shows the target's otherwise.
+    kept = torch.minimum(p, q).sum()
+    assert abs((drafted == tokens).double().mean() - kept) < error and abs(acceptance.mean() - kept) < error
+    assert torch.equal(acceptance, (p / q).clamp(max=1)[drafted])
+    same, _ = drafted_given(p.expand(9, -1), p.expand(9, -1), tokens[:9], Sampling(1.0), 0)
+    assert torch.equal(same, tokens[:9])
+
+
+@pytest.mark.parametrize(
+    "name", ["fixed", *(pytest.param(name, marks=pytest.mark.slow) for name in ("confidence", "SpecDec++"))]
+)
+def test_counts_of_sampled_outputs_are_distributed_as_those_of_the_drafter(pair, name):
+    head = head_of(pair[1])
+    make = {
+        "fixed": lambda: stopping.FixedLength(4),
+        "confidence": lambda: stopping.Confidence(0.05),
+        "SpecDec++": lambda: stopping.PredictedRejection(0.6),
+    }[name]
+    drafter = AdaptiveDraftModel(pair[1], make(), 2, 9, head)
+    live, counted_ = [], []
+    for seed in range(80):
+        sampling = Sampling(0.7, seed=seed)
+        run = generate(pair[0], prompt(1, 12), drafter, sampling, 16)
+        live.append((len(run.steps), sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)))
+        trace = record(pair[0], prompt(1, 12), sampling, 16)
+        passed = draft_along(trace, pair[1], 9, pair[0])
+        found = play(Judged.of(passed, head) if name == "SpecDec++" else passed, make(), 2, 9)
+        counted_.append((found.calls, found.drafted, found.accepted))
+        assert found.tokens == len(trace.tokens) - 1
+    live, mine = np.array(live, float), np.array(counted_, float)
+    error = np.sqrt((live.var(0) + mine.var(0)) / len(live))
+    assert (np.abs(live.mean(0) - mine.mean(0)) < 4 * error).all() and live.std(0).min() > 0

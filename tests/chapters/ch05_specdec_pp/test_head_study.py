@@ -11,4 +11,4 @@ def test_the_cost_of_a_head_is_timed_by_the_clock_of_the_drafts_devices(llama, m
     asked = []
     monkeypatch.setattr(head_study, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
     spent = head_study.head_cost(llama, head_of(llama), prompt(1, 9), 2, 2)
-    assert spent == {"draft": 0.5, "capture": 0.0, "head": 0.5} and asked == [{llama.device}]
+    assert spent == {"draft": 0.5, "capture": 0.0, "head": 0.5, "share": (1.0, 1.0, 1.0)} and asked == [{llama.device}]

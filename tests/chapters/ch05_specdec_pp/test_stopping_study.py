@@ -44,6 +44,7 @@ def test_every_family_is_played_and_none_beats_the_oracle(study):
             assert found.throughput(policy, everything, TIMES).mean() <= top + 1e-12
     assert set(baselines()) == {
         "fixed K",
+        "any fixed K",
         "heuristic",
         "confidence",
         "fitted confidence",
@@ -94,7 +95,7 @@ def test_points_of_a_curve_are_matched_by_one_that_is_no_higher_in_either_rate()
 
 
 def test_unequal_groups_are_refused(study):
-    with pytest.raises(ValueError, match="expected one group for each pass"):
+    with pytest.raises(ValueError, match="expected one group and one prompt for each pass"):
         Study(study[0].passes, ["a"])
 
 

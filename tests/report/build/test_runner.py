@@ -15,10 +15,10 @@ import nbformat
 import pytest
 
 from specdec_lib import __main__ as command
-from specdec_lib import files, paths
+from specdec_lib import cluster, files, paths
 from specdec_lib.report.build import params, plan, runner
 from specdec_lib.report.display import record
-from tests.report.notebook_factory import write_notebook
+from tests.report.notebook_factory import PARAMETERS, write_notebook
 
 
 @pytest.fixture
@@ -177,9 +177,9 @@ def test_a_read_only_checkout_is_one_sentence_and_status_2(folders, monkeypatch,
 
 
 def test_a_failure_ends_the_command_with_status_one(monkeypatch):
-    monkeypatch.setattr(runner, "run", lambda *args: ["a failure"])
+    monkeypatch.setattr(runner, "run", lambda *args, **place: ["a failure"])
     assert command.main(["run", "--profile", "smoke"]) == 1
-    monkeypatch.setattr(runner, "run", lambda *args: [])
+    monkeypatch.setattr(runner, "run", lambda *args, **place: [])
     assert command.main(["run", "--profile", "smoke"]) == 0
 
 
@@ -307,3 +307,68 @@ def test_papermill_alone_refuses_them_as_well(folders, tmp_path, words, told):
         check=False,
     )
     assert done.returncode == 1 and told in done.stderr
+
+
+#: Two runs, of which the second one fails.
+GRID = ["01.seed=1,2"]
+GRID_PARAMETERS = PARAMETERS + "seed: int = 0   # of the draws\n"
+GRID_CODE = ["report.record('seed', seed)\n1 / (seed - 2)"]
+
+
+@pytest.fixture
+def sweeps(tmp_path) -> Path:
+    return tmp_path / "sweeps"
+
+
+def test_several_values_of_numbers_make_a_grid_of_jobs_with_commands_of_their_own(folders):
+    write_notebook(folders["notebooks"], parameters=GRID_PARAMETERS)
+    jobs = plan.make_plan(
+        "smoke", overrides=["01.alpha=0.25,0.75", *GRID, "01.ks=[3, 4]"], notebooks=folders["notebooks"]
+    )
+    assert [job.point for job in jobs] == [f"alpha={a},seed={s}" for a in (0.25, 0.75) for s in (1, 2)]
+    assert [(job.given["alpha"], job.given["seed"]) for job in jobs] == [(0.25, 1), (0.25, 2), (0.75, 1), (0.75, 2)]
+    assert all(job.given["ks"] == [3, 4] for job in jobs)
+    assert jobs[1].command.endswith("--only 01 -p 01.alpha=0.25 -p 01.seed=2 -p 01.ks=[3, 4]")
+    (one,) = plan.make_plan("smoke", overrides=["01.profile=a,b"], notebooks=folders["notebooks"])
+    assert one.given["profile"] == "a,b" and one.point == ""
+    for wrong, message in (("01.seed=1,1", "names a value twice"), ("01.seed=1,", "'seed' of 01_small is None")):
+        with pytest.raises(params.ParameterError, match=message):
+            plan.make_plan("smoke", overrides=[wrong], notebooks=folders["notebooks"])
+
+
+def facts(path: Path) -> dict:
+    """What a run says of itself but for its times and the state of the repository, which may be worked on meanwhile."""
+    about = nbformat.read(str(path), as_version=4).metadata["specdec"]
+    return {k: v for k, v in about.items() if k != "seconds"} | {
+        "provenance": {k: v for k, v in about["provenance"].items() if k not in ("date", "commit")}
+    }
+
+
+def test_processes_and_one_process_run_a_grid_with_the_same_results_and_failures(folders, sweeps, tmp_path, capsys):
+    write_notebook(folders["notebooks"], parameters=GRID_PARAMETERS, code=GRID_CODE)
+    (here,) = runner.run("smoke", overrides=GRID, sweeps=sweeps, **folders)
+    capsys.readouterr()
+    there = tmp_path / "there"
+    other = folders | {"output": there, "kept": tmp_path / "there-failed"}
+    (failure,) = runner.run("smoke", overrides=GRID, sweeps=there, place=cluster.Processes(2), **other)
+    compare_grids(sweeps, there)
+    assert failure.job.point == here.job.point == "seed=2"
+    assert failure.message == here.message.replace(str(folders["kept"]), str(other["kept"]))
+    assert (other["kept"] / "seed=2" / "01_small.ipynb").is_file()
+    told = capsys.readouterr()
+    assert "2 of 2 notebooks (smoke) are running" in told.out and failure.message in told.err
+    runner.run("smoke", overrides=GRID, sweeps=there, place=cluster.Processes(2), **other)
+    assert "1 of 2 notebooks" in capsys.readouterr().out
+
+
+def compare_grids(first: Path, second: Path) -> None:
+    """The point of the grid that does not fail has run with the same result in both folders."""
+    assert [path.name for path in first.iterdir()] == [path.name for path in second.iterdir()] == ["seed=1"]
+    one, two = (folder / "seed=1" / "01_small.ipynb" for folder in (first, second))
+    assert record.recorded(one) == record.recorded(two) == {"seed": 1} and facts(one) == facts(two)
+
+
+def test_numbers_of_processes_that_make_no_sense_are_refused(capsys):
+    for words in (["--jobs", "0"], ["--jobs", "2", "--on", "ray"]):
+        assert command.main(["run", "--profile", "smoke", *words]) == 2
+        assert "expected a whole number, 1 or more, and not with --on" in capsys.readouterr().err

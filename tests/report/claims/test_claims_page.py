@@ -30,13 +30,20 @@ ROW = {
     "where": "Table 1",
     "claim": "It is faster.",
     "notebook": "07_speed",
-    "ours": ["fast", "passes"],
+    "ours": {"fast": "speed here", "slow": "speed of the other", "passes": "passes made"},
     "rule": "Holds if faster than both.",
     "published": ["rest-speed"],
     "why": "The machine is slow.",
+    "exact": "Counted.",
 }
 ROWS = [
-    ROW | {"id": "whole", "test": [["fast", ">", "slow"], ["fast", ">", 1]], "note": "Only one machine."},
+    ROW
+    | {
+        "id": "whole",
+        "items": {"Table 1": "it is faster", "Table 1 (again)": "than <any> other"},
+        "test": [["fast", ">", "slow"], ["fast", ">", 1]],
+        "note": "Only one machine.",
+    },
     ROW
     | {
         "id": "part",
@@ -45,8 +52,20 @@ ROWS = [
         "rule": "Holds if faster than both; in part if than one.",
         "partly": "some",
         "test": [["fast", ">", "slow"], ["slow", ">", [2, "fast"]]],
+        "threshold": "2 is twice.",
     },
     ROW | {"id": "none", "paper": "pld_plus", "published": [], "test": [["slow", ">", "fast"]]},
+    ROW
+    | {
+        "id": "sized",
+        "ours": {"range": "speed, twice", "lost": "speed elsewhere"},
+        "exact": "",
+        "test": [["range", ">", 1]],
+        "size": [["range", "rest-speed"], ["range", "1 / 1", "rest-time / 2"], ["lost", "rest-speed"]],
+    },
+    ROW
+    | {"id": "open", "exact": "", "ours": {"range": "speed, twice"}, "threshold": "1.5", "test": [["range", ">", 1.5]]},
+    ROW | {"id": "awaited", "ours": {"lost": "speed elsewhere"}, "test": [["lost", ">", 1]]},
     {
         "id": "never",
         "paper": "specdec_pp",
@@ -55,8 +74,16 @@ ROWS = [
         "untestable": "No data & no code.",
     },
 ]
-RECORDED = {"fast": 1.23456, "slow": 0.5, "passes": 12345}
-VERDICT_OF = {"whole": rules.HOLDS, "part": rules.PARTLY, "none": rules.FAILS, "never": rules.UNTESTABLE}
+RECORDED = {"fast": 1.23456, "slow": 0.5, "passes": 12345, "range": {"value": 1.51234, "low": 1.4, "high": 1.6}}
+VERDICT_OF = {
+    "whole": rules.HOLDS,
+    "sized": rules.HOLDS,
+    "open": rules.UNRESOLVED,
+    "awaited": rules.NO_NUMBER,
+    "part": rules.PARTLY,
+    "none": rules.FAILS,
+    "never": rules.UNTESTABLE,
+}
 
 
 def executed(recorded, profile="default", **parameters):
@@ -100,7 +127,7 @@ def project(tmp_path, monkeypatch):
 
 
 def write(root, rows):
-    (root / "claims.yml").write_text(yaml.safe_dump(rows), encoding="utf-8")
+    (root / "claims.yml").write_text(yaml.safe_dump(rows, sort_keys=False), encoding="utf-8")
 
 
 class Rows(HTMLParser):
@@ -174,7 +201,7 @@ def build(root, text):
     return page.read_text(encoding="utf-8") if page.is_file() else "", warnings.getvalue(), app.statuscode
 
 
-PAGE = "Claims\n======\n\n.. made-from::\n\n.. claims-summary::\n\n.. claims-ledger::\n"
+PAGE = "Claims\n======\n\n.. made-from::\n\n.. claims-summary::\n\n.. claims-ledger::\n\n.. claims-items::\n"
 
 
 def page_of(root):
@@ -193,10 +220,13 @@ def test_a_row_shows_claim_numbers_rule_and_verdict_in_words(project):
     place, claim, published, ours, decision = rows["whole"][1]
     assert place == "REST Table 1" and claim == "It is faster. whole"
     assert published == "2.36 x REST, speed-up, 7B, greedy"
-    assert ours.startswith("fast 1.235 passes 12,345 How fast behaviour of pocket, other; shape its own (8")
+    assert ours.startswith(
+        "1.235 speed here 0.5 speed of the other 12,345 passes made How fast behaviour of pocket, other; shape its own (8"
+    )
     assert ours.endswith("cpu, float32")
     assert decision == (  # no reason, which is one for what does not hold; the note stands with any verdict
-        "holds Rule: Holds if faster than both. Found: 2 of 2 conditions true. Note: Only one machine."
+        "holds Rule: Holds if faster than both. Found: 2 of 2 conditions true. No interval: Counted. "
+        "Note: Only one machine."
     )
 
 
@@ -204,11 +234,12 @@ def test_what_was_not_true_is_named_with_its_values_and_the_reason(project):
     rows = table_rows(page_of(project))
     assert rows["part"][1][2] == "not available body"
     assert rows["part"][1][4] == (
-        "holds in part Rule: Holds if faster than both; in part if than one. Found: 1 of 2 conditions true; not: slow > 2 × fast "
-        "(slow = 0.5, fast = 1.235). Why: The machine is slow."
+        "holds in part Rule: Holds if faster than both; in part if than one. Found: 1 of 2 conditions true; false: speed of "
+        "the other > 2 × speed here. Why: The machine is slow. Thresholds: 2 is twice. No interval: Counted."
     )
-    assert rows["none"][1][4].endswith(
-        "0 of 1 conditions true; not: slow > fast (slow = 0.5, fast = 1.235). Why: The machine is slow."
+    assert (
+        "0 of 1 conditions true; false: speed of the other > speed here. Why: The machine is slow."
+        in rows["none"][1][4]
     )
     assert rows["none"][1][2] == "the paper gives no number"
     assert rows["never"][1][1:] == [
@@ -217,6 +248,46 @@ def test_what_was_not_true_is_named_with_its_values_and_the_reason(project):
         "–",
         "not testable here Why: No data & no code.",
     ]
+
+
+def test_intervals_and_what_they_leave_open_are_shown(project):
+    rows = table_rows(page_of(project))
+    assert rows["open"][1][3].startswith("1.512 [1.4, 1.6] speed, twice How fast")
+    assert "0 of 1 conditions true; not resolved: speed, twice > 1.5." in rows["open"][1][4]
+    assert rows["awaited"][1][3].startswith("no number yet speed elsewhere")
+    assert "0 of 1 conditions true; no number: speed elsewhere > 1." in rows["awaited"][1][4]
+    assert "Why" in rows["open"][1][4] and "Why" not in rows["awaited"][1][4]
+
+
+def test_a_value_without_a_number_is_said_to_be_out_of_reach(project):
+    write(project, [ROWS[3] | {"size": []}])
+    nbformat.write(executed(RECORDED | {"range": "not available"}), project / "book" / "notebooks" / "07_speed.ipynb")
+    decision = table_rows(page_of(project))["sized"][1][4]
+    assert decision.startswith("not testable here")
+    assert "Why: The text or the data that decide are not at hand in this run." in decision
+
+
+def test_a_published_size_is_compared_with_our_interval_apart_from_the_verdict(project):
+    decision = table_rows(page_of(project))["sized"][1][4]
+    assert decision.startswith("holds ")
+    for said in (
+        "Size: speed, twice: published 2.36, ours 1.512 [1.4, 1.6]; ours is 0.64 times that",
+        "Size: speed, twice: published 1 to 5.9, ours 1.512 [1.4, 1.6]; in our interval",
+        "Size: speed elsewhere: published 2.36, ours no number yet",
+        "Why: The machine is slow.",  # the verdict holds, the size is off
+    ):
+        assert said in decision
+
+
+def test_every_item_is_listed_with_its_row_and_verdict(project):
+    page = page_of(project)
+    table = page[page.index("claims-items") :]
+    cells = [" ".join(re.sub(r"<[^>]+>", "", cell).split()) for cell in re.findall(r"(?s)<td>(.*?)</td>", table)]
+    assert cells == [
+        *("REST Table 1", "it is faster", "whole", "holds"),
+        *("REST Table 1 (again)", "than &lt;any&gt; other", "whole", "holds"),
+    ]
+    assert 'href="#claim-whole"' in table
 
 
 def test_the_table_says_what_the_command_says(project, capsys):
@@ -228,44 +299,35 @@ def test_the_table_says_what_the_command_says(project, capsys):
         _, (place, claim, published, ours, decision) = rows[row["id"]]
         assert place == f"{ledger.PAPERS[row['paper']]} {row['where']}" and claim.startswith(row["claim"])
         assert all(value in published for value in row["published"].values())
-        assert all(f"{name} {ledger.shown(value)}" in ours for name, value in row["ours"].items())
+        assert all(ledger.shown(value) in ours for value in row["ours"].values())
         assert row["rule"] in decision and decision.startswith(row["verdict"])
 
 
 def test_the_counts_are_those_of_the_rows_and_the_file_has_every_claim(project):
     page = page_of(project)
     table = page[page.index("claims-summary") : page.index("</table>")]
-    assert [int(n) for n in re.findall(r"<p>(\d+)</p>", table)] == [
-        1,
-        0,
-        0,
-        0,
-        1,
-        0,
-        1,
-        0,
-        0,
-        1,
-        0,
-        0,
-        1,
-        0,
-        1,
-        0,
-        0,
-        0,
-        1,
-        1,
-        1,
-        1,
-        1,
-        1,
-        4,
+    rows = re.findall(r"(?s)<tr.*?</tr>", table[table.index("<tbody") :])
+    cells = [re.findall(r"<p>(.*?)</p>", re.sub(r"</?span[^>]*>", "", row)) for row in rows]
+    assert re.findall(r"<p>(.*?)</p>", table[: table.index("<tbody")]) == [
+        *("Verdict", "all four", "REST", "DReSD", "PLD+", "SpecDec++")
+    ]
+    assert cells == [
+        ["holds", "2", "2", "0", "0", "0"],
+        ["holds in part", "1", "0", "1", "0", "0"],
+        ["does not hold here", "1", "0", "0", "1", "0"],
+        ["not resolved", "1", "1", "0", "0", "0"],
+        ["not testable here", "1", "0", "0", "0", "1"],
+        ["no number yet", "1", "1", "0", "0", "0"],
+        ["claims", "7", "4", "1", "1", "1"],
+        ["sizes as published", "1 of 2", "1 of 2", "0 of 0", "0 of 0", "0 of 0"],
     ]
     (file,) = (project / "html" / "_downloads").rglob("claims.csv")
     rows = list(csv.DictReader(file.open(encoding="utf-8")))
     assert {row["id"]: row["verdict"] for row in rows} == VERDICT_OF
-    assert rows[0]["ours"] == "fast = 1.23456; passes = 12345" and rows[0]["device"] == "cpu, float32"
+    assert (
+        next(row["ours"] for row in rows if row["id"] == "sized") == "range = 1.51234 [1.4, 1.6]; lost = no number yet"
+    )
+    assert rows[0]["ours"] == "fast = 1.23456; slow = 0.5; passes = 12345" and rows[0]["device"] == "cpu, float32"
 
 
 @pytest.mark.parametrize("profile, box", [("smoke", True), ("default", False)])
@@ -292,8 +354,8 @@ def test_a_claim_decided_by_other_text_or_other_times_says_so(project):
     "spoil, message",
     [
         (
-            lambda root: write(root, [ROWS[0] | {"ours": ["lost"]}]),
-            "claim 'whole' needs lost, which 07_speed did not record",
+            lambda root: write(root, [ROWS[3] | {"size": [["range", "rest-lost"]]}]),
+            "there is no published number 'rest-lost'",
         ),
         (
             lambda root: write(root, [ROWS[0] | {"published": ["rest-lost"]}]),
@@ -301,11 +363,11 @@ def test_a_claim_decided_by_other_text_or_other_times_says_so(project):
         ),
         (
             lambda root: (root / "book" / "notebooks" / "07_speed.ipynb").unlink(),
-            "claim 'whole' needs 07_speed, which has not been executed (and 2 more claims)",
+            "claim 'whole' needs 07_speed, which has not been executed (and 5 more claims)",
         ),
         (lambda root: write(root, ROWS[:1] * 2), "two claims have the id 'whole'"),
     ],
-    ids=["record", "number", "notebook", "ledger"],
+    ids=["size", "number", "notebook", "ledger"],
 )
 def test_what_is_missing_ends_the_build_with_its_name(project, spoil, message):
     spoil(project)

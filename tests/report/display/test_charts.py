@@ -72,11 +72,14 @@ def test_a_token_view_holds_the_output_and_what_was_refused():
     ]
 
 
-def test_a_draft_that_branches_is_refused():
-    tree = DraftTree([1, 2], [-1, -1])
-    forked = Generation([0, 1, 5], [Step(tree, (0,), (1, 5), 0, 0, 0)], "length", 1, 0)
-    with pytest.raises(ValueError, match="step 1 branches"):
-        charts.token_view(forked, Letters(), "REST")
+def test_of_a_draft_that_branches_the_accepted_path_is_shown():
+    tree = DraftTree([ord(c) for c in "xbyc"], [-1, -1, 1, 1])
+    forked = Generation(list(b"abcd"), [Step(tree, (1, 3), tuple(b"bcd"), 0, 0, 0)], "length", 1, 0)
+    shown = charts.token_view(forked, Letters(), "REST").tokens
+    assert [(t.text, t.fate) for t in shown] == [
+        ("a", "target"), ("b", "accepted"), ("c", "accepted"), ("d", "target")
+    ]  # fmt: skip
+    assert shown[1].note == "2 of 4 accepted"
 
 
 def test_panels_draw_what_they_are_given():

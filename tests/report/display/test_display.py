@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.report.display import figures, notices, provenance, record, run_context
+from specdec_lib.report.display import figures, notices, record, run_context, session
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.display.token_views import Token, TokenView
 
@@ -246,6 +246,6 @@ def test_figures_draw_what_they_are_given():
 
 
 def test_provenance_names_versions_machine_and_parameters():
-    rows = dict(provenance.provenance_table({"alpha": 0.5}).rows())
+    rows = dict(session.provenance_table({"alpha": 0.5}).rows())
     assert rows["parameter alpha"] == "0.5"
     assert rows["torch"] and rows["device"] and rows["commit"]

@@ -108,4 +108,5 @@ def test_pictures_are_drawn_once_and_alike(tmp_path, monkeypatch):
     written = (first / "rest.svg").stat().st_mtime_ns
     assert not book.draw_pictures(first) and (first / "rest.svg").stat().st_mtime_ns == written
     for page in method_pictures.PICTURES:
-        assert (first / f"{page}.svg").read_bytes() == (second / f"{page}.svg").read_bytes()
+        for kind in ("svg", "html"):
+            assert (first / f"{page}.{kind}").read_bytes() == (second / f"{page}.{kind}").read_bytes()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import record
 
 
@@ -34,6 +35,8 @@ def notebook(*records):
         (torch.tensor(4), 4),
         ([np.float32(0.25), 1], [0.25, 1]),
         ({"a": np.int64(1)}, {"a": 1}),
+        (Interval(1.5, np.float64(1.25), 2.0), {"value": 1.5, "low": 1.25, "high": 2.0}),
+        (Interval(1.5, float("nan"), float("nan")), "not available"),
         ("text", "text"),
     ],
 )

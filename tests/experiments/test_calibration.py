@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch05_specdec_pp.calibration import (
+from specdec_lib.experiments.calibration import (
     expected_calibration_error,
     ranking_accuracy,
     reliability,

@@ -1,0 +1,1 @@
+"""Chapter 2: what a datastore costs and how fast it is searched."""

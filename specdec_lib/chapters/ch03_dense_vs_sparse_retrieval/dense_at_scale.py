@@ -1,0 +1,195 @@
+"""DReSD and REST on the same stores of growing size, and on stores that differ in whose text they hold.
+
+The rows have one output's counts each, of which :mod:`.measures` makes rates, ratios and their intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib import paths
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures, rest_at_scale
+from specdec_lib.datastores import SuffixIndex
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.drafters import Dresd, Rest
+from specdec_lib.experiments import stores
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, render
+from specdec_lib.experiments.responses import generate_responses
+from specdec_lib.experiments.retrieval import Remembered, UnfilteredDresd
+from specdec_lib.experiments.statistics import Interval
+from specdec_lib.models.fingerprint import fingerprint
+
+#: Sizes of the stores, in tokens.
+SIZES = (16_000, 50_000, 200_000, 1_000_000)
+#: Neighbours that the released code looks up.
+NEIGHBOURS = 50
+#: Longest stored answer, in tokens.
+ANSWER = 96
+Make = Callable[[SuffixIndex, Any], Drafter]
+#: What is compared, by name: greatest depth of a draft, and what makes the drafter from the sparse and the dense index.
+METHODS: dict[str, tuple[int, Make]] = {
+    "REST": (10, lambda sparse, dense: Rest(sparse)),
+    "REST, n from 1": (10, lambda sparse, dense: Rest(sparse, min_ngram=1)),
+    "REST, as DReSD ran it": (10, lambda sparse, dense: Rest(sparse, **rest_at_scale.AS_DRESD_RAN_IT)),
+    "REST, 6 deep": (6, lambda sparse, dense: Rest(sparse, length=6, choices=60)),
+    "REST, n from 1, 6 deep": (6, lambda sparse, dense: Rest(sparse, min_ngram=1, length=6, choices=60)),
+    "REST, as DReSD ran it, 6 deep": (6, lambda sparse, dense: Rest(sparse, length=6, **rest_at_scale.AS_DRESD_RAN_IT)),
+    "DReSD": (6, lambda sparse, dense: Dresd(dense, 10, 6, NEIGHBOURS)),
+    "DReSD, 10 deep": (10, lambda sparse, dense: Dresd(dense, 10, 10, NEIGHBOURS)),
+    "DReSD, no filter": (6, lambda sparse, dense: UnfilteredDresd(dense, 10, 6, NEIGHBOURS)),
+}
+
+
+def counts(
+    recordings: Sequence[Recording], methods: Sequence[str], sparse: SuffixIndex, dense: Any, **labels: Any
+) -> Iterator[dict[str, Any]]:
+    """One row an output and method: ``method``, the greatest ``limit`` of its drafts' depth, and
+    :func:`.measures.outputs`.
+
+    ``dense`` is what :class:`~specdec_lib.drafters.dresd.Dresd` searches; ``labels`` are added to each row.
+    """
+    for name in methods:
+        limit, make = METHODS[name]
+        for row in measures.outputs(recordings, make(sparse, dense)).drop(columns="draft_seconds").to_dict("records"):
+            yield {**labels, "method": name, "limit": limit, **row}
+
+
+def size_counts(
+    model: PreTrainedModel,
+    index: SuffixIndex,
+    recorded: Mapping[str, Sequence[Recording]],
+    sizes: Sequence[int] = SIZES,
+    methods: Sequence[str] = tuple(METHODS),
+    **labels: Any,
+) -> Iterator[dict[str, Any]]:
+    """Counts of every method on the first ``sizes`` tokens of a store, whose states are computed once.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Whose states are searched.
+    index : SuffixIndex
+    recorded : mapping
+        Recordings with the target's last states by way of decoding.
+    sizes : sequence of int
+        Sizes that the store does not reach are left out, and the largest is then all of it.
+    methods : sequence of str
+        Names in :data:`METHODS`.
+    """
+    held = index.store.count
+    wanted = [*(size for size in sorted(sizes) if size < 0.95 * held), min(held, max(sizes))]
+    states = stores.dense_states(model, stores.first_part(index, wanted[-1]), compute="bfloat16")
+    for size in wanted:
+        part = stores.first_part(index, size)
+        dense = stores.dense_index(stores.first_states(states, part), part, "cpu")
+        for way, recordings in recorded.items():
+            found = Remembered(dense, recordings, NEIGHBOURS)
+            yield from counts(recordings, methods, part, found, way=way, stored=part.store.count, **labels)
+
+
+def answer_store(
+    writer: PreTrainedModel | None,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> SuffixIndex:
+    """A store of prompts with one answer each, of at most :data:`ANSWER` tokens, in an order that mixes the prompts.
+
+    ``writer`` is the model whose answers these are; None for the right answers.
+    """
+    if writer is None:
+        documents = [
+            render(prompt, tokenizer) + tokenizer(prompt.reference, add_special_tokens=False)["input_ids"][:ANSWER]
+            for prompt in prompts
+        ]
+    else:
+        name = stores.key_of(fingerprint(writer), [prompt.turns for prompt in prompts], str(sampling), ANSWER)
+        path = paths.cache() / f"answers-{name[:16]}.jsonl"
+        documents = generate_responses(writer, tokenizer, prompts, path, sampling, 1, ANSWER, progress=False)
+    order = np.random.default_rng(seed).permutation(len(documents))
+    return stores.document_store("answers", [documents[i] for i in order], tokenizer)
+
+
+# Whose text: the 2 x 2 x 2 design --------------------------------------------------------------------------------
+
+#: The axes of section 5.3; a cell of the design says for each whether the store is aligned.
+AXES = ("prompt", "response", "sampling")
+ALIGNMENT_METHODS = ("REST", "REST, n from 1", "DReSD")
+
+
+def alignment_counts(
+    target: PreTrainedModel,
+    other: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    recorded: Mapping[str, Sequence[Recording]],
+    kind: Sequence[Prompt],
+    other_kind: Sequence[Prompt],
+    samplings: Mapping[str, Sampling | None],
+) -> Iterator[dict[str, Any]]:
+    """Counts with eight stores of one answer a prompt: prompts of the replayed kind or not, answers of the target or of
+    another model, decoded as the replayed outputs or not.
+
+    Parameters
+    ----------
+    target, other : PreTrainedModel
+    tokenizer
+    recorded : mapping
+        Recordings of ``target`` by way of decoding, of prompts like ``kind``.
+    kind, other_kind : sequence of Prompt
+        As many of each; no recorded prompt among them.
+    samplings : mapping
+        The sampling of each way of decoding.
+    """
+    if len(kind) != len(other_kind):
+        raise ValueError(f"{len(kind)} prompts of the kind and {len(other_kind)} of another; expected as many of each")
+    for prompt, asked in ((True, kind), (False, other_kind)):
+        for response, writer in ((True, target), (False, other)):
+            for written, sampling in samplings.items():
+                index = answer_store(writer, tokenizer, asked, sampling)
+                dense = stores.dense_index(stores.dense_states(target, index, compute="bfloat16"), index, "cpu")
+                for way, recordings in recorded.items():
+                    labels = {"way": way, "prompt_aligned": prompt, "response_aligned": response}
+                    labels |= {"sampling_aligned": way == written, "stored": index.store.count}
+                    found = Remembered(dense, recordings, NEIGHBOURS)
+                    yield from counts(recordings, ALIGNMENT_METHODS, index, found, **labels)
+
+
+def alignment_effects(frame: pd.DataFrame) -> dict[str, Interval]:
+    """What each alignment is worth, and whether the three multiply, in tokens per pass.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Of one method and way of decoding.
+
+    Returns
+    -------
+    dict
+        By axis: the geometric mean of the ratio with the alignment over without, over the four pairs of stores that differ
+        in it alone. ``without_<axis>``: this alignment poor and the others good, over all good. ``product``: what all three
+        gain over none, over the product of what each gains alone; 1 where they multiply.
+    """
+    cells = {cell: rows for cell, rows in frame.groupby([f"{axis}_aligned" for axis in AXES])}
+
+    def flipped(cell: tuple[bool, ...], place: int) -> tuple[bool, ...]:
+        return (*cell[:place], not cell[place], *cell[place + 1 :])
+
+    good, poor = (True,) * 3, (False,) * 3
+    found = {}
+    for place, axis in enumerate(AXES):
+        pairs = [(rows, cells[flipped(cell, place)]) for cell, rows in cells.items() if cell[place]]
+        found[axis] = measures.geometric_mean(pairs)
+        found[f"without_{axis}"] = measures.ratio(cells[flipped(good, place)], cells[good])
+    alone = [cells[flipped(poor, place)] for place in range(3)]
+    found["product"] = measures.of_rates(
+        [cells[good], cells[poor], *alone], lambda all_good, none, *one: all_good * none**2 / np.prod(one, axis=0)
+    )
+    return found

@@ -1,0 +1,274 @@
+"""Policies on many prompts: greedy and sampled outputs, several drafts, several training seeds of the head.
+
+Takes longer than a chapter may; ``python -m specdec_lib stopping`` runs it and leaves a small file. Outputs are kept in the
+book's cache, so a run that was interrupted does not decode them again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib import paths
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
+from specdec_lib.chapters.ch05_specdec_pp.head_study import met
+from specdec_lib.chapters.ch05_specdec_pp.stopping_study import ORACLE, Study, baselines, with_head
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.experiments.acceptance_training import parted
+from specdec_lib.experiments.calibration import ranking_accuracy, ranking_lead
+from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.statistics import Interval, pooled_rate
+from specdec_lib.experiments.tasks import load_task
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.heads.acceptance_data import Response, examples, label
+from specdec_lib.heads.training import Training, train
+from specdec_lib.models.fingerprint import fingerprint
+
+#: Held-out tasks of each set; the head is trained on the kind of the first.
+SETS = {
+    "editing": ("rename", "remove-docstring", "outline"),
+    "code": ("code-completion",),
+    "prose": ("replace-word",),
+}
+#: All sets together, and of them the throughput with the fixed length that is best greedily over that with the own best.
+ALL, GREEDY_LENGTH = "all", "greedy's length over the own"
+#: The file that a run leaves.
+RESULTS = paths.DATA / "results" / "cpu" / "stopping.csv"
+
+
+class Row(NamedTuple):
+    """One number of the study: of a draft, at a temperature, on a set of prompts.
+
+    ``value``, ``low`` and ``high`` are its 95 % interval over prompts; ``least`` and ``most`` are what single training
+    seeds of the head give, NaN where no head is involved.
+    """
+
+    draft: str
+    parameters: int
+    temperature: float
+    set: str
+    prompts: int
+    outputs: int
+    quantity: str
+    setting: str
+    value: float
+    low: float
+    high: float
+    least: float
+    most: float
+
+    @property
+    def interval(self) -> Interval:
+        """The number with its interval over prompts."""
+        return Interval(self.value, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: prompts of each set, longest output, temperatures, outputs of each prompt where sampled, training
+    seeds and epochs of the head, its w_rej and D, and the thresholds h tried."""
+
+    prompts: int = 100
+    tokens: int = 128
+    temperatures: tuple[float, ...] = (0.0, 0.6, 1.0)
+    output_seeds: int = 3
+    head_seeds: int = 5
+    epochs: int = 10
+    reject_weight: float = 6.0
+    depth: int = 3
+    mixing: float = 0.15
+    thresholds: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def recordings(
+    target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, plan: Plan, temperature: float
+) -> tuple[list[Recording], list[str]]:
+    """Outputs of the target for the prompts of all sets, and the set of each; those of one token, for which nothing is
+    drafted, are left out."""
+    recorded, sets = [], []
+    for name, tasks in SETS.items():
+        shares = [len(part) for part in np.array_split(range(plan.prompts), len(tasks))]
+        prompts = [p for task, share in zip(tasks, shares, strict=True) for p in load_task(task, limit=share, seed=0)]
+        for seed in range(plan.output_seeds if temperature else 1):
+            made = record_once(target, tokenizer, prompts, Sampling(temperature, seed=seed), plan.tokens)
+            kept = [recording for recording in made if len(recording.trace.tokens) > 1]
+            recorded, sets = recorded + kept, sets + [name] * len(kept)
+    return recorded, sets
+
+
+def heads(
+    target: PreTrainedModel, draft: PreTrainedModel, answers: Sequence[Response], plan: Plan, temperature: float
+) -> list[AcceptanceHead]:
+    """Heads of a draft, one for each training seed, trained on recorded answers of the target labelled for decoding at a
+    temperature: min(1, p / q) of a token that the draft model draws, 0 or 1 where decoding is greedy."""
+    labelled = [
+        label(target, draft, r.prompt.tolist(), r.tokens.tolist(), Sampling(temperature, seed=i))
+        for i, r in enumerate(answers)
+    ]
+    fit, held_out = (examples(draft, part, plan.mixing) for part in parted(labelled))
+    own = fingerprint(draft)
+    return [
+        train(
+            fit,
+            held_out,
+            Training(plan.reject_weight, plan.epochs, seed=seed),
+            plan.depth,
+            draft=own,
+            progress=False,
+        )
+        for seed in range(plan.head_seeds)
+    ]
+
+
+def rows_of(
+    study: Study, trained: Sequence[AcceptanceHead], plan: Plan, times: tuple[float, float], alone: float
+) -> Iterator[tuple[str, str, str, Interval, float, float]]:
+    """Set, quantity, setting, interval, least and most of all that is compared, at given seconds of a pass of draft and
+    target and of the target alone.
+
+    Settings are chosen on every second prompt of a set and judged on the others; each head has a threshold of its own.
+    """
+    nothing = (float("nan"), float("nan"))
+    families = {name: own for name, own in baselines(study.longest).items() if name in AGAINST}
+    for name in dict.fromkeys(study.groups.tolist()):
+        keep = study.groups == name
+        test = keep & ~study.tuning
+        chosen = study.chosen(families, keep, times)
+        ours = [
+            study.best(with_head(f"head {i}", head, plan.thresholds), keep & study.tuning, times)
+            for i, head in enumerate(trained)
+        ]
+        settings = ", ".join(dict.fromkeys(policy.setting for policy in ours))
+        passes = [passed for passed, kept in zip(study.passes, keep, strict=True) if kept]
+        names = [prompt for prompt, kept in zip(study.prompts, keep, strict=True) if kept]
+        accepted = pooled_rate(([p.acceptance.sum() for p in passes], [len(p.acceptance) for p in passes]), names)
+        yield name, "acceptance", "", accepted, *nothing
+        for family, policy in {**chosen, "oracle": ORACLE}.items():
+            yield name, f"speed-up, {family}", policy.setting, study.speedup(policy, test, times, alone), *nothing
+        each = [study.speedup(policy, test, times, alone).value for policy in ours]
+        yield name, "speed-up, SpecDec++", settings, study.speedup(ours, test, times, alone), min(each), max(each)
+        for family, policy in chosen.items():
+            each = [study.against(one, policy, keep, times).value for one in ours]
+            yield name, f"over {family}", settings, study.against(ours, policy, keep, times), min(each), max(each)
+        tokens = met(passes)
+        outcome, sure = tokens.acceptance.numpy().astype(float), tokens.confidence.numpy().astype(float)
+        of_tokens = [n for p, n in zip(passes, names, strict=True) for _ in range(len(p.acceptance))]
+        said = [head.probability(tokens.states, tokens.confidence).numpy().astype(float) for head in trained]
+        each = [ranking_accuracy(one, outcome) for one in said]
+        mean = float(np.mean(each))
+        yield name, "AUC, head", "", Interval(mean, *nothing), min(each), max(each)
+        yield name, "AUC, confidence", "", Interval(ranking_accuracy(sure, outcome), *nothing), *nothing
+        yield name, "AUC, head less confidence", "", ranking_lead(said[0], sure, outcome, of_tokens), *nothing
+
+
+#: Policies that SpecDec++ is compared with.
+AGAINST = ("fixed K", "any fixed K", "confidence", "cumulative confidence")
+
+
+def measure(
+    target: PreTrainedModel,
+    drafts: Mapping[str, PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    answers: Sequence[Response],
+    plan: Plan,
+    times: tuple[float, float],
+    alone: float,
+    say: Callable[[str], None] = print,
+) -> Iterator[list[Row]]:
+    """The rows of each temperature and draft, as soon as they are known.
+
+    Parameters
+    ----------
+    target, drafts, tokenizer
+        The drafts by name.
+    answers : sequence of Response
+        Of the target, to train heads on; their labels are made anew for each draft and temperature.
+    plan : Plan
+    times, alone
+        As for :func:`rows_of`.
+    say : callable
+        Told what is measured next.
+    """
+    greedy_best = {}
+    for temperature in plan.temperatures:
+        say(f"temperature {temperature:g}: outputs of the target")
+        recorded, sets = recordings(target, tokenizer, plan, temperature)
+        prompts = [(r.task, r.prompt.id) for r in recorded]
+        for name, draft in drafts.items():
+            say(f"temperature {temperature:g}: {name}, {len(recorded)} outputs")
+            trained = heads(target, draft, answers, plan, temperature)
+            passes = [draft_along(r.trace, draft, target=target) for r in recorded]
+            study = Study(passes, sets, prompts=prompts)
+            found = list(rows_of(study, trained, plan, times, alone))
+            best = study.best(baselines(study.longest)["any fixed K"], study.tuning, times)
+            if not temperature:
+                greedy_best[name] = best
+            elif name in greedy_best:
+                moved = study.against(greedy_best[name], best, np.ones(len(sets), bool), times)
+                setting = f"{greedy_best[name].setting}, {best.setting}"
+                found.append((ALL, GREEDY_LENGTH, setting, moved, float("nan"), float("nan")))
+            counted = {
+                kind: [p for p, one in zip(prompts, sets, strict=True) if kind in (one, ALL)] for kind in (*SETS, ALL)
+            }
+            yield [
+                Row(
+                    name,
+                    draft.num_parameters(),
+                    temperature,
+                    kind,
+                    len(set(counted[kind])),
+                    len(counted[kind]),
+                    quantity,
+                    setting,
+                    *interval,
+                    least,
+                    most,
+                )
+                for kind, quantity, setting, interval, least, most in found
+            ]
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """The rows as the file holds them; what is not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    for row in rows:
+        writer.writerow(
+            ["" if value != value else f"{value:.6g}" if isinstance(value, float) else value for value in row]
+        )
+    return text.getvalue()
+
+
+def read(path: Path | None = None) -> list[Row]:
+    """The rows of a file; none where there is no file.
+
+    Raises
+    ------
+    ValueError
+        If its columns are not those of :class:`Row`.
+    """
+    path = path or RESULTS
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.reader(file)
+        fields = next(reader, [])
+        if tuple(fields) != Row._fields:
+            raise ValueError(
+                f"{path} has the columns {', '.join(fields)}; expected {', '.join(Row._fields)}: make it again with "
+                "python -m specdec_lib stopping"
+            )
+        kinds: dict[str, Callable[[str], Any]] = {
+            **dict.fromkeys(("temperature", "value", "low", "high", "least", "most"), lambda t: float(t or "nan")),
+            **dict.fromkeys(("parameters", "prompts", "outputs"), int),
+        }
+        return [Row(*(kinds.get(name, str)(text) for name, text in zip(fields, row, strict=True))) for row in reader]

@@ -1,0 +1,142 @@
+"""Every system in its published shape and in the shape that the prices of a machine ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from specdec_lib.chapters.ch07_other_systems.prices import Prices, mean_width, names_of, speedup, tokens_per_pass
+from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.experiments.recorded_runs import Recording, Runs, runs_of, select
+from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import METHODS, PLAIN, Unavailable, compared_in
+
+#: Shapes by their names in tables.
+PUBLISHED, SIZED = "published", "sized"
+
+
+def everything(drafters: Sequence[Drafter | None]) -> Capture:
+    """What recordings must keep for all of some drafters."""
+    capture = Capture()
+    for drafter in drafters:
+        capture = capture if drafter is None else capture | drafter.capture
+    return capture
+
+
+def sized(pair: ModelPair, widths: Sequence[int]) -> dict[str, dict[int, Drafter]]:
+    """By method of the chapter that has more than one shape: its drafters by width.
+
+    What these models have nothing for is left out.
+    """
+    found: dict[str, dict[int, Drafter]] = {}
+    for name in compared_in("07"):
+        make = METHODS[name].sized
+        try:
+            if make is not None:
+                found[name] = {width: make(pair, width) for width in widths}
+        except Unavailable:
+            continue
+    return found
+
+
+def all_runs(
+    model: PreTrainedModel, recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None]
+) -> dict[str, Runs]:
+    """Runs of methods on recordings, in the state of each row: replayed, or decoded for real where no replay serves."""
+    return {
+        name: runs_of(model, recordings, drafter, state=METHODS[name].state if name in METHODS else "cold")
+        for name, drafter in drafters.items()
+    }
+
+
+def best_widths(
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    candidates: Mapping[str, Mapping[int, Drafter]],
+    prices: Prices,
+) -> list[dict[str, Any]]:
+    """Composed speed-up of every method at every width, on prompts that are not measured.
+
+    Returns
+    -------
+    list of dict
+        ``method``, ``width`` asked for, ``tokens_per_pass``, ``mean_width``, ``speedup``, and ``chosen``, true for the width of
+        the largest speed-up of its method (the smallest such width).
+    """
+    (plain,) = all_runs(model, recordings, {PLAIN: None}).values()
+    rows: list[dict[str, Any]] = []
+    for name, by_width in candidates.items():
+        found = []
+        for width, drafter in by_width.items():
+            runs = all_runs(model, recordings, {name: drafter})[name]
+            found.append(
+                {
+                    "method": name,
+                    "width": width,
+                    "tokens_per_pass": tokens_per_pass(recordings, runs).value,
+                    "mean_width": mean_width(runs),
+                    "speedup": speedup(recordings, plain, name, runs, prices).value,
+                }
+            )
+        best = max(found, key=lambda row: (row["speedup"], -row["width"]))
+        rows += [row | {"chosen": row is best} for row in found]
+    return rows
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Runs of all systems on the same recordings.
+
+    Attributes
+    ----------
+    recordings : sequence of Recording
+    runs : mapping
+        By shape and method: one run a recording. Plain decoding is under both shapes.
+    """
+
+    recordings: Sequence[Recording]
+    runs: Mapping[str, Mapping[str, Runs]]
+
+    def table(self, prices: Mapping[str, Prices], task: str | None = None) -> list[dict[str, Any]]:
+        """One row a method and shape: ``method``, ``shape``, ``tokens_per_pass``, ``width``, and under the name of each of the
+        prices the composed speed-up. Rates are intervals; ``task`` None stands for all tasks.
+        """
+
+        def keep(recording: Recording) -> bool:
+            return task in (None, recording.task)
+
+        known = [r for r in self.recordings if keep(r)]
+        plain = select(self.runs[PUBLISHED][PLAIN], self.recordings, keep)
+        rows = []
+        for name in self.runs[PUBLISHED]:
+            for shape, by_method in self.runs.items():
+                if name == PLAIN or name not in by_method:
+                    continue
+                runs = select(by_method[name], self.recordings, keep)
+                row = {"method": name, "shape": shape, "tokens_per_pass": tokens_per_pass(known, runs)}
+                row["width"] = mean_width(runs)
+                rows.append(row | {key: speedup(known, plain, name, runs, each) for key, each in prices.items()})
+        return rows
+
+
+def ratios(
+    measured: Measured, prices: Prices, tasks: Sequence[str], pairs: Sequence[tuple[str, str]]
+) -> list[Interval | None]:
+    """Composed speed-up of the first of two methods over that of the second, in their published shapes, on the same prompts.
+
+    None for a pair that is not here.
+    """
+    known = [recording for recording in measured.recordings if recording.task in tasks]
+    cost = {
+        name: prices.of(METHODS[name], select(runs, measured.recordings, lambda recording: recording.task in tasks))
+        for name, runs in measured.runs[PUBLISHED].items()
+        if any(name in pair for pair in pairs)
+    }
+    return [
+        pooled_rate(Counts(cost[second], cost[first]), names_of(known)) if first in cost and second in cost else None
+        for first, second in pairs
+    ]

@@ -1,0 +1,1 @@
+"""Chapter 8: several sources in one draft, sized by what a pass costs."""

@@ -1,0 +1,250 @@
+"""One tree against single sources, selection rules and unions of a fixed size, on recorded answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec_lib import methods
+from specdec_lib.chapters.ch08_one_tree.fitting import by_source
+from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
+from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
+from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.drafters.one_tree import OneTree
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.prompt_lookup import PromptLookup
+from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
+from specdec_lib.drafters.rest import Rest
+from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.experiments.calibration import expected_calibration_error
+from specdec_lib.experiments.input_guided import CALIBRATION, best_layer, calibration_prompts
+from specdec_lib.experiments.priced_runs import counted
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each
+from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ratio_of_rates
+from specdec_lib.experiments.workbench import ModelPair
+
+#: The single sources, and the rungs above them.
+SINGLES = ("PLD", "PLD+ (h)", "REST")
+SAM, ARCTIC = "SAM-Decoding's rule", "Arctic's rule"
+UNION, FIXED, TREE, NEURAL = "union, not calibrated", "calibrated, fixed size", "One tree", "One tree, draft model"
+RUNGS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
+#: What intervals are to lie above: that of one tree over the best single source of a task, over every single source on all
+#: tasks, and its share of the hindsight bound.
+NO_WORSE, AHEAD, REACHED = 0.98, 1.10, 0.75
+#: Above any price that a pass has.
+_TOO_DEAR = 1e6
+
+#: A draft's size in tokens, or the name of the prices that it is sized by.
+Size = int | str
+
+
+def choose_layer(pair: ModelPair, without: Sequence[Prompt], per_task: int, tokens: int = 64) -> None:
+    """Choose the layer whose states tell PLD+ (h) best where to copy from, on other prompts, and note it with the pair."""
+    layers = range(decoder_config(pair.target).num_hidden_layers + 1)
+    prompts = calibration_prompts(CALIBRATION, per_task, without=without)
+    tuned = record_once(pair.target, pair.tokenizer, prompts, None, tokens, Capture(tuple(layers)))
+    pair.notes["layer"] = best_layer(tuned, lambda i: PromptLookupHidden(i, 10), layers)
+
+
+def retrieval(pair: methods.Workbench, size: int) -> dict[str, Drafter]:
+    """The sources that look something up, each with drafts of ``size`` tokens."""
+    return {
+        "PLD": PromptLookup(3, size, variant="transformers"),
+        "REST": Rest(pair.sparse, choices=size, min_ngram=1),
+        "PLD+ (h)": PromptLookupHidden(pair.layer, size),
+    }
+
+
+def without_draft_model(pair: methods.Workbench) -> dict[str, Drafter]:
+    """The sources of one tree that look something up."""
+    return {name: source for name, source in methods.tree_sources(pair).items() if name in SINGLES}
+
+
+def whole(size: int) -> PassPrices:
+    """Prices at which the best tree has ``size`` nodes, as far as there are so many."""
+    return PassPrices({1: 1.0, size + 1: 1.0, size + 2: _TOO_DEAR}, name=f"{size} nodes")
+
+
+def rungs(
+    pair: methods.Workbench, prices: Sequence[PassPrices], sizes: Sequence[int], fit: TreeProbabilities
+) -> dict[tuple[str, Size], Drafter]:
+    """The drafters of every rung but the draft model's, by rung and size."""
+    made: dict[tuple[str, Size], Drafter] = {}
+    rough = TreeProbabilities.unfitted(SINGLES)
+    for size in sizes:
+        for name, source in retrieval(pair, size).items():
+            made[name, size] = source
+        made[SAM, size] = Selection(retrieval(pair, size), longest_match)
+        made[ARCTIC, size] = Selection(retrieval(pair, size), highest_score)
+        made[UNION, size] = OneTree(without_draft_model(pair), whole(size), rough, rate=0.0)
+        made[FIXED, size] = OneTree(without_draft_model(pair), whole(size), fit)
+    for each in prices:
+        made[TREE, each.name] = OneTree(without_draft_model(pair), each, fit)
+    return made
+
+
+class Measured(NamedTuple):
+    """Runs of one drafter, and how many tokens its draft model was asked for in each."""
+
+    runs: Runs
+    drafted: Sequence[int]
+
+    def counts(self, prices: PassPrices) -> Counts:
+        """Tokens after the first and price, run by run."""
+        tokens, price = counted(self.runs, prices)
+        return Counts(tokens, [a + prices.drafted_token * b for a, b in zip(price, self.drafted, strict=True)])
+
+
+@dataclass
+class Ladder:
+    """Every rung on the same recordings.
+
+    Attributes
+    ----------
+    recordings : sequence of Recording
+    measured : dict
+        By rung and size.
+    longest : list of int array
+        Of each recording: the tokens that some source could have had accepted after each token.
+    """
+
+    recordings: Sequence[Recording]
+    measured: Mapping[tuple[str, Size], Measured]
+    longest: Sequence[np.ndarray] = field(repr=False, default=())
+
+    def places(self, task: str | None = None) -> list[int]:
+        """Recordings of a task; of all tasks mixed without one."""
+        return [i for i, recording in enumerate(self.recordings) if task in (None, recording.task)]
+
+    def _counts(self, key: tuple[str, Size], prices: PassPrices, task: str | None) -> Counts:
+        tokens, price = self.measured[key].counts(prices)
+        places = self.places(task)
+        return Counts([tokens[i] for i in places], [price[i] for i in places])
+
+    def best_size(self, rung: str, prices: PassPrices, task: str | None = None) -> Size:
+        """The size with most tokens per price: chosen in hindsight, unless the prices choose it."""
+        sizes = [
+            size for name, size in self.measured if name == rung and (isinstance(size, int) or size == prices.name)
+        ]
+        return max(sizes, key=lambda size: pooled_rate(self._counts((rung, size), prices, task)).value)
+
+    def best(self, rung: str, prices: PassPrices, task: str | None = None) -> Counts:
+        """Tokens and price of a rung at its :meth:`best_size`."""
+        return self._counts((rung, self.best_size(rung, prices, task)), prices, task)
+
+    def has(self, rung: str) -> bool:
+        """Whether the rung was measured."""
+        return any(name == rung for name, _ in self.measured)
+
+    def rate(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
+        """Tokens per price of a pass over one token: the speed-up over plain decoding."""
+        return pooled_rate(self.best(rung, prices, task))
+
+    def best_single(self, prices: PassPrices, task: str | None = None) -> str:
+        """The single source with most tokens per price, at the size that is best for it."""
+        return max(SINGLES, key=lambda name: self.rate(name, prices, task).value)
+
+    def ratio(self, ours: str, theirs: str, prices: PassPrices, task: str | None = None) -> Interval:
+        """Speed of one rung over that of another, on the same answers."""
+        return ratio_of_rates(self.best(ours, prices, task), self.best(theirs, prices, task))
+
+    def share(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
+        """Share of the hindsight bound that a rung reached: the least price over its own."""
+        places, own = self.places(task), self.best(rung, prices, task)
+        least = [least_cost(self.longest[i], prices) for i in places]
+        return pooled_rate(Counts(least, own.below))
+
+    def gains(self, prices: PassPrices, tasks: Sequence[str]) -> list[dict]:
+        """By task, and for all mixed: one tree over the best single source, and their shares of the bound."""
+        rows = []
+        for task in (*tasks, None):
+            single = self.best_single(prices, task)
+            rows.append(
+                {
+                    "task": task or "all mixed",
+                    "prices": prices.name,
+                    "single": f"{single}, {self.best_size(single, prices, task)}",
+                    "speed": self.rate(TREE, prices, task),
+                    "ratio": self.ratio(TREE, single, prices, task),
+                    "share_single": self.share(single, prices, task),
+                    "share": self.share(TREE, prices, task),
+                }
+            )
+        return rows
+
+    def marks(self, prices: PassPrices, tasks: Sequence[str]) -> dict[str, list[Interval]]:
+        """By name of a mark (:data:`MARKS`): the ratios whose intervals are to lie above it."""
+        return {
+            "no worse than the best single source": [
+                self.ratio(TREE, self.best_single(prices, task), prices, task) for task in tasks
+            ],
+            "ahead of every single source, all mixed": [self.ratio(TREE, name, prices) for name in SINGLES],
+            "ahead of the selection rules, all mixed": [self.ratio(TREE, name, prices) for name in (SAM, ARCTIC)],
+            "75 % of the hindsight bound, all mixed": [self.share(TREE, prices)],
+        }
+
+
+#: Lower ends that the intervals of each mark are to lie above.
+MARKS = {
+    "no worse than the best single source": NO_WORSE,
+    "ahead of every single source, all mixed": AHEAD,
+    "ahead of the selection rules, all mixed": 1.0,
+    "75 % of the hindsight bound, all mixed": REACHED,
+}
+
+
+def measure(
+    recordings: Sequence[Recording],
+    drafters: Mapping[tuple[str, Size], Drafter],
+    sources: Sequence[Drafter],
+    jobs: int | None = None,
+) -> Ladder:
+    """Replay every rung, and bound what the sources could have done."""
+    runs = replay_each(recordings, drafters, jobs)
+    measured = {key: Measured(own, [0] * len(own)) for key, own in runs.items()}
+    return Ladder(recordings, measured, [acceptable(recording.trace, sources) for recording in recordings])
+
+
+def with_draft_model(
+    recordings: Sequence[Recording], pair: methods.Workbench, prices: Sequence[PassPrices], fit: TreeProbabilities
+) -> dict[tuple[str, Size], Measured]:
+    """The rung whose sources have a draft model, at each of the prices; its price per drafted token is theirs."""
+    out: dict[tuple[str, Size], Measured] = {}
+    for each in prices:
+        drafter = OneTree(methods.tree_sources(pair), each, fit)
+        runs, drafted = [], []
+        for recording in recordings:
+            runs += replay_all([recording], drafter)
+            drafted.append(drafter.drafted)
+        out[NEURAL, each.name] = Measured(runs, drafted)
+    return out
+
+
+def verdict(ratios: Sequence[Interval], mark: float) -> str:
+    """``met`` where every interval lies above the mark, ``missed`` where one lies below it, else ``not resolved``."""
+    if any(ratio.known and ratio.high < mark for ratio in ratios):
+        return "missed"
+    return "met" if all(ratio.known and ratio.low > mark for ratio in ratios) else "not resolved"
+
+
+def calibration(judged_by_set: Mapping[str, Judged], probabilities: TreeProbabilities) -> list[dict]:
+    """By set of judged nodes and source: how many nodes, the share that was emitted, and the expected calibration error."""
+    rows = []
+    for name, judged in judged_by_set.items():
+        for source, (predicted, hit) in by_source(judged, probabilities).items():
+            rows.append(
+                {
+                    "set": name,
+                    "source": source,
+                    "nodes": len(hit),
+                    "emitted": float(hit.mean()) if len(hit) else float("nan"),
+                    "error": expected_calibration_error(predicted, hit) if len(hit) else float("nan"),
+                }
+            )
+    return rows

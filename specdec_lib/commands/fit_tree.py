@@ -1,0 +1,81 @@
+"""``python -m specdec_lib fit-tree``: fit the probabilities of one tree's nodes on a model's own answers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from specdec_lib import methods
+from specdec_lib.chapters.ch08_one_tree.fitting import fit
+from specdec_lib.commands import exit_status
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.experiments.input_guided import calibration_prompts
+from specdec_lib.experiments.recorded_runs import load_pair, record_prompts
+from specdec_lib.experiments.workbench import ModelPair
+
+#: Tasks that copy much, little and not at all.
+TASKS = ("rename", "remove-docstring", "quote-lines", "replace-word", "outline", "complete", "two-turn")
+#: How the answers are decoded that the weights are fitted on: half of them greedily, half by drawing.
+SAMPLED = Sampling(temperature=0.7, top_p=0.95, seed=1)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = argparse.ArgumentParser(prog="python -m specdec_lib fit-tree", description=__doc__)
+    parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
+    parser.add_argument("--draft", required=True, help="a draft model of the same vocabulary")
+    parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
+    parser.add_argument(
+        "--task",
+        action="append",
+        default=[],
+        help=f"a task of the book; may be repeated (default: {', '.join(TASKS)})",
+    )
+    parser.add_argument("--prompts", type=int, default=8, help="prompts of each task (default: %(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
+    parser.add_argument(
+        "--store-tokens", type=int, default=1_000_000, help="of REST's datastore (default: %(default)s)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    if not options.out.resolve().parent.is_dir():
+        raise FileNotFoundError(f"no folder {options.out.resolve().parent} for {options.out.name}")
+    for name in ("prompts", "max_new_tokens", "store_tokens"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; expected 1 or more")
+    tasks = options.task or list(TASKS)
+    # Prompts first: a model can take minutes to load, a misspelt task is found at once.
+    prompts = calibration_prompts(tasks, options.prompts, split="train")
+    target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
+    pair = ModelPair(target, draft, tokenizer, store_tokens=options.store_tokens)
+    sources = methods.tree_sources(pair)
+    capture = Capture()
+    for source in sources.values():
+        capture |= source.capture
+    traces = [
+        recording.trace
+        for sampling in (None, SAMPLED)
+        for recording in record_prompts(target, tokenizer, prompts, sampling, options.max_new_tokens, capture)
+    ]
+    fitted_on = f"{len(traces)} answers of {options.target}, greedy and sampled, to prompts of {', '.join(tasks)}"
+    weights = fit(traces, sources, fitted_on)
+    weights.save(options.out)
+    print(f"fitted on {fitted_on}; written to {options.out}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Words of the command line after ``fit-tree``.
+    """
+    options = build_parser().parse_args(argv)
+    return exit_status(lambda: _run(options), "interrupted; nothing was written")

@@ -1,0 +1,97 @@
+"""``python -m specdec_lib stopping``: SpecDec++ on many prompts, greedy and sampled, for chapter 5.
+
+Writes stopping.csv, and stopping.json with where it comes from, after each draft and temperature. Takes hours with the
+default options on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from specdec_lib import paths
+from specdec_lib.chapters.a1_pocket_models.training import DRAFTS
+from specdec_lib.chapters.ch05_specdec_pp import wide_study
+from specdec_lib.commands import exit_status
+from specdec_lib.experiments.published_numbers import published
+from specdec_lib.experiments.recorded_runs import load_pair
+from specdec_lib.files import write_atomic
+from specdec_lib.heads.acceptance_data import load_data
+from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.report.display import provenance
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    plan = wide_study.Plan()
+    parser = argparse.ArgumentParser(
+        prog="python -m specdec_lib stopping",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--models", type=Path, default=paths.POCKET, help="folder of the target, its drafts and head")
+    parser.add_argument("--prompts", type=int, default=plan.prompts, help="of each set")
+    parser.add_argument("--max-new-tokens", type=int, default=plan.tokens)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=list(plan.temperatures), help="0 is greedy")
+    parser.add_argument("--output-seeds", type=int, default=plan.output_seeds, help="outputs of a prompt where sampled")
+    parser.add_argument("--head-seeds", type=int, default=plan.head_seeds, help="training seeds of the head")
+    parser.add_argument("--epochs", type=int, default=plan.epochs, help="of each head")
+    parser.add_argument("--answers", type=int, default=360, help="recorded answers that heads are trained on")
+    parser.add_argument("--output", type=Path, default=wide_study.RESULTS, help="the CSV file")
+    return parser
+
+
+def load_drafts(folder: Path) -> tuple[dict[str, PreTrainedModel], list[str]]:
+    """The drafts of the training recipe that a folder has, by name, and the names of those that it lacks."""
+    there = [name for name in DRAFTS if (folder / name / "config.json").is_file()]
+    drafts = {name: load_pair(folder / "target", folder / name, "cpu", "float32")[1] for name in there}
+    return drafts, [name for name in DRAFTS if name not in there]
+
+
+def _run(options: argparse.Namespace) -> None:
+    plan = wide_study.Plan(
+        options.prompts,
+        options.max_new_tokens,
+        tuple(options.temperatures),
+        options.output_seeds,
+        options.head_seeds,
+        options.epochs,
+    )
+    drafts, missing = load_drafts(options.models)
+    if DRAFTS[0] not in drafts:
+        raise ValueError(f"{options.models} holds no {DRAFTS[0]}; expected a target and its drafts: make pocket")
+    for name in missing:
+        print(f"{name} is not in {options.models} and is left out; make pocket trains it")
+    target, draft, tokenizer = load_pair(options.models / "target", options.models / DRAFTS[0], "cpu", "float32")
+    answers = load_data(options.models / "head" / "data", draft)[: options.answers]
+    numbers = published("specdec_pp")
+    t_draft, t_target, alone = (
+        float(numbers[f"specdec-pp-t-{name}"]["value"]) for name in ("draft", "target", "target-alone")
+    )
+    began, rows = time.perf_counter(), []
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    for part in wide_study.measure(target, drafts, tokenizer, answers, plan, (t_draft, t_target), alone):
+        rows += part
+        story = {
+            "target": fingerprint(target),
+            "drafts": {name: fingerprint(model) for name, model in drafts.items()},
+            "missing_drafts": missing,
+            "seconds_a_pass": {"draft": t_draft, "target": t_target, "target alone": alone},
+            "seconds": round(time.perf_counter() - began),
+            "provenance": provenance.collect({**given, "models": options.models.name, "output": options.output.name}),
+        }
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(options.output, wide_study.as_csv(rows))
+        write_atomic(options.output.with_suffix(".json"), json.dumps(story, indent=1) + "\n")
+    print(f"written to {options.output}: {len(rows)} numbers in {time.perf_counter() - began:.0f} s")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = build_parser().parse_args(argv)
+    return exit_status(lambda: _run(options), "interrupted; the temperatures and drafts that were finished are kept")

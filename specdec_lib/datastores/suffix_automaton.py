@@ -1,0 +1,330 @@
+"""A suffix automaton that grows with its text: every substring, how often it occurs, and where it first ended.
+
+It is the smallest automaton that reads all substrings of a text (Blumer et al. 1985). All strings of one state end at the
+same places, so a state carries their number of occurrences, and where the first of these ends. Each appended token adds at
+most two states. Several texts may share one automaton; no substring crosses from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec_lib.datastores.compiled import compiled
+
+# Rows of the table of states: longest string, suffix link, occurrences, end of the first one, first transition.
+LENGTH, LINK, COUNT, END, FIRST = range(5)
+# Rows of the table of transitions: from, token, to, next transition of the same state.
+SOURCE, TOKEN, TARGET, NEXT = range(4)
+# Entries of the sizes: states, transitions, the state of the whole current text.
+STATES, EDGES, LAST = range(3)
+#: Stands between two texts.
+SEPARATOR = -1
+
+
+@compiled
+def _slot(edges, slots, state, token):
+    """The hash table's place of a transition: that which holds it, or the free one where it would go."""
+    mask = len(slots) - 1
+    number = np.uint64(state) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(token) * np.uint64(0xBF58476D1CE4E5B9)
+    place = np.int64((number ^ (number >> np.uint64(29))) & np.uint64(mask))
+    while slots[place] >= 0:
+        edge = slots[place]
+        if edges[SOURCE, edge] == state and edges[TOKEN, edge] == token:
+            break
+        place = (place + 1) & mask
+    return place
+
+
+@compiled
+def _edge(edges, slots, state, token):
+    """Transition of a state by a token; -1 where there is none."""
+    return slots[_slot(edges, slots, state, token)]
+
+
+@compiled
+def _connect(states, edges, slots, sizes, state, token, target):
+    edge = sizes[EDGES]
+    sizes[EDGES] += 1
+    edges[SOURCE, edge], edges[TOKEN, edge], edges[TARGET, edge] = state, token, target
+    edges[NEXT, edge] = states[FIRST, state]
+    states[FIRST, state] = edge
+    slots[_slot(edges, slots, state, token)] = edge
+
+
+@compiled
+def _new_state(states, sizes, length, end):
+    state = sizes[STATES]
+    sizes[STATES] += 1
+    states[LENGTH, state], states[LINK, state], states[COUNT, state] = length, 0, 0
+    states[END, state], states[FIRST, state] = end, -1
+    return state
+
+
+@compiled
+def _split(states, edges, slots, sizes, state, token, target):
+    """Part the strings of ``target`` that are no longer than the state's with the token from the longer ones."""
+    part = _new_state(states, sizes, states[LENGTH, state] + 1, states[END, target])
+    states[LINK, part], states[COUNT, part] = states[LINK, target], states[COUNT, target]
+    edge = states[FIRST, target]
+    while edge >= 0:
+        _connect(states, edges, slots, sizes, part, edges[TOKEN, edge], edges[TARGET, edge])
+        edge = edges[NEXT, edge]
+    states[LINK, target] = part
+    while state >= 0:
+        edge = _edge(edges, slots, state, token)
+        if edges[TARGET, edge] != target:
+            break
+        edges[TARGET, edge] = part
+        state = states[LINK, state]
+    return part
+
+
+@compiled
+def _follower(states, edges, slots, sizes, state, token, edge):
+    """The state of the state's longest string and a token, which is the longest of its own from now on."""
+    target = edges[TARGET, edge]
+    if states[LENGTH, target] == states[LENGTH, state] + 1:
+        return target
+    return _split(states, edges, slots, sizes, state, token, target)
+
+
+@compiled
+def _append(states, edges, slots, sizes, tokens, end):
+    """Append tokens to the current text; the first of them stands at ``end``."""
+    for token in tokens:
+        state = sizes[LAST]
+        edge = _edge(edges, slots, state, token)
+        if edge >= 0:  # an earlier text began alike
+            new = _follower(states, edges, slots, sizes, state, token, edge)
+        else:
+            new = _new_state(states, sizes, states[LENGTH, state] + 1, end)
+            while state >= 0 and edge < 0:
+                _connect(states, edges, slots, sizes, state, token, new)
+                state = states[LINK, state]
+                if state >= 0:
+                    edge = _edge(edges, slots, state, token)
+            if state >= 0:
+                states[LINK, new] = _follower(states, edges, slots, sizes, state, token, edge)
+        sizes[LAST] = new
+        while new > 0:
+            states[COUNT, new] += 1
+            new = states[LINK, new]
+        end += 1
+
+
+@compiled
+def _fill_slots(edges, slots, count):
+    for edge in range(count):
+        slots[_slot(edges, slots, edges[SOURCE, edge], edges[TOKEN, edge])] = edge
+
+
+@compiled
+def _follow(states, edges, slots, state, length, tokens):
+    for token in tokens:
+        edge = _edge(edges, slots, state, token)
+        while edge < 0 and state > 0:
+            state = states[LINK, state]
+            length = states[LENGTH, state]
+            edge = _edge(edges, slots, state, token)
+        if edge >= 0:
+            state = edges[TARGET, edge]
+            length += 1
+    return state, length
+
+
+@compiled
+def _best_nodes(states, edges, state, budget, depth, least, frontier, frontier_share, nodes, share):
+    """Write the likeliest nodes after a state, and return their number and the sum of their probabilities.
+
+    A node's probability is the product of count(child) / count(parent) on its path. The likeliest node that is left comes
+    next; among equals that of the earlier parent, then of the smaller token. Those that may come next are not in one
+    another's paths, so their probabilities sum to at most 1, and there are at most 1 / ``least`` of them.
+    """
+    total, size, waiting = 0.0, 0, 0
+    parent, at, level, so_far = -1, state, 0, 1.0
+    while True:
+        edge = states[FIRST, at] if level < depth else -1
+        while edge >= 0:
+            target = edges[TARGET, edge]
+            probability = so_far * states[COUNT, target] / states[COUNT, at]
+            if probability >= least:
+                frontier[0, waiting], frontier[1, waiting], frontier[2, waiting] = parent, edges[TOKEN, edge], target
+                frontier[3, waiting] = level + 1
+                frontier_share[waiting] = probability
+                waiting += 1
+            edge = edges[NEXT, edge]
+        if waiting == 0 or size == budget:
+            return size, total
+        best = 0
+        for i in range(1, waiting):
+            if frontier_share[i] > frontier_share[best] or (
+                frontier_share[i] == frontier_share[best]
+                and (frontier[0, i], frontier[1, i]) < (frontier[0, best], frontier[1, best])
+            ):
+                best = i
+        nodes[0, size], nodes[1, size], share[size] = frontier[1, best], frontier[0, best], frontier_share[best]
+        total += frontier_share[best]
+        parent, at, level, so_far = size, frontier[2, best], frontier[3, best], frontier_share[best]
+        size += 1
+        waiting -= 1
+        frontier[:, best], frontier_share[best] = frontier[:, waiting], frontier_share[waiting]
+
+
+@compiled
+def _best_tree(states, edges, slots, context, factor, offset, most, depth, limit, least, score, nodes, share):
+    """Write the tree of the largest score, if that is more than ``score``; its number of nodes, match and score."""
+    state, length = _follow(states, edges, slots, 0, 0, context)
+    room = int(1 / least) + 2
+    frontier, frontier_share = np.zeros((4, room), np.int32), np.zeros(room)
+    own_nodes, own_share = np.zeros_like(nodes), np.zeros_like(share)
+    size, matched = 0, 0
+    while length > 0:
+        if states[LENGTH, states[LINK, state]] == length:
+            state = states[LINK, state]
+        budget = min(most, int(factor * length + offset + 1e-6))
+        deepest = min(limit, depth - length)
+        if budget > 0 and deepest > 0:
+            count, total = _best_nodes(
+                states, edges, state, budget, deepest, least, frontier, frontier_share, own_nodes, own_share
+            )
+            if total > score:  # of equals the longest match, which comes first
+                size, matched, score = count, length, total
+                nodes[:, :count], share[:count] = own_nodes[:, :count], own_share[:count]
+        length -= 1
+    return size, matched, score
+
+
+class SuffixAutomaton:
+    """All substrings of one text or of several, with counts.
+
+    Attributes
+    ----------
+    text : list of int
+        All texts, one after another, :data:`SEPARATOR` between two.
+    """
+
+    def __init__(self) -> None:
+        self.text: list[int] = []
+        self._capacity = 0
+        self._states, self._edges = np.zeros((5, 0), np.int32), np.zeros((4, 0), np.int32)
+        self._sizes = np.zeros(3, np.int64)
+        self._make_room(256)
+        self._sizes[STATES] = 1
+        self._states[:, 0] = 0, -1, 0, 0, -1
+
+    def _make_room(self, tokens: int) -> None:
+        """Tables for so many tokens: at most two states and three transitions each, and twice as many slots."""
+        self._capacity = tokens
+        for name, rows, size in (("_states", 5, 2 * tokens + 2), ("_edges", 4, 3 * tokens + 3)):
+            old = getattr(self, name)
+            new = np.zeros((rows, size), np.int32)
+            new[:, : old.shape[1]] = old
+            setattr(self, name, new)
+        self._slots = np.full(1 << (2 * self._edges.shape[1]).bit_length(), -1, np.int32)
+        _fill_slots(self._edges, self._slots, self._sizes[EDGES])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the current text."""
+        needed = len(self.text) + len(tokens)
+        if needed > self._capacity:
+            self._make_room(max(needed, 2 * self._capacity))
+        start = len(self.text)
+        self.text.extend(tokens)
+        _append(*self._tables, self._sizes, np.asarray(tokens, np.int64), start)
+
+    def end_text(self) -> None:
+        """What is appended next is the beginning of another text."""
+        if self.text and self.text[-1] != SEPARATOR:
+            self.text.append(SEPARATOR)
+            self._sizes[LAST] = 0
+
+    @property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._states, self._edges, self._slots
+
+    def follow(self, tokens: Sequence[int], state: int = 0, length: int = 0) -> tuple[int, int]:
+        """Find the longest suffix that occurs of a string and tokens appended to it.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+        state, length : int
+            Of the longest such suffix of the string; those of the empty string by default. A state is of use until the
+            automaton grows.
+
+        Returns
+        -------
+        state, length : int
+        """
+        state, length = _follow(*self._tables, state, length, np.asarray(tokens, np.int64))
+        return int(state), int(length)
+
+    def count(self, string: Sequence[int]) -> int:
+        """Number of occurrences of a string of at least one token."""
+        state, length = self.follow(string)
+        return int(self._states[COUNT, state]) if length == len(string) else 0
+
+    def repeated(self) -> tuple[int, int]:
+        """The state and the length of the longest suffix of the current text that also occurs before its end."""
+        state = int(self._states[LINK, self._sizes[LAST]]) if self._sizes[LAST] else 0
+        return state, int(self._states[LENGTH, state])
+
+    def shorter(self, state: int) -> int:
+        """The state of the longest suffix of a state's strings that occurs at more places; 0 is the empty string's."""
+        return max(0, int(self._states[LINK, state]))
+
+    def continuation(self, state: int, length: int) -> list[int]:
+        """At most ``length`` tokens that follow the first occurrence of a state's strings in the same text."""
+        start = int(self._states[END, state]) + 1
+        tokens = self.text[start : start + length]
+        return tokens[: tokens.index(SEPARATOR)] if SEPARATOR in tokens else tokens
+
+    def best_tree(
+        self,
+        context: Sequence[int],
+        factor: float,
+        offset: float,
+        most: int,
+        depth: int,
+        limit: int,
+        least: float,
+        score: float = 0.0,
+    ) -> tuple[list[int], list[int], list[float], int, float]:
+        """SuffixDecoding's draft: of the trees after each matching suffix of the context that of the largest score.
+
+        After a suffix of length p the tree takes the ``min(most, factor * p + offset)`` likeliest nodes. A node's
+        probability is the product of count(child) / count(parent) over its path, and the score of a tree is the sum of its
+        nodes' (Oliaro et al. 2025, section 4): the number of tokens that would be accepted if the counts were right.
+
+        Parameters
+        ----------
+        context : sequence of int
+        factor, offset : float
+        most : int
+        depth : int
+            Longest match and draft together.
+        limit : int
+            Deepest node.
+        least : float
+            Smallest probability of a node, above 0.
+        score : float
+            Only a tree of a larger one is of interest.
+
+        Returns
+        -------
+        tokens, parents : list of int
+            Empty where no tree is of interest.
+        probabilities : list of float
+        match : int
+            Length of the suffix.
+        score : float
+            The tree's, or the one given.
+        """
+        nodes, share = np.zeros((2, max(most, 1)), np.int32), np.zeros(max(most, 1))
+        context = np.asarray(context, np.int64)
+        size, match, score = _best_tree(
+            *self._tables, context, factor, offset, most, depth, limit, least, score, nodes, share
+        )
+        return nodes[0, :size].tolist(), nodes[1, :size].tolist(), share[:size].tolist(), int(match), float(score)

@@ -1,0 +1,105 @@
+"""EAGLE-2 (Li et al. 2024b): the weights of EAGLE-1, and a tree that follows the layer's confidence."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.contract import Context
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters.eagle import EagleState
+from specdec_lib.drafters.head_drafter import HeadDrafter
+from specdec_lib.heads.drafting import EagleHead
+
+
+def reranked(tokens: list[int], parents: list[int], values: list[float], count: int) -> DraftTree:
+    """The ``count`` candidates of the largest values as a tree.
+
+    Of equal values the earlier candidate comes first. A candidate is worth no more than its parent, which comes before it:
+    so no node is left without its parent, not even where rounding makes both equal.
+
+    Parameters
+    ----------
+    tokens, parents : list of int, length n
+        As for :class:`specdec_lib.DraftTree`.
+    values : list of float, length n
+        Logarithm of the product of the probabilities on the way to each candidate; kept as the tree's scores, as
+        probabilities.
+    count : int
+    """
+    best = sorted(sorted(range(len(tokens)), key=lambda node: (-values[node], node))[:count])
+    place = {-1: -1} | {node: i for i, node in enumerate(best)}
+    tree = DraftTree([tokens[node] for node in best], [place[parents[node]] for node in best])
+    return tree.annotated(scores=[math.exp(values[node]) for node in best])
+
+
+class Eagle2(HeadDrafter):
+    """Draft with EAGLE's layer, on the tree whose nodes it finds most likely to be accepted.
+
+    The value of a node is the product of the layer's probabilities on the way to it. On each level the ``branches`` most
+    valuable nodes are expanded, each into its ``branches`` most likely tokens; of all candidates the ``nodes`` most valuable
+    are drafted (section 4).
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target.
+    heads : EagleHead
+        Trained for it; the same as EAGLE-1's.
+    nodes : int
+        Of a draft; published are 60 tokens a pass with the root.
+    depth : int
+        Levels.
+    branches : int
+
+    Raises
+    ------
+    TypeError
+        If the heads are of another kind.
+    ValueError
+        If the heads are another target's, or a number is below 1.
+    """
+
+    kind = EagleHead
+
+    def __init__(self, model: PreTrainedModel, heads: EagleHead, nodes: int = 59, depth: int = 6, branches: int = 10):
+        super().__init__(model, heads)
+        for name, value in (("nodes", nodes), ("depth", depth), ("branches", branches)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+        self.nodes, self.depth, self.branches = nodes, depth, branches
+        self.finish()
+
+    def __repr__(self) -> str:
+        return f"Eagle2(nodes={self.nodes}, depth={self.depth}, branches={self.branches})"
+
+    def start(self, context: Context) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """Give the layer's cache back."""
+        self._state = EagleState(self)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        """Expand the most valuable nodes of each level, then keep the most valuable candidates of all levels."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        values: list[float] = []
+        with torch.inference_mode():
+            self._state.read_on(context)
+            level = [-1]
+            for depth in range(1, min(self.depth, limit) + 1):
+                states = self._state.expand(level, tokens, parents)
+                rows = self.heads.logits(self.ends, depth, states).log_softmax(-1)
+                best = rows.topk(min(self.branches, rows.shape[-1]), dim=-1)
+                first = len(tokens)
+                for parent, choices, chances in zip(level, best.indices.tolist(), best.values.tolist(), strict=True):
+                    above = 0.0 if parent < 0 else values[parent]
+                    tokens += choices
+                    parents += [parent] * len(choices)
+                    values += [above + min(chance, 0.0) for chance in chances]
+                new = range(first, len(tokens))
+                level = sorted(sorted(new, key=lambda node: (-values[node], node))[: self.branches])
+        return reranked(tokens, parents, values, self.nodes)

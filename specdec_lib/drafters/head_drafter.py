@@ -1,0 +1,143 @@
+"""What the drafters with heads on the target's states share: a static tree that is filled level by level."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.heads.drafting import DraftHead, Ends
+from specdec_lib.heads.grown_tree import Shape
+
+
+class HeadDrafter(Drafter):
+    """Draft with heads that were trained for the target.
+
+    The draft depends on the context alone and comes without probabilities, so that sampled outputs are those of plain decoding
+    and a recording with the last layer's states can be replayed.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target.
+    heads : DraftHead
+        Trained for it. Moved to the device and type of its output layer.
+
+    Raises
+    ------
+    TypeError
+        If ``heads`` are of another kind.
+    ValueError
+        If they are another target's.
+    """
+
+    capture = Capture(layers=(LAST,))
+    #: The class of its heads.
+    kind: type[DraftHead]
+
+    def __init__(self, model: PreTrainedModel, heads: DraftHead):
+        if not isinstance(heads, self.kind):
+            raise TypeError(
+                f"heads are {type(heads).__name__}; expected {self.kind.__name__} "
+                f"({self.kind.__name__}.load(path, model) reads some)"
+            )
+        heads.check(model)
+        self.ends = Ends(model)
+        self.heads = heads.to(self.ends.device, self.ends.dtype).eval()
+
+    def _states(self, context: Context, first: int = 0) -> torch.Tensor:
+        """The target's states from position ``first`` on, of shape (n, d), as the heads take them."""
+        return context.hidden(LAST)[first:].to(self.ends.device, self.ends.dtype)
+
+    def _tokens(self, tokens: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(tokens, dtype=torch.long, device=self.ends.device)
+
+    def _best(self, depth: int, features: torch.Tensor, count: int) -> list[list[int]]:
+        """The ``count`` most likely tokens for each row of features, most likely first."""
+        logits = self.heads.logits(self.ends, depth, features)
+        return logits.topk(min(count, logits.shape[-1]), dim=-1).indices.tolist()
+
+
+class StaticTreeDrafter(HeadDrafter):
+    """Draft a tree whose shape is given.
+
+    Parameters
+    ----------
+    model, heads
+        As for :class:`HeadDrafter`.
+    shape : list of (int, int)
+        For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :class:`HeadDrafter`.
+    ValueError
+        If the shape is empty, no tree, or deeper than the heads.
+    """
+
+    def __init__(self, model: PreTrainedModel, heads: DraftHead, shape: Shape):
+        super().__init__(model, heads)
+        depths: list[int] = []
+        for i, (parent, rank) in enumerate(shape):
+            if not -1 <= parent < i or rank < 0:
+                raise ValueError(
+                    f"node {i} of the shape is {(parent, rank)}; expected an earlier node, or -1, and a rank of 0 or more"
+                )
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        if not depths:
+            raise ValueError("the shape has no node; expected at least one")
+        if heads.depth and max(depths) > heads.depth:
+            raise ValueError(
+                f"the shape has {max(depths)} levels and the heads predict {heads.depth}; give a flatter one"
+            )
+        self.shape = list(shape)
+        # For each level its nodes, and how many choices they need of a parent.
+        by_depth = sorted(range(len(depths)), key=lambda node: (depths[node], shape[node][0], node))
+        self._levels = [list(nodes) for _, nodes in groupby(by_depth, key=lambda node: depths[node])]
+        self._widths = [max(shape[node][1] for node in nodes) + 1 for nodes in self._levels]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.shape)} nodes, {len(self._levels)} levels)"
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        """Fill the shape, level by level, with the most likely tokens after each parent."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        # Of each node of the shape: its place in the draft, or None where the vocabulary has no such rank.
+        places: dict[int, int | None] = {-1: -1}
+        with torch.inference_mode():
+            for depth, (nodes, width) in enumerate(zip(self._levels[:limit], self._widths, strict=False), start=1):
+                above = list(dict.fromkeys(places[self.shape[node][0]] for node in nodes))
+                above = [place for place in above if place is not None]
+                choices = dict(zip(above, self._choices(context, depth, above, tokens, parents, width), strict=True))
+                for node in nodes:
+                    parent, rank = places[self.shape[node][0]], self.shape[node][1]
+                    if parent is None or rank >= len(choices[parent]):
+                        places[node] = None
+                        continue
+                    places[node] = len(tokens)
+                    tokens.append(choices[parent][rank])
+                    parents.append(parent)
+        return DraftTree(tokens, parents)
+
+    @abstractmethod
+    def _choices(
+        self, context: Context, depth: int, above: list[int], tokens: list[int], parents: list[int], width: int
+    ) -> list[list[int]]:
+        """For each of the nodes ``above`` of the draft so far, all of depth ``depth - 1``: the ``width`` most likely tokens
+        after it."""
+
+
+def path_to(node: int, parents: Sequence[int]) -> list[int]:
+    """Nodes from the root's child down to ``node``; empty for the root, -1."""
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]

@@ -1,0 +1,77 @@
+"""Hydra (Ankner et al. 2024): Medusa's heads that also read the tokens drafted before."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.contract import Context
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters.head_drafter import StaticTreeDrafter, path_to
+from specdec_lib.drafters.medusa import LEVELS, RANKS
+from specdec_lib.drafters.token_recycling import template
+from specdec_lib.heads.drafting import HydraHeads
+from specdec_lib.heads.grown_tree import Shape, grown
+from specdec_lib.heads.layer import Past
+
+
+class Hydra(StaticTreeDrafter):
+    """Draft a tree level by level: what is likely after a node depends on all tokens on the way to it.
+
+    Heads with a prefix layer (Hydra++) keep a cache of it, which grows with the emitted tokens.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target.
+    heads : HydraHeads
+        Trained for it.
+    shape : list of (int, int), optional
+        As for :class:`~specdec_lib.drafters.medusa.Medusa`, whose tree it takes by default, as published.
+
+    Raises
+    ------
+    TypeError
+        If the heads are of another kind.
+    ValueError
+        If the heads are another target's, or the shape is deeper than they are.
+    """
+
+    kind = HydraHeads
+
+    def __init__(self, model: PreTrainedModel, heads: HydraHeads, shape: Shape | None = None):
+        super().__init__(model, heads, template(LEVELS, RANKS) if shape is None else shape)
+        self.finish()
+
+    @classmethod
+    def grown(cls, model: PreTrainedModel, heads: HydraHeads, nodes: int = sum(LEVELS)) -> Hydra:
+        """With the tree of ``nodes`` nodes that these heads' accuracies on held-out answers ask for."""
+        return cls(model, heads, grown(heads.accuracies, nodes))
+
+    def start(self, context: Context) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """Give the prefix layer's cache back."""
+        self._past: Past | None = None
+        self._read, self._state = 0, torch.empty(0)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        with torch.inference_mode():
+            self._read_on(context)
+        return super().propose(context, limit)
+
+    def _read_on(self, context: Context) -> None:
+        """Take in the states of what was emitted since the last draft."""
+        if self.heads.prefix is None:
+            self._state = self._states(context, -1)
+            return
+        states = self._states(context, self._read)
+        places = torch.arange(self._read, self._read + len(states), device=states.device)
+        read, self._past = self.heads.prefix(states[None], places, self._past)
+        self._read, self._state = self._read + len(states), read[0, -1:]
+
+    def _choices(self, context: Context, depth, above, tokens, parents, width) -> list[list[int]]:
+        paths = [[context.tokens[-1], *(tokens[node] for node in path_to(place, parents))] for place in above]
+        embeddings = self.ends.embed(self._tokens(paths)).to(self._state)
+        return self._best(depth, self.heads.feature(depth, self._state.expand(len(paths), -1), embeddings), width)

@@ -1,0 +1,187 @@
+"""Lookahead decoding (Fu et al. 2024): n-grams from a window of guesses that the target refines in the same passes."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.tree import DraftTree, Passengers
+
+
+class Pool:
+    """For each token the n-grams seen after it, the latest last; the one seen longest ago makes room.
+
+    Parameters
+    ----------
+    most : int
+        N-grams kept for a token (G).
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self._after: defaultdict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
+
+    def add(self, token: int, ngram: tuple[int, ...]) -> None:
+        """Note that ``ngram`` was seen after ``token``."""
+        known = self._after[token]
+        known.pop(ngram, None)
+        if len(known) == self.most:
+            del known[next(iter(known))]
+        known[ngram] = None
+
+    def after(self, token: int) -> list[tuple[int, ...]]:
+        """The n-grams of a token, the latest last."""
+        return list(self._after.get(token, ()))
+
+
+class Lookahead(Drafter):
+    """Draft the pool's n-grams after the last token, and let a window of guesses ride along that fills the pool.
+
+    The window has ``levels - 1`` rows. Its first row is a guess of the tokens to come, and the last token is its first
+    column. Row l holds what the target said to row l - 1, one position later; column i of row l sees the first row up to
+    column i and its own column of the rows between (the paper's figure 2). Each pass computes one more row, which completes
+    in each column an n-gram of ``levels`` tokens: the first is its key in the pool, the others the n-gram. Then each row
+    takes the place of the one above it, and the window moves on by one position, however many tokens were accepted.
+
+    The first row starts with ``window + levels - 3`` tokens drawn from the prompt. The first ``levels - 2`` passes fill
+    one row each, drop one column each and draft nothing.
+
+    A pass over a full pool is ``(levels - 1) * (window + guesses)`` tokens wide. The released code replaces an end token
+    within the window by a random one; here it stays.
+
+    Parameters
+    ----------
+    window : int
+        Columns of the full window (W), the last token's included.
+    levels : int
+        N: tokens of an n-gram with its key.
+    guesses : int
+        N-grams kept, and verified, for a token (G).
+    full_match : bool
+        Whether all tokens of an n-gram count if the target agrees with all. The released code's loop does not look at the
+        last one: False verifies it as a passenger, in a pass as wide.
+    from_prompt : bool
+        Fill the pool with the n-grams of the prompt and of the output too. The published settings do not.
+    merge : bool
+        Verify common prefixes of n-grams once. The released code does not.
+    seed : int
+        Of the first row.
+
+    Raises
+    ------
+    ValueError
+        If ``levels`` is below 3, or ``window`` or ``guesses`` below 1.
+    """
+
+    replays = "never"
+    capture = Capture(topk=1)
+
+    def __init__(
+        self,
+        window: int = 7,
+        levels: int = 5,
+        guesses: int = 7,
+        full_match: bool = True,
+        from_prompt: bool = False,
+        merge: bool = False,
+        seed: int = 0,
+    ):
+        for name, value, least in (("window", window, 1), ("levels", levels, 3), ("guesses", guesses, 1)):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
+        self.window, self.levels, self.guesses = window, levels, guesses
+        self.full_match, self.from_prompt, self.merge, self.seed = full_match, from_prompt, merge, seed
+
+    def __repr__(self) -> str:
+        return (
+            f"Lookahead(window={self.window}, levels={self.levels}, guesses={self.guesses}, full_match={self.full_match}, "
+            f"from_prompt={self.from_prompt}, merge={self.merge}, seed={self.seed})"
+        )
+
+    def start(self, context: Context) -> None:
+        prompt = context.tokens[: context.prompt_length]
+        rng = random.Random(self.seed)
+        #: Rows of the window; the first lacks its first column, which is the last token.
+        self._rows = [[rng.choice(prompt) for _ in range(self.window + self.levels - 3)]]
+        self.pool = Pool(self.guesses)
+        self._context, self._pooled = context, 0
+        if self.from_prompt:
+            self._pool_text()
+
+    @property
+    def _filled(self) -> bool:
+        return len(self._rows) == self.levels - 1
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        drafts = self.pool.after(context.tokens[-1]) if self._filled else []
+        counted = self.levels - 1 if self.full_match else self.levels - 2
+        make = DraftTree.from_drafts if self.merge else DraftTree.batch
+        tree = make(draft[: min(counted, limit)] for draft in drafts)
+        unlooked = [] if self.full_match or limit < counted else self._last_tokens(tree, drafts)
+        return tree.annotated(passengers=self._passengers(tree, unlooked))
+
+    def _last_tokens(self, tree: DraftTree, drafts: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+        """The last token of each n-gram with the nodes before it, for n-grams whose last token does not count."""
+        if not self.merge:
+            length = self.levels - 2
+            return [(draft[-1], list(range(i * length, (i + 1) * length))) for i, draft in enumerate(drafts)]
+        found = []
+        for draft in drafts:
+            node, path = -1, []
+            for token in draft[:-1]:
+                node = tree.child(node, token)
+                path.append(node)
+            found.append((draft[-1], path))
+        return found
+
+    def _passengers(self, tree: DraftTree, unlooked: Sequence[tuple[int, list[int]]]) -> Passengers:
+        """The window, then the n-grams' last tokens where these do not count."""
+        first, *others = self._rows
+        columns, size = len(first) + 1, len(tree) + 1
+        count = len(first) + columns * len(others)
+        visible = np.zeros((count + len(unlooked), size + count + len(unlooked)), dtype=bool)
+        visible[:, 0] = True  # the last token
+        # By row and column of the window: the place in the pass.
+        places = np.concatenate([[0], np.arange(size, size + count)]).reshape(len(self._rows), columns)
+        depths = np.arange(columns)[None, :] + np.arange(len(self._rows))[:, None]
+        for row in range(len(self._rows)):
+            for column in range(columns):
+                if row or column:
+                    seen = [*places[0, : column + 1], *places[1 : row + 1, column]]
+                    visible[places[row, column] - size, seen] = True
+        for i, (_, path) in enumerate(unlooked, start=count):
+            visible[i, [node + 1 for node in path] + [size + i]] = True
+        tokens = [*first, *(token for row in others for token in row), *(token for token, _ in unlooked)]
+        return Passengers(tokens, [*depths.flatten()[1:], *(len(path) + 1 for _, path in unlooked)], visible)
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
+        """Pool the n-grams that the pass completed, and move the window on."""
+        if tree.passengers is None:
+            return  # the last pass, for which nothing was asked
+        first, *others = self._rows
+        columns, riding = len(first) + 1, outputs.passenger_tokens[:, 0].tolist()
+        if not others:
+            self._rows = [first[1:], riding[: len(first)]]
+        else:
+            start = len(first) + columns * (len(others) - 1)
+            new = riding[start : start + columns]
+            if self._filled:
+                for token, *ngram in zip([outputs.root, *first], *others, new, strict=True):
+                    self.pool.add(token, tuple(ngram))
+                self._rows = [others[0][1:], *others[1:], new]
+            else:
+                self._rows = [row[1:] for row in (first, *others, new)]
+        if self.from_prompt:
+            self._pool_text()
+
+    def _pool_text(self) -> None:
+        """Pool the n-grams of the text that were not there before."""
+        tokens = self._context.tokens
+        for start in range(self._pooled, len(tokens) - self.levels + 1):
+            self.pool.add(tokens[start], tuple(tokens[start + 1 : start + self.levels]))
+        self._pooled = max(self._pooled, len(tokens) - self.levels + 1)

@@ -1,0 +1,53 @@
+"""Medusa-1 (Cai et al. 2024): heads that each predict one token ahead, independently of each other."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.contract import Context
+from specdec_lib.drafters.head_drafter import StaticTreeDrafter
+from specdec_lib.drafters.token_recycling import template
+from specdec_lib.heads.drafting import MedusaHeads
+from specdec_lib.heads.grown_tree import Shape, grown
+
+#: Nodes of the released tree ``mc_sim_7b_63`` at each depth, 63 in all, with ranks up to 10.
+LEVELS, RANKS = (10, 28, 23, 2), 10
+
+
+class Medusa(StaticTreeDrafter):
+    """Draft the product of what several heads find likely: children do not depend on their parent's token.
+
+    The node of ranks r_1, ..., r_m carries the r_m-th choice of head m. All heads read the state of the last token but one,
+    the newest whose state is known.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target.
+    heads : MedusaHeads
+        Trained for it.
+    shape : list of (int, int), optional
+        Parent and rank of each node. By default a tree with as many nodes at each depth as the released one
+        (:func:`~specdec_lib.drafters.token_recycling.template`); :meth:`grown` takes one that suits the heads.
+
+    Raises
+    ------
+    TypeError
+        If the heads are of another kind.
+    ValueError
+        If the heads are another target's, or the shape is deeper than they are.
+    """
+
+    kind = MedusaHeads
+
+    def __init__(self, model: PreTrainedModel, heads: MedusaHeads, shape: Shape | None = None):
+        super().__init__(model, heads, template(LEVELS, RANKS) if shape is None else shape)
+
+    @classmethod
+    def grown(cls, model: PreTrainedModel, heads: MedusaHeads, nodes: int = sum(LEVELS)) -> Medusa:
+        """With the tree of ``nodes`` nodes that these heads' accuracies on held-out answers ask for."""
+        return cls(model, heads, grown(heads.accuracies, nodes))
+
+    def _choices(self, context: Context, depth, above, tokens, parents, width) -> list[list[int]]:
+        state = self._states(context, -1)
+        return self._best(depth, self.heads.feature(depth, state), width) * len(above)

@@ -1,0 +1,266 @@
+"""The loops of :class:`specdec_lib.drafters.one_tree.OneTree`: merge drafts, score their nodes, choose which to verify.
+
+A node is described by :data:`FEATURES` numbers for each source that proposes it and one for each pair of sources that do.
+The target's next token after a node is one of its children or none of them: a conditional logit with an outside option of
+score 0,
+
+    p(x | v) = exp(w . phi(x)) / (1 + sum over children y of v of exp(w . phi(y))),
+
+so the children's probabilities sum to less than 1, and what several sources propose is learned instead of multiplied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specdec_lib.datastores.compiled import compiled
+
+#: Longest matches of the buckets of :func:`describe`; a longer one is of the last bucket.
+BUCKETS = np.array([0, 1, 2, 3, 5, 10, 20], np.int64)
+#: Names of a source's features. The match is the number of tokens before the node that source and context share, the
+#: draft's own tokens included; the share is the source's own estimate of the token given its parent, the support the number
+#: of occurrences that it rests on.
+FEATURES = (
+    *(f"match {name}" for name in ("0", "1", "2", "3", "4-5", "6-10", "11-20", "21+")),
+    "log share",
+    "log depth",
+    "right lately",
+    "right in a row",
+    "log support",
+    "evidence 1",
+    "evidence 2",
+)
+_PER_SOURCE = len(FEATURES)
+#: Scores beyond these are cut: a probability is never rounded to 0 or 1.
+_LARGEST_SCORE = 12.0
+
+
+class MergedTree:
+    """Arrays of a trie of at most ``room`` nodes and their features, filled anew at each step.
+
+    Parameters
+    ----------
+    sources : int
+    room : int
+
+    Attributes
+    ----------
+    count : int
+        Nodes now; those before index ``count`` of the arrays are filled.
+    tokens, parents, depths : int64 array, shape (room,)
+    first_child, next_sibling : int64 array, shape (room + 1,) and (room,)
+        Children as linked lists; entry 0 of ``first_child`` is the root's, entry ``i + 1`` that of node ``i``.
+    proposed : bool array, shape (room, sources)
+    features : float64 array, shape (room, :func:`width`)
+    conditional, probability : float64 array, shape (room,)
+        Estimates of p(node | parent) and of the node being on the target's path.
+    """
+
+    def __init__(self, sources: int, room: int):
+        self.sources, self.room, self.count = sources, room, 0
+        self.tokens, self.parents, self.depths, self.next_sibling = np.zeros((4, room), np.int64)
+        self.first_child = np.full(room + 1, -1, np.int64)
+        self.proposed = np.zeros((room, sources), np.bool_)
+        self.features = np.zeros((room, width(sources)))
+        self.conditional, self.probability = np.zeros((2, room))
+        self._renamed = np.zeros(room, np.int64)
+        self._order = np.zeros(room, np.int64)
+
+    def clear(self) -> None:
+        """Forget the nodes."""
+        self.features[: self.count] = 0.0
+        self.proposed[: self.count] = False
+        self.count = 0
+        self.first_child[0] = -1
+
+    def add(self, source, tokens, parents, shares, support, match, lately, streak, evidence, limit) -> None:
+        """Merge one source's draft, cut at ``limit`` tokens of depth and at the room there is.
+
+        Parameters
+        ----------
+        source : int
+        tokens, parents : sequence of int, length n
+        shares : sequence of float, length n
+            The source's own estimate of each node's path from the root.
+        support : float
+            Occurrences that the draft rests on.
+        match : int
+            Tokens before the draft that the source and the context share.
+        lately, streak : float, int
+            Log-odds of the source having been right lately; its tokens in a row that were right.
+        evidence : (float, float)
+            Numbers of the source's own kind.
+        limit : int
+        """
+        size = min(len(tokens), self.room)
+        self.count = _add(
+            source, self.sources, np.array(tokens[:size], np.int64), np.array(parents[:size], np.int64),
+            np.asarray(shares[:size], np.float64), support, match, lately, streak, evidence[0], evidence[1], limit, self.count,
+            self.tokens, self.parents, self.depths, self.first_child, self.next_sibling, self.proposed, self.features,
+            self._renamed,
+        )  # fmt: skip
+
+    def score(self, weights: np.ndarray) -> None:
+        """Fill ``conditional`` and ``probability``."""
+        _score(self.count, self.parents, self.features, weights, self.conditional, self.probability)
+
+    def best(self, curve: np.ndarray, sunk: float) -> tuple[list[int], list[int], np.ndarray, float]:
+        """The parent-closed subtree of the largest (1 + sum of P) / (price of its pass + ``sunk``).
+
+        A node is never likelier than its parent, so the best subtree of each size is the likeliest nodes (a parent before
+        its children among equals), and one look at each size finds the best of all, whatever the prices.
+
+        Parameters
+        ----------
+        curve : float64 array, shape (most + 1,)
+            Price of a pass over 1, 2, ... tokens; the draft has at most ``most`` nodes.
+        sunk : float
+            What the step costs beside the pass.
+
+        Returns
+        -------
+        tokens, parents : list of int
+        nodes : int64 array
+            Which of the merged nodes they are.
+        rate : float
+            Expected tokens per unit of price.
+        """
+        size, rate = _best(self.count, self.probability, curve, sunk, self._order)
+        nodes = self._order[:size].copy()
+        parents = _positions(nodes, self.parents, self._renamed)
+        return self.tokens[nodes].tolist(), parents.tolist(), nodes, rate
+
+
+def width(sources: int) -> int:
+    """Numbers that describe a node: :data:`FEATURES` for each source and one for each pair."""
+    return sources * _PER_SOURCE + sources * (sources - 1) // 2
+
+
+@compiled
+def _add(
+    source, sources, tokens, parents, shares, support, match, lately, streak, first, second, limit, count,
+    out_tokens, out_parents, depths, first_child, next_sibling, proposed, features, renamed,
+):  # fmt: skip
+    begin = source * _PER_SOURCE
+    for i in range(len(tokens)):
+        parent = -1 if parents[i] < 0 else renamed[parents[i]]
+        renamed[i] = -2
+        if parent == -2:
+            continue
+        depth = 1 if parent < 0 else depths[parent] + 1
+        if depth > limit:
+            continue
+        node = first_child[parent + 1]
+        while node >= 0 and out_tokens[node] != tokens[i]:
+            node = next_sibling[node]
+        if node < 0:
+            if count == len(out_tokens):
+                continue
+            node = count
+            count += 1
+            out_tokens[node], out_parents[node], depths[node] = tokens[i], parent, depth
+            next_sibling[node] = first_child[parent + 1]
+            first_child[parent + 1] = node
+            first_child[node + 1] = -1
+        renamed[i] = node
+        for other in range(sources):
+            if proposed[node, other] and other != source:
+                low, high = min(source, other), max(source, other)
+                # Pairs (0, 1), (0, 2), ..., (1, 2), ... follow the sources' own features.
+                pair = low * sources - low * (low + 1) // 2 + high - low - 1
+                features[node, sources * _PER_SOURCE + pair] = 1.0
+        proposed[node, source] = True
+        row = features[node, begin : begin + _PER_SOURCE]
+        if row[:8].any():
+            continue  # a batch's later branch through the same node
+        longest = match + depth - 1 if match > 0 else 0
+        bucket = 0
+        while bucket < len(BUCKETS) and longest > BUCKETS[bucket]:
+            bucket += 1
+        row[bucket] = 1.0
+        whole = 1.0 if parents[i] < 0 else max(shares[parents[i]], 1e-9)
+        row[8] = np.log(min(1.0, max(shares[i] / whole, 1e-4)))
+        row[9] = np.log(np.float64(depth))
+        row[10] = lately
+        row[11] = np.log1p(np.float64(streak))
+        row[12] = np.log(max(support * whole, 1.0))
+        row[13] = first / depth
+        row[14] = second / depth
+    return count
+
+
+@compiled
+def _score(count, parents, features, weights, conditional, probability):
+    above = np.ones(count + 1)
+    for node in range(count):
+        score = 0.0
+        for j in range(len(weights)):
+            score += features[node, j] * weights[j]
+        conditional[node] = np.exp(min(_LARGEST_SCORE, max(-_LARGEST_SCORE, score)))
+        above[parents[node] + 1] += conditional[node]
+    for node in range(count):
+        conditional[node] /= above[parents[node] + 1]
+        probability[node] = conditional[node] * (1.0 if parents[node] < 0 else probability[parents[node]])
+
+
+@compiled
+def _best(count, probability, curve, sunk, order):
+    order[:count] = np.argsort(-probability[:count], kind="mergesort")
+    total, best, size = 1.0, 1.0 / (curve[0] + sunk), 0
+    for n in range(1, min(count, len(curve) - 1) + 1):
+        total += probability[order[n - 1]]
+        rate = total / (curve[n] + sunk)
+        if rate > best:
+            best, size = rate, n
+    return size, best
+
+
+@compiled
+def _positions(nodes, parents, renamed):
+    """Parents of some nodes by their places among those nodes."""
+    out = np.empty(len(nodes), np.int64)
+    for place in range(len(nodes)):
+        renamed[nodes[place]] = place
+        parent = parents[nodes[place]]
+        out[place] = -1 if parent < 0 else renamed[parent]
+    return out
+
+
+@compiled
+def judged(emitted, tokens, first_child, next_sibling, visited, outcomes):
+    """Walk down the emitted tokens; the number of nodes whose children could be judged.
+
+    ``visited`` gets the parents (-1: the root) whose next token is known and that have children, and ``outcomes`` the child
+    that was emitted, or -1 for none of them.
+    """
+    parent, count = -1, 0
+    for token in emitted:
+        node = first_child[parent + 1]
+        if node < 0:
+            break
+        while node >= 0 and tokens[node] != token:
+            node = next_sibling[node]
+        visited[count], outcomes[count] = parent, node
+        count += 1
+        if node < 0:
+            break
+        parent = node
+    return count
+
+
+@compiled
+def learn(visited, outcomes, count, first_child, next_sibling, features, conditional, weights, scale, rate):
+    """One step of Adagrad for each judged parent: raise the likelihood of what was emitted after it."""
+    gradient = np.empty(len(weights))
+    for i in range(count):
+        gradient[:] = 0.0
+        node = first_child[visited[i] + 1]
+        while node >= 0:
+            error = (1.0 if node == outcomes[i] else 0.0) - conditional[node]
+            for j in range(len(weights)):
+                gradient[j] += error * features[node, j]
+            node = next_sibling[node]
+        for j in range(len(weights)):
+            if gradient[j] != 0.0:
+                scale[j] += gradient[j] * gradient[j]
+                weights[j] += rate * gradient[j] / np.sqrt(scale[j])

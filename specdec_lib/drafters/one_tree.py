@@ -1,0 +1,370 @@
+"""One tree: the drafts of several sources merged, each node with a probability, as many nodes as a pass's price asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import singledispatch
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters.draft_model import AdaptiveDraftModel
+from specdec_lib.drafters.dresd import Dresd
+from specdec_lib.drafters.merged_tree import MergedTree, judged, learn
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.prompt_lookup import PromptLookup
+from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
+from specdec_lib.drafters.rest import Rest
+from specdec_lib.drafters.stopping import Round, StoppingRule
+from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+
+#: Tokens that a match is followed back at most; longer ones count as this long.
+_LONGEST_MATCH = 32
+#: Steps between two at which a draft model is asked for a token whatever it is expected to be worth, so that what is known
+#: of it does not go stale.
+_PROBE_EVERY = 64
+
+
+class Evidence(NamedTuple):
+    """What a source knows of the draft it has just made.
+
+    Attributes
+    ----------
+    match : int
+        Tokens before the draft that the source and the context share.
+    support : float
+        Occurrences that the draft rests on.
+    own : (float, float)
+        Numbers of the source's own kind.
+    """
+
+    match: int = 0
+    support: float = 1.0
+    own: tuple[float, float] = (0.0, 0.0)
+
+
+@singledispatch
+def evidence(source: Drafter, context: Context) -> Evidence:
+    """The evidence of a kind of source; one that has none is judged by how often it was right."""
+    return Evidence()
+
+
+def _match_of_copy(source: Drafter, context: Context) -> int:
+    """Tokens before the place that was copied from that equal the context's last ones."""
+    tokens, place = context.tokens, source.source
+    if place is None:
+        return 0
+    match, end = 0, len(tokens)
+    while match < _LONGEST_MATCH and match < place and tokens[place - 1 - match] == tokens[end - 1 - match]:
+        match += 1
+    return match
+
+
+@evidence.register
+def _(source: PromptLookup, context: Context) -> Evidence:
+    return Evidence(_match_of_copy(source, context))
+
+
+@evidence.register(PromptLookupHidden)
+@evidence.register(PromptLookupAttention)
+def _(source: PromptLookupHidden | PromptLookupAttention, context: Context) -> Evidence:
+    return Evidence(_match_of_copy(source, context), 1.0, (math.log1p(source.candidates), source.margin))
+
+
+@evidence.register
+def _(source: Rest, context: Context) -> Evidence:
+    return Evidence(source.last.length, min(source.last.stop - source.last.start, source.max_matches))
+
+
+@evidence.register
+def _(source: Dresd, context: Context) -> Evidence:
+    return Evidence(0, source.survivors)
+
+
+def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
+    """The context as one of several sources expects it: its own attention heads and outputs of all that are captured, and
+    greedy, so that it draws nothing."""
+    places = [capture.heads.index(head) for head in source.capture.heads]
+    outputs = context.prompt_outputs
+    return replace(
+        context,
+        sampling=Sampling(),
+        attention=(lambda: context.attention()[places]) if places else None,
+        prompt_outputs=outputs.top(source.capture.topk) if outputs is not None and source.capture.topk else None,
+    )
+
+
+class WorthItsPrice(StoppingRule):
+    """Stop once another drafted token is expected to cost more time than it gains.
+
+    With rho the best expected tokens per unit of price so far, a token that is right with probability P and costs t raises
+    the ratio iff P > rho t (the mediant lies between). P is the product of the probabilities so far and of what the
+    source's tokens were right lately. SpecDec++'s threshold has the same form with a tuned constant in the place of rho t.
+
+    Attributes
+    ----------
+    rate : float
+        rho.
+    price : float
+        t: the draft model's pass and the wider pass of the target.
+    """
+
+    needs = ("confidence",)
+
+    def __init__(self) -> None:
+        self.rate, self.price, self.probe = 0.0, 0.0, False
+        self.reset()
+
+    def reset(self) -> None:
+        # Right and wrong tokens by tenths of the draft model's own probability, one of each to begin with.
+        self._right, self._judged = np.ones(10), np.full(10, 2.0)
+
+    def calibrated(self, confidence: float) -> float:
+        """How often tokens of about this confidence were right."""
+        tenth = min(9, int(confidence * 10))
+        return float(self._right[tenth] / self._judged[tenth])
+
+    def stop(self, drafted: Round) -> bool:
+        if self.probe and not drafted.count:
+            return False
+        coming = float(self._right.sum() / self._judged.sum())
+        chance = math.prod(map(self.calibrated, drafted.confidence)) * coming
+        return chance <= self.rate * self.price
+
+    def verified(self, drafted: Round, accepted: int) -> None:
+        for place, confidence in enumerate(drafted.confidence[: accepted + 1]):
+            tenth = min(9, int(confidence * 10))
+            self._judged[tenth] += 1.0
+            self._right[tenth] += place < accepted
+
+
+class OneTree(Drafter):
+    """Merge the drafts of several sources, estimate each node's probability, verify as many as pay.
+
+    Of all parent-closed subtrees T of the merged draft the one is sent that maximises::
+
+        (1 + sum of P(v) over T) / (c(|T| + 1) + t),
+
+    the expected tokens of the step per unit of price: P(v) is the probability that the target's output goes through v, c the
+    price of a pass by its width and t what the step costs beside it. There is no draft length and no number of nodes to
+    choose. A draft model is asked last, and for one more token only as long as that is expected to pay
+    (:class:`WorthItsPrice`).
+
+    Every candidate is verified by the one draw that the target makes at its parent, where sampling too, so the output is
+    that of plain decoding token for token. A draft model drafts greedily for that reason, whatever the target does.
+
+    Parameters
+    ----------
+    sources : mapping of str to Drafter
+        By name; the weights are found by it. The order is that in which they are asked, draft models excepted.
+    prices : PassPrices
+    probabilities : TreeProbabilities, optional
+        Weights for at least these sources; rough ones (:meth:`TreeProbabilities.unfitted`) where it is left out.
+    room : int
+        Nodes of the merged draft at most.
+    rate : float
+        Step size of the online fit; 0 keeps the weights as they are.
+    observe : bool
+        Keep what was judged in ``observed``, to fit the weights on.
+
+    Attributes
+    ----------
+    weights : float64 array
+        As they are after what was seen since the last :meth:`reset`.
+    observed : Judged
+    expected : float
+        Tokens that the last step was expected to emit.
+    drafted : int
+        Tokens that draft models were asked for since the generation began.
+
+    Raises
+    ------
+    ValueError
+        If there is no source or one has two names, ``room`` is below 1, ``rate`` is negative or the probabilities lack a
+        source; while decoding, if a source's draft has passengers, which a merged draft has no place for.
+    TypeError
+        If a source is no drafter, or draws its drafts.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Drafter],
+        prices: PassPrices,
+        probabilities: TreeProbabilities | None = None,
+        room: int = 256,
+        rate: float = 0.05,
+        observe: bool = False,
+    ):
+        if not sources:
+            raise ValueError("sources is empty; expected drafters by name")
+        for name, source in sources.items():
+            if not isinstance(source, Drafter):
+                raise TypeError(f"the source {name!r} is {source!r}; expected a specdec_lib.Drafter")
+        names = {id(source): name for name, source in sources.items()}
+        for name, source in sources.items():
+            if names[id(source)] != name:
+                raise ValueError(f"the sources {name!r} and {names[id(source)]!r} are one drafter; make one for each")
+        if not isinstance(room, int) or room < 1:
+            raise ValueError(f"room is {room!r}; expected a whole number, 1 or more")
+        if not 0.0 <= rate < math.inf:
+            raise ValueError(f"rate is {rate!r}; expected a finite number, 0 or more")
+        drawing = [name for name, source in sources.items() if isinstance(source, AdaptiveDraftModel)]
+        order = [name for name in sources if name not in drawing] + drawing
+        self.sources = {name: sources[name] for name in order}
+        for name in drawing:
+            source = sources[name]
+            if not isinstance(source.rule, WorthItsPrice):
+                raise TypeError(
+                    f"the source {name!r} stops by {type(source.rule).__name__}; expected "
+                    "AdaptiveDraftModel(model, WorthItsPrice(), min_tokens=0)"
+                )
+        self.prices, self.room, self.rate, self.observe = prices, room, rate, observe
+        self.probabilities = (probabilities or TreeProbabilities.unfitted(order)).of(order)
+        # One wider than the largest draft: the draft model is asked what a token beyond it would cost.
+        self._curve = prices.curve(room + 2)
+        self.capture = Capture()
+        for source in self.sources.values():
+            self.capture |= source.capture
+        self.replays = "never" if any(source.replays == "never" for source in sources.values()) else "any"
+        self._tree = MergedTree(len(order), room)
+        self._bits = 1 << np.arange(len(order))
+        self._labels = _Labels(order)
+        self._visited, self._outcomes = np.zeros((2, room + 1), np.int64)
+        self.observed = Judged.none()
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"OneTree({', '.join(self.sources)}; prices {self.prices.name!r})"
+
+    def inner(self) -> tuple[Drafter, ...]:
+        return tuple(self.sources.values())
+
+    def _forget(self) -> None:
+        self.weights = self.probabilities.weights.copy()
+        # As much as a hundred judged nodes say by themselves: the fit is not unlearned at the first surprise.
+        self._scale = np.full(len(self.weights), 10.0)
+        self.expected, self.drafted = 1.0, 0
+        self._steps = 0
+
+    def reset(self) -> None:
+        self._forget()
+        for source in self.sources.values():
+            source.reset()
+
+    def start(self, context: Context) -> None:
+        self._context, self._proposed_at = context, len(context.tokens)
+        self._lately, self._streak = np.full(len(self.sources), 0.5), np.zeros(len(self.sources), np.int64)
+        self._tree.clear()
+        self._views, self._judged, self.drafted = {}, False, 0
+        for name, source in self.sources.items():
+            self._views[name] = view_of(context, self.capture, source)
+            source.start(self._views[name])
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        tree = self._tree
+        tree.clear()
+        self._proposed_at, self._steps, self._judged = len(context.tokens), self._steps + 1, False
+        sunk = self.prices.step
+        for number, (name, source) in enumerate(self.sources.items()):
+            drawing = isinstance(source, AdaptiveDraftModel)
+            if drawing:
+                tree.score(self.weights)
+                _, _, nodes, rate = tree.best(self._curve, sunk)
+                wider = len(nodes) + 1
+                source.rule.rate, source.rule.probe = rate, self._steps % _PROBE_EVERY == 0
+                source.rule.price = self.prices.drafted_token + self._curve[wider] - self._curve[wider - 1]
+            draft = source.propose(self._views[name], limit)
+            if draft.passengers is not None:
+                raise ValueError(
+                    f"the draft of the source {name!r} has passengers; a merged draft has no place for them"
+                )
+            shares = _shares(draft)
+            if drawing:
+                shares = np.cumprod(source.confidence)
+                sunk += self.prices.drafted_token * len(draft)
+                self.drafted += len(draft)
+            match, support, own = evidence(source, self._views[name])
+            lately = self._lately[number]
+            tree.add(
+                number, draft.tokens, draft.parents, shares, support, match,
+                math.log(lately / (1 - lately)), self._streak[number], own, limit,
+            )  # fmt: skip
+        tree.score(self.weights)
+        tokens, parents, nodes, _ = tree.best(self._curve, sunk)
+        scores = tree.probability[nodes]
+        self.expected = 1.0 + float(scores.sum())
+        labels = [self._labels[mask] for mask in (tree.proposed[nodes] @ self._bits).tolist()]
+        chosen = DraftTree.unchecked(tokens, parents)
+        return chosen.annotated(scores=scores.tolist(), sources=labels)
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
+        """Judge every source by what was emitted, whether its nodes were verified or not, and learn from it."""
+        for source in self.sources.values():
+            topk = source.capture.topk
+            source.verified(tree, path, outputs.top(topk) if topk else None)
+        merged = self._tree
+        # Where nothing was proposed for the pass, the merged draft is that of an earlier one, which was judged then.
+        if not merged.count or self._judged:
+            return
+        self._judged = True
+        emitted = np.array(self._context.tokens[self._proposed_at :], np.int64)[: self.room + 1]
+        count = judged(emitted, merged.tokens, merged.first_child, merged.next_sibling, self._visited, self._outcomes)
+        self._judge_sources(count)
+        if self.observe:
+            self._keep(count)
+        if self.rate:
+            learn(
+                self._visited, self._outcomes, count, merged.first_child, merged.next_sibling, merged.features,
+                merged.conditional, self.weights, self._scale, self.rate,
+            )  # fmt: skip
+
+    def _children(self, parent: int) -> list[int]:
+        nodes, node = [], self._tree.first_child[parent + 1]
+        while node >= 0:
+            nodes.append(int(node))
+            node = self._tree.next_sibling[node]
+        return nodes
+
+    def _judge_sources(self, count: int) -> None:
+        for place in range(count):
+            proposed = self._tree.proposed[self._children(self._visited[place])].any(0)
+            hit = self._outcomes[place]
+            right = self._tree.proposed[hit] if hit >= 0 else np.zeros_like(proposed)
+            self._lately += np.where(proposed, 0.1 * (right - self._lately), 0.0)
+            self._streak = np.where(proposed, np.where(right, self._streak + 1, 0), self._streak)
+        np.clip(self._lately, 0.02, 0.98, out=self._lately)
+
+    def _keep(self, count: int) -> None:
+        for place in range(count):
+            nodes = self._children(self._visited[place])
+            hit = int(self._outcomes[place])
+            self.observed.features.append(self._tree.features[nodes].copy())
+            self.observed.outcomes.append(nodes.index(hit) if hit >= 0 else -1)
+
+    def finish(self) -> None:
+        self._tree.clear()
+        self._context, self._views = None, {}
+        for source in self.sources.values():
+            source.finish()
+
+
+class _Labels(dict):
+    """By a set of sources as bits: their names in one string, made when it is first needed."""
+
+    def __init__(self, names: list[str]):
+        self.names = names
+
+    def __missing__(self, bits: int) -> str:
+        self[bits] = " + ".join(name for place, name in enumerate(self.names) if bits >> place & 1)
+        return self[bits]
+
+
+def _shares(tree: DraftTree) -> list[float]:
+    """A source's own estimate of each node's path; 1 where it has none."""
+    return [1.0] * len(tree) if tree.scores is None else tree.scores

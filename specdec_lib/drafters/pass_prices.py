@@ -1,0 +1,117 @@
+"""What a pass of the target and a drafter's work cost, in units of a pass over one token."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specdec_lib.files import replacing
+
+
+def _price(name: str, value: Any, least: float = 0.0) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+        raise ValueError(f"{name} is {value!r}; expected a finite number, {least:g} or more")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class PassPrices:
+    """Price of a pass by its width, and of drafting.
+
+    Between two widths the price is on the line between theirs; above the largest it goes on along the last line.
+
+    Parameters
+    ----------
+    widths : mapping of int to float
+        By tokens of a pass (the root included): its price in units of a pass over one token. 1 must be among them.
+    step : float
+        What a step costs beside the pass: the loop and the sources that look something up.
+    drafted_token : float
+        A pass of the draft model over one token.
+    name : str
+        What is measured, for tables.
+
+    Raises
+    ------
+    ValueError
+        If a price is no finite number of 0 or more, a width no whole number of 1 or more, the widths lack 1, or the price
+        of one token is 0.
+    """
+
+    widths: Mapping[int, float]
+    step: float = 0.0
+    drafted_token: float = 0.0
+    name: str = "given"
+    _line: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for width, price in self.widths.items():
+            if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+                raise ValueError(f"a width is {width!r}; expected a whole number of tokens, 1 or more")
+            _price(f"the price of {width} tokens", price)
+        if not self.widths.get(1):
+            raise ValueError(f"widths are {sorted(self.widths)}; expected a price above 0 for a pass over 1 token")
+        _price("step", self.step)
+        _price("drafted_token", self.drafted_token)
+        known = np.array(sorted(self.widths), float)
+        prices = np.array([self.widths[int(width)] for width in known]) / self.widths[1]
+        object.__setattr__(self, "_line", (known, prices))
+
+    def curve(self, widest: int) -> np.ndarray:
+        """Prices of passes over 1, 2, ..., ``widest`` tokens, float64."""
+        known, prices = self._line
+        wanted = np.arange(1, widest + 1, dtype=float)
+        curve = np.interp(wanted, known, prices)
+        if len(known) > 1 and widest > known[-1]:
+            slope = (prices[-1] - prices[-2]) / (known[-1] - known[-2])
+            beyond = wanted > known[-1]
+            curve[beyond] = prices[-1] + max(slope, 0.0) * (wanted[beyond] - known[-1])
+        return curve
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file that :meth:`load` reads."""
+        about = {
+            "name": self.name,
+            "widths": {str(width): price for width, price in self.widths.items()},
+            "step": self.step,
+            "drafted_token": self.drafted_token,
+        }
+        with replacing(path) as aside:
+            aside.write_text(json.dumps(about, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> PassPrices:
+        """Read what :meth:`save` or ``python -m specdec_lib calibrate`` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file holds no prices.
+        """
+        try:
+            about = json.loads(Path(path).read_text())
+            widths = {int(width): price for width, price in about["widths"].items()}
+            return cls(widths, about.get("step", 0.0), about.get("drafted_token", 0.0), about.get("name", str(path)))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f'{path} holds no prices ({type(error).__name__}: {error}); expected JSON like {{"widths": {{"1": 1.0, '
+                '"16": 1.25}}, "step": 0.0, "drafted_token": 0.1}, as `python -m specdec_lib calibrate` writes it'
+            ) from None
+
+
+#: Curves to compare with where none is measured: a pass on a GPU hardly depends on its width, one on a processor does, and
+#: a loaded server's costs in proportion to its width from 8 tokens on.
+CURVES: dict[str, PassPrices] = {
+    prices.name: prices
+    for prices in (
+        PassPrices({1: 1.0, 8: 1.01, 16: 1.02, 32: 1.05, 64: 1.12, 128: 1.3}, name="gpu"),
+        PassPrices({1: 1.0, 8: 1.05, 16: 1.25, 32: 1.81, 64: 2.9, 128: 5.0}, name="cpu"),
+        PassPrices({1: 1.0, 8: 1.0, 16: 2.0, 32: 4.0, 64: 8.0, 128: 16.0}, name="server"),
+    )
+}

@@ -1,0 +1,92 @@
+"""SAM-Decoding (Hu et al. 2024): the longest match decides which source drafts."""
+
+from __future__ import annotations
+
+from specdec_lib.datastores.suffix_array import SuffixIndex
+from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
+from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.contract import Context, Drafter, WrappedDrafter
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters.suffix_decoding import automaton_of, check_vocabulary, store_of
+
+
+class SamDecoding(WrappedDrafter):
+    """Copy what followed the longest match in the text or in a datastore, or ask another drafter where both are short.
+
+    Let l be the length of the longest suffix of prompt and output that occurs earlier in them, and m that of the longest
+    suffix that occurs in the datastore. If max(l, m - ``bias``) is at least ``threshold``, the draft is the chain of tokens
+    after the first occurrence of the longer match, the text's own if l >= m - ``bias``. Otherwise the auxiliary drafter
+    drafts. In the text itself a match whose first occurrence is followed by fewer than ``num_tokens`` tokens gives way to
+    the longest shorter one that is followed by so many, as in the released code, if there is one.
+
+    Where the store's text ends with the match, nothing follows, and the auxiliary drafter drafts. The released code pads
+    such drafts and short ones with token 0.
+
+    Parameters
+    ----------
+    auxiliary : Drafter
+        Drafts where matches are short: Token Recycling or EAGLE in the paper. It learns from every pass.
+    store : SuffixIndex or TokenStore, optional
+        The datastore.
+    num_tokens : int
+        Longest chain; 39 and the root are the 40 tokens of the released code.
+    threshold, bias : int
+        Shortest match that is copied from, and how much longer one in the datastore must be.
+
+    Raises
+    ------
+    ValueError
+        If ``num_tokens`` or ``threshold`` is below 1; at the start of a generation, if the target has fewer token ids than the
+        store.
+    """
+
+    # Of a drafter, its auxiliary's; of the class, that of the published one, Token Recycling.
+    replays = "never"
+
+    def __init__(
+        self,
+        auxiliary: Drafter,
+        store: SuffixIndex | TokenStore | None = None,
+        num_tokens: int = 39,
+        threshold: int = 5,
+        bias: int = 5,
+    ):
+        for name, value in (("num_tokens", num_tokens), ("threshold", threshold)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+        super().__init__(auxiliary)
+        self.num_tokens, self.threshold, self.bias = num_tokens, threshold, bias
+        self.store = store_of(store)
+        self._static = SuffixAutomaton() if self.store is None else automaton_of(self.store)
+
+    def __repr__(self) -> str:
+        return (
+            f"SamDecoding({self.drafter!r}, {self.store!r}, num_tokens={self.num_tokens}, threshold={self.threshold}, "
+            f"bias={self.bias})"
+        )
+
+    def start(self, context: Context) -> None:
+        check_vocabulary(self.store, context)
+        self._own, self._match = SuffixAutomaton(), (0, 0)
+        super().start(context)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        draft = self._copied(context)
+        return DraftTree.chain(draft[:limit]) if draft else super().propose(context, limit)
+
+    def _copied(self, context: Context) -> list[int]:
+        """What is copied; empty where both matches are short."""
+        new = context.tokens[len(self._own.text) :]
+        self._own.extend(new)
+        self._match = self._static.follow(new, *self._match)
+        state, own = self._own.repeated()
+        static = self._match[1] - self.bias
+        if max(own, static) < self.threshold:
+            return []
+        if static > own:
+            return self._static.continuation(self._match[0], self.num_tokens)
+        longest = self._own.continuation(state, self.num_tokens)
+        draft = longest
+        while len(draft) < self.num_tokens and (state := self._own.shorter(state)):
+            draft = self._own.continuation(state, self.num_tokens)
+        return draft if len(draft) == self.num_tokens else longest

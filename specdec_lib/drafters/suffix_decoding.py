@@ -1,0 +1,118 @@
+"""SuffixDecoding (Oliaro et al. 2025): a tree of what followed the last tokens, sized by the length of the match."""
+
+from __future__ import annotations
+
+from specdec_lib.datastores.suffix_array import SuffixIndex
+from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
+from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+
+
+def automaton_of(store: TokenStore) -> SuffixAutomaton:
+    """All documents of a store in one automaton."""
+    automaton = SuffixAutomaton()
+    for place in range(len(store)):
+        automaton.extend(store.document(place).tolist())
+        automaton.end_text()
+    return automaton
+
+
+def check_vocabulary(store: TokenStore | None, context: Context) -> None:
+    """Refuse a store of another tokenizer than the target's."""
+    if store is not None and store.vocabulary > context.vocabulary:
+        raise ValueError(
+            f"the datastore {store.path} has {store.vocabulary} token ids, the target {context.vocabulary}: they do not "
+            "share a tokenizer; build a store for this model"
+        )
+
+
+def store_of(store: SuffixIndex | TokenStore | None) -> TokenStore | None:
+    """The tokens of a datastore, with or without a suffix array."""
+    return store.store if isinstance(store, SuffixIndex) else store
+
+
+class SuffixDecoding(Drafter):
+    """Draft the tree of the largest score after any suffix of the text that occurred before.
+
+    Prompt and output are one text, earlier outputs another, and a datastore, if there is one, a third. After each suffix of
+    length p that occurs in one of them, the ``factor * p + offset`` likeliest nodes form a tree, whose score is the expected
+    number of accepted tokens if counts were probabilities (:meth:`SuffixAutomaton.best_tree`). The best tree of the first
+    text is drafted unless a later one has a larger score.
+
+    The released code keeps suffix trees of a fixed depth and forgets the oldest of so many outputs. The automaton here holds
+    strings of any length and forgets on :meth:`reset` alone; ``depth`` bounds match and draft together, as the tree's depth
+    does.
+
+    Parameters
+    ----------
+    store : SuffixIndex or TokenStore, optional
+        Text known from the start. The published method starts without.
+    factor, offset : float
+        Nodes allowed for each token of the match, and beyond it.
+    most : int
+        Most nodes of a tree.
+    depth : int
+        Longest match and draft together.
+    least : float
+        Smallest probability of a node.
+
+    Raises
+    ------
+    ValueError
+        If a number is not as it must be; at the start of a generation, if the target has fewer token ids than the store.
+    """
+
+    def __init__(
+        self,
+        store: SuffixIndex | TokenStore | None = None,
+        factor: float = 1.0,
+        offset: float = 0.0,
+        most: int = 64,
+        depth: int = 64,
+        least: float = 0.1,
+    ):
+        for name, value, smallest in (("most", most, 1), ("depth", depth, 2)):
+            if not isinstance(value, int) or value < smallest:
+                raise ValueError(f"{name} is {value!r}; expected a whole number, {smallest} or more")
+        if not 0 < least <= 1:
+            raise ValueError(f"least is {least!r}; expected a probability above 0")
+        if factor < 0:
+            raise ValueError(f"factor is {factor!r}; expected 0 or more")
+        self.factor, self.offset, self.most, self.depth, self.least = factor, offset, most, depth, least
+        self.store = store_of(store)
+        self._known = [] if self.store is None else [automaton_of(self.store)]
+        self._context: Context | None = None
+        self.reset()
+
+    def __repr__(self) -> str:
+        return (
+            f"SuffixDecoding({self.store!r}, factor={self.factor}, offset={self.offset}, most={self.most}, "
+            f"depth={self.depth}, least={self.least})"
+        )
+
+    def reset(self) -> None:
+        self._earlier = SuffixAutomaton()
+
+    def start(self, context: Context) -> None:
+        check_vocabulary(self.store, context)
+        self._context, self._own = context, SuffixAutomaton()
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        self._own.extend(context.tokens[len(self._own.text) :])
+        recent, best, score = context.tokens[1 - self.depth :], ([], [], []), 0.0
+        for automaton in (self._own, self._earlier, *self._known):
+            *tree, match, found = automaton.best_tree(
+                recent, self.factor, self.offset, self.most, self.depth, limit, self.least, score
+            )
+            if match:
+                best, score = tree, found
+        tokens, parents, probabilities = best
+        return DraftTree.unchecked(tokens, parents).annotated(scores=probabilities) if tokens else EMPTY
+
+    def finish(self) -> None:
+        """Remember the output for later prompts."""
+        if self._context is not None:
+            self._earlier.extend(self._context.tokens[self._context.prompt_length :])
+            self._earlier.end_text()
+            self._context = None

@@ -1,0 +1,167 @@
+"""Weights of the probabilities that :class:`specdec_lib.drafters.one_tree.OneTree` gives to nodes, and how they are fitted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from specdec_lib.drafters.merged_tree import FEATURES, width
+from specdec_lib.files import replacing
+
+#: Of the file that :meth:`TreeProbabilities.save` writes.
+FORMAT = 1
+#: Scores of a node by the match before it where nothing was fitted: likelier right than wrong from two tokens on.
+_UNFITTED = dict(
+    zip(FEATURES, (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0), strict=True)
+)
+
+
+@dataclass
+class Judged:
+    """What the target emitted after nodes of merged drafts, for :meth:`TreeProbabilities.fitted`.
+
+    Attributes
+    ----------
+    features : list of float64 array, shape (children, :func:`width`)
+        Of each judged node's children.
+    outcomes : list of int
+        The child that was emitted; -1 for none of them.
+    """
+
+    features: list[np.ndarray]
+    outcomes: list[int]
+
+    @classmethod
+    def none(cls) -> Judged:
+        return cls([], [])
+
+
+@dataclass(frozen=True)
+class TreeProbabilities:
+    """Weights of a conditional logit over the children of a node (:mod:`specdec_lib.drafters.merged_tree`).
+
+    Attributes
+    ----------
+    sources : tuple of str
+        Names of the sources, in the order of their features.
+    weights : float64 array, shape (width(len(sources)),)
+    fitted_on : str
+        What it was fitted on, in words; empty for one that was not.
+    """
+
+    sources: tuple[str, ...]
+    weights: np.ndarray
+    fitted_on: str = ""
+
+    @classmethod
+    def unfitted(cls, sources: Sequence[str]) -> TreeProbabilities:
+        """Rough weights that know the length of a match alone, for sources that nothing was fitted for."""
+        weights = np.zeros(width(len(sources)))
+        weights[: len(sources) * len(FEATURES)] = np.tile([_UNFITTED[name] for name in FEATURES], len(sources))
+        # Two sources that propose one token are no independent witnesses: together they count about once.
+        weights[len(sources) * len(FEATURES) :] = -1.0
+        return cls(tuple(sources), weights)
+
+    def of(self, sources: Sequence[str]) -> TreeProbabilities:
+        """The weights of some sources, in another order or fewer.
+
+        Raises
+        ------
+        ValueError
+            If there are none for one of them.
+        """
+        missing = [name for name in sources if name not in self.sources]
+        if missing:
+            raise ValueError(
+                f"there are no weights for the source {missing[0]!r}, only for {', '.join(self.sources)}; fit them with "
+                "`python -m specdec_lib fit-tree`, or begin with TreeProbabilities.unfitted"
+            )
+        count, per = len(self.sources), len(FEATURES)
+        places = [self.sources.index(name) for name in sources]
+        own = [self.weights[place * per : (place + 1) * per] for place in places]
+        pairs = []
+        for i, first in enumerate(places):
+            for second in places[i + 1 :]:
+                low, high = sorted((first, second))
+                pairs.append(self.weights[count * per + low * count - low * (low + 1) // 2 + high - low - 1])
+        return TreeProbabilities(tuple(sources), np.concatenate([*own, np.array(pairs)]), self.fitted_on)
+
+    def fitted(self, judged: Judged, fitted_on: str, penalty: float = 1.0) -> TreeProbabilities:
+        """The weights of largest likelihood, less ``penalty / 2`` times their squared distance from these.
+
+        The likelihood is concave in the weights, so it has one maximum; L-BFGS finds it.
+
+        Raises
+        ------
+        ValueError
+            If nothing was judged.
+        """
+        if not judged.outcomes:
+            raise ValueError("nothing was judged: replay recorded answers with OneTree(..., observe=True) first")
+        features = torch.from_numpy(np.concatenate(judged.features))
+        counts = torch.tensor([len(rows) for rows in judged.features])
+        group = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        first = counts.cumsum(0) - counts
+        outcomes = torch.tensor(judged.outcomes)
+        hit = outcomes >= 0
+        hits = (first + outcomes)[hit]
+        start = torch.from_numpy(self.weights)
+        weights = start.clone().requires_grad_(True)
+        optimizer = torch.optim.LBFGS([weights], max_iter=300, line_search_fn="strong_wolfe", tolerance_change=1e-10)
+
+        def loss() -> torch.Tensor:
+            optimizer.zero_grad()
+            scores = (features @ weights).clamp(-12.0, 12.0)
+            # log(1 + sum exp): of the children of each node and the outside option.
+            total = torch.ones(len(counts), dtype=torch.float64).index_add(0, group, scores.exp()).log()
+            value = (total.sum() - scores[hits].sum() + penalty / 2 * (weights - start).square().sum()) / len(counts)
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+        return TreeProbabilities(self.sources, weights.detach().numpy(), fitted_on)
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, aside and renamed."""
+        about = {
+            "format": FORMAT,
+            "sources": self.sources,
+            "features": FEATURES,
+            "fitted_on": self.fitted_on,
+        }
+        with replacing(path) as aside:
+            save_file({"weights": self.weights}, aside, metadata={"tree": json.dumps(about)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> TreeProbabilities:
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If it is damaged, or of other features than this release has.
+        """
+        try:
+            with safe_open(path, "np") as file:
+                about = json.loads((file.metadata() or {})["tree"])
+                weights = file.get_tensor("weights")
+            sources = tuple(about["sources"])
+            if about["format"] != FORMAT or tuple(about["features"]) != FEATURES:
+                raise ValueError("it was written by a release with other features")
+            if weights.dtype != np.float64 or weights.shape != (width(len(sources)),) or not np.isfinite(weights).all():
+                raise ValueError(f"weights of shape {weights.shape} for {len(sources)} sources")
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} holds no weights of a tree ({type(error).__name__}: {error}); make them with "
+                "`python -m specdec_lib fit-tree`"
+            ) from None
+        return cls(sources, weights, about["fitted_on"])

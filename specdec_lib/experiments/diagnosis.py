@@ -1,0 +1,341 @@
+"""What methods that draft from tokens alone would save on recorded answers, and what of the texts explains it.
+
+No model is needed. The recorded tokens decide what any draft would have had accepted
+(:mod:`specdec_lib.decoding.replay`), and the prices of passes what that saves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from specdec_lib import methods, paths
+from specdec_lib.datastores import SuffixIndex
+from specdec_lib.datastores.tokens import tokenizer_vocabulary
+from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments.metrics import counts
+from specdec_lib.experiments.overlap import overlap
+from specdec_lib.experiments.priced_runs import counted
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, in_state
+from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate
+
+#: Tokens in a row that must stand in the prompt as well, so that they count as copied.
+COPIED_RUN = 4
+#: Bytes of the prompt's end that DEFLATE can copy from.
+_WINDOW = 32_768
+#: Bad lines that an error names; the rest are counted.
+_NAMED = 8
+
+
+class Answer(NamedTuple):
+    """What a model was given, as text, and what it wrote."""
+
+    prompt: str
+    answer: str
+
+
+def read_answers(path: str | Path) -> list[Answer]:
+    """Read a JSON object with the texts ``prompt`` and ``answer`` from each line; blank lines are passed over.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If a line holds something else, or no line holds an answer; bad lines are named by number.
+    """
+    answers, bad = [], []
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            answers.append(_answer(line))
+        except ValueError as error:
+            bad.append(f"line {number}: {error}")
+    if bad:
+        more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+        raise ValueError(
+            f"{path} has {len(bad)} bad lines, nothing was done. {'; '.join(bad[:_NAMED])}{more}. Expected "
+            '{"prompt": "...", "answer": "..."} on each line'
+        )
+    if not answers:
+        raise ValueError(f'{path} holds no answers; expected {{"prompt": "...", "answer": "..."}} on each line')
+    return answers
+
+
+def _answer(line: bytes) -> Answer:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"a {type(record).__name__}, no object")
+    for name in Answer._fields:
+        text = record.get(name)
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"{name!r} is {text!r:.40}, no text" if name in record else f"{name!r} is missing")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{name!r} holds half of a surrogate pair") from None
+    return Answer(record["prompt"], record["answer"])
+
+
+class TokensAlone:
+    """A :class:`specdec_lib.methods.Workbench` without models: it has prices, weights of one tree, and a datastore if given.
+
+    Whatever else a method asks for raises :class:`specdec_lib.methods.Unavailable`.
+    """
+
+    _OF_MODELS = {
+        "target": "the model",
+        "draft": "a draft model",
+        "draft_runtime": "a draft model",
+        "dense": "the model's hidden states",
+        "layer": "the model's hidden states",
+        "heads": "the model's attention",
+        "acceptance_head": "a draft model and its acceptance head",
+        "draft_heads": "heads that were trained for the model",
+        "sparse": "a datastore (--store)",
+    }
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prices: PassPrices, store: SuffixIndex | None = None):
+        self.tokenizer, self.prices = tokenizer, prices
+        if store is not None:
+            self.sparse = store
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._OF_MODELS:
+            raise methods.Unavailable(self._OF_MODELS[name])
+        raise AttributeError(name)
+
+    @property
+    def tree_probabilities(self) -> TreeProbabilities:
+        """The shipped weights: they tell of sources, not of models, and go on learning."""
+        return TreeProbabilities.load(paths.POCKET / "one_tree.safetensors")
+
+    def length(self, method: str) -> int:
+        """Draft length of a method: its row's."""
+        return methods.draft_length(method, {})
+
+
+def drafters_for(bench: methods.Workbench) -> tuple[dict[str, Drafter], dict[str, str]]:
+    """The methods whose drafts depend on tokens alone, by name; and of each other method what it needs."""
+    built, missing = methods.build(bench, methods.METHODS)
+    for name, drafter in list(built.items()):
+        if drafter.replays != "any" or drafter.capture != Capture():
+            missing[name] = "what the model computes at each pass"
+            del built[name]
+    return built, missing
+
+
+def recorded(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> list[Recording]:
+    """Answers as recordings, whose tokens are the tokenizer's. A prompt is tokenized as it stands, special tokens included."""
+    vocabulary = tokenizer_vocabulary(tokenizer)
+    recordings = []
+    for number, (prompt, answer) in enumerate(answers, start=1):
+        asked = list(tokenizer(prompt)["input_ids"])
+        tokens = list(tokenizer(answer, add_special_tokens=False)["input_ids"])
+        trace = Trace(asked, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
+        recordings.append(Recording(Prompt(str(number), "answers", (prompt,), chat=False), 0, trace))
+    return recordings
+
+
+def copied_tokens(prompt: Sequence[int], answer: Sequence[int], run: int = COPIED_RUN) -> int:
+    """How many of an answer's tokens lie in ``run`` tokens in a row that stand in the prompt as well."""
+    known = {tuple(prompt[i : i + run]) for i in range(len(prompt) - run + 1)}
+    copied, end = 0, 0
+    for i in range(len(answer) - run + 1):
+        if tuple(answer[i : i + run]) in known:
+            copied += i + run - max(i, end)
+            end = i + run
+    return copied
+
+
+def bits(text: str, after: str = "") -> int:
+    """Bits that DEFLATE needs for a text, which may copy from the end of the text that it comes after."""
+    packer = zlib.compressobj(9, wbits=-15, zdict=after.encode()[-_WINDOW:])
+    return 8 * len(packer.compress(text.encode()) + packer.flush())
+
+
+class Text(NamedTuple):
+    """What the texts are like, pooled over answers.
+
+    Attributes
+    ----------
+    copied : Interval
+        Share of the answers' tokens in :data:`COPIED_RUN` tokens in a row that stand in the prompt as well.
+    overlap : Interval
+        BLEU-4 of an answer against its prompt (:func:`specdec_lib.experiments.overlap.overlap`), mean over answers.
+    bits_alone, bits_given : Interval
+        Bits a character that DEFLATE needs for an answer by itself, and after its prompt.
+    """
+
+    copied: Interval
+    overlap: Interval
+    bits_alone: Interval
+    bits_given: Interval
+
+
+class Prediction(NamedTuple):
+    """What one method is predicted to do.
+
+    Attributes
+    ----------
+    method, drafter : str
+        Its name; what was replayed, with its settings.
+    tokens_per_pass, speedup : Interval
+        The speed-up is that over plain decoding, at the given prices.
+    width : float
+        Tokens of a pass, mean.
+    """
+
+    method: str
+    drafter: str
+    tokens_per_pass: Interval
+    speedup: Interval
+    width: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`diagnose` found.
+
+    Attributes
+    ----------
+    tokens : int
+        Of all answers.
+    prices : str
+    text : Text
+    predictions : list of Prediction
+    needs : dict
+        By name of a method without a prediction: what it needs.
+    each : list of dict
+        For each answer: ``tokens``, ``copied`` (its share), and by method ``tokens_per_pass``.
+    """
+
+    tokens: int
+    prices: str
+    text: Text
+    predictions: list[Prediction]
+    needs: Mapping[str, str]
+    each: list[dict[str, Any]]
+
+    @property
+    def recommended(self) -> str | None:
+        """The method whose speed-up has the highest lower end, plain decoding where none has one above 1; None where one
+        answer tells no interval."""
+        known = [one for one in self.predictions if one.speedup.known]
+        if not known:
+            return None
+        best = max(known, key=lambda one: one.speedup.low)
+        return best.method if best.speedup.low > 1 else methods.PLAIN
+
+    def advice(self) -> str:
+        """The recommendation in one or two sentences."""
+        name = self.recommended
+        if name is None:
+            return "One answer tells no interval, so nothing is recommended; give more of them."
+        if name == methods.PLAIN:
+            return "Decode plainly: no method is faster by its whole interval at these prices."
+        (best,) = (one for one in self.predictions if one.method == name)
+        return (
+            f"Use {name}: at these prices it is expected to decode {best.speedup:.2f} times as fast as plain decoding. No "
+            "other method has a higher lower end of its interval."
+        )
+
+    def about(self) -> dict[str, Any]:
+        """All of it as JSON can hold it; what is not known is null."""
+        return {
+            "answers": len(self.each),
+            "tokens": self.tokens,
+            "prices": self.prices,
+            "recommended": self.recommended,
+            "text": {name: _ends(value) for name, value in self.text._asdict().items()},
+            "methods": [
+                one._asdict() | {"tokens_per_pass": _ends(one.tokens_per_pass), "speedup": _ends(one.speedup)}
+                for one in self.predictions
+            ],
+            "needs": dict(self.needs),
+            "each": self.each,
+        }
+
+
+def _ends(interval: Interval) -> dict[str, float | None]:
+    return {name: number if math.isfinite(number) else None for name, number in interval._asdict().items()}
+
+
+def diagnose(
+    answers: Sequence[Answer], bench: methods.Workbench, prices: PassPrices, progress: bool = True
+) -> Diagnosis:
+    """Predict what methods would save on recorded answers.
+
+    Parameters
+    ----------
+    answers : sequence of Answer
+    bench : Workbench
+        Such as :class:`TokensAlone`.
+    prices : PassPrices
+    progress : bool
+        Show a progress bar.
+
+    Raises
+    ------
+    ValueError
+        If no answer has two tokens: the first comes from the prompt's own pass, whatever drafts.
+    """
+    recordings = recorded(answers, bench.tokenizer)
+    keep = [place for place, recording in enumerate(recordings) if len(recording.trace.tokens) > 1]
+    if not keep:
+        raise ValueError(f"none of the {len(answers)} answers has two tokens; expected longer answers")
+    answers, recordings = [answers[place] for place in keep], [recordings[place] for place in keep]
+    drafters, needs = drafters_for(bench)
+    predictions, each = [], [_copied(recording) for recording in recordings]
+    with tqdm(total=len(drafters) * len(recordings), desc="replaying", unit="answer", disable=not progress) as bar:
+        for name, drafter in drafters.items():
+
+            def run(recording: Recording, drafter: Drafter = drafter) -> Generation:
+                bar.update()
+                return replay(recording.trace, drafter)
+
+            runs = in_state(recordings, drafter, methods.METHODS[name].state, run)
+            passes = counts(runs, "tokens_per_forward")
+            # Plain decoding emits a token for the price of a pass over one token, which is 1.
+            speedup = pooled_rate(counted(runs, prices))
+            width = sum(step.width for run in runs for step in run.steps) / sum(passes.below)
+            predictions.append(Prediction(name, repr(drafter), pooled_rate(passes), speedup, width))
+            for row, run in zip(each, runs, strict=True):
+                row["tokens_per_pass"][name] = run.stats["tokens_per_forward"]
+    return Diagnosis(sum(row["tokens"] for row in each), prices.name, _text(answers, each), predictions, needs, each)
+
+
+def _copied(recording: Recording) -> dict[str, Any]:
+    tokens = recording.trace.tokens
+    share = copied_tokens(recording.trace.prompt, tokens) / len(tokens)
+    return {"tokens": len(tokens), "copied": share, "tokens_per_pass": {}}
+
+
+def _text(answers: Sequence[Answer], each: Sequence[Mapping[str, Any]]) -> Text:
+    tokens = [row["tokens"] for row in each]
+    characters = [len(one.answer) for one in answers]
+    return Text(
+        pooled_rate(Counts([row["copied"] * row["tokens"] for row in each], tokens)),
+        mean([overlap(one.prompt, one.answer) for one in answers]),
+        pooled_rate(Counts([bits(one.answer) for one in answers], characters)),
+        pooled_rate(Counts([bits(one.answer, one.prompt) for one in answers], characters)),
+    )

@@ -1,0 +1,113 @@
+"""What a pass of a model over several tokens costs: measured by width, and read off between the widths."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.clock import clock_of
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.runtime import WIDTHS, Runtime
+from specdec_lib.decoding.served_models import vocabulary_size
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+
+#: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
+RUNTIMES = ("eager", "static", "compiled", "graph", "compiled-graph")
+#: Passes before the first that is timed, seconds, on a GPU, whose clock is low after idle time.
+WARM_SECONDS = 0.3
+
+
+def slots_of(context: int, widths: Sequence[int]) -> int:
+    """Slots of the keys in which the widest pass follows ``context`` tokens; a multiple of 8, as kernels want masks."""
+    return -(-(context + max(widths)) // 8) * 8
+
+
+def chain_of(model: PreTrainedModel, count: int) -> list[int]:
+    """Tokens that depend on nothing but how many they are."""
+    size = vocabulary_size(model)
+    return [(7 * i + 3) % size for i in range(count)]
+
+
+def warm(device: torch.device, run: Callable[[], Any]) -> None:
+    """Run a pass again and again until a GPU's clock is up; nothing on a processor."""
+    if device.type == "cuda":
+        began = time.perf_counter()
+        while time.perf_counter() - began < WARM_SECONDS:
+            run()
+            torch.cuda.synchronize(device)
+
+
+def summary(spent: Sequence[float]) -> dict[str, float]:
+    """Median, 10th, 90th and 99th percentile of times in milliseconds."""
+    return {
+        "samples": len(spent),
+        "ms": float(np.median(spent)),
+        "ms_low": float(np.percentile(spent, 10)),
+        "ms_high": float(np.percentile(spent, 90)),
+        "ms_p99": float(np.percentile(spent, 99)),
+    }
+
+
+@torch.inference_mode()
+def step_times(
+    model: PreTrainedModel,
+    context: int,
+    runtime: str = "eager",
+    widths: Sequence[int] = WIDTHS,
+    repeats: int = 20,
+    capture: Capture = Capture(),
+) -> list[dict[str, Any]]:
+    """Time the target's pass over chains of draft tokens, under one of :data:`RUNTIMES`; ValueError if it cannot be had
+    here.
+
+    Every pass attends over the same number of slots, whatever its width and runtime: those of :func:`slots_of`, of
+    which the last are its own. Gives for each width the ``slots``, ``samples``, the median ``ms``, ``ms_low`` and
+    ``ms_high`` (10th and 90th percentile) and ``ms_p99``, the device's own time on a GPU. Three passes go before those
+    that are timed.
+    """
+    if runtime not in RUNTIMES:
+        raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")
+    slots = slots_of(context, widths)
+    held = None if runtime == "eager" else Runtime(model, slots, runtime, widths, extents=(slots,))
+    rows = []
+    with Target(model, slots, capture, slots, held) as target:
+        clock = clock_of(target.devices)
+        target.extend(chain_of(model, slots - widths[0]))
+        warm(target.device, lambda: target.verify(5, EMPTY))
+        for width in widths:
+            target.truncate(slots - width)
+            tree, marks = DraftTree.chain(chain_of(model, width - 1)), []
+            for _ in range(repeats + 3):
+                began = clock.mark()
+                target.verify(5, tree)
+                marks.append((began, clock.mark()))
+            clock.settle()
+            spent = [1e3 * clock.seconds(*pair) for pair in marks[3:]]
+            rows.append({"runtime": runtime, "width": width, "slots": slots, **summary(spent)})
+    return rows
+
+
+def step_seconds(times: Mapping[int, float], width: int, padded: bool = False) -> float:
+    """Time of a pass of any width from the measured ones, by straight lines between them; the last one's slope goes on.
+
+    Parameters
+    ----------
+    times : mapping
+        Seconds by width, two widths at least, 1 among them.
+    width : int
+    padded : bool
+        A pass costs what the next measured width costs, as under a runtime with buffers in place.
+    """
+    known = sorted(times)
+    if padded and width <= known[-1]:
+        return times[next(each for each in known if each >= width)]
+    if width >= known[-1]:
+        low, high = known[-2:]
+        return times[high] + (width - high) * max(times[high] - times[low], 0.0) / (high - low)
+    return float(np.interp(width, known, [times[w] for w in known]))

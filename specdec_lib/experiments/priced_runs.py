@@ -1,0 +1,26 @@
+"""What runs cost by the prices of their passes, without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec_lib.decoding.results import Generation
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.experiments.statistics import Counts
+
+
+def price_of(run: Generation, prices: PassPrices, drafted: bool = False) -> float:
+    """What a run's passes and steps cost, its prefill left out; with ``drafted``, a draft model's passes too."""
+    widths = np.array([step.width for step in run.steps], np.int64)
+    if not len(widths):
+        return 0.0
+    curve = prices.curve(int(widths.max()))
+    passes = float(curve[widths - 1].sum()) + prices.step * len(widths)
+    return passes + drafted * prices.drafted_token * sum(step.drafted for step in run.steps)
+
+
+def counted(runs: Sequence[Generation], prices: PassPrices, drafted: bool = False) -> Counts:
+    """Tokens after the first and price, run by run: what a rate in tokens per price of a pass over one token is made of."""
+    return Counts([len(run.tokens) - 1 for run in runs], [price_of(run, prices, drafted) for run in runs])

@@ -1,0 +1,248 @@
+"""Plain runs that all chapters share: each prompt is decoded once for the whole book.
+
+What a model writes depends on its weights, the prompt's tokens and the sampling alone; the tokens are kept under a
+checksum of these, in a file each below the cache folder, and those of the shipped pair in ``data/results/recordings``.
+States and attention rows are not kept: one pass over prompt and answer gives them
+(:func:`specdec_lib.decoding.teacher_forcing.record_known`).
+
+Every run decodes a sample of what it takes from there again and compares. ``python -m specdec_lib run --fresh`` decodes
+everything again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib import paths
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.generate import end_tokens, record
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.served_models import context_limit, vocabulary_size
+from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, each_turn
+from specdec_lib.files import replacing, write_atomic
+from specdec_lib.models.fingerprint import fingerprint
+
+#: Names the folder of a run that decodes everything again: what it decodes is kept there, and nothing else is read.
+FRESH = "SPECDEC_FRESH"
+#: One in so many of the outputs that are taken from a file is decoded again.
+SAMPLE = 40
+_REASONS = ("eos", "length", "context")
+
+
+class RecordingError(ValueError):
+    """A recording that the model does not write, or a damaged file of recordings."""
+
+
+class Answer(NamedTuple):
+    """The tokens that a model wrote to one prompt, and why it ended."""
+
+    tokens: list[int]
+    finish_reason: str
+
+    def cut(self, count: int) -> Answer | None:
+        """What the model writes with a limit of ``count`` tokens; None where these tokens do not tell."""
+        if len(self.tokens) > count:
+            return Answer(self.tokens[:count], "length")
+        return self if len(self.tokens) == count or self.finish_reason != "length" else None
+
+
+def record_once(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 128,
+    capture: Capture = Capture(),
+    runtime: Runtime | None = None,
+) -> list[Recording]:
+    """What :func:`specdec_lib.experiments.recorded_runs.record_prompts` does, decoding only what no chapter decoded before.
+
+    Raises
+    ------
+    RecordingError
+        If the model writes another text than one of those taken from a file, and rounding does not explain it.
+    """
+    sampling = Sampling() if sampling is None else sampling
+    if not isinstance(sampling, Sampling):
+        raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling, or None for greedy decoding")
+    weights = identity(model)
+    recordings = []
+    for prompt in prompts:
+
+        def answer(ids: list[int], prompt: Prompt = prompt) -> Trace:
+            key = key_of(weights, sampling, ids)
+            kept = _kept(key)
+            known = None if kept is None else kept.cut(max_new_tokens)
+            if known is None:
+                trace = record(model, ids, sampling, max_new_tokens, runtime=runtime)
+                known = Answer(trace.tokens, trace.finish_reason)
+                _keep(key, known, weights)
+                _checked.add(key)
+            elif key not in _checked and int(key[:8], 16) % SAMPLE == 0:
+                again = record(model, ids, sampling, max_new_tokens, runtime=runtime)
+                _compare(model, prompt, ids, known, again.tokens, sampling)
+                _checked.add(key)
+            if capture == Capture():
+                limits = Limits(max_new_tokens, end_tokens(model, None), context_limit(model))
+                return Trace(list(ids), known.tokens, sampling, vocabulary_size(model), limits, known.finish_reason)
+            trace, written = record_known(model, ids, *known, sampling, max_new_tokens, capture)
+            _compare(model, prompt, ids, known, written, sampling)
+            return trace
+
+        recordings += [Recording(prompt, turn, trace) for turn, trace in each_turn(prompt, tokenizer, answer)]
+    return recordings
+
+
+def identity(model: PreTrainedModel) -> dict[str, str]:
+    """What decides a model's tokens, up to rounding: weights, their type and the kind of device."""
+    return {
+        "weights": fingerprint(model),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": model.device.type,
+    }
+
+
+def key_of(weights: dict[str, str], sampling: Sampling, prompt: Sequence[int]) -> str:
+    """Checksum of a model, a sampling and a prompt's tokens, 32 hexadecimal digits."""
+    text = json.dumps([weights, asdict(sampling), list(prompt)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+#: Keys of what this process decoded itself.
+_checked: set[str] = set()
+
+
+def _compare(
+    model: PreTrainedModel, prompt: Prompt, ids: Sequence[int], known: Answer, written: list[int], sampling: Sampling
+) -> None:
+    """RecordingError where two texts differ by more than rounding."""
+    if written == known.tokens:
+        return
+    from specdec_lib.experiments.losslessness import Judge  # it builds on this module
+
+    mismatch = Judge(model)(ids, known.tokens, written, sampling)
+    if not mismatch.explained:
+        raise RecordingError(
+            f"prompt {prompt.id!r} of task {prompt.task!r}: token {mismatch.position} of the recording is "
+            f"{mismatch.expected}, the model writes {mismatch.got}, and rounding does not explain it; decode everything "
+            "again with 'python -m specdec_lib run --fresh', and make data/results/recordings again if it comes from there"
+        )
+
+
+def folder() -> Path:
+    """Where tokens are kept: that of a fresh run, or the cache's."""
+    named = os.environ.get(FRESH)
+    return Path(named) if named else paths.cache() / "recordings"
+
+
+@contextmanager
+def fresh_folder() -> Iterator[Path]:
+    """An empty folder, which this process and those it starts meanwhile decode everything into again.
+
+    At the end its files take the place of those in the cache.
+    """
+    cache = paths.cache() / "recordings"
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent, prefix="fresh-") as name:
+        os.environ[FRESH] = name
+        try:
+            yield Path(name)
+        finally:
+            del os.environ[FRESH]
+            for path in Path(name).glob("*.json"):
+                path.replace(cache / path.name)
+
+
+def _kept(key: str) -> Answer | None:
+    path = folder() / f"{key}.json"
+    if path.is_file():
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            return Answer(list(map(int, about["tokens"])), about["finish_reason"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordingError(f"{path} is no recording ({type(error).__name__}: {error}); delete it") from None
+    if os.environ.get(FRESH):
+        return None
+    path = paths.RECORDINGS
+    return _committed(path, path.stat().st_mtime_ns).get(key) if path.is_file() else None
+
+
+def _keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
+    write_atomic(folder() / f"{key}.json", json.dumps(answer._asdict() | weights))
+
+
+def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict) -> int:
+    """Write the kept tokens of some models into one file, and beside it where they come from; returns their count.
+
+    Parameters
+    ----------
+    source : Path
+        Folder of kept tokens.
+    target : Path
+        The file, ``.npz``.
+    weights : sequence of dict
+        The models (:func:`identity`).
+    about : dict
+        Where the tokens come from.
+
+    Raises
+    ------
+    RecordingError
+        If nothing is kept of these models.
+    """
+    answers = {}
+    for path in sorted(source.glob("*.json")):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if {name: kept[name] for name in ("weights", "dtype", "device")} in weights:
+            answers[path.stem] = kept
+    if not answers:
+        raise RecordingError(f"{source} holds no recordings of these models; run the notebooks first")
+    tokens = [token for kept in answers.values() for token in kept["tokens"]]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as aside, aside.open("wb") as file:
+        np.savez_compressed(
+            file,
+            keys=np.array([list(bytes.fromhex(key)) for key in answers], np.uint8),
+            ends=np.cumsum([len(kept["tokens"]) for kept in answers.values()]),
+            reasons=np.array([_REASONS.index(kept["finish_reason"]) for kept in answers.values()], np.uint8),
+            tokens=np.array(tokens, np.uint16 if max(tokens) < 2**16 else np.uint32),
+        )
+    write_atomic(
+        target.with_suffix(".json"),
+        json.dumps(about | {"models": list(weights), "outputs": len(answers), "tokens": len(tokens)}, indent=1) + "\n",
+    )
+    return len(answers)
+
+
+@lru_cache(maxsize=1)
+def _committed(path: Path, changed: int) -> dict[str, Answer]:
+    """The answers of a file that :func:`commit` wrote, by key; ``changed`` is when, in nanoseconds."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            keys, ends, reasons, tokens = (file[name] for name in ("keys", "ends", "reasons", "tokens"))
+        parts = np.split(tokens, ends[:-1])
+        return {
+            bytes(key).hex(): Answer(part.tolist(), _REASONS[reason])
+            for key, part, reason in zip(keys, parts, reasons, strict=True)
+        }
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise RecordingError(
+            f"{path} is no file of recordings ({type(error).__name__}: {error}); get it again or delete it"
+        ) from None

@@ -1,0 +1,154 @@
+"""Rates with their 95 % intervals: the bootstrap over prompts, and over the seeds of each prompt.
+
+All that is compared in the book is a ratio of sums: tokens over passes, accepted over drafted tokens. A bootstrap
+sample draws as many prompts as there are, with replacement, and for each drawn prompt as many of its runs as it has
+(Davison and Hinkley 1997, section 3.8). Two methods on the same prompts are drawn together, so what makes a prompt easy
+for both does not widen the interval of their ratio.
+
+Percentile intervals of ten prompts or fewer are somewhat too narrow: with ten they hold the true value in about nine of
+ten experiments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: Share of experiments whose interval holds the true value.
+LEVEL = 0.95
+#: Bootstrap samples; with this many the ends are known to a few hundredths of the interval's length.
+SAMPLES = 2000
+#: Of the generator that draws them, so that the same data always have the same interval.
+SEED = 0
+
+
+class Interval(NamedTuple):
+    """A number and the ends of its 95 % interval; the ends are NaN where one prompt alone tells nothing of them.
+
+    A format applies to all three: ``f"{interval:.2f}"`` is ``1.23 (1.10–1.36)``.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def known(self) -> bool:
+        """Whether all three are numbers."""
+        return all(map(math.isfinite, self))
+
+    def __format__(self, spec: str) -> str:
+        value, low, high = (format(number, spec) if math.isfinite(number) else "–" for number in self)
+        # A word joiner on either side of the dash keeps the bracket on one line.
+        return value if value == "–" else f"{value} ({low}\u2060–\u2060{high})" if self.known else f"{value} (–)"
+
+
+class Counts(NamedTuple):
+    """What a rate is the ratio of, run by run: ``above`` and ``below``, each with one number a run."""
+
+    above: Sequence[float]
+    below: Sequence[float]
+
+
+def pooled_rate(counts: Counts, prompts: Sequence[Hashable] | None = None) -> Interval:
+    """Sum of ``above`` over sum of ``below``.
+
+    Parameters
+    ----------
+    counts : Counts, or a pair of sequences
+    prompts : sequence, optional
+        Which prompt each run is of: runs of one prompt with several seeds, or its turns, share a name. Without it
+        each run is of a prompt of its own.
+
+    Raises
+    ------
+    ValueError
+        If the sequences differ in length.
+    """
+    return interval_of_sums(lambda a, b: a / b, counts, prompts)
+
+
+def mean(values: Sequence[float], prompts: Sequence[Hashable] | None = None) -> Interval:
+    """Mean over runs; ``prompts`` is as for :func:`pooled_rate`."""
+    return pooled_rate(_each_once(values), prompts)
+
+
+def ratio_of_rates(ours: Counts, theirs: Counts, prompts: Sequence[Hashable] | None = None) -> Interval:
+    """Ratio of two pooled rates over the same runs in the same order; ``prompts`` is as for :func:`pooled_rate`."""
+    return interval_of_sums(lambda a, b, c, d: (a / b) / (c / d), (*ours, *theirs), prompts)
+
+
+def difference_of_rates(ours: Counts, theirs: Counts, prompts: Sequence[Hashable] | None = None) -> Interval:
+    """Difference of two pooled rates, otherwise as :func:`ratio_of_rates`."""
+    return interval_of_sums(lambda a, b, c, d: a / b - c / d, (*ours, *theirs), prompts)
+
+
+def ratio_of_means(
+    ours: Sequence[float], theirs: Sequence[float], prompts: Sequence[Hashable] | None = None
+) -> Interval:
+    """Ratio of the means of two values of the same runs, otherwise as :func:`ratio_of_rates`."""
+    return ratio_of_rates(_each_once(ours), _each_once(theirs), prompts)
+
+
+def _each_once(values: Sequence[float]) -> Counts:
+    return Counts(values, np.ones(len(values)))
+
+
+def interval_of_sums(
+    of_sums: Callable[..., Any], columns: Sequence[Sequence[float]], prompts: Sequence[Hashable] | None = None
+) -> Interval:
+    """A function of the columns' sums, and the percentiles of what it is of the sums of bootstrap samples.
+
+    Parameters
+    ----------
+    of_sums : callable
+        Gets the sum of each column, as numbers and as arrays over the samples.
+    columns : sequence of sequences
+        Each with one number a run, of the same prompts in the same order.
+    prompts : sequence, optional
+        As for :func:`pooled_rate`.
+
+    Raises
+    ------
+    ValueError
+        If the columns differ in length.
+    """
+    runs = len(columns[0])
+    names = range(runs) if prompts is None else prompts
+    if any(len(column) != runs for column in (*columns, names)):
+        lengths = ", ".join(str(len(column)) for column in (*columns, names))
+        raise ValueError(
+            f"{lengths} values; expected as many of each: one a run, of the same prompts in the same order"
+        )
+    table = np.array(columns, dtype=np.float64).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(of_sums(*table.sum(0)))
+        drawn = of_sums(*_drawn_sums(table, names).T)
+    # A sample of prompts without any draft, say, has no rate; one prompt alone has no spread.
+    drawn = drawn[np.isfinite(drawn)]
+    if len(set(names)) < 2 or not len(drawn):
+        return Interval(value, math.nan, math.nan)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high))
+
+
+def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
+    """Sums of each column over each bootstrap sample: shape (runs, columns) to (samples, columns)."""
+    number = {name: i for i, name in enumerate(dict.fromkeys(prompts))}
+    if not number:
+        return np.zeros((0, table.shape[1]))
+    own = np.array([number[name] for name in prompts])
+    runs_of, by_prompt = np.bincount(own), np.argsort(own, kind="stable")
+    generator = np.random.default_rng(SEED)
+    times = generator.multinomial(len(number), np.full(len(number), 1 / len(number)), size=SAMPLES)
+    sums = np.zeros((SAMPLES, table.shape[1]))
+    for count in np.unique(runs_of):
+        alike = np.flatnonzero(runs_of == count)
+        rows = by_prompt[runs_of[own[by_prompt]] == count]
+        # A prompt drawn t times has t * count runs drawn, each any of its own.
+        weights = generator.multinomial(times[:, alike] * count, np.full(count, 1 / count))
+        sums += weights.reshape(SAMPLES, -1) @ table[rows]
+    return sums

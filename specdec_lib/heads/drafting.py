@@ -1,0 +1,505 @@
+"""Heads that draft: small networks on the target's final states, which share its embeddings and its output layer.
+
+Medusa (Cai et al. 2024), Hydra (Ankner et al. 2024) and EAGLE (Li et al. 2024). A head of depth 1 predicts the token after the
+newest one, whose own state is not computed yet; the state it reads is that of the token before. What the heads share is
+:class:`DraftHead`: depths, files, and the check that a head is used with the target it was trained for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config
+from specdec_lib.files import replacing
+from specdec_lib.heads.acceptance import ResidualBlock
+from specdec_lib.heads.layer import DecoderLayer, Past
+from specdec_lib.models.fingerprint import fingerprint
+
+FORMAT = 1
+COMMAND = "python -m specdec_lib train-heads"
+
+
+class Ends:
+    """The two ends of a target, which heads share and do not train: its embeddings and its output layer.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target.
+
+    Attributes
+    ----------
+    device, dtype
+        Of the output layer; heads that draft are moved there.
+    vocabulary : int
+        Number of token ids of the target.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the model has no output layer.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        self._embeddings, self._output = model.get_input_embeddings(), model.get_output_embeddings()
+        if self._output is None:
+            raise UnsupportedModel(
+                f"{type(model).__name__} has no output layer for heads to share; use another drafter"
+            )
+        weight, config = self._output.weight, decoder_config(model)
+        self.device, self.vocabulary = weight.device, self._embeddings.weight.shape[0]
+        # Of an output layer in whole numbers its inputs' type is the model's.
+        self.dtype = weight.dtype if weight.is_floating_point() else model.dtype
+        self._cap = getattr(config, "final_logit_softcapping", None)
+        self._factor = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        with torch.no_grad():
+            some = self._embeddings(torch.arange(min(self.vocabulary, 1024), device=self._embeddings.weight.device))
+            self._scale = float(some.float().square().mean().clamp_min(1e-12).rsqrt())
+
+    @torch.no_grad()
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Embeddings of int64 tokens of any shape, (..., d), divided by their root mean square over the vocabulary.
+
+        The published heads read them as they are, some fifty times smaller than the states. The factor is one that the
+        first weights could hold; with it a short training can learn them.
+        """
+        return (self._embeddings(tokens.to(self._embeddings.weight.device)) * self._scale).to(self.device)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """The target's logits for states of shape (..., d), float32, with its own scale and cap."""
+        logits = self._output(states.to(self.dtype)).float() * self._factor
+        return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Of the output layer, shape (vocabulary, d)."""
+        return self._output.weight
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The published loss of a kind of head.
+
+    Parameters
+    ----------
+    labels : {"tokens", "target"}
+        Cross-entropy with the answer's tokens, or with the target's own distribution.
+    weight : float
+        Of that cross-entropy.
+    decay : float
+        Weight of each depth over that of the depth above.
+    regression : float
+        Weight of the smooth L1 distance of the first depth's states from the target's.
+    noise : float
+        Width of uniform noise on the states that are read, for sequences of 512 tokens; shorter ones get more.
+    only_first : bool
+        Train the first depth alone; the others are the same network on its own states.
+    rate, weight_decay : float
+        Of AdamW.
+    """
+
+    labels: Literal["tokens", "target"]
+    weight: float = 1.0
+    decay: float = 1.0
+    regression: float = 0.0
+    noise: float = 0.0
+    only_first: bool = False
+    rate: float = 1e-3
+    weight_decay: float = 0.0
+
+
+class DraftHead(nn.Module):
+    """What the kinds of heads share.
+
+    Parameters
+    ----------
+    options : dict
+        What a subclass was made with, JSON.
+    target : str
+        Fingerprint of the target that it was trained for.
+    story : dict
+        How it was trained and how often it was right; kept with it, JSON.
+
+    Attributes
+    ----------
+    depth : int
+        Depths that it predicts at most; 0 for as many as are asked for.
+    """
+
+    kind: ClassVar[str]
+    recipe: ClassVar[Recipe]
+    depth: int
+
+    def __init__(self, options: dict[str, Any], target: str = "", story: dict | None = None):
+        super().__init__()
+        for name, value in options.items():
+            least = 0 if name in ("vocabulary", "prefix", "mlp") else 1
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
+        self.options, self.target, self.story = options, target, dict(story or {})
+
+    @classmethod
+    def for_target(cls, model: PreTrainedModel, own_vocabulary: bool = False, **options: Any) -> Self:
+        """New heads for a target, before their training.
+
+        Parameters
+        ----------
+        model : PreTrainedModel
+        own_vocabulary : bool
+            Give each depth an output layer of its own, which begins as the target's.
+        options
+            Of the class.
+        """
+        ends = Ends(model)
+        if own_vocabulary:
+            options["vocabulary"] = len(ends.weight)
+        head = cls(width=decoder_config(model).hidden_size, target=fingerprint(model), **options).to(ends.device)
+        with torch.no_grad():
+            for layer in getattr(head, "out", ()):
+                layer.weight.copy_(ends.weight)
+        return head
+
+    def features(
+        self, ends: Ends, states: torch.Tensor, tokens: torch.Tensor, where: torch.Tensor, depths: int
+    ) -> list[torch.Tensor]:
+        """What goes into the output layer of each depth, along the tokens of texts.
+
+        Parameters
+        ----------
+        ends : Ends
+        states : float tensor, shape (b, n, d)
+            The target's final states.
+        tokens : int64 tensor, shape (b, n)
+        where : bool tensor, shape (b, n)
+            The positions t whose predictions are wanted.
+        depths : int
+
+        Returns
+        -------
+        list of float tensor, shape (m, d)
+            For depth k from 1, at each of the m positions: what token t + 1 + k is predicted from, given the state of t and
+            the tokens up to t + k.
+        """
+        raise NotImplementedError
+
+    def logits(self, ends: Ends, depth: int, features: torch.Tensor) -> torch.Tensor:
+        """Logits of a depth, from 1; float32, shape (..., vocabulary)."""
+        out = getattr(self, "out", None)
+        return ends.logits(features) if out is None else out[depth - 1](features).float()
+
+    @property
+    def accuracies(self) -> list[list[float]]:
+        """For each depth, how often the choice of each rank was right on held-out answers, as recorded by the training.
+
+        Raises
+        ------
+        ValueError
+            If the head was not trained.
+        """
+        if "accuracies" not in self.story:
+            raise ValueError(f"these {self.kind} heads hold no accuracies; train them: {COMMAND} --kind {self.kind}")
+        return self.story["accuracies"]
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Refuse a target that the head was not trained for.
+
+        Raises
+        ------
+        ValueError
+        """
+        own = fingerprint(model)
+        if self.target != own:
+            made = f"the target with fingerprint {self.target[:12]}" if self.target else "no target"
+            raise ValueError(
+                f"the {self.kind} heads were trained for {made}, this one has {own[:12]}; train heads for it: "
+                f"{COMMAND} --kind {self.kind} --target ..."
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file in bfloat16, aside and renamed."""
+        about = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "options": self.options,
+            "target": self.target,
+            "story": self.story,
+        }
+        with replacing(path) as aside:
+            save_file(
+                {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in self.state_dict().items()},
+                aside,
+                metadata={"drafting_heads": json.dumps(about)},
+            )
+
+    @classmethod
+    def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> Self:
+        """Read what :meth:`save` wrote, in float32.
+
+        Parameters
+        ----------
+        path : path
+        model : PreTrainedModel, optional
+            The target it is for; without it, :meth:`check` is left to the drafter.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If the file holds no heads or heads of another kind, is damaged, of another format version, or for another
+            target.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise FileNotFoundError(f"no drafting heads at {path}; train some: {COMMAND} --out {path.parent}")
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {})["drafting_heads"])
+                weights = {name: file.get_tensor(name).float() for name in file.keys()}
+            version, kind = about["format"], about["kind"]
+        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+            raise ValueError(f"{path} holds no drafting heads; expected a file written by DraftHead.save") from None
+        if version != FORMAT:
+            raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train it again")
+        if kind not in KINDS or not issubclass(KINDS[kind], cls):
+            expected = getattr(cls, "kind", " or ".join(KINDS))
+            raise ValueError(f"{path} holds heads of kind {kind!r}; expected {expected}")
+        try:
+            head = KINDS[kind](**about["options"], target=str(about["target"]), story=about["story"])
+            head.load_state_dict(weights)
+            broken = next((name for name, values in weights.items() if not bool(values.isfinite().all())), None)
+            if broken is not None:
+                raise ValueError(f"{broken} holds NaN or infinity")
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            # torch lists missing tensors and wrong shapes over several lines.
+            raise ValueError(
+                f"{path} is a damaged file of {kind} heads ({' '.join(str(error).split())}); train them again: "
+                f"{COMMAND} --kind {kind}"
+            ) from error
+        if model is not None:
+            head.check(model)
+        return head.eval()
+
+
+def _own_layers(count: int, width: int, vocabulary: int) -> nn.ModuleList:
+    return nn.ModuleList(nn.Linear(width, vocabulary, bias=False) for _ in range(count))
+
+
+class MedusaHeads(DraftHead):
+    """Medusa-1: each depth from the same state, independently of the tokens between (Cai et al. 2024, section 2.1).
+
+    Depth k is h_t + SiLU(W_k h_t + b_k), which begins as h_t itself, then an output layer.
+
+    Parameters
+    ----------
+    width : int
+    heads : int
+        Depths, K.
+    layers : int
+        How often a depth's block is applied; the same block each time, as released.
+    vocabulary : int
+        0 for the target's own output layer, shared and frozen; otherwise the number of tokens of an output layer for each
+        depth, as published.
+    target, story
+        As for :class:`DraftHead`.
+    """
+
+    kind = "medusa"
+    recipe = Recipe("tokens", decay=0.8)
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 5,
+        layers: int = 1,
+        vocabulary: int = 0,
+        target: str = "",
+        story: dict | None = None,
+    ):
+        options = {"width": width, "heads": heads, "layers": layers, "vocabulary": vocabulary}
+        super().__init__(options, target, story)
+        self.depth, self.layers = heads, layers
+        self.blocks = nn.ModuleList(ResidualBlock(width, zero=True) for _ in range(heads))
+        if vocabulary:
+            self.out = _own_layers(heads, width, vocabulary)
+
+    def feature(self, depth: int, states: torch.Tensor) -> torch.Tensor:
+        """Of one depth, from 1, for states of shape (..., d)."""
+        for _ in range(self.layers):
+            states = self.blocks[depth - 1](states)
+        return states
+
+    def features(self, ends, states, tokens, where, depths):
+        read = states[where]
+        return [self.feature(depth, read) for depth in range(1, depths + 1)]
+
+
+class GroundedBlock(nn.Module):
+    """The first block of a Hydra head: h + SiLU(W [h, e_1, ..., e_k] + b).
+
+    The released block adds a second matrix times the whole input, where this adds the state itself.
+
+    Parameters
+    ----------
+    width : int
+    depth : int
+        k, the embeddings that it reads.
+    """
+
+    def __init__(self, width: int, depth: int):
+        super().__init__()
+        self.linear = nn.Linear((depth + 1) * width, width)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        """For states of shape (..., d) and the embeddings behind one another, shape (..., k d)."""
+        return states + F.silu(self.linear(torch.cat([states, embeddings.to(states.dtype)], dim=-1)))
+
+
+class HydraHeads(DraftHead):
+    """Hydra: each depth from the state and the tokens between (Ankner et al. 2024, section 3).
+
+    Depth k reads h_t and the embeddings of x_{t+1}, ..., x_{t+k}.
+
+    Parameters
+    ----------
+    width : int
+    heads : int
+        Depths.
+    layers : int
+        Blocks of a depth: the one that reads the embeddings, then another one applied ``layers - 1`` times; 4 in Hydra++.
+    prefix : int
+        0, or the attention heads of the prefix layer of Hydra++: a decoder layer over the states of the text so far, whose
+        output stands for h_t.
+    mlp : int
+        Inner width of the prefix layer's network.
+    vocabulary, target, story
+        As for :class:`MedusaHeads`.
+    """
+
+    kind = "hydra"
+    recipe = Recipe("target", rate=5e-4, weight_decay=0.1)
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 4,
+        layers: int = 1,
+        prefix: int = 0,
+        mlp: int = 0,
+        vocabulary: int = 0,
+        target: str = "",
+        story: dict | None = None,
+    ):
+        options = {"width": width, "heads": heads, "layers": layers, "prefix": prefix, "mlp": mlp}
+        super().__init__(options | {"vocabulary": vocabulary}, target, story)
+        self.depth, self.layers = heads, layers
+        self.first = nn.ModuleList(GroundedBlock(width, depth) for depth in range(1, heads + 1))
+        self.blocks = nn.ModuleList(ResidualBlock(width, zero=True) for _ in range(heads if layers > 1 else 0))
+        self.prefix = DecoderLayer(width, prefix, mlp) if prefix else None
+        if vocabulary:
+            self.out = _own_layers(heads, width, vocabulary)
+
+    @classmethod
+    def for_target(
+        cls, model: PreTrainedModel, own_vocabulary: bool = False, prefix: bool = False, **options: Any
+    ) -> Self:
+        """As the base's; with ``prefix`` a layer of the target's own shape."""
+        if prefix:
+            options["prefix"], options["mlp"] = layer_shape(model)
+        return super().for_target(model, own_vocabulary, **options)
+
+    def feature(self, depth: int, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        """Of one depth, from 1, for states of shape (..., d) and embeddings of shape (..., depth, d)."""
+        states = self.first[depth - 1](states, embeddings.flatten(-2))
+        for _ in range(self.layers - 1):
+            states = self.blocks[depth - 1](states)
+        return states
+
+    def features(self, ends, states, tokens, where, depths):
+        if self.prefix is not None:
+            states, _ = self.prefix(states, torch.arange(states.shape[1], device=states.device))
+        embeddings = ends.embed(tokens)
+        # Rows that run over the end of a text hold tokens of its beginning; nothing is predicted there.
+        behind = torch.stack([embeddings.roll(-k, dims=1)[where] for k in range(1, depths + 1)], dim=-2)
+        return [self.feature(k, states[where], behind[:, :k]) for k in range(1, depths + 1)]
+
+
+class EagleHead(DraftHead):
+    """EAGLE: the next state from the state and the next token, by one decoder layer (Li et al. 2024, section 3.1).
+
+    What it reads at position i is fc([e(x_{i+1}), f_i]); what it gives stands for f_{i+1}, from which the target's own output
+    layer predicts x_{i+2}. Deeper predictions read its own states.
+
+    Parameters
+    ----------
+    width : int
+    heads : int
+        Attention heads.
+    mlp : int
+        Inner width of the layer's network.
+    target, story
+        As for :class:`DraftHead`.
+    """
+
+    kind = "eagle"
+    recipe = Recipe("target", weight=0.1, regression=1.0, noise=0.2, only_first=True)
+    #: It drafts as deep as it is asked to.
+    depth = 0
+
+    def __init__(self, width: int, heads: int, mlp: int, target: str = "", story: dict | None = None):
+        super().__init__({"width": width, "heads": heads, "mlp": mlp}, target, story)
+        self.fc = nn.Linear(2 * width, width)
+        self.layer = DecoderLayer(width, heads, mlp, input_norm=False)
+
+    @classmethod
+    def for_target(cls, model: PreTrainedModel, mlp: int = 0, **options: Any) -> Self:
+        """As the base's; a layer of the target's own shape, unless ``mlp`` says how wide its network is."""
+        heads, own = layer_shape(model)
+        return super().for_target(model, heads=heads, mlp=mlp or own, **options)
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        states: torch.Tensor,
+        positions: torch.Tensor,
+        past: Past | None = None,
+        visible: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Past]:
+        """Predicted next states; arguments as for :class:`~specdec_lib.heads.layer.DecoderLayer`, embeddings and states of
+        shape (b, n, d)."""
+        return self.layer(self.fc(torch.cat([embeddings.to(states.dtype), states], dim=-1)), positions, past, visible)
+
+    def features(self, ends, states, tokens, where, depths):
+        embeddings = ends.embed(tokens)
+        count = states.shape[1]
+        positions = torch.arange(count, device=states.device)
+        own = torch.eye(count, dtype=torch.bool, device=states.device)
+        past, visible, found = None, torch.ones_like(own).tril(), []
+        for k in range(1, depths + 1):
+            states, past = self(embeddings.roll(-k, dims=1), states, positions + k - 1, past, visible)
+            # Row t of each depth sees the true pairs up to t, then the pairs of its own branch.
+            visible = torch.cat([visible, own], dim=1)
+            found.append(states[where])
+        return found
+
+
+#: The kinds of heads by name.
+KINDS: dict[str, type[DraftHead]] = {head.kind: head for head in (MedusaHeads, HydraHeads, EagleHead)}
+
+
+def layer_shape(model: PreTrainedModel) -> tuple[int, int]:
+    """Attention heads and inner width of a target's own decoder layers; four times its width where it states none."""
+    config = decoder_config(model)
+    return config.num_attention_heads, getattr(config, "intermediate_size", None) or 4 * config.hidden_size

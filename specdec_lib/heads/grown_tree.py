@@ -1,0 +1,68 @@
+"""Trees grown from the accuracies of heads: which choices to draft when each has a known chance to be right."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+#: A static tree: for each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first.
+Shape = list[tuple[int, int]]
+
+
+def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
+    """The tree of ``nodes`` nodes with the most expected accepted tokens (Medusa, section 2.3.3 and appendix C).
+
+    The node reached by ranks r_1, ..., r_m is right with probability a_1[r_1] ... a_m[r_m], as if depths were independent,
+    and the expected number of accepted tokens is the sum over nodes. No factor exceeds 1, so a child is worth no more than
+    its parent: taking the best node whose parent is in the tree, again and again, gives the largest sum.
+
+    Parameters
+    ----------
+    accuracies : sequence of sequences of float
+        ``accuracies[m][r]``: share of places where the choice of rank ``r`` at depth ``m + 1`` is right, in [0, 1].
+    nodes : int
+        1 or more; fewer are grown where there are not as many.
+
+    Returns
+    -------
+    list of (int, int)
+        Level by level, in each level by parent, then rank.
+
+    Raises
+    ------
+    ValueError
+        If ``nodes`` is below 1, there are no accuracies, or one is outside [0, 1].
+    """
+    if not isinstance(nodes, int) or nodes < 1:
+        raise ValueError(f"nodes is {nodes!r}; expected a whole number, 1 or more")
+    if not len(accuracies):
+        raise ValueError("there are no accuracies; expected one row for each depth")
+    for depth, row in enumerate(accuracies, start=1):
+        wrong = [value for value in row if not 0.0 <= value <= 1.0]
+        if wrong:
+            raise ValueError(f"an accuracy of depth {depth} is {wrong[0]}; expected a share in [0, 1]")
+    # Of equals the shallower comes first, then the more likely ranks.
+    waiting = [(-value, 1, (rank,)) for rank, value in enumerate(accuracies[0])]
+    heapq.heapify(waiting)
+    paths = []
+    while waiting and len(paths) < nodes:
+        negative, depth, path = heapq.heappop(waiting)
+        paths.append(path)
+        if depth < len(accuracies):
+            for rank, value in enumerate(accuracies[depth]):
+                heapq.heappush(waiting, (negative * value, depth + 1, (*path, rank)))
+    paths.sort(key=lambda path: (len(path), path))
+    place = {(): -1} | {path: i for i, path in enumerate(paths)}
+    return [(place[path[:-1]], path[-1]) for path in paths]
+
+
+def expected_accepted(shape: Shape, accuracies: Sequence[Sequence[float]]) -> float:
+    """Drafted tokens that a pass accepts on average with a tree of this shape, by these accuracies."""
+    chances: list[float] = []
+    depths: list[int] = []
+    for parent, rank in shape:
+        depth = 1 if parent < 0 else depths[parent] + 1
+        depths.append(depth)
+        row = accuracies[depth - 1] if depth <= len(accuracies) else ()
+        chances.append((1.0 if parent < 0 else chances[parent]) * (row[rank] if rank < len(row) else 0.0))
+    return sum(chances)

@@ -1,0 +1,105 @@
+"""One decoder layer with a cache of its own: what EAGLE drafts with, and the prefix layer of Hydra++."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+#: Keys and values of the tokens read so far, each of shape (b, heads, n, width of a head).
+Past = tuple[torch.Tensor, torch.Tensor]
+
+
+def rotated(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
+    """Rotary position embedding (Su et al. 2021), halves paired as in Llama.
+
+    Parameters
+    ----------
+    x : float tensor, shape (b, heads, n, width)
+    positions : int64 tensor, shape (n,)
+    theta : float
+        Base of the frequencies.
+    """
+    half = x.shape[-1] // 2
+    frequencies = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angles = positions[:, None].float() * frequencies
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class DecoderLayer(nn.Module):
+    """A decoder layer of the kind of Llama's: attention with rotary positions, then a gated network.
+
+    Parameters
+    ----------
+    width : int
+        Of the states.
+    heads : int
+        Attention heads.
+    mlp : int
+        Inner width of the gated network.
+    input_norm : bool
+        Normalise before the attention; EAGLE's layer does not.
+    theta : float
+        Base of the rotary frequencies.
+
+    Raises
+    ------
+    ValueError
+        If ``width`` is no even multiple of ``heads``.
+    """
+
+    def __init__(self, width: int, heads: int, mlp: int, input_norm: bool = True, theta: float = 10000.0):
+        super().__init__()
+        if heads < 1 or width % (2 * heads):
+            raise ValueError(
+                f"heads is {heads} for states of width {width}; expected a number whose heads have a whole, even width"
+            )
+        self.heads, self.theta = heads, theta
+        self.norm = nn.RMSNorm(width, eps=1e-6) if input_norm else nn.Identity()
+        self.queries, self.keys, self.values, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.second_norm = nn.RMSNorm(width, eps=1e-6)
+        self.gate, self.up = (nn.Linear(width, mlp, bias=False) for _ in range(2))
+        self.down = nn.Linear(mlp, width, bias=False)
+
+    def forward(
+        self, x: torch.Tensor, positions: torch.Tensor, past: Past | None = None, visible: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Past]:
+        """Read ``n`` tokens after those in ``past``.
+
+        Parameters
+        ----------
+        x : float tensor, shape (b, n, width)
+        positions : int64 tensor, shape (n,)
+        past : pair of tensors, optional
+            What an earlier call gave back, cut to the tokens that still count.
+        visible : bool tensor, shape (n, p + n), optional
+            What each token attends to of the ``p`` in ``past`` and of these; without it, all before it and itself.
+
+        Returns
+        -------
+        float tensor, shape (b, n, width)
+        Past
+            With the new tokens at the end.
+        """
+        b, n, width = x.shape
+        read = self.norm(x)
+        queries, keys, values = (
+            layer(read).view(b, n, self.heads, -1).transpose(1, 2) for layer in (self.queries, self.keys, self.values)
+        )
+        queries, keys = (rotated(part, positions, self.theta) for part in (queries, keys))
+        if past is not None:
+            keys, values = torch.cat([past[0], keys], dim=2), torch.cat([past[1], values], dim=2)
+        if visible is None:
+            total = keys.shape[2]
+            visible = torch.ones((n, total), dtype=torch.bool, device=x.device).tril(total - n)
+        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
+        x = x + self.out(mixed.transpose(1, 2).reshape(b, n, width))
+        read = self.second_norm(x)
+        return x + self.down(F.silu(self.gate(read)) * self.up(read)), (keys, values)
+
+
+def cut(past: Past, length: int) -> Past:
+    """The first ``length`` tokens of a cache; views."""
+    return past[0][:, :, :length], past[1][:, :, :length]

@@ -1,0 +1,67 @@
+"""Chapter 2's checks of what the papers say of their stores, against brute force and closed forms."""
+
+import numpy as np
+import pytest
+
+from specdec_lib.chapters.ch02_datastore_construction import store_checks
+
+
+def test_the_growth_of_a_line_in_the_logarithm_is_that_line():
+    sizes, noise = [1e3, 1e4, 1e5], np.random.default_rng(0).normal(0, 0.1, 400)
+    times = [3 + 0.5 * np.log2(size) + noise for size in sizes]
+    growth = store_checks.time_growth(sizes, times, 1e6, 3e7)
+    assert growth.value == pytest.approx((3 + 0.5 * np.log2(3e7)) / (3 + 0.5 * np.log2(1e6)), rel=1e-3)
+    assert growth.low < growth.value < growth.high
+
+
+@pytest.mark.parametrize("power", [0, 0.5, 1])
+def test_the_power_of_a_power_law_is_found(power):
+    sizes, factor = [1e3, 2e3, 4e3], np.random.default_rng(0).lognormal(0, 0.1, 300)
+    found = store_checks.time_power(sizes, [size**power * factor for size in sizes])
+    # The same queries at every size: their own times cancel, draw by draw.
+    assert found == pytest.approx((power, power, power))
+
+
+def test_a_search_among_partitions_is_timed_for_each_query():
+    keys = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+    spent = store_checks.partitioned_microseconds(keys, keys[:7])
+    assert spent.shape == (7,) and (spent > 0).all()
+
+
+def test_z_scores_leave_every_correlation_as_it_was():
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(200, 5)) @ rng.normal(size=(5, 5)) * [1, 10, 100, 0.1, 3] + [5, 0, -3, 2, 9]
+    scaled = store_checks.standardised(states)
+    assert scaled.mean(0) == pytest.approx(np.zeros(5), abs=1e-12) and scaled.std(0) == pytest.approx(np.ones(5))
+    pairs = [abs(np.corrcoef(states[:, i], states[:, j])[0, 1]) for i in range(5) for j in range(i)]
+    assert store_checks.mean_correlation(states) == pytest.approx(np.mean(pairs))
+    assert store_checks.mean_correlation(scaled) == pytest.approx(np.mean(pairs))
+
+
+def test_repeated_contexts_are_those_that_a_search_finds_twice():
+    rng = np.random.default_rng(0)
+    tokens, positions = rng.integers(0, 3, 120), np.arange(121)
+    windows = [tuple(tokens[i : i + 4]) for i in range(117)]
+    expected = [p >= 4 and windows.count(tuple(tokens[p - 4 : p])) > 1 for p in positions]
+    assert store_checks.repeated_contexts(tokens, positions, 4).tolist() == expected
+    assert True in expected and False in expected
+
+
+class Index:
+    """An index that finds the given positions for every state."""
+
+    class store:  # noqa: N801
+        tokens = np.array([9, 1, 2, 3])
+
+    def __init__(self, found):
+        self.found = found
+
+    def search(self, states, k):
+        return None, np.tile(self.found, (len(states), 1))
+
+
+def test_the_ratio_of_ranks_pools_the_states_of_all_outputs():
+    first, second = Index([1, 2, 3]), Index([3, 2, 1])
+    outputs = [(np.zeros((3, 2)), [1, 1, 2]), (np.zeros((1, 2)), [3])]
+    ratio = store_checks.next_token_ratio(first, second, outputs)
+    assert ratio.value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / (1 / 3 + 1 / 3 + 1 / 2 + 1))

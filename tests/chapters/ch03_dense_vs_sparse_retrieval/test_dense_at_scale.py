@@ -1,0 +1,62 @@
+"""Both methods on growing stores and on eight stores of answers."""
+
+import itertools
+
+import pandas as pd
+import pytest
+
+from specdec_lib import load_model
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import dense_at_scale, measures
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.drafters import Dresd
+from specdec_lib.experiments import made_tasks, recorded_runs, retrieval, stores
+from specdec_lib.experiments.metrics import pooled
+
+
+def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_path):
+    """The counts with the first part of a store are those of DReSD on an index that was built for that part alone."""
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = load_model("pocket", "cpu", "float32")
+    index = stores.text_store("stdlib", tokenizer, 12_000)
+    prompts = made_tasks.prompts("code-completion", 2)
+    recorded = {"greedy": recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))}
+    methods = ("REST", "DReSD", "DReSD, no filter")
+    frame = pd.DataFrame(dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, store="stdlib"))
+    assert frame.stored.nunique() == 2 and set(frame.method) == set(methods) and set(frame.store) == {"stdlib"}
+    part = stores.first_part(index, 6_000)
+    alone = stores.dense_index(stores.dense_states(model, part, compute="bfloat16"), part, "cpu")
+    for method, make in (("DReSD", Dresd), ("DReSD, no filter", retrieval.UnfilteredDresd)):
+        of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
+        rows = frame[(frame.method == method) & (frame.stored == part.store.count)]
+        assert measures.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)
+    with pytest.raises(ValueError, match="expected a part of this store"):
+        stores.first_states(stores.dense_states(model, part, compute="bfloat16"), index)
+
+
+def design(rate):
+    """Counts of eight cells whose tokens per pass are a function of the three alignments."""
+    return pd.DataFrame(
+        {"prompt": str(p), "passes": 100, "tokens": 100 * rate(*cell)}
+        | dict(zip((f"{axis}_aligned" for axis in dense_at_scale.AXES), cell, strict=True))
+        for p in range(6)
+        for cell in itertools.product((False, True), repeat=3)
+    )
+
+
+def test_effects_of_alignments_that_multiply_are_their_factors():
+    factors = {"prompt": 1.5, "response": 1.2, "sampling": 1.1}
+    effects = dense_at_scale.alignment_effects(design(lambda a, b, c: 1.1 * 1.5**a * 1.2**b * 1.1**c))
+    for axis, factor in factors.items():
+        assert effects[axis] == pytest.approx((factor,) * 3)
+        assert effects[f"without_{axis}"] == pytest.approx((1 / factor,) * 3)
+    assert effects["product"] == pytest.approx((1.0,) * 3)
+
+
+def test_alignments_that_add_do_not_multiply():
+    effects = dense_at_scale.alignment_effects(design(lambda a, b, c: 1.0 + 0.5 * a + 0.5 * b + 0.5 * c))
+    assert effects["product"].high < 1 and effects["product"].value == pytest.approx(2.5 / 1.5**3)
+
+
+def test_equally_many_prompts_of_both_kinds_are_asked_for():
+    with pytest.raises(ValueError, match="1 prompts of the kind and 2 of another"):
+        list(dense_at_scale.alignment_counts(None, None, None, {}, [None], [None, None], {}))

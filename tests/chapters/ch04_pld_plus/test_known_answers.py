@@ -1,0 +1,100 @@
+"""Rules replayed on answers that others wrote, and what is made of their counts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_lib import Capture, load_model
+from specdec_lib.chapters.ch04_pld_plus import known_answers
+from specdec_lib.chapters.ch04_pld_plus.attribution import forced
+from specdec_lib.decoding.served_models import context_limit
+from specdec_lib.drafters import PromptLookup, PromptLookupHidden
+from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments.recorded_runs import replay_all
+from specdec_lib.experiments.retrieval import record_replies
+from tests.experiments.test_input_guided import made_up
+
+
+def grams(words, n):
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+def by_hand(prompt, answer):
+    """The geometric mean of clipped n-gram precisions; None where one of them is 0, which BLEU smooths."""
+    shares = []
+    for n in range(1, 5):
+        ours, theirs = grams(answer, n), grams(prompt, n)
+        if ours:
+            shares.append(sum(min(count, theirs[gram]) for gram, count in ours.items()) / ours.total())
+    return None if 0 in shares else math.exp(sum(map(math.log, shares)) / len(shares))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.lists(st.sampled_from("abc"), min_size=1, max_size=9)
+)
+def test_the_overlap_is_bleu_4_without_the_penalty_for_shortness(prompt, answer):
+    wanted = by_hand(prompt, answer)
+    if wanted is not None:
+        assert known_answers.overlap(" ".join(prompt), " ".join(answer)) == pytest.approx(wanted)
+
+
+def test_a_short_quotation_from_a_long_text_overlaps_wholly():
+    text = " ".join(f"word{i}" for i in range(300))
+    assert known_answers.overlap(text, "word7 word8 word9 word10 word11") == pytest.approx(1)
+    assert known_answers.overlap(text, "some thing else is said here now") < 0.2
+
+
+def test_recordings_are_cut_to_the_context_and_left_out_where_it_leaves_no_room():
+    long, short, none = (made_up(range(prompt), range(40)) for prompt in (10, 50, 90))
+    cut = known_answers.fit([long, short, none], 100)
+    assert [len(r.trace.tokens) for r in cut] == [40, 40]
+    cut = known_answers.fit([long, short, none], 70)
+    assert [len(r.trace.prompt) + len(r.trace.tokens) for r in cut] == [50, 70]
+    assert cut[1].trace.limits.max_new_tokens == 20 and len(cut[1].trace.tokens) == 20
+
+
+def test_answers_are_taken_at_equal_distances():
+    replies = [Reply(str(i), "m", "p", "t") for i in range(10)]
+    assert [r.id for r in known_answers.spread_out(replies, 4)] == ["0", "2", "5", "7"]
+    assert known_answers.spread_out(replies, 12) == replies
+
+
+def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
+    (model, tokenizer), text = load_model("pocket-draft", "cpu"), "def f(x):\n    return x + 1\n" * 2
+    questions = ("q", "r")
+    replies = [Reply("a", "m", text, text), Reply("b", "m", "Say it.", text, "", questions)]
+    replies.append(Reply("c", "m", "Again.", "return x + 1\n", "", questions))
+    rows = list(known_answers.measure("made", model, tokenizer, 1, 5, {"made": lambda: replies}))
+    assert [row["prompt"] for row in rows] == [0, 1, 1]
+    first = known_answers.fit(record_replies(replies, tokenizer), context_limit(model))[0]
+    assert rows[0]["tokens"] == len(first.trace.tokens) - 1
+    assert rows[0]["partial_10"] == len(replay_all([first], PromptLookup(3, 10, "transformers"))[0].steps)
+    read = forced(model, first.trace.prompt, first.trace.tokens, Capture((1,)))
+    first.trace.hidden.update(read.hidden)
+    assert rows[0]["h_70"] == len(replay_all([first], PromptLookupHidden(1, 70))[0].steps)
+    for row in rows:
+        for rule in ("partial", "suffix", "h"):
+            for length in known_answers.LENGTHS:
+                assert row[f"best_{length}"] <= row[f"{rule}_{length}"] <= row["tokens"]
+    pooled_rate = known_answers.tokens_per_pass(rows[:1], "partial_10").value
+    assert pooled_rate == pooled(replay_all([first], PromptLookup(3, 10, "transformers")))["tokens_per_forward"]
+
+
+def test_a_gain_is_a_ratio_of_pooled_rates_over_the_same_answers():
+    rows = [{"set": "s", "prompt": i, "tokens": 60, "a": a, "b": b} for i, (a, b) in enumerate([(20, 30), (10, 30)])]
+    gain = known_answers.gain(rows, "a", "b")
+    assert gain.value == pytest.approx((120 / 30) / (120 / 60)) and gain.low == pytest.approx(1.5)
+    assert gain.high == pytest.approx(3)
+
+
+def test_words_are_counted_by_turn():
+    prompts = [Prompt("1", "t", ("one two three", "four")), Prompt("2", "t", ("one\ntwo",))]
+    assert known_answers.prompt_words(prompts).value == 2

@@ -1,0 +1,119 @@
+"""Hindsight by enumeration, selection rules by hand, prices by sums."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from specdec_lib import Sampling
+from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on, predictions
+from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
+from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.one_tree import OneTree
+from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.prompt_lookup import PromptLookup
+from specdec_lib.experiments.priced_runs import counted, price_of
+
+
+def _trace(prompt: list[int], tokens: list[int]) -> Trace:
+    return Trace(prompt, tokens, Sampling(), 100, Limits(len(tokens)), "length")
+
+
+def _texts(count: int = 6) -> list[Trace]:
+    """Answers that copy parts of their prompts."""
+    rng = np.random.default_rng(0)
+    traces = []
+    for _ in range(count):
+        prompt = rng.integers(5, 40, 30).tolist()
+        answer = prompt[3:15] + rng.integers(5, 40, 4).tolist() + prompt[10:25] + rng.integers(5, 40, 3).tolist()
+        traces.append(_trace(prompt, answer))
+    return traces
+
+
+SOURCES = {
+    "PLD": PromptLookup(3, 10, variant="transformers"),
+    "short": PromptLookup(1, 4),
+}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_least_cost_is_that_of_the_cheapest_of_all_ways(seed):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 8))
+    longest = rng.integers(0, 4, count)
+    prices = PassPrices({1: 1.0, 2: float(rng.uniform(0.5, 2)), 4: float(rng.uniform(0.5, 4))}, step=0.1)
+    curve = prices.curve(count + 1) + 0.1
+    costs = []
+    for drafted in itertools.product(range(4), repeat=count - 1):
+        place, cost = 0, 0.0
+        for n in drafted:
+            if place == count - 1:
+                break
+            if n > longest[place] or place + 1 + n > count - 1:
+                cost = np.inf
+                break
+            place, cost = place + 1 + n, cost + curve[n]
+        if place == count - 1:
+            costs.append(cost)
+    assert least_cost(longest, prices) == pytest.approx(min(costs))
+
+
+def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
+    for trace in _texts(3):
+        longest = acceptable(trace, list(SOURCES.values()))
+        for place in range(len(trace.tokens) - 1):
+            # A run that begins here: its first step is this position's.
+            here = _trace(trace.prompt + trace.tokens[:place], trace.tokens[place:])
+            steps = [replay(here, source).steps[0].accepted for source in SOURCES.values()]
+            # The last token is always the target's own, so a run's draft may be one shorter.
+            assert longest[place] - 1 <= max(steps) <= longest[place]
+
+
+def test_no_run_of_the_sources_costs_less_than_hindsight():
+    prices = CURVES["cpu"]
+    for trace in _texts():
+        bound = least_cost(acceptable(trace, list(SOURCES.values())), prices)
+        for drafter in (*SOURCES.values(), OneTree(SOURCES, prices)):
+            assert price_of(replay(trace, drafter), prices) >= bound - 1e-9
+
+
+def test_a_run_costs_its_passes_its_steps_and_its_drafted_tokens():
+    prices = PassPrices({1: 1.0, 11: 2.0}, step=0.5, drafted_token=0.25)
+    run = replay(_texts(1)[0], SOURCES["PLD"])
+    by_hand = sum(1.0 + 0.1 * step.drafted + 0.5 for step in run.steps)
+    assert price_of(run, prices) == pytest.approx(by_hand)
+    assert price_of(run, prices, drafted=True) == pytest.approx(by_hand + 0.25 * sum(s.drafted for s in run.steps))
+    assert counted([run], prices) == ([len(run.tokens) - 1], [pytest.approx(by_hand)])
+
+
+def test_selection_rules_choose_by_match_and_by_expected_acceptance():
+    long, short = DraftTree.chain([1, 2, 3, 4]), DraftTree.chain([5])
+    drafts = {"a": long, "b": short, "rest": DraftTree.chain([7])}
+    assert longest_match({"a": 6, "b": 5, "rest": 0}, drafts) == "a"
+    assert longest_match({"a": 4, "b": 2, "rest": 9}, drafts) == "rest"
+    assert highest_score({"a": 1, "b": 9, "rest": 0}, drafts) == "a"
+    doubtful = {"a": long.annotated(scores=[0.5, 0.4, 0.3, 0.2]), "b": short, "rest": EMPTY}
+    assert highest_score({"a": 1, "b": 9, "rest": 0}, doubtful) == "rest"
+
+
+def test_selection_verifies_one_source_at_a_time_and_leaves_the_text_as_it_is():
+    trace = _texts(1)[0]
+    run = replay(trace, Selection(SOURCES | {"last": PromptLookup(2, 3)}, longest_match))
+    assert run.tokens == trace.tokens
+    assert all(step.tree.is_chain for step in run.steps) and len(run.steps) < len(trace.tokens) - 1
+
+
+def test_fitted_probabilities_predict_better_than_the_rough_ones():
+    traces = _texts(12)
+    fitted = fit(traces[:8], SOURCES, "copies")
+    judged = judged_on(traces[8:], SOURCES)
+
+    def surprise(probabilities) -> float:
+        chance, hit = predictions(judged, probabilities)
+        return float(-np.log(np.where(hit, chance, 1 - chance)).mean())
+
+    assert surprise(fitted) < surprise(OneTree(SOURCES, CURVES["gpu"]).probabilities)
+    assert fitted.fitted_on == "copies"

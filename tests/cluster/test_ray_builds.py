@@ -1,0 +1,89 @@
+"""Builds on a cluster against the same builds in this process, with workers and nodes that are killed."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from specdec_lib.__main__ import main
+from specdec_lib.cluster import OnRay
+from specdec_lib.commands.datastore import load_tokenizer
+from specdec_lib.datastores.sharded_build import build_sharded
+from tests.cluster.failing_documents import Counted, EndsItsWorker, HoldsUpItsWorker
+from tests.datastores.test_sharded_build import TEXTS, contents, parts
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("here") / "store"
+    build_sharded(folder, parts(3), load_tokenizer("pocket"), progress=False)
+    return contents(folder)
+
+
+def counted(kind, folder, number):
+    """Three parts, that of this number of another kind, and the files with their notes."""
+    notes = [folder / f"notes-{i}" for i in range(3)]
+    documents = [
+        (kind if i == number else Counted)(texts, note)
+        for i, (texts, note) in enumerate(zip(parts(3), notes, strict=True))
+    ]
+    return documents, notes
+
+
+def test_a_killed_worker_loses_only_its_shard(nodes, tmp_path, expected):
+    documents, notes = counted(EndsItsWorker, tmp_path, 1)
+    build_sharded(tmp_path / "store", documents, load_tokenizer("pocket"), place=OnRay(), progress=False)
+    assert contents(tmp_path / "store") == expected
+    assert [len(note.read_text().splitlines()) for note in notes] == [1, 2, 1]
+
+
+def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
+    documents, notes = counted(HoldsUpItsWorker, tmp_path, 0)
+
+    def kill() -> None:
+        while not notes[0].exists() or not notes[0].read_text().endswith("\n"):
+            time.sleep(0.5)
+        nodes.remove(notes[0].read_text().split()[0])
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        build_sharded(tmp_path / "store", documents, load_tokenizer("pocket"), place=OnRay(), progress=False)
+    finally:
+        killer.join()
+        nodes.add(num_cpus=1)
+    assert contents(tmp_path / "store") == expected
+    first, second = notes[0].read_text().split()
+    assert first != second
+    assert [len(note.read_text().splitlines()) for note in notes[1:]] == [1, 1]
+
+
+def test_a_full_object_store_changes_nothing(nodes, tmp_path, expected):
+    # More than all stores of the cluster hold: Ray moves what is not in use to disk.
+    filling = [nodes.ray.put(np.full(25 * 10**6, i, np.uint8)) for i in range(12)]
+    build_sharded(tmp_path / "store", parts(3), load_tokenizer("pocket"), place=OnRay(), progress=False)
+    assert contents(tmp_path / "store") == expected
+    assert [int(nodes.ray.get(one)[0]) for one in filling] == list(range(12))
+
+
+def test_a_shard_that_fits_no_node_is_refused_before_any_work(nodes, tmp_path):
+    with pytest.raises(ValueError, match="cut it into more pieces, with --shards"):
+        build_sharded(
+            tmp_path / "store", parts(3), load_tokenizer("pocket"), text_bytes=2**50, place=OnRay(), progress=False
+        )
+
+
+def test_the_command_builds_tokens_and_states_on_ray_as_here(nodes, tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": {text!r}}}\n'.replace("'", '"') for text in TEXTS))
+    words = ["--jsonl", str(path), "--shards", "2", "--dense", "--dims", "4", "--device", "cpu"]
+    assert main(["datastore", "build", str(tmp_path / "here"), *words]) == 0
+    here = capsys.readouterr().out
+    assert main(["datastore", "build", str(tmp_path / "ray"), *words, "--on", "ray"]) == 0
+    assert capsys.readouterr().out == here
+    assert contents(tmp_path / "ray") == contents(tmp_path / "here")

@@ -1,0 +1,244 @@
+"""Medusa, Hydra, EAGLE and EAGLE-2: what they draft, against direct computation from the same heads."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate, record, replay
+from specdec_lib.decoding.contract import Context
+from specdec_lib.drafters import eagle, medusa
+from specdec_lib.drafters.eagle import Eagle
+from specdec_lib.drafters.eagle2 import Eagle2, reranked
+from specdec_lib.drafters.hydra import Hydra
+from specdec_lib.drafters.medusa import Medusa
+from specdec_lib.drafters.token_recycling import template
+from specdec_lib.heads.answers import Answer, states_of
+from specdec_lib.heads.draft_training import HeadTraining, read_by, train_heads
+from specdec_lib.heads.drafting import KINDS, HydraHeads
+from specdec_lib.heads.grown_tree import grown
+from tests.chaos import draft_heads_of
+from tests.families import build, perturbed, prompt
+
+SMALL = [(-1, 0), (-1, 1), (-1, 3), (0, 0), (0, 2), (1, 0), (3, 1), (5, 0)]
+DRAFTERS = {"medusa": Medusa, "hydra": Hydra, "eagle": Eagle, "eagle2": Eagle2, "hydra prefix": Hydra}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build("llama-gqa")
+
+
+def heads_of(model, name: str):
+    """Random heads, wide enough that what a node's children are depends on all that they read."""
+    if name == "hydra prefix":
+        torch.manual_seed(1)
+        heads = HydraHeads.for_target(model, prefix=True, layers=2)
+    else:
+        heads = draft_heads_of(model, "eagle" if name == "eagle2" else name)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for weights in heads.parameters():
+            weights += 0.1 * torch.randn(weights.shape)
+    return heads.eval()
+
+
+def drafter_of(model, name: str, shape=SMALL):
+    heads = heads_of(model, name)
+    return (
+        Eagle2(model, heads, nodes=9, depth=3, branches=3) if name == "eagle2" else DRAFTERS[name](model, heads, shape)
+    )
+
+
+def context_of(model, tokens) -> Context:
+    states = states_of(model, tokens[:-1])
+    return Context(list(tokens), len(tokens), 96, Sampling(), hidden=lambda layer: states)
+
+
+def rows_along(model, heads, tokens, path, depth):
+    """Log-probabilities after a path of drafted tokens, from the heads' own features along the whole text."""
+    text = [*tokens, *path]
+    padding = [0] * (heads.depth or 8)
+    states = torch.cat([states_of(model, tokens[:-1]), torch.zeros(1 + len(path) + len(padding), 32)])
+    where = torch.zeros(1, len(text) + len(padding), dtype=torch.bool)
+    where[0, len(tokens) - 2] = True
+    with torch.no_grad():
+        ends = drafter_of(model, "medusa").ends
+        features = heads.features(ends, states[None], torch.tensor([text + padding]), where, depth)
+        return heads.logits(ends, depth, features[-1])[0].log_softmax(-1)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_each_node_is_the_choice_of_its_rank_along_its_path(model, name):
+    drafter, tokens = drafter_of(model, name), prompt(3, 11)
+    drafter.start(None)
+    tree = drafter.propose(context_of(model, tokens), 8)
+    assert len(tree) == (9 if name == "eagle2" else len(SMALL))
+    shape = {} if name == "eagle2" else dict(enumerate(sorted(SMALL, key=lambda node: node)))
+    children = {}
+    for node, parent in enumerate(tree.parents):
+        path = [tree.tokens[i] for i in tree.path(parent)]
+        rows = rows_along(model, drafter.heads, tokens, path, len(path) + 1)
+        rank = int((rows > rows[tree.tokens[node]]).sum())
+        children.setdefault(parent, []).append(rank)
+        if name == "eagle2":
+            above = 1.0 if parent < 0 else tree.scores[parent]
+            assert tree.scores[node] == pytest.approx(above * float(rows[tree.tokens[node]].exp()), rel=1e-4)
+    if shape:
+        ranks = Counter(tuple(sorted(some)) for some in children.values())
+        expected = {}
+        for parent, rank in SMALL:
+            expected.setdefault(parent, []).append(rank)
+        assert ranks == Counter(tuple(sorted(some)) for some in expected.values())
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=1)], ids=["greedy", "sampled"])
+def test_a_cached_step_is_one_computed_from_scratch(model, name, sampling):
+    start = prompt(1, 9)
+    plain = generate(model, start, None, sampling, 24).tokens
+    drafter = drafter_of(model, name)
+    # Heads that know this text, so that whole paths are accepted.
+    (text,) = read_by(model, [Answer(np.array(start + plain, np.int32), len(start))], progress=False)
+    settings = HeadTraining(epochs=60, rate=1e-2)
+    train_heads(drafter.heads, model, [text], [text], settings, progress=False)
+    seen, propose = [], drafter.propose
+
+    def watched(context, limit):
+        tree = propose(context, limit)
+        # A refused branch must leave nothing: the accepted tokens are now read with the target's own states.
+        fresh = drafter_of(model, name)
+        fresh.heads = drafter.heads
+        fresh.start(context)
+        own = fresh.propose(context, limit)
+        assert (tree.tokens, tree.parents) == (own.tokens, own.parents)
+        if tree.scores is not None:
+            assert tree.scores == pytest.approx(own.scores, rel=1e-4)
+        seen.append(len(context.tokens))
+        return tree
+
+    drafter.propose = watched
+    run = generate(model, start, drafter, sampling, 24)
+    assert run.tokens == plain
+    assert len(seen) > 3 and max(step.accepted for step in run.steps) > 1
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_replay_is_the_real_run(model, name):
+    drafter = drafter_of(model, name)
+    for sampling in (Sampling(), Sampling(0.8, seed=3)):
+        trace = record(model, prompt(2, 10), sampling, 20, capture=drafter.capture)
+        live = generate(model, prompt(2, 10), drafter, sampling, 20)
+        again = replay(trace, drafter)
+        assert again.tokens == live.tokens
+        for one, other in zip(again.steps, live.steps, strict=True):
+            assert (one.tree.tokens, one.tree.parents, one.path) == (other.tree.tokens, other.tree.parents, other.path)
+
+
+def test_the_default_trees_have_the_published_numbers_of_nodes(model):
+    sizes = {}
+    for name in ("medusa", "hydra", "eagle"):
+        shape = DRAFTERS[name](model, heads_of(model, name)).shape
+        depths = []
+        for parent, _ in shape:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        sizes[name] = [depths.count(depth) for depth in range(1, max(depths) + 1)]
+    assert sizes == {"medusa": [10, 28, 23, 2], "hydra": [10, 28, 23, 2], "eagle": [4, 8, 8, 3, 2]}
+    assert (sum(medusa.LEVELS), sum(eagle.LEVELS), Eagle2(model, heads_of(model, "eagle")).nodes) == (63, 25, 59)
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra", "eagle"])
+def test_a_tree_grown_from_the_heads_own_accuracies(model, name):
+    heads = heads_of(model, name)
+    heads.story["accuracies"] = [[0.5, 0.25], [0.5, 0.1], [0.4]]
+    drafter = DRAFTERS[name].grown(model, heads, 5)
+    assert drafter.shape == grown(heads.accuracies, 5) == [(-1, 0), (-1, 1), (0, 0), (1, 0), (2, 0)]
+    assert generate(model, prompt(4, 8), drafter, max_new_tokens=9).tokens == (
+        generate(model, prompt(4, 8), None, max_new_tokens=9).tokens
+    )
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_draft_is_no_deeper_than_asked(model, name, limit):
+    drafter = drafter_of(model, name)
+    drafter.start(None)
+    assert drafter.propose(context_of(model, prompt(3, 11)), limit).depth == limit
+
+
+def test_a_vocabulary_smaller_than_the_ranks_leaves_nodes_out():
+    model = build("llama", vocab_size=5)
+    for name in ("medusa", "hydra", "eagle"):
+        drafter = drafter_of(model, name, template((4, 8, 3), 8))
+        assert generate(model, [1, 2, 3], drafter, max_new_tokens=8).tokens == (
+            generate(model, [1, 2, 3], None, max_new_tokens=8).tokens
+        )
+    shape = [(-1, 0), (-1, 7), (1, 0), (0, 0)]
+    drafter = drafter_of(model, "medusa", shape)
+    assert len(drafter.propose(context_of(model, [1, 2, 3]), 4)) == 2, (
+        "ranks 5 and up, and what follows them, are not there"
+    )
+
+
+def test_eagle_2_drafts_the_most_likely_nodes_of_all_trees():
+    """Where every node is expanded into the whole vocabulary, against the products of probabilities of all paths."""
+    model, tokens = build("llama", vocab_size=5), [3, 1, 2, 4]
+    heads = heads_of(model, "eagle")
+    drafter = Eagle2(model, heads, nodes=12, depth=2, branches=5)
+    drafter.start(None)
+    tree = drafter.propose(context_of(model, tokens), 9)
+    worth = {}
+    for path in (*itertools.product(range(5), repeat=1), *itertools.product(range(5), repeat=2)):
+        above = worth[path[:-1]] if len(path) > 1 else 0.0
+        rows = rows_of_small(model, heads, tokens, path[:-1])
+        worth[path] = above + float(rows[path[-1]])
+    best = sorted(worth, key=lambda path: -worth[path])[:12]
+    assert {tuple(tree.tokens[i] for i in tree.path(node)) for node in range(len(tree))} == set(best)
+
+
+def rows_of_small(model, heads, tokens, path):
+    from specdec_lib.heads.drafting import Ends
+
+    ends, text = Ends(model), [*tokens, *path, 0, 0, 0]
+    states = torch.cat([states_of(model, tokens[:-1]), torch.zeros(len(text) - len(tokens) + 1, 32)])
+    where = torch.zeros(1, len(text), dtype=torch.bool)
+    where[0, len(tokens) - 2] = True
+    with torch.no_grad():
+        features = heads.features(ends, states[None], torch.tensor([text]), where, len(path) + 1)
+        return heads.logits(ends, 1, features[-1])[0].log_softmax(-1)
+
+
+def test_reranking_keeps_every_parent_where_all_values_tie():
+    # A chain of certain tokens beside ten that are as certain: no node may lose its parent.
+    tokens, parents = [*range(10), *range(10), *range(10)], [-1] * 10 + [3] * 10 + [13] * 10
+    for count in (1, 4, 11, 14, 30, 99):
+        tree = reranked(tokens, parents, [0.0] * 30, count)
+        assert len(tree) == min(count, 30) and all(-1 <= p < i for i, p in enumerate(tree.parents))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda m: Medusa(m, heads_of(m, "hydra")), TypeError, "heads are HydraHeads; expected MedusaHeads"),
+        (lambda m: Medusa(perturbed(m), heads_of(m, "medusa")), ValueError, "medusa heads were trained for the target"),
+        (lambda m: Hydra(m, heads_of(m, "hydra"), [(-1, 0), (0, 0), (1, 0), (2, 0), (3, 0)]), ValueError, "5 levels"),
+        (lambda m: Medusa(m, heads_of(m, "medusa"), []), ValueError, "shape has no node"),
+        (lambda m: Eagle(m, heads_of(m, "eagle"), [(0, 0)]), ValueError, r"node 0 of the shape is \(0, 0\)"),
+        (lambda m: Eagle2(m, heads_of(m, "eagle"), depth=0), ValueError, "depth is 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(model, make, error, says):
+    with pytest.raises(error, match=says):
+        make(model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_in_half_precision_drafts_in_its_own_type(kind):
+    model = build("llama-gqa").to(torch.bfloat16)
+    drafter = {"medusa": Medusa, "hydra": Hydra, "eagle": Eagle}[kind](model, draft_heads_of(model, kind))
+    assert {weights.dtype for weights in drafter.heads.parameters()} == {torch.bfloat16}
+    assert len(generate(model, prompt(1, 8), drafter, max_new_tokens=8).tokens) == 8

@@ -1,0 +1,216 @@
+"""Lookahead's window against Jacobi iteration by full forwards, its pool against a list, and the width of its passes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate
+from specdec_lib.decoding.target import Target
+from specdec_lib.drafters import Lookahead
+from specdec_lib.drafters.lookahead import Pool
+from tests.families import build, prompt
+
+GREEDY = Sampling()
+
+
+class Watched(Lookahead):
+    """Keeps what every pass rides with and drafts."""
+
+    def start(self, context):
+        super().start(context)
+        self.passes = []
+
+    def verified(self, tree, path, outputs):
+        if tree.passengers is not None:
+            leaves = set(range(len(tree))) - set(tree.parents)
+            drafts = {tuple(tree.tokens[n] for n in tree.path(leaf)) for leaf in leaves}
+            said = outputs.passenger_tokens[:, 0].tolist()
+            self.passes.append((tree.passengers.tokens, drafts, said, tree.width))
+        super().verified(tree, path, outputs)
+
+
+def next_token(model, tokens):
+    with torch.inference_mode():
+        return int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax())
+
+
+def jacobi(model, start, output, window, levels, guesses, seed):
+    """Passes of the method, from its description: a grid of guesses whose first corner is the last token.
+
+    Row r, column i of the grid is a guess of the token r + i places after the last one. What follows column i is the
+    argmax after the text, the first row up to column i, and the column itself.
+    """
+    rng, text, done = random.Random(seed), [*start, output[0]], 1
+    grid = [[None, *(rng.choice(start) for _ in range(window + levels - 3))]]
+    pool: dict[int, list[tuple[int, ...]]] = {}
+    passes = []
+    while len(output) - done > 1:
+        grid[0][0] = text[-1]
+        columns = range(len(grid[0]))
+        said = [next_token(model, text + grid[0][1 : i + 1] + [row[i] for row in grid[1:]]) for i in columns]
+        full = len(grid) == levels - 1
+        drafts = pool.get(text[-1], []) if full else []
+        passes.append(([token for row in grid for token in row][1:], set(drafts), list(said)))
+        limit = len(output) - done - 1
+        agreed = max((agreement(draft[:limit], output[done:]) for draft in drafts), default=0)
+        if full:
+            for i in columns:
+                known = pool.setdefault(grid[0][i], [])
+                ngram = (*(row[i] for row in grid[1:]), said[i])
+                if ngram in known:
+                    known.remove(ngram)
+                known.append(ngram)
+                del known[:-guesses]
+            grid = [*grid[1:], said]
+        else:
+            grid = [row[1:] for row in (*grid, said)]
+        text += output[done : done + agreed + 1]
+        done += agreed + 1
+    return passes
+
+
+def agreement(draft, tokens):
+    return next(
+        (i for i, (a, b) in enumerate(zip(draft, tokens, strict=False)) if a != b), min(len(draft), len(tokens))
+    )
+
+
+@pytest.mark.parametrize("window, levels, guesses", [(7, 5, 7), (3, 3, 2), (1, 4, 1)])
+def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(window, levels, guesses):
+    model, start = build("llama-gqa"), prompt(3, 12)
+    drafter = Watched(window, levels, guesses, seed=5)
+    run = generate(model, start, drafter, GREEDY, 40)
+    expected = jacobi(model, start, run.tokens, window, levels, guesses, 5)
+    assert len(drafter.passes) == len(expected)
+    drafted = 0
+    for place, ((riding, drafts, said, width), (grid, guessed, follows)) in enumerate(
+        zip(drafter.passes, expected, strict=True)
+    ):
+        assert riding == grid
+        # The last token is the first column of the first row; what follows it is the target's own token.
+        rows = min(place + 1, levels - 1)
+        last = follows if rows > 1 else follows[1:]
+        assert said[len(said) - len(last) :] == last
+        if len(run.tokens) - sum(len(s.tokens) for s in run.steps[:place]) > levels:  # not cut by the limit
+            assert drafts == guessed
+            assert width == 1 + len(grid) + (levels - 1) * len(guessed)
+        drafted += len(drafts)
+    assert drafted > 5
+
+
+def test_a_pass_over_a_full_pool_has_the_published_width():
+    model, start = build("llama-gqa"), prompt(3, 12)
+    for window, levels, guesses, merge, full in (
+        (7, 5, 7, False, True),
+        (7, 5, 7, False, False),
+        (15, 5, 15, False, True),
+    ):
+        drafter = Lookahead(window, levels, guesses, full_match=full, merge=merge)
+        widths = []
+
+        class Primed(type(drafter)):
+            def propose(self, context, limit):
+                tree = super().propose(context, limit)
+                if self._filled and limit > 10:
+                    widths.append(tree.width if self.pool.after(context.tokens[-1]) == [] else None)
+                    for i in range(self.guesses):
+                        self.pool.add(context.tokens[-1], tuple((i + j) % 90 for j in range(self.levels - 1)))
+                    widths.append(super().propose(context, limit).width)
+                return tree
+
+        drafter.__class__ = Primed
+        generate(model, start, drafter, GREEDY, 16)
+        assert (levels - 1) * window in widths
+        assert max(width or 0 for width in widths) == (levels - 1) * (window + guesses)
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("full", [True, False])
+def test_a_full_match_counts_all_its_tokens_or_as_the_released_code_all_but_one(full, merge):
+    model, start = build("llama-gqa"), prompt(2, 12)
+    text = [*start, *generate(model, start, None, GREEDY, 40).tokens]
+
+    class Knowing(Lookahead):
+        """Its pool knows the true continuation."""
+
+        def propose(self, context, limit):
+            here = len(context.tokens)
+            ngram = tuple(text[here : here + 4])
+            if len(ngram) == 4:
+                self.pool.add(context.tokens[-1], (*ngram[:2], 90, 91))
+                self.pool.add(context.tokens[-1], ngram)
+            return super().propose(context, limit)
+
+    run = generate(model, start, Knowing(full_match=full, merge=merge), GREEDY, 40)
+    assert run.tokens == text[12:]
+    inside = run.steps[3:-2]
+    assert {len(step.tokens) for step in inside} == {5 if full else 4}
+
+
+def test_the_pool_forgets_what_was_seen_longest_ago():
+    rng, pool, known = random.Random(1), Pool(3), {}
+    for _ in range(300):
+        token, ngram = rng.randrange(3), (rng.randrange(3), rng.randrange(2))
+        pool.add(token, ngram)
+        row = known.setdefault(token, [])
+        if ngram in row:
+            row.remove(ngram)
+        elif len(row) == 3:
+            row.pop(0)
+        row.append(ngram)
+        assert all(pool.after(token) == known.get(token, []) for token in range(4))
+
+
+def test_riding_tokens_change_no_node_s_logits():
+    model, start, compared = build("llama-gqa"), prompt(4, 12), 0
+    text = [*start, *generate(model, start, None, GREEDY, 30).tokens]
+    run = generate(model, start, Lookahead(), GREEDY, 30)
+    done = len(start)
+    for step in run.steps:
+        if step.tree.passengers is not None and len(step.tree):
+            with torch.inference_mode(), Target(model, 100) as target:
+                target.extend(text[:done])
+                riding = target.verify(text[done], step.tree).clone()
+                alone = target.verify(text[done], step.tree.annotated()).clone()
+            torch.testing.assert_close(riding[: len(alone)], alone, rtol=1e-5, atol=1e-5)
+            compared += 1
+        done += len(step.tokens)
+    assert compared > 3
+
+
+def test_the_text_s_own_ngrams_are_pooled_where_that_is_asked_for():
+    model, start = build("llama-gqa"), prompt(4, 12)
+    drafter = Lookahead(guesses=99, from_prompt=True)
+    run = generate(model, start, drafter, GREEDY, 20)
+    text = start + run.tokens[: 1 + sum(len(step.tokens) for step in run.steps[:-1])]
+    for place in range(len(text) - 4):
+        assert tuple(text[place + 1 : place + 5]) in drafter.pool.after(text[place])
+    without = Lookahead(guesses=99)
+    generate(model, start, without, GREEDY, 20)
+    assert tuple(start[1:5]) not in without.pool.after(start[0])
+
+
+def test_the_first_window_is_the_seed_s_and_nothing_is_kept_from_prompt_to_prompt():
+    model, start = build("llama-gqa"), prompt(3, 12)
+    drafter = Watched(seed=1)
+    first, again = [], []
+    for seen in (first, again):
+        generate(model, start, drafter, GREEDY, 16)
+        seen += drafter.passes
+    assert first == again and set(first[0][0]) <= set(start)
+    other = Watched(seed=2)
+    generate(model, start, other, GREEDY, 16)
+    assert other.passes[0][0] != first[0][0]
+
+
+def test_sizes_that_mean_nothing_are_refused():
+    for settings, message in (
+        ({"levels": 2}, "levels is 2"),
+        ({"window": 0}, "window is 0"),
+        ({"guesses": 0}, "guesses"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Lookahead(**settings)

@@ -1,0 +1,408 @@
+"""One tree of several sources: merged, scored, sized, judged and learned from as the equations say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate
+from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
+from specdec_lib.drafters.draft_model import AdaptiveDraftModel
+from specdec_lib.drafters.merged_tree import FEATURES, MergedTree, width
+from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
+from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.prompt_lookup import PromptLookup
+from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
+from specdec_lib.drafters.stopping import Round
+from specdec_lib.drafters.token_recycling import TokenRecycling
+from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+
+FLAT = PassPrices({1: 1.0})
+
+
+def _random_draft(rng: np.random.Generator, size: int, tokens: int = 3) -> DraftTree:
+    return DraftTree.from_drafts(rng.integers(0, tokens, rng.integers(1, 4)) for _ in range(size))
+
+
+def _paths(tree: DraftTree) -> set[tuple[int, ...]]:
+    return {tuple(tree.tokens[i] for i in tree.path(node)) for node in range(len(tree))}
+
+
+class Fixed(Drafter):
+    """Proposes the same drafts at each step, whatever the limit."""
+
+    def __init__(self, *drafts):
+        self.tree = DraftTree.from_drafts(drafts)
+
+    def propose(self, context, limit):
+        return self.tree
+
+
+def _merged(drafts: list[DraftTree], limit: int = 9, room: int = 64) -> MergedTree:
+    merged = MergedTree(len(drafts), room)
+    for source, draft in enumerate(drafts):
+        merged.add(source, draft.tokens, draft.parents, [1.0] * len(draft), 1.0, 1, 0.0, 0, (0.0, 0.0), limit)
+    return merged
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_merged_nodes_are_the_union_of_the_sources_paths(seed):
+    rng = np.random.default_rng(seed)
+    drafts = [_random_draft(rng, 3) for _ in range(3)]
+    limit = int(rng.integers(1, 4))
+    merged = _merged(drafts, limit)
+    union = {path for draft in drafts for path in _paths(draft) if len(path) <= limit}
+    tree = DraftTree(merged.tokens[: merged.count], merged.parents[: merged.count])
+    assert _paths(tree) == union
+    for node in range(len(tree)):
+        path = tuple(tree.tokens[i] for i in tree.path(node))
+        assert merged.proposed[node].tolist() == [path in _paths(draft) for draft in drafts]
+
+
+def test_pairs_of_sources_have_a_feature_each():
+    merged = _merged([DraftTree.chain([1]), DraftTree.chain([2]), DraftTree.chain([1]), DraftTree.chain([1])])
+    pairs = list(itertools.combinations(range(4), 2))
+    assert width(4) == 4 * len(FEATURES) + len(pairs)
+    row = merged.features[0, 4 * len(FEATURES) :]
+    assert [pair for pair, set_ in zip(pairs, row, strict=True) if set_] == [(0, 2), (0, 3), (2, 3)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_probabilities_are_the_conditional_logit(seed):
+    rng = np.random.default_rng(seed)
+    merged = _merged([_random_draft(rng, 3) for _ in range(2)])
+    weights = rng.normal(size=width(2))
+    merged.score(weights)
+    scores = merged.features @ weights
+    for node in range(merged.count):
+        siblings = [i for i in range(merged.count) if merged.parents[i] == merged.parents[node]]
+        expected = math.exp(scores[node]) / (1 + sum(math.exp(scores[i]) for i in siblings))
+        assert merged.conditional[node] == pytest.approx(expected)
+        parent = merged.parents[node]
+        above = 1.0 if parent < 0 else merged.probability[parent]
+        assert merged.probability[node] == pytest.approx(expected * above)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_best_subtree_is_that_of_brute_force(seed):
+    """Over all parent-closed subtrees, for any prices, also such as fall with the width."""
+    rng = np.random.default_rng(seed)
+    merged = _merged([_random_draft(rng, 2) for _ in range(2)])
+    merged.score(rng.normal(size=width(2)))
+    curve, sunk = rng.uniform(0.5, 3.0, merged.count + 1), rng.uniform(0, 1)
+    tokens, parents, nodes, rate = merged.best(curve, sunk)
+    best = 0.0
+    for chosen in itertools.product((False, True), repeat=merged.count):
+        closed = all(merged.parents[i] < 0 or chosen[merged.parents[i]] for i in range(merged.count) if chosen[i])
+        if closed:
+            total = 1 + sum(merged.probability[i] for i in range(merged.count) if chosen[i])
+            best = max(best, total / (curve[sum(chosen)] + sunk))
+    assert rate == pytest.approx(best)
+    assert rate == pytest.approx((1 + merged.probability[nodes].sum()) / (curve[len(nodes)] + sunk))
+    draft = DraftTree(tokens, parents)  # parents come before children
+    whole = DraftTree(merged.tokens[: merged.count], merged.parents[: merged.count])
+    assert _paths(draft) == {tuple(whole.tokens[i] for i in whole.path(node)) for node in nodes}
+
+
+def test_a_wide_pass_that_costs_more_gets_fewer_nodes():
+    sources = {"a": Fixed([1, 2, 3, 4], [5, 6]), "b": Fixed([1, 2, 7])}
+    context = Context([9, 9], 1, 16, Sampling())
+    sizes = []
+    for slope in (0.0, 0.2, 5.0):
+        drafter = OneTree(sources, PassPrices({1: 1.0, 2: 1.0 + slope}))
+        drafter.start(context)
+        sizes.append(len(drafter.propose(context, 8)))
+    assert sizes[0] == 7 > sizes[1] > sizes[2] == 0
+
+
+def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
+    """One source of two candidates whose shares tell how likely they are; the fitted probabilities are the true ones."""
+    rng = np.random.default_rng(0)
+    observed, truth = Judged.none(), TreeProbabilities.unfitted(["a"])
+    weights = truth.weights.copy()
+    weights[FEATURES.index("match 1")], weights[FEATURES.index("log share")] = 0.5, 0.8
+    for _ in range(4000):
+        share = rng.uniform(0.1, 0.9)
+        merged = MergedTree(1, 8)
+        merged.add(0, [1, 2], [-1, -1], [share, 1 - share], 1.0, 1, 0.0, 0, (0.0, 0.0), 8)
+        merged.score(weights)
+        first, second = merged.conditional[:2]
+        outcome = rng.choice([0, 1, -1], p=[first, second, 1 - first - second])
+        observed.features.append(merged.features[:2].copy())
+        observed.outcomes.append(int(outcome))
+    fitted = truth.fitted(observed, "drawn", penalty=1e-3).weights
+    assert fitted[FEATURES.index("match 1")] == pytest.approx(0.5, abs=0.12)
+    assert fitted[FEATURES.index("log share")] == pytest.approx(0.8, abs=0.12)
+
+
+def test_online_steps_follow_what_is_emitted():
+    """A source that is always right gets a probability near 1, one that is always wrong near 0."""
+    sources = {"right": Fixed([1]), "wrong": Fixed([2])}
+    drafter = OneTree(sources, FLAT, rate=0.3)
+    context = Context([9, 1], 1, 16, Sampling())
+    drafter.start(context)
+    for _ in range(300):
+        tree = drafter.propose(context, 4)
+        context.tokens.append(1)
+        drafter.verified(tree, (), None)
+    tree = drafter.propose(context, 4)
+    chances = dict(zip(tree.tokens, tree.scores, strict=True))
+    assert chances[1] > 0.95 and chances[2] < 0.05
+    drafter.reset()
+    assert np.array_equal(drafter.weights, drafter.probabilities.weights)
+
+
+def test_sources_are_judged_wherever_they_proposed_also_where_nothing_was_verified():
+    drafter = OneTree({"a": Fixed([1, 2]), "b": Fixed([3])}, PassPrices({1: 1.0, 2: 90.0}), rate=0.0, observe=True)
+    context = Context([9, 9], 1, 16, Sampling())
+    drafter.start(context)
+    tree = drafter.propose(context, 4)
+    assert len(tree) == 0
+    context.tokens += [1]
+    drafter.verified(tree, (), None)
+    assert drafter.observed.outcomes == [[0, 1][drafter._children(-1)[0] != 0]]
+    assert drafter._lately[0] > 0.5 > drafter._lately[1]
+    assert drafter._streak.tolist() == [1, 0]
+
+
+def test_weights_of_fewer_sources_in_another_order_are_theirs():
+    names = ("a", "b", "c")
+    whole = TreeProbabilities(names, np.arange(width(3), dtype=float))
+    part = whole.of(["c", "a"])
+    per = len(FEATURES)
+    assert part.weights[:per].tolist() == whole.weights[2 * per : 3 * per].tolist()
+    assert part.weights[per : 2 * per].tolist() == whole.weights[:per].tolist()
+    assert part.weights[-1] == whole.weights[3 * per + 1]  # the pair (a, c)
+    with pytest.raises(ValueError, match="no weights for the source 'd'"):
+        whole.of(["d"])
+
+
+def test_weights_are_written_and_read(tmp_path):
+    one = TreeProbabilities(("a", "b"), np.arange(width(2), dtype=float), "ten prompts")
+    one.save(tmp_path / "tree.safetensors")
+    other = TreeProbabilities.load(tmp_path / "tree.safetensors")
+    assert other.sources == one.sources and other.fitted_on == "ten prompts"
+    assert np.array_equal(other.weights, one.weights)
+    (tmp_path / "bad.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ValueError, match="holds no weights of a tree"):
+        TreeProbabilities.load(tmp_path / "bad.safetensors")
+
+
+def test_a_token_is_drafted_iff_it_raises_the_ratio():
+    """The rule's threshold is the mediant's: (a + p) / (b + t) > a / b iff p > t a / b."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        tokens, cost, price, chance = rng.uniform(0.1, 5, 4)
+        rule = WorthItsPrice()
+        rule._right[:], rule._judged[:] = min(chance, 1.0), 1.0
+        rule.rate, rule.price = tokens / cost, price
+        gains = (tokens + min(chance, 1.0)) / (cost + price) > tokens / cost
+        assert rule.stop(Round(0)) == (not gains)
+
+
+def test_prices_between_and_beyond_widths_are_on_the_lines():
+    prices = PassPrices({1: 2.0, 3: 4.0, 5: 4.0, 7: 6.0})
+    assert prices.curve(9).tolist() == [1.0, 1.5, 2.0, 2.0, 2.0, 2.5, 3.0, 3.5, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [({2: 1.0}, "price above 0 for a pass over 1"), ({1: 0.0}, "price above 0"), ({1: 1.0, 0: 1.0}, "a width is 0"),
+     ({1: float("nan")}, "is nan"), ({1: 1.0, 4: -1.0}, "is -1.0")],
+)  # fmt: skip
+def test_impossible_prices_are_refused(widths, message):
+    with pytest.raises(ValueError, match=message):
+        PassPrices(widths)
+
+
+def test_prices_are_written_and_read(tmp_path):
+    CURVES["cpu"].save(tmp_path / "prices.json")
+    assert PassPrices.load(tmp_path / "prices.json") == CURVES["cpu"]
+    (tmp_path / "other.json").write_text('{"1": 2}')
+    with pytest.raises(ValueError, match="holds no prices"):
+        PassPrices.load(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"sources": {}}, "sources is empty"), ({"room": 0}, "room is 0"), ({"rate": -1.0}, "rate is -1.0")],
+)
+def test_impossible_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        OneTree(**{"sources": {"a": Fixed([1])}, "prices": FLAT} | arguments)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, top_p=0.95, seed=5)])
+def test_all_kinds_of_sources_at_once_leave_the_output_as_it_is(library, sampling):
+    """Hidden states, two sets of attention heads, outputs, a draft model that would draw, and one that proposes what it is
+    told to: none changes a token."""
+    model = library["llama-gqa"]
+    prompt = [5, 6, 7, 8, 5, 6, 7, 8, 9, 5, 6]
+    expected = generate(model, prompt, None, sampling, 40).tokens
+    sources = {
+        "PLD": PromptLookup(3, 10, variant="transformers"),
+        "h": PromptLookupHidden(1, 12),
+        "a": PromptLookupAttention([(1, 0)], 12),
+        "b": PromptLookupAttention([(0, 1), (1, 1)], 12, aggregate="sum"),
+        "recycling": TokenRecycling(),
+        "right": Fixed(expected[5:9]),
+        "draft": AdaptiveDraftModel(library["llama-gqa"], WorthItsPrice(), min_tokens=0),
+    }
+    drafter = OneTree(sources, PassPrices({1: 1.0, 64: 1.5}, drafted_token=0.05))
+    for _ in range(2):
+        run = generate(model, prompt, drafter, sampling, 40)
+        assert run.tokens == expected
+    assert len(run.steps) < 30
+    assert drafter.replays == "never"
+
+
+def test_a_source_that_draws_by_another_rule_is_refused(library):
+    with pytest.raises(TypeError, match="WorthItsPrice"):
+        from specdec_lib.drafters.draft_model import DraftModel
+
+        OneTree({"draft": DraftModel(library["llama-gqa"], 3)}, FLAT)
+
+
+def test_expected_tokens_are_close_to_those_emitted_where_the_source_is_what_it_says(library):
+    """Calibration in one number: what the steps were expected to emit against what they did."""
+    torch.manual_seed(0)
+    model = library["llama-gqa"]
+    prompt = list(range(3, 30))
+    expected = generate(model, prompt, None, None, 60).tokens
+    drafter = OneTree({"a": Fixed(expected[:1])}, FLAT, rate=0.2)
+    predicted, drafter_propose = [], drafter.propose
+
+    def watch(context, limit):
+        tree = drafter_propose(context, limit)
+        predicted.append(drafter.expected)
+        return tree
+
+    drafter.propose = watch
+    runs = [generate(model, prompt, drafter, None, 60) for _ in range(4)]
+    emitted = sum(len(run.tokens) - 1 for run in runs)
+    assert sum(predicted) == pytest.approx(emitted, rel=0.1)
+
+
+def test_a_batch_of_drafts_is_merged_as_its_trie_is():
+    """Prefixes that a batch has several times are one node, with the features of the first."""
+    drafts = [[1, 2, 3], [1, 2, 4], [5], [1, 2, 3, 6]]
+    other = DraftTree.chain([1, 2, 7])
+    batch, trie = (_merged([tree, other]) for tree in (DraftTree.batch(drafts), DraftTree.from_drafts(drafts)))
+    assert batch.count == trie.count == 7
+    assert batch.tokens[:7].tolist() == trie.tokens[:7].tolist()
+    assert batch.parents[:7].tolist() == trie.parents[:7].tolist()
+    assert np.array_equal(batch.features[:7], trie.features[:7])
+
+
+def test_a_full_room_keeps_whole_paths():
+    """A source is cut at as many tokens as there is room for, and what has no place is left out with all that follows it."""
+    merged = _merged([DraftTree.chain([1, 2]), DraftTree.from_drafts([[3, 4], [1, 2, 5]])], room=3)
+    assert merged.tokens[:3].tolist() == [1, 2, 3] and merged.parents[:3].tolist() == [-1, 0, -1]
+    assert merged.proposed.tolist() == [[True, True], [True, False], [False, True]]
+
+
+def test_a_source_is_cut_at_the_limit():
+    drafter = OneTree({"a": Fixed([1, 2, 3]), "b": Fixed([4, 5])}, FLAT)
+    context = Context([9, 9], 1, 16, Sampling())
+    drafter.start(context)
+    assert [drafter.propose(context, limit).depth for limit in (1, 2, 3)] == [1, 2, 3]
+
+
+class Silent(Drafter):
+    """Proposes nothing."""
+
+    def propose(self, context, limit):
+        return EMPTY
+
+
+def test_where_no_source_proposes_anything_decoding_is_plain(library):
+    model, prompt = library["llama-gqa"], [5, 6, 7, 8]
+    drafter = OneTree({"a": Silent(), "b": Silent()}, FLAT, observe=True)
+    run = generate(model, prompt, drafter, max_new_tokens=8)
+    assert run.tokens == generate(model, prompt, max_new_tokens=8).tokens
+    assert [step.width for step in run.steps] == [1] * 7
+    assert drafter.observed == Judged.none() and np.array_equal(drafter.weights, drafter.probabilities.weights)
+
+
+def test_a_pass_that_nothing_was_proposed_for_teaches_nothing():
+    """Where one token may still be emitted nobody is asked; the draft of the pass before was judged already."""
+    drafter = OneTree({"a": Fixed([1, 1])}, FLAT, observe=True)
+    context = Context([9, 9], 1, 16, Sampling())
+    drafter.start(context)
+    tree = drafter.propose(context, 4)
+    context.tokens += [1]
+    drafter.verified(tree, (), None)
+    weights, judged = drafter.weights.copy(), len(drafter.observed.outcomes)
+    context.tokens += [1]
+    drafter.verified(EMPTY, (), None)
+    assert np.array_equal(drafter.weights, weights) and len(drafter.observed.outcomes) == judged == 1
+
+
+def test_a_draft_model_is_asked_where_the_room_is_full(library):
+    model, prompt = library["llama-gqa"], [5, 6, 7, 8]
+    sources = {"a": Fixed([1, 2], [3]), "draft": AdaptiveDraftModel(model, WorthItsPrice(), min_tokens=0)}
+    drafter = OneTree(sources, PassPrices({1: 1.0}, drafted_token=0.01), room=3)
+    run = generate(model, prompt, drafter, max_new_tokens=8)
+    assert run.tokens == generate(model, prompt, max_new_tokens=8).tokens
+    assert max(step.width for step in run.steps) == 4
+
+
+class Fails(Fixed):
+    """Breaks at its third proposal."""
+
+    count = 0
+
+    def propose(self, context, limit):
+        self.count += 1
+        if self.count == 3:
+            raise RuntimeError("broken")
+        return super().propose(context, limit)
+
+
+def test_a_generation_after_one_that_failed_is_as_good_as_the_first(library):
+    model, prompt = library["llama-gqa"], [5, 6, 7, 8, 5, 6]
+    expected = generate(model, prompt, max_new_tokens=12).tokens
+    drafter = OneTree({"a": PromptLookup(3, 4), "b": Fails([1])}, FLAT)
+    with pytest.raises(RuntimeError, match="broken"):
+        generate(model, prompt, drafter, max_new_tokens=12)
+    assert generate(model, prompt, drafter, max_new_tokens=12).tokens == expected
+
+
+def test_a_source_serves_one_generation_at_a_time(library):
+    """On its own too: a source in use by one tree is refused, and free afterwards."""
+    model, prompt = library["llama-gqa"], [5, 6, 7, 8, 5, 6]
+    shared = PromptLookup(3, 4)
+    drafter, other = (OneTree({"a": shared, "b": Fixed([1])}, FLAT) for _ in range(2))
+    refused = []
+
+    def meanwhile(tokens):
+        for second in (shared, other):
+            with pytest.raises(RuntimeError, match="PromptLookup.* is in use by another generation"):
+                generate(model, prompt, second, max_new_tokens=4)
+            refused.append(second)
+
+    expected = generate(model, prompt, max_new_tokens=6).tokens
+    assert generate(model, prompt, drafter, max_new_tokens=6, on_tokens=meanwhile).tokens == expected
+    assert refused
+    assert generate(model, prompt, other, max_new_tokens=6).tokens == expected
+
+
+def test_one_drafter_under_two_names_is_refused():
+    one = Fixed([1])
+    with pytest.raises(ValueError, match="sources 'a' and 'b' are one drafter"):
+        OneTree({"a": one, "b": one}, FLAT)
+
+
+def test_a_draft_with_passengers_is_refused():
+    source = Fixed([1])
+    source.tree = DraftTree([1], [-1], passengers=Passengers([2], [1], np.ones((1, 3), bool)))
+    drafter = OneTree({"a": source}, FLAT)
+    context = Context([9, 9], 1, 16, Sampling())
+    drafter.start(context)
+    with pytest.raises(ValueError, match="source 'a' has passengers"):
+        drafter.propose(context, 4)

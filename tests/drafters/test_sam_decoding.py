@@ -1,0 +1,80 @@
+"""SAM-Decoding's choice of a source against the rule of the paper, by searching the texts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from specdec_lib import Context, Drafter, DraftTree, Sampling
+from specdec_lib.drafters import SamDecoding, TokenRecycling
+from tests.datastores.stores import build as build_store
+from tests.families import VOCABULARY
+
+AUXILIARY = DraftTree([90, 91], [-1, -1])
+
+
+class Asked(Drafter):
+    """An auxiliary drafter that always drafts the same."""
+
+    def propose(self, context, limit):
+        return AUXILIARY
+
+
+def ends(texts, string):
+    """Where a string ends: text and place, in order."""
+    length = len(string)
+    return [
+        (i, end)
+        for i, text in enumerate(texts)
+        for end in range(length, len(text) + 1)
+        if text[end - length : end] == string
+    ]
+
+
+def direct(tokens, documents, length, threshold, bias):
+    """The chain that the rule copies, or None where the auxiliary drafter drafts."""
+    own = max((n for n in range(1, len(tokens)) if ends([tokens[:-1]], tokens[-n:])), default=0)
+    static = max((n for n in range(1, len(tokens) + 1) if ends(documents, tokens[-n:])), default=0)
+    if max(own, static - bias) < threshold:
+        return None
+    if static - bias > own:
+        text, end = ends(documents, tokens[-static:])[0]
+        return documents[text][end : end + length] or None
+    options = [tokens[ends([tokens], tokens[-n:])[0][1] :][:length] for n in range(own, 0, -1)]
+    return next((option for option in options if len(option) == length), options[0])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_longest_match_decides_who_drafts_and_what(seed):
+    rng = random.Random(seed)
+    length, threshold, bias = rng.choice([2, 5, 39]), rng.choice([1, 3, 5]), rng.choice([0, 2, 5])
+    documents = [[rng.randrange(3) for _ in range(rng.randint(5, 40))] for _ in range(3)]
+    with build_store(documents, VOCABULARY) as index:
+        drafter = SamDecoding(Asked(), index, length, threshold, bias)
+    seen = set()
+    for _ in range(2):
+        start = [rng.randrange(3) for _ in range(rng.randint(1, 12))]
+        context = Context([*start, rng.randrange(3)], len(start), VOCABULARY, Sampling())
+        drafter.start(context)
+        for _ in range(25):
+            expected = direct(context.tokens, documents, length, threshold, bias)
+            tree = drafter.propose(context, 99)
+            assert tree == (AUXILIARY if expected is None else DraftTree.chain(expected))
+            seen.add(expected is None)
+            copy = rng.choice([context.tokens, *documents])
+            place = rng.randrange(len(copy))
+            context.tokens += copy[place : place + rng.randint(1, 6)] or [0]
+    assert False in seen
+
+
+def test_a_draft_keeps_to_the_limit_and_the_auxiliary_drafter_learns_from_every_pass():
+    auxiliary = TokenRecycling()
+    drafter = SamDecoding(auxiliary, num_tokens=10, threshold=2)
+    assert drafter.capture == auxiliary.capture and drafter.replays == "never"
+    context = Context([5, 6, 7, 8, 9, 5, 6], 6, VOCABULARY, Sampling())
+    drafter.start(context)
+    assert drafter.propose(context, 2) == DraftTree.chain([7, 8])
+    for settings in ({"num_tokens": 0}, {"threshold": 0}):
+        with pytest.raises(ValueError, match="is 0; expected a whole number, 1 or more"):
+            SamDecoding(auxiliary, **settings)

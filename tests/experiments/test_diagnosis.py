@@ -1,0 +1,178 @@
+"""Will it help: the prediction is what a real run does, and bad lines are named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from specdec_lib import generate, load_model, methods
+from specdec_lib.__main__ import main
+from specdec_lib.datastores import build_from_texts
+from specdec_lib.datastores.suffix_array import SuffixIndex
+from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.experiments import diagnosis
+from specdec_lib.experiments.diagnosis import Answer, TokensAlone, bits, copied_tokens, diagnose, read_answers
+from specdec_lib.report.display import diagnosis_page
+
+CODE = "def add(total, x):\n    total = total + x\n    return total\n"
+TEXTS = [
+    f"Rename `total` to `{name}`.\n\n{CODE}\n" + CODE.replace("total", name)[:20]
+    for name in ("amount", "rows", "count")
+]
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return load_model("pocket", "cpu")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, pocket):
+    folder = tmp_path_factory.mktemp("store") / "text"
+    build_from_texts(folder, [CODE * 3] * 4, pocket[1], progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def decoded(pocket):
+    """Prompts with what the model writes after them, as tokens; those whose text has these tokens and no others."""
+    model, tokenizer = pocket
+    runs = {}
+    for prompt in TEXTS:
+        run = generate(model, list(tokenizer(prompt)["input_ids"]), max_new_tokens=32, eos_token_id=[])
+        text = tokenizer.decode(run.tokens)
+        if list(tokenizer(text, add_special_tokens=False)["input_ids"]) == run.tokens:
+            runs[prompt] = (text, run.tokens)
+    assert len(runs) >= 2
+    return runs
+
+
+def _lines(path, decoded):
+    path.write_text("".join(json.dumps({"prompt": p, "answer": a}) + "\n" for p, (a, _) in decoded.items()))
+    return path
+
+
+def test_the_prediction_is_what_decoding_with_the_method_does(pocket, store, decoded, tmp_path):
+    """Every predicted method is run for real, with the model: the passes and their prices are the predicted ones."""
+    model, tokenizer = pocket
+    bench = TokensAlone(tokenizer, CURVES["cpu"], SuffixIndex.open(store))
+    found = diagnose(read_answers(_lines(tmp_path / "a.jsonl", decoded)), bench, bench.prices, progress=False)
+    assert {"PLD", "REST", "One tree"} <= {one.method for one in found.predictions}
+    curve = bench.prices.curve(300)
+    for one in found.predictions:
+        drafter = methods.METHODS[one.method].make(bench)
+        passes, price, tokens = 0, 0.0, 0
+        for prompt, (_, expected) in decoded.items():
+            if methods.METHODS[one.method].state == "cold":
+                drafter.reset()
+            run = generate(model, list(tokenizer(prompt)["input_ids"]), drafter, max_new_tokens=32, eos_token_id=[])
+            assert run.tokens == expected
+            passes, tokens = passes + len(run.steps), tokens + len(run.tokens) - 1
+            price += sum(curve[step.width - 1] for step in run.steps)
+        assert one.tokens_per_pass.value == pytest.approx(tokens / passes), one.method
+        assert one.speedup.value == pytest.approx(tokens / price), one.method
+
+
+def test_methods_that_need_more_than_tokens_are_left_out_with_what_they_need(pocket):
+    built, needs = diagnosis.drafters_for(TokensAlone(pocket[1], CURVES["gpu"]))
+    assert {"PLD", "One tree"} <= set(built) and list(built["One tree"].sources) == ["PLD"]
+    assert "--store" in needs["REST"] and "draft model" in needs["SpecDec"] and "states" in needs["PLD+ (h)"]
+    assert set(built) | set(needs) == set(methods.METHODS)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "copied"),
+    [
+        ("abcdefgh", "abcd", 4),
+        ("abcdefgh", "abc", 0),
+        ("abcdefgh", "xabcdexefgh", 9),
+        ("abcdefgh", "abcdabcd", 8),
+        ("aaaaaa", "aaaaab", 5),
+        ("", "abcd", 0),
+    ],
+)
+def test_copied_tokens_by_hand(prompt, answer, copied):
+    assert copied_tokens(list(map(ord, prompt)), list(map(ord, answer))) == copied
+
+
+def test_an_answer_that_stands_in_its_prompt_has_few_bits_after_it():
+    text = "def area(width, height):\n    return width * height\n"
+    assert bits(text, "Say this again: " + text) < bits(text) / 4
+    assert bits(text, "0123456789") == pytest.approx(bits(text), rel=0.1)
+
+
+def test_the_recommendation_goes_by_the_lower_end(pocket):
+    copies = [Answer(CODE * 2 + str(i), CODE * 2) for i in range(6)]
+    steep = PassPrices({1: 1.0, 2: 50.0})
+    flat = PassPrices({1: 1.0})
+    found = diagnose(copies, TokensAlone(pocket[1], flat), flat, progress=False)
+    best = max(found.predictions, key=lambda one: one.speedup.low)
+    assert found.recommended == best.method and best.speedup.low > 2 and best.method in found.advice()
+    assert found.text.copied.value > 0.8 and found.text.overlap.value > 0.9
+    found = diagnose(copies[:1], TokensAlone(pocket[1], flat), flat, progress=False)
+    assert found.recommended is None and "give more" in found.advice()
+    # A method of fixed size loses where a wide pass costs too much; one tree then verifies nothing, which is plain decoding.
+    found = diagnose(copies, TokensAlone(pocket[1], steep), steep, progress=False)
+    assert found.recommended == "plain"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: no JSON"),
+        ("[1]", "line 2: a list, no object"),
+        ('{"prompt": "a"}', "line 2: 'answer' is missing"),
+        ('{"prompt": "a", "answer": 3}', "line 2: 'answer' is 3, no text"),
+        ('{"prompt": "", "answer": "b"}', "line 2: 'prompt' is '', no text"),
+        ('{"prompt": "a", "answer": "\\ud800"}', "line 2: 'answer' holds half of a surrogate pair"),
+    ],
+)
+def test_bad_lines_are_named_by_number(line, message, tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n' + line + "\n\n{}\n")
+    with pytest.raises(ValueError, match="has 2 bad lines") as told:
+        read_answers(path)
+    assert message in str(told.value) and "line 4: 'prompt' is missing" in str(told.value)
+
+
+def test_nothing_to_read_is_refused(tmp_path, pocket):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="holds no answers"):
+        read_answers(tmp_path / "empty.jsonl")
+    with pytest.raises(ValueError, match="none of the 1 answers has two tokens"):
+        diagnose([Answer("a", "b")], TokensAlone(pocket[1], CURVES["cpu"]), CURVES["cpu"], progress=False)
+
+
+def test_the_command_prints_a_table_and_writes_json_and_a_page(decoded, store, tmp_path, capsys):
+    path, out, page = _lines(tmp_path / "a.jsonl", decoded), tmp_path / "a.json", tmp_path / "a.html"
+    CURVES["gpu"].save(tmp_path / "prices.json")
+    words = ["diagnose", str(path), "--store", str(store), "--prices", str(tmp_path / "prices.json")]
+    assert main([*words, "--json", str(out), "--page", str(page)]) == 0
+    told = capsys.readouterr().out
+    about = json.loads(out.read_text())
+    assert about["answers"] == len(decoded) and about["prices"] == "gpu"
+    assert [one["method"] for one in about["methods"]] == list(about["each"][0]["tokens_per_pass"])
+    assert all(one["speedup"]["low"] <= one["speedup"]["value"] <= one["speedup"]["high"] for one in about["methods"])
+    text = page.read_text()
+    assert "<svg" in text and "One tree" in text and "One tree" in told and "Copied:" in told
+    assert "SpecDec is not predicted: it needs a draft model." in told
+
+
+def test_the_command_refuses_before_any_work(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    for words, message in (
+        (["--prices", "dear"], "--prices is 'dear'; expected gpu, cpu, server"),
+        (["--json", str(tmp_path / "no" / "a.json")], "no folder"),
+        (["--tokenizer", str(tmp_path)], "no tokenizer can be loaded"),
+        (["--store", str(tmp_path)], "error:"),
+    ):
+        assert main(["diagnose", str(tmp_path / "a.jsonl"), *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_names_are_text_on_the_page(pocket):
+    found = diagnose(
+        [Answer(CODE, CODE), Answer(CODE, CODE)], TokensAlone(pocket[1], CURVES["gpu"]), CURVES["gpu"], False
+    )
+    assert "<b>" not in diagnosis_page.page(found, "<b>mine</b>")

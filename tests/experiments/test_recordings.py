@@ -1,0 +1,223 @@
+"""Runs that chapters share: the tokens of plain decoding, decoded once, and never those of another model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_lib import Sampling, paths, record
+from specdec_lib.datastores.exact_search import ExactIndex
+from specdec_lib.datastores.states import ArrayStates
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.drafters import Dresd, PromptLookupAttention, PromptLookupHidden
+from specdec_lib.experiments import comparison, recorded_runs, recordings, stores
+from specdec_lib.experiments.recordings import Answer, RecordingError, record_once
+from tests.experiments.test_recorded_runs import GREEDY, PROMPTS, SAMPLED, tiny
+from tests.experiments.test_recorded_runs import model as model
+from tests.experiments.test_recorded_runs import tokenizer as tokenizer
+
+EVERYTHING = Capture((0, 1, LAST), ((0, 1), (1, 3)), 3)
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(recordings.FRESH, raising=False)
+    monkeypatch.setattr(paths, "RECORDINGS", tmp_path / "committed.npz")
+    monkeypatch.setattr(recordings, "_checked", set())
+    recordings._committed.cache_clear()
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Prompts that are decoded."""
+    prompts = []
+
+    def counting(model, ids, *args, **kwargs):
+        prompts.append(ids)
+        return record(model, ids, *args, **kwargs)
+
+    monkeypatch.setattr(recordings, "record", counting)
+    return prompts
+
+
+def same_tokens(ours, theirs):
+    assert [(r.prompt.id, r.turn, r.trace.prompt, r.trace.tokens, r.trace.finish_reason) for r in ours] == [
+        (r.prompt.id, r.turn, r.trace.prompt, r.trace.tokens, r.trace.finish_reason) for r in theirs
+    ]
+    assert [(r.trace.limits, r.trace.sampling, r.trace.vocabulary) for r in ours] == [
+        (r.trace.limits, r.trace.sampling, r.trace.vocabulary) for r in theirs
+    ]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_the_second_chapter_decodes_nothing_and_has_the_same_runs(model, tokenizer, decoded, sampling):
+    expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 24)
+    same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
+    assert len(decoded) == len(expected)
+    same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
+    assert len(decoded) == len(expected)
+
+
+def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_a_longer_one_is_decoded(model, tokenizer, decoded):
+    record_once(model, tokenizer, PROMPTS, GREEDY, 24)
+    before = len(decoded)
+    short = [PROMPTS[0], PROMPTS[1]]  # a second turn has another prompt, because the first answer is shorter
+    same_tokens(
+        record_once(model, tokenizer, short, GREEDY, 9),
+        recorded_runs.record_prompts(model, tokenizer, short, GREEDY, 9),
+    )
+    assert len(decoded) == before
+    same_tokens(
+        record_once(model, tokenizer, short, GREEDY, 30),
+        recorded_runs.record_prompts(model, tokenizer, short, GREEDY, 30),
+    )
+    assert len(decoded) > before
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason", "count", "cut"),
+    [
+        ([1, 2, 0], "eos", 5, ([1, 2, 0], "eos")),
+        ([1, 2, 0], "eos", 3, ([1, 2, 0], "eos")),
+        ([1, 2, 0], "eos", 2, ([1, 2], "length")),
+        ([1, 2, 3], "length", 4, None),
+        ([1, 2, 3], "context", 4, ([1, 2, 3], "context")),
+    ],
+)
+def test_what_tokens_tell_about_another_length(tokens, reason, count, cut):
+    assert Answer(tokens, reason).cut(count) == cut
+
+
+def test_another_seed_another_model_and_another_type_are_other_recordings(model, tokenizer, decoded):
+    record_once(model, tokenizer, PROMPTS[:1], SAMPLED, 8)
+    for other, sampling in (
+        (model, Sampling(0.7, top_p=0.9, seed=4)),
+        (tiny(5, model.config.vocab_size), SAMPLED),
+        (tiny(0, model.config.vocab_size).double(), SAMPLED),
+    ):
+        before = len(decoded)
+        expected = recorded_runs.record_prompts(other, tokenizer, PROMPTS[:1], sampling, 8)
+        same_tokens(record_once(other, tokenizer, PROMPTS[:1], sampling, 8), expected)
+        assert len(decoded) == before + 1
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_one_pass_gives_the_states_rows_and_outputs_of_token_by_token(model, tokenizer, sampling):
+    for recording in recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 24, EVERYTHING):
+        slow = recording.trace
+        fast, written = record_known(model, slow.prompt, slow.tokens, slow.finish_reason, sampling, 24, EVERYTHING)
+        assert written == slow.tokens
+        assert fast.hidden.keys() == slow.hidden.keys()
+        for layer, states in slow.hidden.items():
+            torch.testing.assert_close(fast.hidden[layer], states, rtol=1e-4, atol=1e-4)
+        assert [rows.shape for rows in fast.attention] == [rows.shape for rows in slow.attention]
+        for ours, theirs in zip(fast.attention, slow.attention, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        assert np.array_equal(fast.outputs.tokens, slow.outputs.tokens)
+        np.testing.assert_allclose(fast.outputs.logprobs, slow.outputs.logprobs, rtol=1e-4, atol=1e-4)
+
+
+def test_drafts_on_states_of_one_pass_are_those_of_token_by_token(model, tokenizer):
+    texts = stores.text_store("stdlib", tokenizer, 3_000)
+    first = texts.store.tokens[:400].astype("int64") % model.config.vocab_size  # a mark stands between documents
+    with torch.no_grad():
+        last = model.model(torch.tensor(first[None])).last_hidden_state[0, :-1].numpy()
+    states = ArrayStates(np.arange(1, 400), last)
+    drafters = {
+        "PLD+ (h)": PromptLookupHidden(1, 6),
+        "PLD+ (a)": PromptLookupAttention([(0, 1), (1, 3)], 6),
+        "DReSD": Dresd(ExactIndex(states, texts.store, dims=16)),
+    }
+    capture = Capture((1, LAST), ((0, 1), (1, 3)))
+    slow = recorded_runs.record_prompts(model, tokenizer, PROMPTS, GREEDY, 30, capture)
+    fast = record_once(model, tokenizer, PROMPTS, GREEDY, 30, capture)
+    for drafter in drafters.values():
+        ours, theirs = (recorded_runs.replay_all(recordings, drafter) for recordings in (slow, fast))
+        assert all(comparison.same_steps(a, b) for a, b in zip(ours, theirs, strict=True))
+        assert sum(step.drafted for run in ours for step in run.steps) > 10
+
+
+def altered(model, tokenizer):
+    """Records a prompt and puts another token into the file; its name."""
+    record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12)
+    (path,) = recordings.folder().glob("*.json")
+    about = json.loads(path.read_text())
+    about["tokens"][5] = (about["tokens"][5] + 7) % 100 + 1
+    path.write_text(json.dumps(about))
+    recordings._checked.clear()
+
+
+@pytest.mark.parametrize(("sample", "capture"), [(1, Capture()), (10**9, Capture((1,)))])
+def test_a_recording_that_the_model_does_not_write_is_an_error_that_names_its_prompt(
+    model, tokenizer, monkeypatch, sample, capture
+):
+    altered(model, tokenizer)
+    monkeypatch.setattr(recordings, "SAMPLE", sample)
+    with pytest.raises(RecordingError, match=r"prompt 'one' of task 'code': token 5 .* --fresh"):
+        record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12, capture)
+
+
+def test_a_fresh_run_reads_nothing_and_what_it_decodes_takes_the_place_of_the_rest(model, tokenizer, decoded):
+    altered(model, tokenizer)
+    expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS[:1], GREEDY, 12)
+    with recordings.fresh_folder() as folder:
+        same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
+        before = len(decoded)
+        same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
+        assert len(decoded) == before
+    same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
+    assert len(decoded) == before and not folder.exists()
+
+
+def test_committed_tokens_are_used_for_their_model_alone(model, tokenizer, monkeypatch, decoded, tmp_path):
+    expected = record_once(model, tokenizer, PROMPTS, SAMPLED, 16)
+    other = tiny(5, model.config.vocab_size)
+    record_once(other, tokenizer, PROMPTS, SAMPLED, 16)
+    count = recordings.commit(
+        recordings.folder(), paths.RECORDINGS, [recordings.identity(model)], {"command": "python -m a_test"}
+    )
+    assert count == len(expected)
+    about = json.loads(paths.RECORDINGS.with_suffix(".json").read_text())
+    assert about["outputs"] == count and about["command"] == "python -m a_test"
+    assert about["tokens"] == sum(len(r.trace.tokens) for r in expected)
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "empty"))
+    before = len(decoded)
+    same_tokens(record_once(model, tokenizer, PROMPTS, SAMPLED, 16), expected)
+    assert len(decoded) == before
+    record_once(other, tokenizer, PROMPTS, SAMPLED, 16)
+    assert len(decoded) == before + len(expected)
+
+
+def test_damaged_files_are_named(model, tokenizer):
+    record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
+    (path,) = recordings.folder().glob("*.json")
+    path.write_text("{}")
+    with pytest.raises(RecordingError, match=f"{path.name} is no recording"):
+        record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
+    path.unlink()
+    paths.RECORDINGS.write_bytes(b"nothing")
+    with pytest.raises(RecordingError, match="committed.npz is no file of recordings"):
+        record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
+
+
+def test_nothing_to_commit_is_an_error(model, tmp_path):
+    with pytest.raises(RecordingError, match="no recordings of these models"):
+        recordings.commit(tmp_path, tmp_path / "x.npz", [recordings.identity(model)], {})
+
+
+def test_tokens_that_cannot_be_a_run_are_refused(model):
+    with pytest.raises(ValueError, match="0 tokens are given"):
+        record_known(model, [5, 6], [], "length")
+    with pytest.raises(ValueError, match="3 tokens are given"):
+        record_known(model, [5, 6], [1, 2, 3], "length", max_new_tokens=2)
+
+
+def test_a_length_in_place_of_the_sampling_is_refused_before_any_work(model, tokenizer, decoded):
+    with pytest.raises(TypeError, match="sampling is 128"):
+        record_once(model, tokenizer, PROMPTS, 128)
+    assert not decoded

@@ -1,0 +1,158 @@
+"""Intervals against loops over the same draws, and against laws whose true value is known."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from specdec_lib.decoding.results import RATES
+from specdec_lib.experiments import statistics
+from specdec_lib.experiments.metrics import counts, pooled
+from specdec_lib.experiments.statistics import (
+    Counts,
+    Interval,
+    difference_of_rates,
+    mean,
+    pooled_rate,
+    ratio_of_means,
+    ratio_of_rates,
+)
+
+
+def drawn_prompts(rng, prompts, seeds, spread=0.4, own=0.2):
+    """Passes and tokens of ``seeds`` runs of each prompt, whose tokens per pass differ by prompt and less by seed."""
+    ease = np.repeat(rng.lognormal(0, spread, prompts), seeds)
+    passes = rng.integers(10, 60, prompts * seeds)
+    return ease, passes, passes * ease * rng.lognormal(0, own, prompts * seeds), np.repeat(np.arange(prompts), seeds)
+
+
+def brute_force(of_sums, rows, prompts, rng, samples=4000):
+    """The ends of the interval, drawing prompts and then runs one by one."""
+    by_prompt = [
+        [row for row, own in zip(rows, prompts, strict=True) if own == name] for name in dict.fromkeys(prompts)
+    ]
+    values = []
+    for _ in range(samples):
+        sums = 0
+        for prompt in rng.integers(len(by_prompt), size=len(by_prompt)):
+            own = by_prompt[prompt]
+            sums = sums + sum(own[run] for run in rng.integers(len(own), size=len(own)))
+        values.append(of_sums(sums))
+    return np.quantile(values, [0.025, 0.975])
+
+
+def test_the_interval_is_that_of_drawing_prompts_and_runs_one_by_one():
+    rng = np.random.default_rng(0)
+    _, passes, tokens, prompts = drawn_prompts(rng, 12, 2)
+    passes, tokens, prompts = (values[:-1] for values in (passes, tokens, prompts))  # one prompt has a single run
+    other = passes * rng.lognormal(0.1, 0.1, len(passes))
+    value, *ends = ratio_of_rates(Counts(tokens, passes), Counts(other, passes), prompts)
+    rows = np.stack([tokens, passes, other, passes], 1)
+    expected = brute_force(lambda s: s[0] / s[1] / (s[2] / s[3]), rows, prompts, rng)
+    assert value == pytest.approx(tokens.sum() / other.sum())
+    assert ends == pytest.approx(expected, abs=0.06 * (expected[1] - expected[0]))
+
+
+def test_every_statistic_is_its_formula():
+    a, b, c, d = np.array([[3.0, 5, 9], [1, 2, 4], [2, 2, 8], [1, 3, 2]])
+    assert pooled_rate(Counts(a, b)).value == 17 / 7
+    assert ratio_of_rates(Counts(a, b), Counts(c, d)).value == (17 / 7) / (12 / 6)
+    assert difference_of_rates(Counts(a, b), Counts(c, d)).value == 17 / 7 - 12 / 6
+    assert mean(a).value == 17 / 3 and ratio_of_means(a, c).value == 17 / 12
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_interval_covers_the_true_ratio_as_often_as_it_says(seeds, monkeypatch):
+    monkeypatch.setattr(statistics, "SAMPLES", 600)
+    rng = np.random.default_rng(1)
+    inside = 0
+    for _ in range(300):
+        ease, passes, tokens, prompts = drawn_prompts(rng, 40, seeds, own=0.1)
+        # Both methods profit from an easy prompt; the gain, of mean 1.1, differs by prompt.
+        gains = np.repeat(rng.lognormal(math.log(1.1) - 0.15**2 / 2, 0.15, 40), seeds)
+        other = passes * ease * rng.lognormal(0, 0.1, len(passes))
+        interval = ratio_of_rates(Counts(tokens * gains, passes), Counts(other, passes), prompts)
+        assert interval.low <= interval.value <= interval.high
+        inside += interval.low <= 1.1 <= interval.high
+    assert 0.92 * 300 <= inside <= 0.98 * 300
+
+
+def test_copies_of_a_prompt_are_no_further_evidence():
+    _, passes, tokens, prompts = drawn_prompts(np.random.default_rng(2), 30, 1)
+    once = pooled_rate(Counts(tokens, passes), prompts)
+    twice = Counts(np.tile(tokens, 2), np.tile(passes, 2))
+    clustered, separate = pooled_rate(twice, np.tile(prompts, 2)), pooled_rate(twice)
+    length = once.high - once.low
+    assert clustered.high - clustered.low == pytest.approx(length, rel=0.1)
+    assert separate.high - separate.low == pytest.approx(length / math.sqrt(2), rel=0.1)
+
+
+def test_methods_drawn_together_share_what_makes_a_prompt_easy():
+    ease, passes, tokens, _ = drawn_prompts(np.random.default_rng(3), 30, 1, spread=1.0, own=0.05)
+    alone = pooled_rate(Counts(tokens, passes))
+    paired = ratio_of_rates(Counts(1.2 * tokens, passes), Counts(passes * ease, passes))
+    assert paired.low < 1.2 < paired.high
+    assert (paired.high - paired.low) / paired.value < 0.2 * (alone.high - alone.low) / alone.value
+
+
+def test_the_same_data_have_the_same_interval():
+    _, passes, tokens, _ = drawn_prompts(np.random.default_rng(4), 9, 1)
+    assert pooled_rate(Counts(tokens, passes)) == pooled_rate(Counts(tokens, passes))
+
+
+def test_one_prompt_alone_has_no_interval():
+    alone = pooled_rate(Counts([4, 6], [2, 2]), ["a", "a"])
+    assert alone.value == 2.5 and math.isnan(alone.low) and math.isnan(alone.high) and not alone.known
+    assert all(map(math.isnan, pooled_rate(Counts([], []))))
+
+
+def test_samples_without_a_rate_are_left_out():
+    # One prompt in three has a draft: the samples without it have no acceptance rate.
+    assert pooled_rate(Counts([1, 0, 0], [2, 0, 0])) == (0.5, 0.5, 0.5)
+
+
+def test_values_of_other_prompts_are_refused():
+    with pytest.raises(ValueError, match="2, 3, 2 values; expected as many of each"):
+        pooled_rate(Counts([1, 2], [1, 2, 3]))
+    with pytest.raises(ValueError, match="as many of each"):
+        ratio_of_means([1, 2], [1, 2, 3])
+    with pytest.raises(ValueError, match="as many of each"):
+        pooled_rate(Counts([1, 2], [1, 2]), ["a"])
+
+
+@pytest.mark.parametrize(
+    ("interval", "spec", "text"),
+    [
+        (Interval(1.234, 1.1, 1.36), ".2f", "1.23 (1.10\u2060–\u20601.36)"),
+        (Interval(0.5, 0.25, 1), ".0%", "50% (25%\u2060–\u2060100%)"),
+        (Interval(1.5, math.nan, math.nan), ".1f", "1.5 (–)"),
+        (Interval(math.nan, math.nan, math.nan), ".1f", "–"),
+    ],
+)
+def test_a_format_applies_to_all_three_numbers(interval, spec, text):
+    assert format(interval, spec) == text
+
+
+def run(*steps, prefill=0.5):
+    """A run as far as its sums go: each step has drafted, accepted, depth."""
+    parts = dict(draft_seconds=0.1, verify_seconds=0.2, commit_seconds=0.3, host_seconds=0.4)
+    made = [
+        SimpleNamespace(drafted=drafted, accepted=accepted, tree=SimpleNamespace(depth=depth), **parts)
+        for drafted, accepted, depth in steps
+    ]
+    return SimpleNamespace(tokens=[0] * (1 + sum(s.accepted + 1 for s in made)), steps=made, prefill_seconds=prefill)
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_the_counts_of_each_run_pool_to_the_metric(name):
+    runs = [run((4, 2, 3), (0, 0, 0)), run((5, 5, 5), (6, 0, 2), prefill=0.25)]
+    above, below = counts(runs, name)
+    assert sum(above) / sum(below) == pytest.approx(pooled(runs)[name])
+
+
+def test_a_metric_that_is_no_ratio_has_no_counts():
+    with pytest.raises(ValueError, match="'calls' is no ratio"):
+        counts([], "calls")

@@ -1,0 +1,379 @@
+"""Heads that draft: what they learn, what their files refuse, and that a training goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from specdec_lib.heads import draft_training
+from specdec_lib.heads.answers import Answer, record_answers
+from specdec_lib.heads.draft_training import Batch, HeadTraining, accuracies, head_loss, read_by, train_heads
+from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, HydraHeads, MedusaHeads
+from specdec_lib.heads.grown_tree import expected_accepted, grown
+from specdec_lib.heads.layer import DecoderLayer, cut
+from tests.families import build, perturbed, prompt
+
+OPTIONS = {
+    "medusa": {"heads": 3},
+    "hydra": {"heads": 3},
+    "eagle": {},
+    "hydra prefix": {"heads": 2, "layers": 2, "prefix": True},
+    "medusa own": {"heads": 2, "own_vocabulary": True},
+}
+
+
+def made(kind: str, model, seed: int = 0) -> DraftHead:
+    torch.manual_seed(seed)
+    return KINDS[kind.split()[0]].for_target(model, **OPTIONS[kind])
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """``corpora(family)``: a tiny model, and its greedy answers to prompts that it mostly continues with few tokens."""
+    kept = {}
+
+    def of(family):
+        if family not in kept:
+            model, folder = build(family), tmp_path_factory.mktemp("answers")
+            answers = record_answers(
+                model, [prompt(i, 8) for i in range(12)], folder, max_new_tokens=24, progress=False
+            )
+            kept[family] = model, read_by(model, answers, progress=False)
+        return kept[family]
+
+    return of
+
+
+def unigram_floor(texts) -> float:
+    """Cross-entropy, in nats, of the best prediction that knows how often each token is in the answers and nothing else."""
+    counts = np.array(list(Counter(t for text in texts for t in text.tokens[text.start + 1 :].tolist()).values()))
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def most_frequent(texts) -> float:
+    """Share of the answers' most frequent token."""
+    counts = Counter(t for text in texts for t in text.tokens[text.start + 1 :].tolist())
+    return max(counts.values()) / counts.total()
+
+
+def cross_entropies(head: DraftHead, ends: Ends, texts) -> list[float]:
+    """Mean cross-entropy of each depth with the answers' tokens."""
+    batch = Batch.of(texts, ends.device)
+    with torch.no_grad():
+        features = head.features(ends, batch.states, batch.tokens, batch.where, head.depth or 2)
+        found = []
+        for depth, rows in enumerate(features, start=1):
+            there, tokens, _ = batch.ahead(depth)
+            found.append(float(F.cross_entropy(head.logits(ends, depth, rows[there]), tokens)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        *((family, kind) for family in ("llama-gqa", "qwen3", "gemma") for kind in KINDS),
+        ("llama-gqa", "hydra prefix"),
+        ("llama-gqa", "medusa own"),
+    ],
+)
+def test_heads_learn_more_than_how_often_each_token_is_written(corpora, family, kind):
+    model, texts = corpora(family)
+    before = [weights.clone() for weights in model.parameters()]
+    head, ends = made(kind, model), Ends(model)
+    floor, untrained = unigram_floor(texts), cross_entropies(head, ends, texts)
+    train_heads(head, model, texts, texts, HeadTraining(epochs=25, batch=6, rate=1e-2), progress=False)
+    assert max(cross_entropies(head, ends, texts)) < floor < max(untrained)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(weights.requires_grad for weights in model.parameters())
+    assert head.story["curve"][-1]["loss"] < head.story["curve"][0]["loss"]
+    first = [row[0] for row in head.accuracies]
+    assert len(first) == (head.depth or draft_training.DEPTHS) and first[0] > most_frequent(texts)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle"])
+def test_total_variation_is_lower_after_training_for_it(corpora, kind):
+    model, texts = corpora("llama-gqa")
+    head, ends = made(kind, model), Ends(model)
+    batch = Batch.of(texts, ends.device)
+    with torch.no_grad():
+        start = float(head_loss(head, ends, batch, "total-variation"))
+    settings = HeadTraining(epochs=20, batch=6, rate=1e-2, loss="total-variation")
+    train_heads(head, model, texts, texts, settings, progress=False)
+    with torch.no_grad():
+        assert float(head_loss(head, ends, batch, "total-variation")) < 0.9 * start
+    logits, states = torch.tensor([[0.0, 0.0, -torch.inf]]), torch.zeros(1, 2)
+
+    class Wanted:
+        def logits(self, states):
+            return torch.tensor([[0.0, -torch.inf, 0.0]])
+
+    assert float(draft_training.total_variation(logits, states, Wanted())) == pytest.approx(0.5)
+
+
+def test_medusa_s_published_loss_by_hand(corpora):
+    model, texts = corpora("llama-gqa")
+    head, ends = made("medusa", model), Ends(model)
+    for block in head.blocks:
+        torch.nn.init.normal_(block.linear.weight, std=0.3)
+    total = 0.0
+    for k in range(head.depth):
+        each = []
+        for text in texts:
+            for t in range(text.start - 1, len(text.tokens) - 2 - k):
+                state = text.states[t].float()
+                block = head.blocks[k].linear
+                logits = model.lm_head(state + F.silu(block.weight @ state + block.bias))
+                each.append(-logits.log_softmax(-1)[text.tokens[t + 2 + k]].detach())
+        total += 0.8**k * float(torch.stack(each).mean())
+    assert head_loss(head, ends, Batch.of(texts, ends.device)).item() == pytest.approx(total, rel=1e-5)
+
+
+def test_eagle_s_published_loss_by_hand(corpora):
+    model, texts = corpora("llama-gqa")
+    head, ends = made("eagle", model), Ends(model)
+    regression, entropy = [], []
+    for text in texts:
+        states, count = text.states.float(), len(text.tokens)
+        embeddings = ends.embed(text.tokens[1:])
+        predicted = head(embeddings[None], states[None, :-1], torch.arange(count - 1))[0][0]
+        for t in range(text.start - 1, count - 2):
+            regression.append(F.smooth_l1_loss(predicted[t], states[t + 1]))
+            p, q = (model.lm_head(s).log_softmax(-1) for s in (states[t + 1], predicted[t]))
+            entropy.append(-(p.exp() * q).sum())
+    expected = float(torch.stack(regression).mean() + 0.1 * torch.stack(entropy).mean())
+    assert float(head_loss(head, ends, Batch.of(texts, ends.device))) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra prefix", "eagle"])
+def test_an_interrupted_training_ends_with_the_weights_of_one_that_was_not(corpora, kind, tmp_path, monkeypatch):
+    model, texts = corpora("llama-gqa")
+    settings, path = HeadTraining(epochs=4, batch=5), tmp_path / "x.checkpoint"
+    whole = train_heads(made(kind, model), model, texts[:9], texts[9:], settings, progress=False)
+    after = draft_training._State.after_epoch
+
+    def stop(state, *losses):
+        after(state, *losses)
+        if state.epoch == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(draft_training._State, "after_epoch", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_heads(made(kind, model), model, texts[:9], texts[9:], settings, path, progress=False)
+    assert all(weights.requires_grad for weights in model.parameters())
+    with pytest.raises(ValueError, match="unfinished training with another settings"):
+        train_heads(made(kind, model), model, texts[:9], texts[9:], HeadTraining(epochs=3), path, progress=False)
+    resumed = train_heads(made(kind, model, seed=9), model, texts[:9], texts[9:], settings, path, progress=False)
+    assert not path.exists() and resumed.story == whole.story
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(ValueError, match="x.checkpoint is no checkpoint of heads"):
+        train_heads(made(kind, model), model, texts[:9], texts[9:], settings, path, progress=False)
+
+
+def test_accuracies_are_counted_along_the_answer(corpora):
+    model, texts = corpora("llama-gqa")
+    head, ends = made("hydra", model), Ends(model)
+    for block in head.first:
+        torch.nn.init.normal_(block.linear.weight, std=0.1)
+    counts, seen = np.zeros((3, 10)), np.zeros(3)
+    for text in texts:
+        for t in range(text.start - 1, len(text.tokens) - 2):
+            for k in range(1, 4):
+                if t + 1 + k < len(text.tokens):
+                    e = ends.embed(text.tokens[t + 1 : t + 1 + k])
+                    logits = head.logits(ends, k, head.feature(k, text.states[t].float(), e))
+                    rank = int((logits > logits[text.tokens[t + 1 + k]]).sum())
+                    seen[k - 1] += 1
+                    if rank < 10:
+                        counts[k - 1, rank] += 1
+    np.testing.assert_allclose(accuracies(head, ends, texts), counts / seen[:, None], atol=6e-5)
+
+
+# Files
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_a_file_gives_the_heads_back(tmp_path, kind):
+    model = build("llama-gqa")
+    head = made(kind, model)
+    head.story["accuracies"] = [[0.5]]
+    head.save(tmp_path / "h.safetensors")
+    again = DraftHead.load(tmp_path / "h.safetensors", model)
+    assert type(again) is type(head) and again.options == head.options and again.story == head.story
+    for name, weights in head.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weights.to(torch.bfloat16).float())
+
+
+def _rewritten(path, change):
+    with safe_open(path, "pt") as file:
+        about, weights = (
+            json.loads(file.metadata()["drafting_heads"]),
+            {name: file.get_tensor(name) for name in file.keys()},
+        )
+    change(about, weights)
+    save_file(weights, path, metadata={"drafting_heads": json.dumps(about)})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda about, weights: weights.pop("blocks.1.linear.bias"),
+            "damaged file of medusa heads.*blocks.1.linear.bias",
+        ),
+        (lambda about, weights: weights["blocks.0.linear.bias"].fill_(torch.nan), "blocks.0.linear.bias holds NaN"),
+        (lambda about, weights: about["options"].update(width=16), "damaged file of medusa heads.*size mismatch"),
+        (lambda about, weights: about["options"].update(depth=3), "damaged file of medusa heads.*depth"),
+        (lambda about, weights: about.update(format=0), "is of format 0; this version reads format 1"),
+        (
+            lambda about, weights: about.update(kind="sequoia"),
+            "heads of kind 'sequoia'; expected medusa or hydra or eagle",
+        ),
+        (lambda about, weights: about.pop("kind"), "holds no drafting heads"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path, change, says):
+    path = tmp_path / "broken.safetensors"
+    made("medusa", build("llama-gqa")).save(path)
+    _rewritten(path, change)
+    with pytest.raises(ValueError, match=f"broken.safetensors.*{says}"):
+        DraftHead.load(path)
+
+
+def test_a_cut_file_a_missing_one_and_one_of_another_kind_or_target_are_refused(tmp_path):
+    model, path = build("llama-gqa"), tmp_path / "heads.safetensors"
+    with pytest.raises(FileNotFoundError, match="no drafting heads at .*train-heads"):
+        MedusaHeads.load(path)
+    made("medusa", model).save(path)
+    with pytest.raises(ValueError, match="heads of kind 'medusa'; expected hydra"):
+        HydraHeads.load(path)
+    with pytest.raises(ValueError, match="medusa heads were trained for the target with fingerprint .*train-heads"):
+        DraftHead.load(path, perturbed(model))
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match="heads.safetensors holds no drafting heads"):
+        DraftHead.load(path)
+    with pytest.raises(ValueError, match="hold no accuracies; train them"):
+        _ = made("medusa", model).accuracies
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda m: MedusaHeads.for_target(m, heads=0), "heads is 0"),
+        (lambda m: MedusaHeads.for_target(m, layers=1.5), "layers is 1.5"),
+        (lambda m: DecoderLayer(30, 4, 8), "heads is 4 for states of width 30"),
+        (lambda m: HeadTraining(epochs=0), "epochs is 0"),
+        (lambda m: HeadTraining(loss="l2"), "loss is 'l2'; expected one of published, total-variation"),
+        (lambda m: train_heads(made("medusa", m), m, [], []), "texts hold no token to predict"),
+    ],
+)
+def test_bad_settings_are_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make(build("llama-gqa"))
+
+
+# Recorded answers
+
+
+def test_answers_go_on_where_they_stopped_and_are_the_target_s_own(tmp_path, monkeypatch):
+    model, prompts = build("llama-gqa"), [prompt(i, 9) for i in range(5)]
+    whole = record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
+    theirs = model.generate(torch.tensor([prompts[3]]), do_sample=False, max_new_tokens=6)[0].tolist()
+    assert whole[3].tokens.tolist() == theirs and whole[3].start == 9
+    (tmp_path / "a" / "answers-00001.safetensors").unlink()
+    kept = (tmp_path / "a" / "answers-00000.safetensors").stat().st_mtime_ns
+    again = record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
+    assert [a.tokens.tolist() for a in again] == [a.tokens.tolist() for a in whole]
+    assert (tmp_path / "a" / "answers-00000.safetensors").stat().st_mtime_ns == kept
+    with pytest.raises(ValueError, match="another target; name an empty folder"):
+        record_answers(perturbed(model), prompts, tmp_path / "a", max_new_tokens=6, shard_size=2)
+    (tmp_path / "a" / "answers-00002.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match="answers-00002.safetensors is no shard of answers"):
+        record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
+
+
+def test_an_answer_of_one_token_teaches_nothing(corpora):
+    model, _ = corpora("llama-gqa")
+    assert read_by(model, [Answer(np.array([1, 2, 3], np.int32), 2)], progress=False) == []
+
+
+# The layer
+
+
+def test_the_layer_is_that_of_transformers():
+    model = build("llama", rms_norm_eps=1e-6)
+    theirs, config = model.model.layers[0], model.config
+    ours = DecoderLayer(32, 4, 48)
+    names = {"norm": theirs.input_layernorm, "second_norm": theirs.post_attention_layernorm}
+    names |= {"queries": theirs.self_attn.q_proj, "keys": theirs.self_attn.k_proj, "values": theirs.self_attn.v_proj}
+    names |= {"out": theirs.self_attn.o_proj, "gate": theirs.mlp.gate_proj, "up": theirs.mlp.up_proj}
+    names |= {"down": theirs.mlp.down_proj}
+    ours.load_state_dict({f"{name}.weight": module.weight for name, module in names.items()})
+    x, places = torch.randn(2, 9, 32), torch.arange(9)
+    with torch.no_grad():
+        rotary = model.model.rotary_emb(x, places[None])
+        mask = torch.full((9, 9), -torch.inf).triu(1)[None, None]
+        expected = theirs(x, attention_mask=mask, position_embeddings=rotary)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        torch.testing.assert_close(ours(x, places)[0], expected, rtol=1e-4, atol=1e-5)
+    assert config.rope_parameters["rope_theta"] == ours.theta
+
+
+def test_reading_in_parts_after_a_cut_is_reading_at_once():
+    torch.manual_seed(0)
+    layer, x = DecoderLayer(32, 4, 48, input_norm=False), torch.randn(1, 12, 32)
+    with torch.no_grad():
+        whole, _ = layer(x, torch.arange(12))
+        _, past = layer(torch.cat([x[:, :5], torch.randn(1, 3, 32)], 1), torch.arange(8))
+        rest, _ = layer(x[:, 5:], torch.arange(5, 12), cut(past, 5))
+    torch.testing.assert_close(rest, whole[:, 5:], rtol=1e-4, atol=1e-5)
+
+
+# Grown trees
+
+
+def all_trees(accuracies, nodes):
+    """Every set of so many rank paths that holds the path above each of its members."""
+    paths = [()]
+    for row in accuracies:
+        paths += [(*path, rank) for path in paths if len(path) == len(paths[-1]) for rank in range(len(row))]
+    paths = sorted({p for p in paths if p})
+    for some in combinations(paths, nodes):
+        chosen = {(), *some}
+        if all(path[:-1] in chosen for path in some):
+            yield some
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 6])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_grown_tree_is_the_best_of_all_trees(seed, nodes):
+    rng = np.random.default_rng(seed)
+    table = [sorted((rng.random(width) / 2).tolist(), reverse=seed % 2 == 0) for width in (3, 2, 2)]
+    worth = {
+        some: sum(np.prod([table[depth][rank] for depth, rank in enumerate(path)]) for path in some)
+        for some in all_trees(table, nodes)
+    }
+    shape = grown(table, nodes)
+    assert len(shape) == nodes and len(worth) > (1 if nodes > 1 else 0)
+    assert expected_accepted(shape, table) == pytest.approx(max(worth.values()), abs=1e-12)
+
+
+def test_a_grown_tree_is_closed_where_everything_is_sure_and_ends_where_nothing_is_left():
+    shape = grown([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]], 5)
+    assert all(-1 <= parent < i for i, (parent, _) in enumerate(shape)) and len(set(shape)) == 5
+    assert len(grown([[0.5, 0.0], [0.1]], 100)) == 4
+    for bad, says in (([], "no accuracies"), ([[1.5]], "depth 1 is 1.5")):
+        with pytest.raises(ValueError, match=says):
+            grown(bad, 3)
+    with pytest.raises(ValueError, match="nodes is 0"):
+        grown([[0.5]], 0)

@@ -1,0 +1,147 @@
+"""The data of the viewer are what the run did, and its prices those of the curves."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from specdec_lib import DraftTree, Generation, generate, load_model
+from specdec_lib.decoding.results import Step
+from specdec_lib.drafters import PromptLookup, TokenRecycling
+from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.report.display import method_pictures, stepper
+from specdec_lib.report.display.stepper import stepped
+
+
+class Letters:
+    """A tokenizer whose token ids are code points."""
+
+    def decode(self, tokens):
+        return "".join(map(chr, tokens))
+
+
+def points(text):
+    return [ord(letter) for letter in text]
+
+
+def run(*steps):
+    return Generation([*points("a"), *(t for s in steps for t in s.tokens)], list(steps), "length", 2, 0.0)
+
+
+def step(tree, path, tokens):
+    return Step(tree, tuple(path), tuple(points(tokens)), 0.0, 0.0, 0.0)
+
+
+# A chain of three of which one is kept, a fork of which one child is kept, and a pass without a draft.
+CHAIN = step(DraftTree.chain(points("bxx")), [0], "bc")
+FORK = step(DraftTree(points("ydz"), [-1, -1, 1], scores=[0.25, 0.5, 0.125], sources=["p", "q", "p"]), [1], "de")
+BARE = step(DraftTree.chain([]), [], "f")
+PRICES = [PassPrices({1: 1.0, 2: 1.0, 4: 3.0}, step=0.5, drafted_token=0.25, name="steep"), CURVES["gpu"]]
+
+
+def texts(data, places):
+    return "".join(data["texts"][place] for place in places)
+
+
+def output(data, run):
+    """The text that the steps of a run emit, as a reader puts it together."""
+    tokens = list(run["first"])
+    for one in run["steps"]:
+        tokens += [one["t"][node] for node in one["a"]] + one["o"]
+    return texts(data, tokens)
+
+
+def test_steps_hold_tree_path_own_token_scores_and_sources():
+    data = stepped({"PLD": [run(CHAIN, FORK, BARE)]}, Letters(), {"one": points("hi")}, PRICES)
+    (example,) = data["examples"]
+    (own,) = example["runs"]
+    chain, fork, bare = own["steps"]
+    assert texts(data, example["prompt"]) == "hi" and output(data, own) == "abcdef"
+    assert (texts(data, chain["t"]), chain["a"], texts(data, chain["o"])) == ("bxx", [0], "c") and "p" not in chain
+    assert (texts(data, fork["t"]), fork["p"], fork["a"]) == ("ydz", [-1, -1, 1], [1])
+    assert fork["s"] == [0.25, 0.5, 0.12] and fork["f"] == ["p", "q", "p"]
+    assert bare["t"] == [] and bare["w"] == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "drafting"), [("PLD", [0.5, 0.5, 0.5]), ("SpecDec", [0.75, 0.75, 0.0]), ("plain", None)]
+)
+def test_prices_are_those_of_the_width_and_of_what_drafting_is_priced_by(method, drafting):
+    data = stepped({method: [run(CHAIN, FORK, BARE)]}, Letters(), {"one": points("hi")}, PRICES)
+    steps = data["examples"][0]["runs"][0]["steps"]
+    # Passes over 4, 4 and 1 tokens; a GPU's over 4 is 3/7 of the way to its 1.01 for 8.
+    assert [one["c"] for one in steps] == [[3.0, 1.0043], [3.0, 1.0043], [1.0, 1.0]]
+    assert [one["d"][0] for one in steps] == drafting if drafting else all("d" not in one for one in steps)
+
+
+def test_a_wide_draft_is_cut_to_its_accepted_nodes_and_the_first_others_and_says_how_many_are_left_out():
+    tokens = list(range(100, 180))
+    wide = DraftTree(tokens, [-1] * 79 + [78])
+    made = stepped({"REST": [run(Step(wide, (78, 79), (178, 179, 5), 0, 0, 0))]}, Letters(), {"one": [1]}, PRICES)
+    (one,) = made["examples"][0]["runs"][0]["steps"]
+    assert len(one["t"]) == stepper.NODES and one["h"] == 80 - stepper.NODES and one["w"] == 81
+    assert texts(made, [one["t"][node] for node in one["a"]]) == chr(178) + chr(179)
+    assert one["p"][one["a"][1]] == one["a"][0] and all(parent < node for node, parent in enumerate(one["p"]))
+
+
+def test_a_long_prompt_is_cut_and_says_so():
+    made = stepped({"PLD": [run(BARE)]}, Letters(), {"one": [7] * 250}, PRICES)
+    assert len(made["examples"][0]["prompt"]) == stepper.PROMPT and made["examples"][0]["cut"] == 50
+
+
+def test_the_real_runs_of_the_pocket_target_come_out_token_for_token():
+    target, tokenizer = load_model("pocket")
+    prompt = tokenizer("for name in names:\n    print(name)\nfor name in")["input_ids"]
+    runs = {
+        name: [generate(target, prompt, drafter, max_new_tokens=24, eos_token_id=())]
+        for name, drafter in {"PLD": PromptLookup(), "Token Recycling": TokenRecycling(), "plain": None}.items()
+    }
+    viewer = stepper.stepper(runs, tokenizer, {"one": prompt})
+    data = json.loads(viewer.json)
+    assert data == viewer.data
+    for own in data["examples"][0]["runs"]:
+        (done,) = runs[own["method"]]
+        assert output(data, own) == "".join(tokenizer.decode([t]) for t in done.tokens)
+        assert [one["w"] for one in own["steps"]] == [s.width for s in done.steps]
+
+
+def test_one_run_and_one_prompt_need_no_names():
+    viewer = stepper.stepper(run(CHAIN), Letters(), points("hi"))
+    assert viewer.data["examples"][0]["runs"][0]["method"] == "this run"
+    assert "this run" in viewer.static
+
+
+def test_the_html_needs_nothing_else_and_no_text_ends_it_early():
+    html = stepper.stepper(run(step(DraftTree.chain([]), [], "<")), Letters(), points("</script>")).to_html()
+    assert html.count("<script") == html.count("</script>") == 2 and "\\u003c" in html
+    assert not re.search(r"\b(?:src|href|import|fetch)\s*[=(]", html)
+
+
+@pytest.mark.parametrize(
+    ("runs", "prompts", "prices", "words"),
+    [
+        ({}, {"one": [1]}, None, "0 methods, 1 prompts"),
+        ({"PLD": []}, {}, None, "0 prompts"),
+        ({"PLD": [run(BARE)]}, {"one": [1]}, [], "0 prices"),
+        ({"PLD": [run(BARE)]}, {"one": [1], "two": [2]}, None, "PLD has 1 runs for 2 prompts"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(runs, prompts, prices, words):
+    with pytest.raises(ValueError, match=words):
+        stepper.stepper(runs, Letters(), prompts, prices)
+
+
+def test_too_much_is_refused_with_its_size(monkeypatch):
+    monkeypatch.setattr(stepper, "LIMIT", 100)
+    with pytest.raises(ValueError, match=r"have \d+ bytes; expected at most 100: give it fewer prompts"):
+        stepper.stepper(run(CHAIN), Letters(), points("hi"))
+
+
+def test_a_method_page_steps_through_its_own_methods_and_plain_decoding():
+    viewer = method_pictures.stepped("pld-plus")
+    assert [own["method"] for own in viewer.data["examples"][0]["runs"]] == ["PLD+ (h)", "PLD+ (a)", "plain"]
+    for example in viewer.data["examples"]:
+        outputs = {output(viewer.data, own) for own in example["runs"]}
+        assert len(outputs) == 1, "greedy decoding is lossless"
