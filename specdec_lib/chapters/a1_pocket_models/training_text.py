@@ -87,14 +87,15 @@ class Corpus:
     package_bytes: int
 
     @classmethod
-    def read(cls, path: Path = CORPUS) -> Corpus:
-        """Read and check the list.
+    def read(cls, path: Path | None = None) -> Corpus:
+        """Read and check the list, the project's own without ``path``.
 
         Raises
         ------
         ValueError
             If a licence is none of :data:`LICENCES`, or a package is named twice.
         """
+        path = path or CORPUS
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         sides = {side: tuple(Package(**row) for row in content[side]) for side in ("train", "heldout")}
         for package in (*sides["train"], *sides["heldout"]):
