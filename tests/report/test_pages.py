@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+import specdec_lib
 from specdec_lib import paths
 from specdec_lib.__main__ import find_command
 from specdec_lib.report.build import book
@@ -44,6 +48,26 @@ def test_every_folder_of_code_is_a_package_so_that_its_page_is_found():
     for folder in folders:
         if folder.parent == ROOT / "specdec_lib":
             assert f"   specdec_lib.{folder.name}\n" in index, f"name {folder.name} in book/api/index.md"
+
+
+def test_no_default_value_is_a_folder_of_this_machine():
+    """The pages of the library print a default value as it is."""
+    named = []
+    for module in pkgutil.walk_packages(specdec_lib.__path__, "specdec_lib."):
+        if module.name.endswith("__main__"):
+            continue
+        try:
+            content = vars(importlib.import_module(module.name))
+        except ModuleNotFoundError as error:  # the extra ray
+            assert error.name == "ray"
+            continue
+        for value in list(content.values()):
+            for each in (value, *(vars(value).values() if inspect.isclass(value) else ())):
+                function = getattr(each, "__func__", each)
+                if inspect.isfunction(function) and function.__module__ == module.name:
+                    if str(ROOT) in str(inspect.signature(function)):
+                        named.append(f"{module.name}.{function.__qualname__}")
+    assert named == []
 
 
 def test_every_page_is_in_the_contents_and_has_one_title():
