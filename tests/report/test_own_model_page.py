@@ -68,7 +68,7 @@ SMALLER = {
 }
 
 #: Parameters of chapter 01 that make it small beside those of the profile ``smoke``.
-TINY = ["01.tasks={rename: editing}", "01.max_new_tokens=24", "01.longest_draft=3"]
+TINY = ["01.code_tasks=[]", "01.editing_tasks=[rename]", "01.max_new_tokens=24", "01.longest_draft=3"]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
         "{lossless_prompts:,d} outputs compared with plain decoding: {lossless_mismatches:,d} differ. PLD is "
-        "{found_pld_time}, SpecDec {found_specdec_time}",
+        "{speed_pld:.2f} times as fast as plain decoding, SpecDec {speed_specdec:.2f} times",
     ),
     "02_datastore_construction": (
         "What does a datastore cost, and how fast is it searched?",

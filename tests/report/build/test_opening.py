@@ -1,0 +1,61 @@
+"""The figure on a chapter's first screen: a copy of one that the page draws later."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from sphinx.application import Sphinx
+from sphinx.errors import SphinxError
+from sphinx.util.console import nocolor
+
+PICTURE = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'><title>drawn</title></svg>").decode()
+DRAWN = {
+    "mystnb": {"figure": {"caption": "Rates by task.", "name": "fig-rates"}, "image": {"alt": "Bars by task"}},
+}
+
+
+def build(folder, opening):
+    """Build a book of one notebook whose first cell asks for a figure; gives the page and the warnings."""
+    source = folder / "source"
+    source.mkdir()
+    (source / "conf.py").write_text(
+        "extensions = ['myst_nb', 'specdec_lib.report.build.opening']\nnb_execution_mode = 'off'\nnumfig = True\n"
+    )
+    drawing = new_code_cell(
+        "draw()",
+        metadata=DRAWN,
+        outputs=[new_output("display_data", {"image/svg+xml": base64.b64decode(PICTURE).decode()})],
+    )
+    first = new_markdown_cell(f"# A chapter\n\n{opening}\n\nSee {{numref}}`fig-rates`.")
+    notebook = new_notebook(cells=[first, new_markdown_cell("## Rates"), drawing])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, source / "index.ipynb")
+    nocolor()
+    warnings = io.StringIO()
+    app = Sphinx(source, source, folder / "html", folder / "trees", "html", status=None, warning=warnings)
+    app.build()
+    return (folder / "html" / "index.html").read_text(encoding="utf-8"), warnings.getvalue()
+
+
+def test_the_picture_stands_first_and_its_figure_keeps_number_and_label(tmp_path):
+    page, warnings = build(tmp_path, "```{opening} fig-rates\nCopying wins on editing.\n```")
+    assert warnings == ""
+    opening = page.index('class="opening')
+    pictures = [match.start() for match in re.finditer(r'<img alt="Bars by task"', page)]
+    figure = page.index('<figure class="align-default" id="fig-rates"')
+    assert len(pictures) == 2 and opening < pictures[0] < figure < pictures[1]
+    words = page[opening:figure]
+    assert "Copying wins on editing." in words and "Rates by task." in words and 'href="#fig-rates"' in words
+    assert page.count('id="fig-rates"') == 1 and "Fig. 1" in page
+
+
+def test_a_figure_that_the_page_does_not_have_ends_the_build(tmp_path):
+    with pytest.raises(
+        SphinxError, match="index: no figure is named 'fig-other' for its opening; expected one of fig-rates"
+    ):
+        build(tmp_path, "```{opening} fig-other\n```")
