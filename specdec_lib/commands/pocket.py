@@ -44,6 +44,18 @@ def build_parser() -> argparse.ArgumentParser:
         help="receives each checkpoint, from which a run goes on elsewhere, and at the end the weights, in pieces of at "
         "most 15 MB",
     )
+    parser.add_argument(
+        "--start",
+        type=Path,
+        metavar="FOLDER",
+        help="weights to begin with where there is no checkpoint; those that --under-way wrote go on from their step",
+    )
+    parser.add_argument(
+        "--under-way",
+        type=Path,
+        metavar="FOLDER",
+        help="receives the weights in bfloat16 where the run ends before its last step, for --start",
+    )
     return parser
 
 
@@ -64,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.every,
             options.pieces,
             options.seconds,
+            options.start,
+            options.under_way,
         ),
         "interrupted; the same command goes on from the last checkpoint",
     )

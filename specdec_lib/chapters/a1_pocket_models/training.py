@@ -25,6 +25,7 @@ import torch.nn.functional as F
 import transformers
 from tqdm.auto import tqdm
 from transformers import (
+    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -130,9 +131,10 @@ class Recipe:
         return steps - round(steps * self.last_share)
 
 
-def rate_factor(step: int, steps: int, recipe: Recipe) -> float:
-    """Share of the peak rate at ``step``: linear warm-up, constant, linear decay to zero over the last part."""
-    return min((step + 1) / recipe.warmup_steps, 1.0, (steps - step) / max(1, steps - recipe.last_part(steps)))
+def rate_factor(step: int, steps: int, recipe: Recipe, begun: int = 0) -> float:
+    """Share of the peak rate at ``step``: linear warm-up from ``begun`` on, constant, linear decay to zero over the last part."""
+    warm = (step + 1 - begun) / recipe.warmup_steps
+    return min(warm, 1.0, (steps - step) / max(1, steps - recipe.last_part(steps)))
 
 
 class Batches:
@@ -258,6 +260,7 @@ def train(
     compiled: bool = True,
     pieces: Path | None = None,
     until: float = math.inf,
+    before: list[dict] | None = None,
 ) -> list[dict]:
     """Train ``model`` in place; return its learning curve, which ends before the last step where time is over.
 
@@ -287,6 +290,9 @@ def train(
     until : float
         Moment of :func:`time.monotonic` at which the run must have ended: it does after the checkpoint from which the
         next would come too late.
+    before : list of dict, optional
+        Learning curve that led to the weights of ``model``: where there is no checkpoint the run goes on from its last
+        step, with optimizers that start again.
 
     Returns
     -------
@@ -303,7 +309,8 @@ def train(
     key = {**_key(model, recipe, teacher), "corpus": corpus}
     optimizers = _optimizers(model, recipe)
     checkpoint = work / f"{name}.pt"
-    first, curve = 0, []
+    curve = list(before or ())
+    first = begun = curve[-1]["step"] if curve else 0
     if pieces is not None and not checkpoint.exists():
         carrying.join(pieces, checkpoint)
     state = _held(checkpoint, key, steps, recipe)
@@ -311,7 +318,7 @@ def train(
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        first, curve = state["step"], json.loads(state["curve"])
+        first, curve, begun = state["step"], json.loads(state["curve"]), state.get("begun", 0)
     peaks = [recipe.muon_rate, recipe.adamw_rate]
     loss_of = torch.compile(_loss, dynamic=False) if compiled else _loss
     losses, began, spent = [], time.perf_counter(), curve[-1]["seconds"] if curve else 0.0
@@ -323,7 +330,7 @@ def train(
         loss = loss_of(model, teacher if distilling else None, tokens, weights)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        factor = rate_factor(step, steps, recipe)
+        factor = rate_factor(step, steps, recipe, begun)
         for optimizer, peak in zip(optimizers, peaks, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = peak * factor
@@ -357,6 +364,7 @@ def train(
                         "optimizers": [o.state_dict() for o in optimizers],
                         "step": step + 1,
                         "steps": steps,
+                        "begun": begun,
                         "curve": json.dumps(curve),
                         "key": json.dumps(key),
                     },
@@ -464,6 +472,37 @@ def _story(
     }
 
 
+def starting_weights(
+    folder: Path, model: PreTrainedModel, recipe: Recipe, corpus: str
+) -> tuple[dict[str, torch.Tensor], dict, list[dict]]:
+    """Weights to begin with, where they come from, and the learning curve that led to them.
+
+    The curve is empty where they were trained with another recipe or on another text: the run then begins at its first
+    step.
+
+    Raises
+    ------
+    ValueError
+        If ``folder`` holds a model of another shape, or one that finished its run with this recipe.
+    """
+    told = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    held = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    weights = held.state_dict()
+    wanted = {name: tuple(values.shape) for name, values in model.state_dict().items()}
+    if {name: tuple(values.shape) for name, values in weights.items()} != wanted:
+        raise ValueError(f"{folder} holds a model of another shape; name weights of the part that is trained")
+    same = told["corpus"].get("fingerprint") == corpus if isinstance(told.get("corpus"), dict) else False
+    same = same and all(told["recipe"].get(name) == value for name, value in _recipe_key(recipe).items())
+    curve = told["curve"] if same else []
+    if curve and curve[-1]["step"] > recipe.last_part(told["steps"]):
+        raise ValueError(
+            f"the weights in {folder} are of step {curve[-1]['step']} of {told['steps']}, in the last part of their "
+            "run, whose rate falls; name weights of an earlier step"
+        )
+    start = told.get("start") if same else {"fingerprint": fingerprint(held), "tokens": told["curve"][-1]["tokens"]}
+    return weights, start, curve
+
+
 def train_part(
     part: str,
     recipe: Recipe,
@@ -476,6 +515,8 @@ def train_part(
     every: int = 100,
     pieces: Path | None = None,
     seconds: float = math.inf,
+    start: Path | None = None,
+    under_way: Path | None = None,
 ) -> None:
     """Train one of :data:`PARTS` on prepared text, or go on with a run that was stopped, and export it.
 
@@ -500,6 +541,11 @@ def train_part(
         :data:`~specdec_lib.chapters.a1_pocket_models.carrying.PIECE_BYTES` too.
     seconds : float
         The run ends after a checkpoint within so many; nothing is exported where that is not the last.
+    start : Path, optional
+        Model directory whose weights the run begins with, or goes on from, where it has no checkpoint.
+    under_way : Path, optional
+        Receives the weights of the last checkpoint as a model directory where the run ends before its last step;
+        ``start`` goes on from it elsewhere.
 
     Raises
     ------
@@ -521,7 +567,12 @@ def train_part(
     batches = Batches(rows, recipe, steps)
     probes = make_probes(tokenizer, recipe.length, per_task=8)
     shape = getattr(recipe, part)
-    model = shape.build(recipe.vocab_size).to(device)
+    model = shape.build(recipe.vocab_size)
+    origin, before = None, []
+    if start is not None:
+        weights, origin, before = starting_weights(start, model, recipe, text.fingerprint)
+        model.load_state_dict(weights)
+    model.to(device)
     teacher, distill_from = None, 0
     if part in DRAFTS:
         teacher = LlamaForCausalLM.from_pretrained(out / "target", dtype=torch.float32).to(device).eval()
@@ -540,11 +591,14 @@ def train_part(
         every,
         pieces=pieces,
         until=until,
+        before=before,
     )
+    story = {**_story(part, shape, model, recipe, curve, data), "steps": steps, "start": origin}
     if curve[-1]["step"] < steps:
+        if under_way is not None:
+            export(model, tokenizer, under_way, story)
         print(f"stopped after step {curve[-1]['step']} of {steps}; the same command goes on from there")
         return
-    story = _story(part, shape, model, recipe, curve, data)
     export(model, tokenizer, qwen_out if part == "qwen" else out / part, story)
     if pieces is not None:
         export(model, tokenizer, pieces / part, story, carrying.PIECE_BYTES)

@@ -87,6 +87,48 @@ def test_rate_warms_up_stays_and_falls_to_zero_over_the_last_part():
     assert factors[100] == 0.0 and np.allclose(np.diff(factors[70:]), -1 / 30)
 
 
+def test_rate_warms_up_again_where_optimizers_start_again():
+    recipe = Recipe(warmup_steps=10)
+    factors = [training.rate_factor(step, 100, recipe, begun=40) for step in range(40, 60)]
+    assert np.allclose(factors[:10], np.arange(1, 11) / 10) and all(factor == 1.0 for factor in factors[10:])
+
+
+def test_weights_under_way_go_on_from_their_step_and_others_begin_at_the_first(tmp_path):
+    recipe = tiny(vocab_size=VOCABULARY)
+    tokenizer = training_rows.train_tokenizer(["def add(a, b):\n    return a + b\n"] * 20, VOCABULARY, 64)
+    (tmp_path / "work").mkdir()
+    model, curve = run(tmp_path / "work", 20, until=0.0)  # time is over after the first checkpoint
+    assert [row["step"] for row in curve] == [2]
+    recipe_told = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    story = {
+        "recipe": recipe_told,
+        "curve": curve,
+        "steps": 20,
+        "corpus": {"fingerprint": "text"},
+        "start": {"tokens": 7},
+    }
+    training.export(model, tokenizer, tmp_path / "under-way", story)
+
+    fresh = recipe.target.build(VOCABULARY)
+    weights, start, before = training.starting_weights(tmp_path / "under-way", fresh, recipe, "text")
+    assert before == curve and start == {"tokens": 7}
+    assert all(torch.equal(weights[name].bfloat16(), p.bfloat16()) for name, p in model.named_parameters())
+    (tmp_path / "elsewhere").mkdir()
+    _, longer = run(tmp_path / "elsewhere", 20, before=before, until=0.0)
+    assert [row["step"] for row in longer] == [2, 4]
+    _, longer = run(tmp_path / "elsewhere", 20)  # a checkpoint is preferred, and knows where its optimizers began
+    assert [row["step"] for row in longer] == list(range(2, 21, 2))
+
+    for other, corpus in ((tiny(muon_rate=1e-3), "text"), (recipe, "another text")):
+        _, start, before = training.starting_weights(tmp_path / "under-way", fresh, other, corpus)
+        assert before == [] and start == {"fingerprint": training.fingerprint(model.bfloat16().float()), "tokens": 128}
+    with pytest.raises(ValueError, match="under-way holds a model of another shape"):
+        training.starting_weights(tmp_path / "under-way", recipe.draft.build(VOCABULARY), recipe, "text")
+    (tmp_path / "under-way" / "training.json").write_text(json.dumps({**story, "curve": [{**curve[0], "step": 19}]}))
+    with pytest.raises(ValueError, match="of step 19 of 20, in the last part"):
+        training.starting_weights(tmp_path / "under-way", fresh, recipe, "text")
+
+
 def test_the_rows_of_a_step_do_not_depend_on_the_steps_before():
     recipe = tiny(last_share=0.25)
     in_order = Batches(Counting(), recipe, 80)
