@@ -8,6 +8,7 @@ more of what it was copying, so that this is a lower bound of what PLD+ can do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,13 @@ from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import statistics
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, mt_bench_replies
+from specdec_lib.experiments.published_sets.replies import (
+    Reply,
+    alpaca_eval_replies,
+    codegen_replies,
+    mt_bench_replies,
+    wizardcoder_replies,
+)
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 from specdec_lib.experiments.retrieval import record_replies
 from specdec_lib.experiments.statistics import Counts, Interval
@@ -42,6 +49,18 @@ def _edits(task: str, **options: Any) -> Callable[[], list[Reply]]:
     return make
 
 
+def _by_problem(read: Callable[[], list[Reply]]) -> Callable[[], list[Reply]]:
+    """Answers to HumanEval in an order that two models share: their files have orders and prompts of their own."""
+
+    def problem(reply: Reply) -> str:
+        asked = reply.prompt[reply.prompt.rindex("def ") :]
+        return re.sub(r"\W", "", asked)[:40]  # name, parameters and first words, which both prompts have
+
+    return lambda: sorted((replace(r, questions=(problem(r),)) for r in read()), key=lambda r: r.questions)
+
+
+#: Sets of a base model and of a tuned one, to the same problems.
+BASE, TUNED = "HumanEval, CodeGen-16B", "HumanEval, WizardCoder-15B"
 #: Whose answers to what, by name.
 SETS: dict[str, Callable[[], list[Reply]]] = {
     "MT-Bench, Vicuna-7B v1.5": mt_bench_replies,
@@ -54,6 +73,8 @@ SETS: dict[str, Callable[[], list[Reply]]] = {
     "EditEval, human": _edits("editeval"),
     "HumanEvalPack Python, human": _edits("humanevalpack/python"),
     "QuixBugs, human": _edits("quixbugs"),
+    BASE: _by_problem(codegen_replies),
+    TUNED: _by_problem(wizardcoder_replies),
 }
 
 
@@ -142,6 +163,14 @@ def tokens_per_pass(rows: Sequence[Mapping[str, Any]], rule: str) -> Interval:
 def gain(rows: Sequence[Mapping[str, Any]], rule: str, base: str) -> Interval:
     """Tokens per pass of a rule divided by those of another one, over the same rows."""
     return statistics.ratio_of_rates(_counts(rows, rule), _counts(rows, base), _prompts(rows))
+
+
+def base_over_tuned(rows: Sequence[Mapping[str, Any]]) -> Interval:
+    """Tokens per pass of PLD on the base model's answers over those on the tuned one's, on the problems that both answered."""
+    base, tuned = ({row["prompt"]: row for row in rows if row["set"] == name} for name in (BASE, TUNED))
+    both = sorted(base.keys() & tuned.keys())
+    counts = (_counts([own[prompt] for prompt in both], "pld_10") for own in (base, tuned))
+    return statistics.ratio_of_rates(*counts, both)
 
 
 def _counts(rows: Sequence[Mapping[str, Any]], rule: str) -> Counts:

@@ -95,6 +95,35 @@ def test_a_gain_is_a_ratio_of_pooled_rates_over_the_same_answers():
     assert gain.high == pytest.approx(3)
 
 
+def test_a_base_model_is_compared_with_a_tuned_one_on_the_problems_that_both_answered():
+    rows = [
+        {"set": known_answers.BASE, "prompt": 0, "tokens": 60, "pld_10": 20},
+        {"set": known_answers.BASE, "prompt": 1, "tokens": 40, "pld_10": 40},
+        {"set": known_answers.BASE, "prompt": 2, "tokens": 60, "pld_10": 60},
+        {"set": known_answers.TUNED, "prompt": 1, "tokens": 30, "pld_10": 10},
+        {"set": known_answers.TUNED, "prompt": 0, "tokens": 30, "pld_10": 10},
+    ]
+    ratio = known_answers.base_over_tuned(rows)
+    assert ratio.value == pytest.approx((100 / 60) / (60 / 20))
+    assert (ratio.low, ratio.high) == pytest.approx((1 / 3, 1))  # problem 1 alone, and problem 0 alone
+
+
+def test_two_models_answers_to_one_problem_have_one_number():
+    base = Reply(
+        "7-0",
+        "base",
+        'import re\n\ndef add(x, y):\n    """Add two numbers of any kind to one another.\n    >>> add(1, 2)',
+        "a",
+    )
+    other = Reply("8-0", "base", 'def last(x):\n    """Give the last of them, or None if there is none', "b")
+    tuned = Reply(
+        "HumanEval/3", "tuned", "Write this:\ndef add(x, y):\n  Add two numbers of any kind to one another.\n\n###", "c"
+    )
+    assert [r.text for r in known_answers._by_problem(lambda: [other, base])()] == ["a", "b"]
+    (first,) = known_answers._by_problem(lambda: [tuned])()
+    assert first.questions == known_answers._by_problem(lambda: [base])()[0].questions
+
+
 def test_words_are_counted_by_turn():
     prompts = [Prompt("1", "t", ("one two three", "four")), Prompt("2", "t", ("one\ntwo",))]
     assert known_answers.prompt_words(prompts).value == 2
