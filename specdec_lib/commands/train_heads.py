@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -12,11 +13,13 @@ import torch
 from specdec_lib import paths
 from specdec_lib.commands import exit_status
 from specdec_lib.experiments.acceptance_training import TASKS
-from specdec_lib.experiments.head_training import train_kinds
+from specdec_lib.experiments.head_training import compare_losses, train_kinds
 from specdec_lib.experiments.recorded_runs import ONE_THREAD
+from specdec_lib.files import write_atomic
 from specdec_lib.heads.draft_training import HeadTraining, Loss
 from specdec_lib.heads.drafting import KINDS
 from specdec_lib.models.loading import load_model
+from specdec_lib.report.display import provenance
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,6 +44,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompts", type=int, default=80, help="of each task")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--loss", choices=get_args(Loss), default=HeadTraining.loss, help="the published one, or")
+    parser.add_argument(
+        "--compare-losses",
+        type=Path,
+        metavar="FILE",
+        help="train each loss on the same answers and write how good the heads of the first kind are, and no heads",
+    )
     parser.add_argument("--epochs", type=int, default=HeadTraining.epochs)
     parser.add_argument("--batch", type=int, default=HeadTraining.batch, help="answers of a step")
     parser.add_argument("--rate", type=float, help="peak rate; the kind's own without it")
@@ -59,6 +68,25 @@ def _run(options: argparse.Namespace) -> None:
     target, tokenizer = load_model(options.target, options.device, options.dtype)
     if target.device.type == "cpu" and target.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)
+    answered = {"tasks": options.tasks, "per_task": options.prompts, "max_new_tokens": options.max_new_tokens}
+    if options.compare_losses is not None:
+        kind = options.kind[0]
+        found = compare_losses(target, tokenizer, options.data, kind, settings, **answered, options=own[kind])
+        given = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in vars(options).items()
+            if value is not None
+        }
+        given |= {"data": options.data.name, "out": options.out.name, "compare_losses": options.compare_losses.name}
+        options.compare_losses.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(
+            options.compare_losses, json.dumps(found | {"provenance": provenance.collect(given)}, indent=1) + "\n"
+        )
+        for loss, row in found["losses"].items():
+            first = ", ".join(f"{share:.1%}" for share in row["top1"])
+            print(f"{kind}, {loss} loss: first choice right by depth {first}")
+        print(f"written to {options.compare_losses}")
+        return
     made = train_kinds(
         target,
         tokenizer,
@@ -66,9 +94,7 @@ def _run(options: argparse.Namespace) -> None:
         options.out,
         options.kind,
         settings,
-        tasks=options.tasks,
-        per_task=options.prompts,
-        max_new_tokens=options.max_new_tokens,
+        **answered,
         options=own,
     )
     for kind, head in made.items():

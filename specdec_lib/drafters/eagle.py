@@ -8,9 +8,8 @@ from transformers import PreTrainedModel
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.head_drafter import HeadDrafter, StaticTreeDrafter, path_to
-from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import EagleHead
-from specdec_lib.heads.grown_tree import Shape, grown
+from specdec_lib.heads.grown_tree import Shape
 from specdec_lib.heads.layer import cut
 
 #: Nodes of the released tree at each depth, 25 in all, with ranks up to 4.
@@ -89,16 +88,11 @@ class Eagle(StaticTreeDrafter):
         If the heads are another target's.
     """
 
-    kind = EagleHead
+    kind, levels, ranks = EagleHead, LEVELS, RANKS
 
     def __init__(self, model: PreTrainedModel, heads: EagleHead, shape: Shape | None = None):
-        super().__init__(model, heads, template(LEVELS, RANKS) if shape is None else shape)
+        super().__init__(model, heads, shape)
         self.finish()
-
-    @classmethod
-    def grown(cls, model: PreTrainedModel, heads: EagleHead, nodes: int = sum(LEVELS)) -> Eagle:
-        """With the tree of ``nodes`` nodes that this layer's accuracies on held-out answers ask for."""
-        return cls(model, heads, grown(heads.accuracies, nodes))
 
     def start(self, context: Context) -> None:
         self.finish()

@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Self
 
 import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import DraftHead, Ends
-from specdec_lib.heads.grown_tree import Shape
+from specdec_lib.heads.grown_tree import Shape, grown
 
 
 class HeadDrafter(Drafter):
@@ -70,8 +72,10 @@ class StaticTreeDrafter(HeadDrafter):
     ----------
     model, heads
         As for :class:`HeadDrafter`.
-    shape : list of (int, int)
-        For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first.
+    shape : list of (int, int), optional
+        For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default a
+        tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`);
+        :meth:`grown` takes one that suits the heads.
 
     Raises
     ------
@@ -81,8 +85,13 @@ class StaticTreeDrafter(HeadDrafter):
         If the shape is empty, no tree, or deeper than the heads.
     """
 
-    def __init__(self, model: PreTrainedModel, heads: DraftHead, shape: Shape):
+    #: Nodes of the published tree at each depth, and how many ranks it uses.
+    levels: tuple[int, ...]
+    ranks: int
+
+    def __init__(self, model: PreTrainedModel, heads: DraftHead, shape: Shape | None = None):
         super().__init__(model, heads)
+        shape = template(self.levels, self.ranks) if shape is None else shape
         depths: list[int] = []
         for i, (parent, rank) in enumerate(shape):
             if not -1 <= parent < i or rank < 0:
@@ -101,6 +110,12 @@ class StaticTreeDrafter(HeadDrafter):
         by_depth = sorted(range(len(depths)), key=lambda node: (depths[node], shape[node][0], node))
         self._levels = [list(nodes) for _, nodes in groupby(by_depth, key=lambda node: depths[node])]
         self._widths = [max(shape[node][1] for node in nodes) + 1 for nodes in self._levels]
+
+    @classmethod
+    def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
+        """With the tree that these heads' accuracies on held-out answers ask for, of as many nodes as the published one
+        unless ``nodes`` is given."""
+        return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.shape)} nodes, {len(self._levels)} levels)"

@@ -9,9 +9,8 @@ from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.head_drafter import StaticTreeDrafter, path_to
 from specdec_lib.drafters.medusa import LEVELS, RANKS
-from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import HydraHeads
-from specdec_lib.heads.grown_tree import Shape, grown
+from specdec_lib.heads.grown_tree import Shape
 from specdec_lib.heads.layer import Past
 
 
@@ -37,16 +36,11 @@ class Hydra(StaticTreeDrafter):
         If the heads are another target's, or the shape is deeper than they are.
     """
 
-    kind = HydraHeads
+    kind, levels, ranks = HydraHeads, LEVELS, RANKS
 
     def __init__(self, model: PreTrainedModel, heads: HydraHeads, shape: Shape | None = None):
-        super().__init__(model, heads, template(LEVELS, RANKS) if shape is None else shape)
+        super().__init__(model, heads, shape)
         self.finish()
-
-    @classmethod
-    def grown(cls, model: PreTrainedModel, heads: HydraHeads, nodes: int = sum(LEVELS)) -> Hydra:
-        """With the tree of ``nodes`` nodes that these heads' accuracies on held-out answers ask for."""
-        return cls(model, heads, grown(heads.accuracies, nodes))
 
     def start(self, context: Context) -> None:
         self.finish()

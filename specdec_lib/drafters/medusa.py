@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from transformers import PreTrainedModel
-
 from specdec_lib.decoding.contract import Context
 from specdec_lib.drafters.head_drafter import StaticTreeDrafter
-from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import MedusaHeads
-from specdec_lib.heads.grown_tree import Shape, grown
 
 #: Nodes of the released tree ``mc_sim_7b_63`` at each depth, 63 in all, with ranks up to 10.
 LEVELS, RANKS = (10, 28, 23, 2), 10
@@ -38,15 +34,7 @@ class Medusa(StaticTreeDrafter):
         If the heads are another target's, or the shape is deeper than they are.
     """
 
-    kind = MedusaHeads
-
-    def __init__(self, model: PreTrainedModel, heads: MedusaHeads, shape: Shape | None = None):
-        super().__init__(model, heads, template(LEVELS, RANKS) if shape is None else shape)
-
-    @classmethod
-    def grown(cls, model: PreTrainedModel, heads: MedusaHeads, nodes: int = sum(LEVELS)) -> Medusa:
-        """With the tree of ``nodes`` nodes that these heads' accuracies on held-out answers ask for."""
-        return cls(model, heads, grown(heads.accuracies, nodes))
+    kind, levels, ranks = MedusaHeads, LEVELS, RANKS
 
     def _choices(self, context: Context, depth, above, tokens, parents, width) -> list[list[int]]:
         state = self._states(context, -1)

@@ -22,6 +22,7 @@ from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.stopping import Round, StoppingRule
+from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 
 #: Tokens that a match is followed back at most; longer ones count as this long.
@@ -80,6 +81,11 @@ def _(source: PromptLookupHidden | PromptLookupAttention, context: Context) -> E
 @evidence.register
 def _(source: Rest, context: Context) -> Evidence:
     return Evidence(source.last.length, min(source.last.stop - source.last.start, source.max_matches))
+
+
+@evidence.register
+def _(source: SuffixDecoding, context: Context) -> Evidence:
+    return Evidence(source.match)
 
 
 @evidence.register

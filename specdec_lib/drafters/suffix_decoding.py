@@ -57,6 +57,11 @@ class SuffixDecoding(Drafter):
     least : float
         Smallest probability of a node.
 
+    Attributes
+    ----------
+    match : int
+        Tokens of the suffix that the last draft follows; 0 where nothing was drafted.
+
     Raises
     ------
     ValueError
@@ -83,6 +88,7 @@ class SuffixDecoding(Drafter):
         self.store = store_of(store)
         self._known = [] if self.store is None else [automaton_of(self.store)]
         self._context: Context | None = None
+        self.match = 0
         self.reset()
 
     def __repr__(self) -> str:
@@ -100,13 +106,13 @@ class SuffixDecoding(Drafter):
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         self._own.extend(context.tokens[len(self._own.text) :])
-        recent, best, score = context.tokens[1 - self.depth :], ([], [], []), 0.0
+        recent, best, score, self.match = context.tokens[1 - self.depth :], ([], [], []), 0.0, 0
         for automaton in (self._own, self._earlier, *self._known):
             *tree, match, found = automaton.best_tree(
                 recent, self.factor, self.offset, self.most, self.depth, limit, self.least, score
             )
             if match:
-                best, score = tree, found
+                best, score, self.match = tree, found, match
         tokens, parents, probabilities = best
         return DraftTree.unchecked(tokens, parents).annotated(scores=probabilities) if tokens else EMPTY
 

@@ -59,3 +59,31 @@ def same_steps(a: Generation, b: Generation) -> bool:
     return a.tokens == b.tokens and [(s.tree, s.path, s.tokens) for s in a.steps] == [
         (s.tree, s.path, s.tokens) for s in b.steps
     ]
+
+
+class Apart(NamedTuple):
+    """How far real runs are from their replays: runs of other tokens, runs of which some step drafted other nodes or accepted
+    others, and the largest difference between the scores of one node in runs of the same steps."""
+
+    texts: int
+    trees: int
+    scores: float
+
+
+def apart(real: Runs, replayed: Runs) -> Apart:
+    """Compare runs with replays of the same recordings, what is exact apart from what rounding moves.
+
+    A replay shows a drafter states of one pass over the whole text, a real run those of passes over single drafts. They are
+    equal up to rounding, and so are scores that are made of them.
+    """
+    texts, trees, scores = 0, 0, 0.0
+    for a, b in zip(real, replayed, strict=True):
+        texts += a.tokens != b.tokens
+        steps = [[(step.tree.tokens, step.tree.parents, step.path) for step in run.steps] for run in (a, b)]
+        if steps[0] != steps[1]:
+            trees += 1
+            continue
+        for one, other in zip(a.steps, b.steps, strict=True):
+            pairs = zip(one.tree.scores or (), other.tree.scores or (), strict=True)
+            scores = max([scores, *(abs(x - y) for x, y in pairs)])
+    return Apart(texts, trees, scores)

@@ -6,8 +6,9 @@ import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import transformers
@@ -18,8 +19,8 @@ from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.acceptance_training import TASKS, parted, training_prompts
 from specdec_lib.files import write_atomic
 from specdec_lib.heads.answers import record_answers
-from specdec_lib.heads.draft_training import HeadTraining, Text, read_by, train_heads
-from specdec_lib.heads.drafting import KINDS, DraftHead
+from specdec_lib.heads.draft_training import HeadTraining, Loss, Text, distances, read_by, train_heads
+from specdec_lib.heads.drafting import KINDS, DraftHead, Ends
 from specdec_lib.models.fingerprint import fingerprint
 
 #: Beside the files of the heads: how often each kind was right on held-out answers.
@@ -72,11 +73,86 @@ def train_kinds(
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise ValueError(f"kind is {unknown[0]!r}; expected one of {', '.join(KINDS)}")
-    prompts = training_prompts(tokenizer, tasks, per_task, settings.seed)
-    answers = record_answers(target, prompts, data, Sampling(), max_new_tokens, PromptLookup(), progress=progress)
-    texts, held_out = (read_by(target, part, progress) for part in parted(answers))
+    texts, held_out = _answered(target, tokenizer, data, settings.seed, tasks, per_task, max_new_tokens, progress)
     source = {"tasks": list(tasks), "prompts_per_task": per_task, "max_new_tokens": max_new_tokens}
     return fit_kinds(target, texts, held_out, data, out, kinds, settings, options or {}, source, progress)
+
+
+def _answered(
+    target: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Path,
+    seed: int,
+    tasks: Sequence[str],
+    per_task: int,
+    max_new_tokens: int,
+    progress: bool,
+) -> tuple[list[Text], list[Text]]:
+    """Answers to train on and held-out ones, recorded where they are not in ``data`` yet."""
+    prompts = training_prompts(tokenizer, tasks, per_task, seed)
+    answers = record_answers(target, prompts, data, Sampling(), max_new_tokens, PromptLookup(), progress=progress)
+    texts, held_out = (read_by(target, part, progress) for part in parted(answers))
+    return texts, held_out
+
+
+def compare_losses(
+    target: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Path,
+    kind: str = "medusa",
+    settings: HeadTraining = HeadTraining(),
+    *,
+    tasks: Sequence[str] = TASKS,
+    per_task: int = 80,
+    max_new_tokens: int = 128,
+    options: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train heads of one kind with each loss, on the same answers and from the same weights, and write no heads.
+
+    Parameters
+    ----------
+    target, tokenizer, data, settings, tasks, per_task, max_new_tokens, progress
+        As for :func:`train_kinds`; the loss of ``settings`` is not used.
+    kind : str
+        Of :data:`specdec_lib.heads.drafting.KINDS`.
+    options : mapping, optional
+        For its ``for_target``.
+
+    Returns
+    -------
+    dict
+        ``kind``, ``target``, ``answers`` that were trained on, ``held_out`` ones, ``epochs``, ``rate``, and ``losses``: by loss
+        ``epoch_kept`` and, for each depth on held-out answers, ``top1`` and ``top10``, how often the first choice and one of
+        the first ten were right, and ``distance``, the mean total variation distance from the target.
+    """
+    texts, held_out = _answered(target, tokenizer, data, settings.seed, tasks, per_task, max_new_tokens, progress)
+    found = {}
+    for loss in get_args(Loss):
+        head = _new(kind, target, settings.seed, options or {})
+        own = replace(settings, loss=loss)
+        train_heads(head, target, texts, held_out, own, data / f"{kind}-{loss}.checkpoint", progress)
+        found[loss] = {
+            "epoch_kept": head.story["epoch_kept"],
+            "top1": [row[0] for row in head.story["accuracies"]],
+            "top10": [round(sum(row), 4) for row in head.story["accuracies"]],
+            "distance": distances(head, Ends(target), held_out),
+        }
+    return {
+        "kind": kind,
+        "target": fingerprint(target),
+        "answers": len(texts),
+        "held_out": len(held_out),
+        "epochs": settings.epochs,
+        "rate": head.story["training"]["rate"],
+        "losses": found,
+    }
+
+
+def _new(kind: str, target: PreTrainedModel, seed: int, options: Mapping[str, Any]) -> DraftHead:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return KINDS[kind].for_target(target, **options)
 
 
 def fit_kinds(
@@ -97,9 +173,7 @@ def fit_kinds(
     made = {}
     for kind in kinds:
         began = time.perf_counter()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            head = KINDS[kind].for_target(target, **options.get(kind, {}))
+        head = _new(kind, target, settings.seed, options.get(kind, {}))
         train_heads(head, target, texts, held_out, settings, data / f"{kind}.checkpoint", progress)
         head.story |= {
             **source,

@@ -7,9 +7,8 @@ of X and Y.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,20 +16,18 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib.datastores.store_files import BuildLock
 from specdec_lib.decoding.contract import Capture, Drafter
-from specdec_lib.decoding.generate import as_token_list, generate
+from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.files import replacing
 from specdec_lib.heads.acceptance import Examples
+from specdec_lib.heads.shards import Shards, checked
 from specdec_lib.models.fingerprint import fingerprint
 
-FORMAT = 1
 LABELS = ("decoding", "raw")
 
 
@@ -150,8 +147,8 @@ def label(
     )
 
 
-def _shard(folder: Path, index: int) -> Path:
-    return folder / f"shard-{index:05d}.safetensors"
+def _shards(folder: str | Path, size: int) -> Shards:
+    return Shards(Path(folder), "about.json", "shard", "acceptance data made", size)
 
 
 def _save(path: Path, responses: Sequence[Response]) -> None:
@@ -217,12 +214,7 @@ def generate_data(
         If another process is making them.
     """
     _check_labels(labels)
-    for name, value in (("max_new_tokens", max_new_tokens), ("shard_size", shard_size)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-    if not len(prompts):
-        raise ValueError("no prompts; expected at least one")
-    prompts = [as_token_list(prompt, vocabulary_size(target)) for prompt in prompts]
+    prompts = checked(target, prompts, max_new_tokens=max_new_tokens, shard_size=shard_size)
     limit = context_limit(target)
     for i, prompt in enumerate(prompts):
         if limit is not None and len(prompt) >= limit:
@@ -231,50 +223,23 @@ def generate_data(
                 "token; shorten it or leave it out"
             )
     check_model(target)
-    folder = Path(folder)
     about = {
-        "format": FORMAT,
         "target": fingerprint(target),
         "draft": fingerprint(draft),
         "sampling": asdict(sampling),
         "labels": labels,
         "max_new_tokens": max_new_tokens,
-        "shard_size": shard_size,
-        "prompts": len(prompts),
-        "prompts_sha256": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    # Resolved: the lock lies beside the folder, and "." has no name to lie beside.
-    with BuildLock(folder.resolve()):
-        _begin(folder, about)
-        with tqdm(total=len(prompts), desc="acceptance data", unit="prompt", disable=not progress) as bar:
-            for index, first in enumerate(range(0, len(prompts), shard_size)):
-                part = prompts[first : first + shard_size]
-                if _shard(folder, index).exists():
-                    bar.update(len(part))
-                    continue
-                made = []
-                for i, prompt in enumerate(part, start=first):
-                    own = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed + i)
-                    made.append(respond(target, draft, prompt, own, labels, max_new_tokens, drafter))
-                    bar.update()
-                _save(_shard(folder, index), made)
+
+    def make(path: Path, part: Mapping[int, Sequence[int]]) -> None:
+        made = []
+        for i, prompt in part.items():
+            own = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed + i)
+            made.append(respond(target, draft, prompt, own, labels, max_new_tokens, drafter))
+        _save(path, made)
+
+    _shards(folder, shard_size).fill(prompts, about, make, progress)
     return load_data(folder, draft)
-
-
-def _begin(folder: Path, about: dict) -> None:
-    """Say in an empty folder what it will hold; refuse one that holds something else."""
-    manifest = folder / "about.json"
-    if manifest.exists():
-        held = json.loads(manifest.read_text())
-        differ = [name for name in about if held.get(name) != about[name]]
-        if differ:
-            raise ValueError(
-                f"{folder} holds acceptance data made with another {', '.join(differ)}; name an empty folder"
-            )
-        return
-    with replacing(manifest) as aside:
-        aside.write_text(json.dumps(about, indent=1) + "\n")
 
 
 def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
@@ -299,7 +264,7 @@ def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
             f"{folder} was made with another draft model (fingerprint {about['draft'][:12]}, this one has "
             f"{own[:12]}); name an empty folder to make it anew"
         )
-    shards = [_shard(folder, i) for i in range(-(-about["prompts"] // about["shard_size"]))]
+    shards = _shards(folder, about["shard_size"]).paths(about["prompts"])
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise FileNotFoundError(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,19 +10,15 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib.datastores.store_files import BuildLock
 from specdec_lib.decoding.contract import LAST, Capture, Drafter
-from specdec_lib.decoding.generate import as_token_list, generate
+from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.files import replacing
+from specdec_lib.heads.shards import Shards, checked
 from specdec_lib.models.fingerprint import fingerprint
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +35,6 @@ class Answer:
 
     tokens: np.ndarray
     start: int
-
-
-def _shard(folder: Path, index: int) -> Path:
-    return folder / f"answers-{index:05d}.safetensors"
 
 
 def record_answers(
@@ -81,47 +71,19 @@ def record_answers(
     StoreBusy
         If another process records into the folder.
     """
-    folder = Path(folder)
-    for name, value in (("max_new_tokens", max_new_tokens), ("shard_size", shard_size)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-    if not len(prompts):
-        raise ValueError("no prompts; expected at least one")
-    prompts = [as_token_list(prompt, vocabulary_size(target)) for prompt in prompts]
-    about = {
-        "format": FORMAT,
-        "target": fingerprint(target),
-        "sampling": asdict(sampling),
-        "max_new_tokens": max_new_tokens,
-        "shard_size": shard_size,
-        "prompts": len(prompts),
-        "prompts_sha256": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    with BuildLock(folder.resolve()):
-        _begin(folder / "answers.json", about)
-        with tqdm(total=len(prompts), desc="answers", unit="prompt", disable=not progress) as bar:
-            for index, first in enumerate(range(0, len(prompts), shard_size)):
-                part = prompts[first : first + shard_size]
-                if not _shard(folder, index).exists():
-                    answers = [generate(target, p, drafter, sampling, max_new_tokens).tokens for p in part]
-                    _save(_shard(folder, index), part, answers)
-                bar.update(len(part))
-    return [answer for index in range(-(-len(prompts) // shard_size)) for answer in _load(_shard(folder, index))]
+    prompts = checked(target, prompts, max_new_tokens=max_new_tokens, shard_size=shard_size)
+    shards = Shards(Path(folder), "answers.json", "answers", "answers recorded", shard_size)
+    about = {"target": fingerprint(target), "sampling": asdict(sampling), "max_new_tokens": max_new_tokens}
 
+    def make(path: Path, part: Mapping[int, Sequence[int]]) -> None:
+        _save(
+            path,
+            [*part.values()],
+            [generate(target, p, drafter, sampling, max_new_tokens).tokens for p in part.values()],
+        )
 
-def _begin(manifest: Path, about: dict) -> None:
-    """Say in an empty folder what it will hold; refuse one that holds something else."""
-    if manifest.exists():
-        held = json.loads(manifest.read_text(encoding="utf-8"))
-        differ = [name for name in about if held.get(name) != about[name]]
-        if differ:
-            raise ValueError(
-                f"{manifest.parent} holds answers recorded with another {', '.join(differ)}; name an empty folder"
-            )
-        return
-    with replacing(manifest) as aside:
-        aside.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    shards.fill(prompts, about, make, progress)
+    return [answer for path in shards.paths(len(prompts)) for answer in _load(path)]
 
 
 def _save(path: Path, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> None:

@@ -218,6 +218,22 @@ def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[
     return [[round(float(share), 4) for share in row] for row in right / np.maximum(count, 1)[:, None]]
 
 
+@torch.no_grad()
+def distances(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[float]:
+    """For each depth, the mean total variation distance of the head's distributions from the target's."""
+    depths = head.depth or DEPTHS
+    total, count = np.zeros(depths), np.zeros(depths)
+    for batch in _batches(texts, 1, ends.device):
+        features = head.features(ends, batch.states, batch.tokens, batch.where, depths)
+        for depth in range(1, depths + 1):
+            there, tokens, wanted = batch.ahead(depth)
+            if len(tokens):
+                logits = head.logits(ends, depth, features[depth - 1][there])
+                total[depth - 1] += len(tokens) * float(total_variation(logits, wanted, ends))
+                count[depth - 1] += len(tokens)
+    return [round(float(value), 4) for value in total / np.maximum(count, 1)]
+
+
 def train_heads(
     head: DraftHead,
     target: PreTrainedModel,

@@ -8,6 +8,7 @@ import pytest
 
 from specdec_lib import generate, load_model, paths
 from specdec_lib.__main__ import main
+from specdec_lib.chapters.ch07_other_systems import head_losses
 from specdec_lib.experiments import head_training
 from specdec_lib.heads.drafting import KINDS, DraftHead
 from specdec_lib.methods import METHODS
@@ -48,6 +49,35 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
     assert (tmp_path / "data" / "answers-00000.safetensors").stat().st_mtime_ns == before
     assert set(json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]) == set(KINDS)
     assert "first choice right by depth" in capsys.readouterr().out
+
+
+def test_losses_are_compared_on_the_same_answers_and_no_heads_are_written(tmp_path, capsys, few):
+    folder = save(build("llama-gqa"), tmp_path / "model")
+    words = ["train-heads", "--target", str(folder), "--kind", "medusa", "--data", str(tmp_path / "data")]
+    words += [
+        "--out",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+        "--epochs",
+        "2",
+        "--max-new-tokens",
+        "8",
+        "--batch",
+        "2",
+    ]
+    assert main([*words, "--compare-losses", str(tmp_path / "losses.json")]) == 0
+    told = head_losses.load(tmp_path / "losses.json")
+    assert told["provenance"]["parameters"]["epochs"] == 2 and not (tmp_path / "out").exists()
+    assert set(told["losses"]) == {"published", "total-variation"} and told["answers"] + told["held_out"] == 6
+    # What a training with that loss alone finds on these answers.
+    assert main([*words, "--loss", "total-variation"]) == 0
+    alone = json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]["medusa"]
+    assert told["losses"]["total-variation"]["top1"] == alone["top1"]
+    lines = head_losses.curves(told["losses"])["first choice"]
+    assert lines["total-variation loss"] == ([1, 2, 3, 4, 5], alone["top1"])
+    with pytest.raises(FileNotFoundError, match="train-heads --compare-losses"):
+        head_losses.load(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import torch
 
 from specdec_lib import Sampling, generate
 from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.replay import replay
+from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.merged_tree import FEATURES, MergedTree, width
@@ -21,6 +23,7 @@ from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, Promp
 from specdec_lib.drafters.stopping import Round
 from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.experiments.comparison import apart
 
 FLAT = PassPrices({1: 1.0})
 
@@ -259,6 +262,42 @@ def test_all_kinds_of_sources_at_once_leave_the_output_as_it_is(library, samplin
         assert run.tokens == expected
     assert len(run.steps) < 30
     assert drafter.replays == "never"
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, top_p=0.95, seed=5)])
+def test_a_real_run_is_its_replay_up_to_the_rounding_of_states(library, sampling):
+    """With sources of tokens alone to the last bit of each score, through all online steps. States are rounded differently by
+    one pass over the whole text and by passes over drafts; they move scores by as much, and no tree."""
+    model = library["llama-gqa"]
+    alone = {"PLD": PromptLookup(3, 10, variant="transformers"), "last": PromptLookup(1, 6)}
+    with_states = alone | {"h": PromptLookupHidden(1, 12)}
+    prices = PassPrices({1: 1.0, 64: 1.5})
+    found = {}
+    for name, sources in (("alone", alone), ("states", with_states)):
+        drafter, real, again = OneTree(sources, prices), [], []
+        for first in range(5, 9):
+            prompt = [first, 6, 7, 8, 5, 6, 7, first, 9, 5, 6, 7, 8]
+            drafter.reset()
+            real.append(generate(model, prompt, drafter, sampling, 40))
+            trace, _ = record_known(
+                model, prompt, real[-1].tokens, real[-1].finish_reason, sampling, 40, drafter.capture
+            )
+            drafter.reset()
+            again.append(replay(trace, drafter))
+        found[name] = apart(real, again)
+    assert found["alone"] == (0, 0, 0.0)
+    assert found["states"][:2] == (0, 0) and 0 < found["states"].scores < 1e-5
+
+
+def test_runs_that_are_not_their_replays_are_counted(library):
+    model, prompt = library["llama-gqa"], [5, 6, 7, 8, 5, 6, 7, 8, 9, 5, 6]
+    one, other, short = (
+        generate(model, prompt, OneTree({"PLD": PromptLookup(1, count)}, FLAT), max_new_tokens=new)
+        for count, new in ((6, 30), (1, 30), (6, 12))
+    )
+    assert apart([one], [one]) == (0, 0, 0.0)
+    assert apart([one, one], [one, other]) == (0, 1, 0.0)
+    assert apart([one], [short])[:2] == (1, 1)
 
 
 def test_a_source_that_draws_by_another_rule_is_refused(library):

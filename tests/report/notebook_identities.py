@@ -181,6 +181,7 @@ IDENTITIES: dict[str, list[Identity]] = {
     "08_one_tree": [
         none_of("rule_mismatches", "rule_trees"),
         none_of("lossless_mismatches", "lossless_prompts"),
+        none_of("replay_texts", "lossless_prompts"),
         none_of("bound_beaten", "bound_runs"),
         share("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share", "single_cpu_share", "copied_share"),
         every_mark_has_a_verdict,

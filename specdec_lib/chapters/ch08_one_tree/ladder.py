@@ -52,6 +52,10 @@ class Selection(Drafter):
     def inner(self) -> tuple[Drafter, ...]:
         return tuple(self.sources.values())
 
+    def reset(self) -> None:
+        for source in self.sources.values():
+            source.reset()
+
     def start(self, context: Context) -> None:
         self._views = {name: view_of(context, self.capture, source) for name, source in self.sources.items()}
         for name, source in self.sources.items():

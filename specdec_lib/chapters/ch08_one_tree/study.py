@@ -19,6 +19,7 @@ from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
 from specdec_lib.drafters.rest import Rest
+from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments.calibration import expected_calibration_error
 from specdec_lib.experiments.input_guided import CALIBRATION, best_layer, calibration_prompts
@@ -34,6 +35,9 @@ SINGLES = ("PLD", "PLD+ (h)", "REST")
 SAM, ARCTIC = "SAM-Decoding's rule", "Arctic's rule"
 UNION, FIXED, TREE, NEURAL = "union, not calibrated", "calibrated, fixed size", "One tree", "One tree, draft model"
 RUNGS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
+#: The selection rules and one tree again, with a suffix automaton in PLD's place: the source that both rules were made for.
+SUFFIX = "SuffixDecoding"
+SUFFIX_RUNGS = SUFFIX_SAM, SUFFIX_ARCTIC, SUFFIX_TREE = tuple(f"{rung}, suffix sources" for rung in (SAM, ARCTIC, TREE))
 #: What intervals are to lie above: that of one tree over the best single source of a task, over every single source on all
 #: tasks, and its share of the hindsight bound.
 NO_WORSE, AHEAD, REACHED = 0.98, 1.10, 0.75
@@ -59,6 +63,34 @@ def retrieval(pair: methods.Workbench, size: int) -> dict[str, Drafter]:
         "REST": Rest(pair.sparse, choices=size, min_ngram=1),
         "PLD+ (h)": PromptLookupHidden(pair.layer, size),
     }
+
+
+def suffix_retrieval(pair: methods.Workbench, size: int) -> dict[str, Drafter]:
+    """:func:`retrieval` with SuffixDecoding, without a datastore, in PLD's place."""
+    rest = retrieval(pair, size)
+    del rest["PLD"]
+    return {SUFFIX: SuffixDecoding(most=size), **rest}
+
+
+def suffix_sources(pair: methods.Workbench) -> dict[str, Drafter]:
+    """The sources of one tree with SuffixDecoding in PLD's place."""
+    rest = without_draft_model(pair)
+    del rest["PLD"]
+    return {SUFFIX: SuffixDecoding(), **rest}
+
+
+def suffix_rungs(
+    pair: methods.Workbench, prices: Sequence[PassPrices], sizes: Sequence[int], fit: TreeProbabilities
+) -> dict[tuple[str, Size], Drafter]:
+    """SuffixDecoding alone and the drafters of :data:`SUFFIX_RUNGS`, by rung and size; ``fit`` has weights for it."""
+    made: dict[tuple[str, Size], Drafter] = {}
+    for size in sizes:
+        made[SUFFIX, size] = SuffixDecoding(most=size)
+        made[SUFFIX_SAM, size] = Selection(suffix_retrieval(pair, size), longest_match)
+        made[SUFFIX_ARCTIC, size] = Selection(suffix_retrieval(pair, size), highest_score)
+    for each in prices:
+        made[SUFFIX_TREE, each.name] = OneTree(suffix_sources(pair), each, fit)
+    return made
 
 
 def without_draft_model(pair: methods.Workbench) -> dict[str, Drafter]:
@@ -169,7 +201,8 @@ class Ladder:
                 {
                     "task": task or "all mixed",
                     "prices": prices.name,
-                    "single": f"{single}, {self.best_size(single, prices, task)}",
+                    "single": single,
+                    "size": self.best_size(single, prices, task),
                     "speed": self.rate(TREE, prices, task),
                     "ratio": self.ratio(TREE, single, prices, task),
                     "share_single": self.share(single, prices, task),
@@ -206,9 +239,15 @@ def measure(
     jobs: int | None = None,
 ) -> Ladder:
     """Replay every rung, and bound what the sources could have done."""
-    runs = replay_each(recordings, drafters, jobs)
-    measured = {key: Measured(own, [0] * len(own)) for key, own in runs.items()}
-    return Ladder(recordings, measured, [acceptable(recording.trace, sources) for recording in recordings])
+    longest = [acceptable(recording.trace, sources) for recording in recordings]
+    return Ladder(recordings, replayed(recordings, drafters, jobs), longest)
+
+
+def replayed(
+    recordings: Sequence[Recording], drafters: Mapping[tuple[str, Size], Drafter], jobs: int | None = None
+) -> dict[tuple[str, Size], Measured]:
+    """Runs of drafters that no draft model takes part in."""
+    return {key: Measured(own, [0] * len(own)) for key, own in replay_each(recordings, drafters, jobs).items()}
 
 
 def with_draft_model(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from specdec_lib import DraftTree
-from specdec_lib.chapters.ch07_other_systems import published_rows, systems
+from specdec_lib.chapters.ch07_other_systems import orders, published_rows, systems
 from specdec_lib.chapters.ch07_other_systems.prices import Prices, mean_width, seconds_a_unit, speedup, tokens_per_pass
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.experiments import made_tasks, recorded_runs
+from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import METHODS, compared_in
+from specdec_lib.methods import METHODS, compared_in, slug
+from specdec_lib.report.claims.rules import load_claims
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +132,42 @@ def test_neighbours_stand_in_the_order_of_the_published_means():
         product *= row["published"]
     assert rows[-1]["second"] == "Lookahead" and rows[0]["first"].startswith("PLD+")
     assert product >= first / last * (1 - 1e-9)
+
+
+def test_orders_are_ratios_of_speedups_at_their_place_and_sampling():
+    """Runs whose passes are given: PLD+ (h) three tokens a pass, EAGLE two, PLD one; twice as many for EAGLE at temperature 1."""
+
+    def runs(tokens):
+        return [generation(*[step(tokens - 1, tokens, 0.0)] * (12 // tokens)) for _ in recordings]
+
+    prompts = [Prompt(str(number), "code editing", ("",)) for number in range(3)]
+    recordings = [recorded_runs.Recording(prompt, 0, None) for prompt in prompts]
+    by_table = {
+        table: systems.Measured(recordings, {systems.PUBLISHED: {name: runs(count) for name, count in counts.items()}})
+        for table, counts in ((1, {"PLD+ (h)": 3, "EAGLE": 2, "PLD": 1}), (2, {"PLD+ (h)": 3, "EAGLE": 4, "PLD": 1}))
+    }
+    flat = Prices({1: 1.0, 64: 1.0}, 1.0, network=0.0)
+    rows, found = orders.compared(published_rows.beside(METHODS), by_table, flat)
+    assert found["order_code_h_eagle"].value == found["order_editing_h_eagle"].value == pytest.approx(3 / 2)
+    assert found["order_all_h_eagle"].value == pytest.approx(3 / 2)
+    assert found["order_temperature_one_eagle_h"].value == pytest.approx(4 / 3)
+    assert found["order_editing_hydra_medusa"] is None
+    (row,) = (r for r in rows if (r["where"], r["first"], r["second"]) == ("editing", "EAGLE", "PLD"))
+    assert row["ratio"].value == pytest.approx(2) and row["published"] > 1
+
+
+def test_every_value_that_the_ledger_asks_of_chapter_7_is_recorded():
+    pairs = {
+        f"order_{name}_{slug(a)}_{slug(b)}"
+        for name, place in orders.PLACES.items()
+        for a, b in [
+            *place.pairs,
+            *(
+                row["pair"]
+                for row in published_rows.neighbours(published_rows.beside(METHODS), place.table, place.tasks)
+                if place.shown
+            ),
+        ]
+    }
+    asked = {name for claim in load_claims() if claim.notebook == "07_other_systems" for name in claim.ours}
+    assert len(asked) >= 25 and asked <= pairs

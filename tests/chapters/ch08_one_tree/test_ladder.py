@@ -8,13 +8,14 @@ import pytest
 from specdec_lib import Sampling
 from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on, predictions
 from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
-from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
+from specdec_lib.chapters.ch08_one_tree.ladder import SAM_MATCH, Selection, highest_score, longest_match
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
+from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.experiments.priced_runs import counted, price_of
 
 
@@ -104,6 +105,18 @@ def test_selection_verifies_one_source_at_a_time_and_leaves_the_text_as_it_is():
     run = replay(trace, Selection(SOURCES | {"last": PromptLookup(2, 3)}, longest_match))
     assert run.tokens == trace.tokens
     assert all(step.tree.is_chain for step in run.steps) and len(run.steps) < len(trace.tokens) - 1
+
+
+def test_selection_among_suffix_sources_goes_by_their_match_and_forgets_with_them():
+    suffix, trace = SuffixDecoding(), _texts(1)[0]
+    selection = Selection({"suffix": suffix, "last": PromptLookup(1, 3)}, longest_match)
+    steps = [
+        [(step.tree.tokens, step.path) for step in run.steps] for run in (replay(trace, selection) for _ in range(2))
+    ]
+    # The second time the whole answer is known: its copies begin sooner.
+    assert len(steps[1]) < len(steps[0]) and suffix.match >= SAM_MATCH
+    selection.reset()
+    assert [(step.tree.tokens, step.path) for step in replay(trace, selection).steps] == steps[0]
 
 
 def test_fitted_probabilities_predict_better_than_the_rough_ones():

@@ -1,0 +1,33 @@
+"""Heads trained with either loss on the same answers: what ``python -m specdec_lib train-heads --compare-losses`` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec_lib import paths
+
+#: Of the pocket target.
+RESULTS = paths.DATA / "results" / "cpu" / "heads_loss.json"
+
+
+def load(path: Path = RESULTS) -> dict[str, Any]:
+    """Read the file; an error that names the command where it is missing."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is not there: python -m specdec_lib train-heads --compare-losses {path} makes it"
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def curves(
+    losses: Mapping[str, Mapping[str, Sequence[float]]],
+) -> dict[str, dict[str, tuple[list[int], Sequence[float]]]]:
+    """Panels of how often choices were right by depth, a line for each loss."""
+    panels = {"first choice": "top1", "one of the first ten": "top10"}
+    return {
+        title: {f"{loss} loss": ([*range(1, len(row[key]) + 1)], row[key]) for loss, row in losses.items()}
+        for title, key in panels.items()
+    }
