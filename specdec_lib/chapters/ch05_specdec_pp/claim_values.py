@@ -38,18 +38,24 @@ def oracle_passes(passed: draft_pass.DraftPass) -> int:
     return calls
 
 
-def lemma(study: Study) -> dict[str, int]:
-    """Lemma 2.1 on every output: where its number of passes is not the oracle's, and whether a fixed length beats that."""
+def lemma(study: Study) -> dict[str, int | float]:
+    """Lemma 2.1 on every output: where its number of passes is not the oracle's, and whether a fixed length beats that; and
+    the passes of the oracle over emitted tokens."""
     needed = np.array([oracle_passes(one) for one in study.passes])
     stated = np.array([1 + np.sum(~one.agreement[1:]) for one in study.passes])
     last = np.array([not one.agreement[-1] for one in study.passes])
     fixed = [[tally.calls for tally in study.play(policy)] for policy in baselines(study.longest)["any fixed K"]]
+    beaten = np.min(fixed, axis=0) < needed
+    emitted = np.array([len(one.trace.tokens) - 1 for one in study.passes])  # the prefill gives the first
     return {
         "head_lemma_outputs": len(needed),
         "head_lemma_off": int((stated != needed).sum()),
         "head_lemma_last": int(last.sum()),
         "head_lemma_wrong": int((stated - needed != last).sum()),
-        "head_oracle_beaten": int((np.min(fixed, axis=0) < needed).sum()),
+        "head_oracle_beaten": int(beaten.sum()),
+        "cost_oracle_outputs": len(needed),
+        "cost_oracle_beaten": int(beaten.sum()),
+        "cost_oracle_share": float(np.mean(needed / emitted)),
     }
 
 

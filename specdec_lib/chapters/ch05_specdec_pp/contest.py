@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass
 from specdec_lib.chapters.ch05_specdec_pp.head_study import Workshop
 from specdec_lib.chapters.ch05_specdec_pp.stopping_study import (
     ORACLE,
@@ -226,3 +227,28 @@ def best_thresholds(
 def best_of(contest: Contest, name: str, policies: Iterator[Policy] | Sequence[Policy]) -> Policy:
     """The policy that is best on the tuning half of a set."""
     return contest.study.best(list(policies), contest.sets[name] & contest.study.tuning, contest.times)
+
+
+def on_other_prompts(
+    contest: Contest, policies: Mapping[str, Policy], outputs: Sequence[tuple[str, DraftPass]]
+) -> list[dict[str, Any]]:
+    """Mean speed-up of chosen policies on outputs of other sets, one row a policy.
+
+    Parameters
+    ----------
+    contest : Contest
+        Whose times of a pass count.
+    policies : mapping
+        By family.
+    outputs : sequence of (str, DraftPass)
+        The set of each output, and its pass; without any there are no rows.
+    """
+    if not outputs:
+        return []
+    study = Study([passed for _, passed in outputs], [name for name, _ in outputs])
+    there = replace(contest, study=study)
+    return [
+        {"family": family, "setting": policy.setting}
+        | {name: there.mean_speedup(policy, keep) for name, keep in there.sets.items()}
+        for family, policy in policies.items()
+    ]

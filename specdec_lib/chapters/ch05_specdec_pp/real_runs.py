@@ -26,7 +26,8 @@ def compared(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
     study: Study,
-    drafters: Mapping[str, tuple[Drafter, Policy]],
+    drafters: Mapping[str, Drafter],
+    policies: Mapping[str, Policy],
 ) -> dict[str, int]:
     """Decode the first recording of each set with every drafter, and compare texts and rounds.
 
@@ -36,8 +37,8 @@ def compared(
     recordings : sequence of Recording
         Those of the study's passes.
     study : Study
-    drafters : mapping
-        By name, a drafter and the policy that counts its rounds.
+    drafters, policies : mapping
+        By name, a drafter, and the policy that counts its rounds.
 
     Returns
     -------
@@ -47,10 +48,10 @@ def compared(
     """
     counts = dict.fromkeys(("runs", "differ", "unexplained", "apart"), 0)
     judge, places = Judge(model), first_of_each(study)
-    for drafter, policy in drafters.values():
+    for name, drafter in drafters.items():
         runs = recorded_runs.run_again(model, [recordings[place] for place in places], drafter)
         for place, run in zip(places, runs, strict=True):
-            trace, counted = recordings[place].trace, study.play(policy)[place]
+            trace, counted = recordings[place].trace, study.play(policies[name])[place]
             counts["runs"] += 1
             if run.tokens != trace.tokens:
                 verdict = judge(trace.prompt, trace.tokens, run.tokens, trace.sampling)
