@@ -141,7 +141,9 @@ def settings(
     workshop = contest.workshop
 
     def best(variants: Sequence[Variant]) -> Policy:
-        return best_of(contest, name, [p for v in variants for p in with_head(str(v), workshop.head(v), thresholds)])
+        return best_of(
+            contest, name, [p for v in variants for p in with_head("SpecDec++", workshop.head(v), thresholds)]
+        )
 
     def over(some: Sequence[Variant], others: Sequence[Variant]) -> Interval | str:
         if not some or not others:

@@ -219,7 +219,7 @@ def best_thresholds(
     """Mean speed-up of each head on all prompts of a set, at the threshold h that is best for it."""
     keep = contest.sets[name]
     return {
-        label: max(contest.mean_speedup(policy, keep) for policy in with_head(label, head, thresholds))
+        label: max(contest.mean_speedup(policy, keep) for policy in with_head("SpecDec++", head, thresholds))
         for label, head in heads.items()
     }
 
@@ -245,7 +245,7 @@ def on_other_prompts(
     """
     if not outputs:
         return []
-    study = Study([passed for _, passed in outputs], [name for name, _ in outputs])
+    study = Study([passed for _, passed in outputs], [name for name, _ in outputs], contest.study.longest)
     there = replace(contest, study=study)
     return [
         {"family": family, "setting": policy.setting}
