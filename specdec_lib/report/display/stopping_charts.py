@@ -28,9 +28,9 @@ _MARKS = "osD^vPX"
 
 #: What SpecDec++ is compared with in the first figure: the quantity of the study, and words for it.
 _RIVALS = {
-    "over fixed K": "over the best fixed $K$",
-    "over confidence": "over the best confidence threshold",
-    "over cumulative confidence": "over the same rule without a head",
+    "over fixed K": "the best fixed $K$",
+    "over confidence": "the best confidence threshold",
+    "over cumulative confidence": "the rule without a head",
 }
 #: Rules on random pairs, by the column that has their cost.
 RULES = {
@@ -59,7 +59,7 @@ def answer(rows: Sequence[Row], draft: str) -> Figure:
         for name in SETS
         for temperature in temperatures
     }
-    return ratios(cases, "throughput of SpecDec++ relative to a rival")
+    return ratios(cases, "throughput of SpecDec++ divided by that of")
 
 
 def rounds(runs: Mapping[str, Generation]) -> Figure:
@@ -95,7 +95,7 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> Figure:
     cases: dict[str, dict[str, Any]] = {}
     for row in rows:
         cases.setdefault(f"{row['set']}: over {row['theirs']}", {})[row["ours"]] = row["ratio"]
-    return ratios(cases, "throughput relative to the other policy")
+    return ratios(cases, "throughput divided by that of the other policy")
 
 
 def reliability(said: Mapping[str, Mapping[str, Said]], bins: int = 10, fewest: int = 10) -> Figure:

@@ -29,7 +29,7 @@ def test_the_first_figure_has_a_row_a_set_and_temperature_of_the_file():
     labels = [text.get_text() for text in ax.get_yticklabels()]
     temperatures = {row.temperature for row in rows}
     assert len(labels) == 3 * len(temperatures) and labels[0] == "editing, greedy"
-    x, _ = drawn(ax, "over the best fixed $K$")
+    x, _ = drawn(ax, "the best fixed $K$")
     assert x[0] == next(row.value for row in rows if row.quantity == "over fixed K" and row.set == "editing")
 
 
@@ -116,5 +116,5 @@ def test_the_table_of_the_long_study_has_the_numbers_of_its_file():
     frame = stopping_tables.sampled(rows, "draft").frame
     assert len(frame) == 3 * len({row.temperature for row in rows})
     hot = frame[(frame["set"] == "code") & (frame["temperature"] == 1.0)].iloc[0]
-    (row,) = [r for r in rows if (r.set, r.temperature, r.quantity) == ("code", 1.0, "over confidence")]
-    assert hot["confidence"] == row.interval
+    (row,) = [r for r in rows if (r.set, r.temperature, r.quantity) == ("code", 1.0, "speed-up, SpecDec++")]
+    assert hot["ours"] == row.interval
