@@ -141,8 +141,8 @@ class Study:
                 "one prompt for each pass"
             )
         self.passes, self.longest, self.groups = list(passes), longest, np.array(groups)
-        self._played: dict[tuple, list[Tally]] = {}
-        self._judged: dict[AcceptanceHead, list[Judged]] = {}
+        self._played: dict[tuple, list[Tally | None]] = {}
+        self._judged: dict[AcceptanceHead, dict[int, Judged]] = {}
 
     @property
     def tuning(self) -> np.ndarray:
@@ -156,24 +156,38 @@ class Study:
 
     def judged(self, head: AcceptanceHead) -> list[Judged]:
         """The passes with what ``head`` says about them."""
-        if head not in self._judged:
-            self._judged[head] = [Judged.of(passed, head) for passed in self.passes]
-        return self._judged[head]
+        return [self._shown(place, head) for place in range(len(self.passes))]
 
-    def play(self, policy: Policy) -> list[Tally]:
-        """Counts of each prompt under a policy."""
-        key = (policy.family, policy.setting, policy.head, policy.least)
-        if key not in self._played:
-            shown = self.passes if policy.head is None else self.judged(policy.head)
-            self._played[key] = [
-                play(some, policy.make(passed), policy.least, self.longest)
-                for some, passed in zip(shown, self.passes, strict=True)
-            ]
-        return self._played[key]
+    def _shown(self, place: int, head: AcceptanceHead | None) -> DraftPass | Judged:
+        """A pass, with what ``head`` says about it."""
+        if head is None:
+            return self.passes[place]
+        judged = self._judged.setdefault(head, {})
+        if place not in judged:
+            judged[place] = Judged.of(self.passes[place], head)
+        return judged[place]
+
+    def play(self, policy: Policy, keep: np.ndarray | None = None) -> list[Tally | None]:
+        """Counts of each prompt under a policy.
+
+        Parameters
+        ----------
+        policy : Policy
+        keep : bool array, optional
+            Prompts that counts are wanted of; of the others there may be None.
+        """
+        played = self._played.setdefault(
+            (policy.family, policy.setting, policy.head, policy.least), [None] * len(self.passes)
+        )
+        for place in range(len(self.passes)) if keep is None else np.flatnonzero(keep).tolist():
+            if played[place] is None:
+                rule = policy.make(self.passes[place])
+                played[place] = play(self._shown(place, policy.head), rule, policy.least, self.longest)
+        return played
 
     def tallies(self, policy: Policy, keep: np.ndarray) -> list[Tally]:
         """Those of the prompts that are kept and emit a token after the prefill."""
-        return [t for t, kept in zip(self.play(policy), keep, strict=True) if kept and t.tokens]
+        return [t for t, kept in zip(self.play(policy, keep), keep, strict=True) if kept and t.tokens]
 
     def rates(self, policies: Sequence[Policy], keep: np.ndarray) -> np.ndarray:
         """Verification and discard rate of each policy over the kept prompts together, shape (policies,
@@ -205,7 +219,7 @@ class Study:
         names = [
             prompt
             for policy in policies
-            for prompt, tally, kept in zip(self.prompts, self.play(policy), keep, strict=True)
+            for prompt, tally, kept in zip(self.prompts, self.play(policy, keep), keep, strict=True)
             if kept and tally.tokens
         ]
         return values, names

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,3 +273,53 @@ def read(path: Path | None = None) -> list[Row]:
             **dict.fromkeys(("parameters", "prompts", "outputs"), int),
         }
         return [Row(*(kinds.get(name, str)(text) for name, text in zip(fields, row, strict=True))) for row in reader]
+
+
+def values(
+    rows: Sequence[Row],
+    drafts: Sequence[str],
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    path: Path | None = None,
+) -> dict[str, Any]:
+    """What the chapter records of the file, by name; "not available" where it has no such row.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    drafts : sequence of str
+        The drafts that the recipe of the pocket models knows; the first is the one that is recorded.
+    target, draft : PreTrainedModel
+        Those of the page, to say whether the file is about them.
+    path : Path, optional
+        Of the file.
+    """
+    path = path or RESULTS
+    made = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) if rows else {}
+    known = {(row.draft, row.temperature, row.set, row.quantity): row.interval for row in rows}
+    hottest, own = max((row.temperature for row in rows), default=0.0), drafts[0]
+
+    def sampled(name: str, quantity: str) -> Interval | str:
+        return known.get((own, hottest, name, quantity), "not available") if hottest else "not available"
+
+    found: dict[str, Any] = {
+        f"{key}_{name}_sampled": sampled(name, quantity)
+        for name in SETS
+        for key, quantity in (
+            ("head_speedup_pp", "speed-up, SpecDec++"),
+            ("head_pp_over_fixed", "over fixed K"),
+            ("head_pp_over_confidence", "over confidence"),
+        )
+    }
+    return found | {
+        "head_fixed_transfer_sampled": sampled(ALL, GREEDY_LENGTH),
+        "sampled_accepted_cold": known[own, 0.0, "editing", "acceptance"].value if rows else 0.0,
+        "sampled_accepted_hot": known[own, hottest, "editing", "acceptance"].value if rows else 0.0,
+        "sampled_prompts": max((row.prompts for row in rows), default=0),
+        "sampled_heads": made["provenance"]["parameters"]["head_seeds"] if made else 0,
+        "sampled_minutes": made["seconds"] / 60 if made else 0.0,
+        "sampled_drafts": len({row.draft for row in rows}),
+        "sampled_recipes": len(drafts),
+        "sampled_same_models": made.get("target") == fingerprint(target)
+        and made.get("drafts", {}).get(own) == fingerprint(draft),
+    }

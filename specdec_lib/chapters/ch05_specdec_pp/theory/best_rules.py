@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from specdec_lib.chapters.ch05_specdec_pp.theory.threshold import (
     frontier,
     stopping_threshold,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Choice(NamedTuple):
@@ -167,3 +170,26 @@ def survey(
             **limits._asdict(),
             "delta": limits.delta / costs.verify,
         }
+
+
+def survey_values(found: pd.DataFrame) -> dict[str, float]:
+    """What the chapter records of a survey, by name.
+
+    Parameters
+    ----------
+    found : DataFrame
+        Rows of :func:`survey`.
+    """
+    made = {
+        "mdp_instances": len(found),
+        "mdp_failures": found.failures.sum(),
+        "mdp_single_share": found.single.mean(),
+        "mdp_certified_mean": found.certified.mean(),
+        "mdp_gap_mean": (found.threshold - found.needed).mean(),
+        "mdp_delta_median": found.delta.median(),
+        "mdp_theorem_over_threshold": ((1 + found.theorem_rule) / (1 + found.best_threshold) - 1).mean(),
+        "mdp_threshold_wins": (found.best_threshold <= found.best_fixed + 1e-12).mean(),
+    }
+    for name in ("best_fixed", "best_threshold", "theorem_rule", "no_delta_rule"):
+        made |= {f"mdp_{name}_mean": found[name].mean(), f"mdp_{name}_worst": found[name].max()}
+    return made

@@ -1,0 +1,254 @@
+"""Families of stopping policies on sets of prompts: each at the setting that is best on half of a set, compared on the
+other half."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass
+from specdec_lib.chapters.ch05_specdec_pp.head_study import Workshop
+from specdec_lib.chapters.ch05_specdec_pp.stopping_study import (
+    ORACLE,
+    Policy,
+    Study,
+    below,
+    matched,
+    with_head,
+    with_heads,
+)
+from specdec_lib.experiments.statistics import Interval
+from specdec_lib.heads.acceptance import AcceptanceHead
+
+#: The paper's head, and the same head with the draft model's probability of the token as one more input.
+OURS = {"SpecDec++": "pp", "SpecDec++ with confidence": "seeing"}
+#: What they are compared with, and the short name in what is recorded.
+THEIRS = {"fixed K": "fixed", "any fixed K": "any", "confidence": "confidence", "cumulative confidence": "cumulative"}
+#: With fewer outputs than this a mean says nothing.
+FEW = 5
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Families of policies, played on the prompts of a study at given times of a pass.
+
+    Attributes
+    ----------
+    study : Study
+    families : mapping
+        By name, the policies that a family's setting is chosen from.
+    workshop : Workshop
+        Trains a chosen head again from other seeds.
+    times : pair of float
+        Seconds of a pass of the draft model and of the target.
+    alone : float
+        Seconds of a pass of the target in plain decoding.
+    seeds : int
+        Training seeds of a chosen head.
+    """
+
+    study: Study
+    families: Mapping[str, Sequence[Policy]]
+    workshop: Workshop
+    times: tuple[float, float]
+    alone: float
+    seeds: int = 1
+
+    @cached_property
+    def sets(self) -> dict[str, np.ndarray]:
+        """Which outputs are of each set, bool."""
+        return {name: self.study.groups == name for name in dict.fromkeys(self.study.groups.tolist())}
+
+    @cached_property
+    def chosen(self) -> dict[str, dict[str, Policy]]:
+        """By set and family the setting that is best on the tuning half of the set."""
+        return {name: self.study.chosen(self.families, keep, self.times) for name, keep in self.sets.items()}
+
+    def at(self, times: tuple[float, float], alone: float | None = None) -> Contest:
+        """The same contest at other times of a pass."""
+        return replace(self, times=times, alone=self.alone if alone is None else alone)
+
+    def reseeded(self, policy: Policy) -> list[Policy]:
+        """A setting with the heads of all training seeds; a policy without a head as it is."""
+        if policy.head is None:
+            return [policy]
+        return with_heads(policy, self.workshop.reseeded(policy.head, self.seeds))
+
+    def speedup(self, name: str, family: str, keep: np.ndarray | None = None) -> Interval:
+        """Speed-up of a family over plain decoding on the half of a set that settings were not chosen on."""
+        policy = ORACLE if family == ORACLE.family else self.chosen[name][family]
+        test = self.sets[name] & ~self.study.tuning
+        return self.study.speedup(self.reseeded(policy), test if keep is None else test & keep, self.times, self.alone)
+
+    def over(self, name: str, ours: str, theirs: str) -> Interval:
+        """Throughput of one family over that of another on the half of a set that settings were not chosen on."""
+        policies = self.reseeded(self.chosen[name][ours])
+        return self.study.against(policies, self.chosen[name][theirs], self.sets[name], self.times)
+
+    def mean_speedup(self, policy: Policy, keep: np.ndarray) -> float:
+        """Mean speed-up of a policy over plain decoding on some prompts."""
+        return float(self.study.throughput(policy, keep, self.times).mean() * self.alone)
+
+
+def gains(contest: Contest) -> list[dict[str, Any]]:
+    """Throughput of each kind of SpecDec++ over that of other policies, by set.
+
+    Returns
+    -------
+    list of dict
+        ``set``, ``ours``, ``theirs`` and ``ratio``.
+    """
+    return [
+        {"set": name, "ours": ours, "theirs": theirs, "ratio": contest.over(name, ours, theirs)}
+        for name in contest.sets
+        for ours in OURS
+        for theirs in THEIRS
+    ]
+
+
+def gain_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is recorded of :func:`gains`, by name: ratios, and gains with their ends."""
+    made: dict[str, Any] = {}
+    for row in rows:
+        pair, ratio = (OURS[row["ours"]], THEIRS[row["theirs"]]), row["ratio"]
+        made[f"head_{pair[0]}_over_{pair[1]}_{row['set']}"] = ratio
+        for key, end in zip(("gain", "low", "high"), ratio, strict=True):
+            made[f"head_{key}_{pair[0]}_{pair[1]}_{row['set']}"] = end - 1 if ratio.known else "not available"
+    for ours, own in OURS.items():
+        for theirs, other in THEIRS.items():
+            some = [row for row in rows if (row["ours"], row["theirs"]) == (ours, theirs)]
+            made[f"head_verdict_{own}_{other}"] = verdict(some)
+    return made
+
+
+def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """On which sets the interval of a ratio lies above 1, holds it or lies below, for tables that have one cell for it."""
+    kinds = {
+        "better on": [row["set"] for row in rows if row["ratio"].low > 1],
+        "no different on": [row["set"] for row in rows if row["ratio"].low <= 1 <= row["ratio"].high],
+        "worse on": [row["set"] for row in rows if row["ratio"].high < 1],
+    }
+    return "; ".join(f"{words} {', '.join(names)}" for words, names in kinds.items() if names)
+
+
+def speedups(contest: Contest, free: np.ndarray) -> list[dict[str, Any]]:
+    """Speed-up of every family over plain decoding, one row a family: the paper's Table 1.
+
+    Parameters
+    ----------
+    contest : Contest
+    free : bool array
+        Outputs that do not end in a loop.
+
+    Returns
+    -------
+    list of dict
+        ``family`` and for each set its name: the speed-up; the name with an asterisk: without outputs that end in a loop,
+        None where fewer than :data:`FEW` remain.
+    """
+    rows = []
+    for family in (*contest.families, ORACLE.family):
+        row: dict[str, Any] = {"family": family}
+        for name, keep in contest.sets.items():
+            row[name] = contest.speedup(name, family)
+            many = int((keep & ~contest.study.tuning & free).sum()) >= FEW
+            row[f"{name}*"] = contest.speedup(name, family, free) if many else None
+        rows.append(row)
+    return rows
+
+
+def rates(contest: Contest, families: Mapping[str, Sequence[Policy]]) -> dict[str, dict[str, np.ndarray]]:
+    """Verification and discard rate of every setting of some families, by set and family: the paper's Figure 4."""
+    return {
+        name: {family: contest.study.rates(policies, keep) for family, policies in families.items()}
+        for name, keep in contest.sets.items()
+    }
+
+
+def rate_values(contest: Contest, points: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    """What is recorded of :func:`rates`: the share of points below the line of fixed lengths, and of the fixed lengths those
+    that some head and threshold match; a length with a rate lower than that of every setting is out of reach."""
+    made: dict[str, Any] = {}
+    for name, curves in points.items():
+        fixed, ours = curves["fixed K"], contest.study.rates(contest.families["SpecDec++"], contest.sets[name])
+        for key, family in (("", "SpecDec++"), ("seeing_", "SpecDec++ with confidence")):
+            made[f"head_pareto_{key}{name}"] = _known(below(curves[family], fixed))
+        found, near = matched(ours, fixed), (fixed >= ours.min(axis=0)).all(axis=1)
+        made[f"head_front_{name}"] = found
+        made[f"head_front_count_{name}"] = round(found * len(fixed))
+        made[f"head_front_within_{name}"] = near.sum()
+        made[f"head_front_share_{name}"] = found * len(fixed) / near.sum() if near.any() else "not available"
+        made["head_front_lengths"] = len(fixed)
+    return made
+
+
+def _known(value: float) -> float | str:
+    return value if value == value else "not available"
+
+
+def one_setting(contest: Contest, paper_setting: Policy) -> dict[str, Any]:
+    """What one setting of SpecDec++ for all sets keeps of the best throughput of each, recorded by name."""
+    study, policies = contest.study, contest.families["SpecDec++"]
+    speed = np.array([[contest.mean_speedup(p, keep) for keep in contest.sets.values()] for p in policies])
+    best = speed.max(axis=0)
+    tuned = np.array(
+        [[contest.mean_speedup(p, keep & study.tuning) for keep in contest.sets.values()] for p in policies]
+    )
+    single = policies[int((tuned / tuned.max(axis=0)).min(axis=1).argmax())]
+    own = {name: contest.chosen[name]["SpecDec++"] for name in contest.sets}
+    keeps = [study.against(single, own[name], keep, contest.times) for name, keep in contest.sets.items()]
+    moved = [study.against(own[a], own[b], contest.sets[b], contest.times) for a, b in permutations(own, 2)]
+    paper = np.array([contest.mean_speedup(paper_setting, keep) for keep in contest.sets.values()])
+    return {
+        "head_single_share": float((speed / best).min(axis=1).max()),
+        "head_best_settings": len(set(speed.argmax(axis=0).tolist())),
+        "head_paper_setting_share": float((paper / np.maximum(best, paper)).min()),
+        "head_one_setting": min(keeps, key=lambda ratio: ratio.value),
+        "head_transfer_least": min(moved, key=lambda ratio: ratio.value),
+    }
+
+
+def best_thresholds(
+    contest: Contest, name: str, heads: Mapping[str, AcceptanceHead], thresholds: Sequence[float]
+) -> dict[str, float]:
+    """Mean speed-up of each head on all prompts of a set, at the threshold h that is best for it."""
+    keep = contest.sets[name]
+    return {
+        label: max(contest.mean_speedup(policy, keep) for policy in with_head("SpecDec++", head, thresholds))
+        for label, head in heads.items()
+    }
+
+
+def best_of(contest: Contest, name: str, policies: Iterator[Policy] | Sequence[Policy]) -> Policy:
+    """The policy that is best on the tuning half of a set."""
+    return contest.study.best(list(policies), contest.sets[name] & contest.study.tuning, contest.times)
+
+
+def on_other_prompts(
+    contest: Contest, policies: Mapping[str, Policy], outputs: Sequence[tuple[str, DraftPass]]
+) -> list[dict[str, Any]]:
+    """Mean speed-up of chosen policies on outputs of other sets, one row a policy.
+
+    Parameters
+    ----------
+    contest : Contest
+        Whose times of a pass count.
+    policies : mapping
+        By family.
+    outputs : sequence of (str, DraftPass)
+        The set of each output, and its pass; without any there are no rows.
+    """
+    if not outputs:
+        return []
+    study = Study([passed for _, passed in outputs], [name for name, _ in outputs], contest.study.longest)
+    there = replace(contest, study=study)
+    return [
+        {"family": family, "setting": policy.setting}
+        | {name: there.mean_speedup(policy, keep) for name, keep in there.sets.items()}
+        for family, policy in policies.items()
+    ]

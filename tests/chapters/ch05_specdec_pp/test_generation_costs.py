@@ -1,0 +1,141 @@
+"""Timed generations: who is fitted, who is predicted, and what comes of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from specdec_lib import record
+from specdec_lib.chapters.ch05_specdec_pp import generation_costs, head_knowledge, published, real_runs, wide_study
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
+from specdec_lib.chapters.ch05_specdec_pp.head_study import reweighted
+from specdec_lib.chapters.ch05_specdec_pp.stopping_study import Study, baselines, with_head
+from specdec_lib.chapters.ch05_specdec_pp.theory import best_rules
+from specdec_lib.drafters import DraftModel, SpecDecPP
+from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.heads.acceptance import Examples
+from tests.chaos import head_of
+from tests.families import perturbed, prompt
+
+
+@pytest.fixture(scope="module")
+def pair(llama):
+    return llama, perturbed(llama)
+
+
+@pytest.fixture(scope="module")
+def recordings(pair):
+    """A short and a long output of each of three prompts, the prompts of two tasks."""
+    return [
+        Recording(SimpleNamespace(task="ab"[s % 2]), 0, record(pair[0], prompt(s, 12), max_new_tokens=n))
+        for n in (8, 16)
+        for s in range(3)
+    ]
+
+
+@pytest.fixture(scope="module")
+def timed(pair, recordings):
+    return generation_costs.time_generations(*pair, recordings, [1, 3], 1)
+
+
+def test_every_recording_is_timed_at_every_length_and_by_either_model_alone(timed, recordings):
+    assert {length: len(runs) for length, runs in timed.drafted.items()} == {1: 6, 3: 6}
+    assert len(timed.with_draft()) == 12 and len(timed.with_draft([0, 2])) == 4
+    assert all(step.drafted == 0 for run in timed.target_alone for step in run.steps)
+    assert set(timed.widths()) <= {1, 2, 4}
+
+
+def test_outputs_of_one_prompt_stay_in_one_half(timed):
+    first, second = timed.halves()
+    assert sorted(first + second) == list(range(6))
+    prompts = [{tuple(timed.recordings[i].trace.prompt) for i in half} for half in (first, second)]
+    assert not prompts[0] & prompts[1]
+
+
+def test_table_2_has_the_times_that_a_setting_can_tell(timed):
+    rows = {row["setting"]: row for row in generation_costs.table_2(timed)}
+    assert [(name, "t_draft" in row, "t_target" in row) for name, row in rows.items()] == [
+        ("SpecDec", True, True),
+        ("draft alone", True, False),
+        ("target alone", False, True),
+    ]
+    assert rows["SpecDec"]["runs"] == 12 and rows["target alone"]["t_target"] > 0
+
+
+def test_predictions_are_about_the_other_half(timed):
+    found = generation_costs.predict(timed)
+    assert len(found.measured) == len(timed.with_draft(timed.halves()[1]))
+    values = generation_costs.values(timed, found)
+    errors = abs(found.predicted - found.measured) / found.measured
+    assert values["cost_error_largest"] == errors.max() >= values["cost_error_median"] > 0
+    assert values["cost_t_draft_specdec_ms"] == generation_costs.table_2(timed)[0]["t_draft"]
+
+
+def test_real_runs_are_counted_and_a_wrong_count_is_seen(pair, recordings):
+    target, small = pair
+    head = head_of(small)
+    study = Study([draft_along(one.trace, small, 12) for one in recordings], ["a"] * 3 + ["b"] * 3, 12)
+    drafters = {"x": SpecDecPP(small, head, 0.5, max_tokens=12)}
+    right = {"x": with_head("x", head, [0.5])[0]}
+    counts = real_runs.compared(target, recordings, study, drafters, right)
+    assert counts == {"runs": 2, "differ": 0, "unexplained": 0, "apart": 0}
+    one_token = {"x": baselines(12)["any fixed K"][0]}  # SpecDec++ drafts two at least
+    assert real_runs.compared(target, recordings, study, drafters, one_token)["apart"] == 2
+    assert real_runs.first_of_each(study, 2) == [0, 1, 3, 4]
+
+
+def test_sampled_text_of_each_set_is_tested_at_each_temperature(pair, recordings):
+    target, small = pair
+    study = Study([draft_along(one.trace, small, 12) for one in recordings], ["a"] * 3 + ["b"] * 3, 12)
+    values = real_runs.law_values(target, recordings, study, DraftModel(small, 3), (0.6, 1.0), 12)
+    assert values["head_law_tests"] == 4 and 0 <= values["head_law_rejected"] <= 4
+    assert 0 <= values["head_law_least"] <= 1 and values["head_law_tokens"] <= 12 * 12
+
+
+def test_the_weight_of_the_loss_is_undone_and_the_confidence_is_as_it_is(pair):
+    import torch
+
+    head = head_of(pair[1])
+    states = torch.randn(5, head.out.in_features, generator=torch.Generator().manual_seed(0))
+    found = Examples(states, torch.tensor([1.0, 0, 1, 1, 0]), torch.tensor([0.9, 0.2, 0.8, 0.7, 0.6]))
+    tokens = {head_knowledge.MIXTURE: found, "a": found}
+    said = head_knowledge.predictions(tokens, {"head": head}, 6.0)
+    assert np.allclose(said["a"]["confidence"].predicted, [0.9, 0.2, 0.8, 0.7, 0.6])
+    expected = reweighted(head.probability(states, found.confidence), 6.0)
+    assert np.allclose(said["a"]["head"].predicted, expected)
+    values = head_knowledge.values(head_knowledge.table(said, tokens), "a", {"confidence": "head_auc_confidence"})
+    assert values["head_auc_confidence_a"] == 1.0 and values["head_auc_gain_confidence"] == "1.000"
+    assert "head_auc_confidence_training mixture, held out" not in values
+
+
+def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_path):
+    rows = wide_study.read()
+    hottest = max(row.temperature for row in rows)
+    (row,) = [
+        row
+        for row in rows
+        if (row.draft, row.temperature, row.set, row.quantity) == ("draft", hottest, "code", "over fixed K")
+    ]
+    values = wide_study.values(rows, ["draft", "larger"], *pair)
+    assert values["head_pp_over_fixed_code_sampled"] == row.interval and values["sampled_recipes"] == 2
+    assert values["sampled_same_models"] is False
+    nothing = wide_study.values([], ["draft"], *pair, path=tmp_path / "none.csv")
+    assert nothing["head_pp_over_fixed_code_sampled"] == "not available" and nothing["sampled_prompts"] == 0
+
+
+def test_a_survey_is_recorded_as_means_and_extremes():
+    import pandas as pd
+
+    found = pd.DataFrame(best_rules.survey(3, 4, np.linspace(0, 0.95, 5)))
+    values = best_rules.survey_values(found)
+    assert values["mdp_instances"] == 3 and values["mdp_failures"] == 0
+    assert values["mdp_best_fixed_worst"] == found.best_fixed.max() >= values["mdp_best_fixed_mean"] >= 0
+    assert values["mdp_threshold_wins"] == np.mean(found.best_threshold <= found.best_fixed + 1e-12)
+
+
+def test_the_published_times_are_a_small_and_a_large_model():
+    paper = published.paper()
+    assert paper.times[0] < paper.alone < paper.times[1] and 0 < paper.threshold < 1
+    assert paper.setting.reject_weight > 1 and set(paper.speedups) == {"alpaca", "humaneval", "gsm8k"}
