@@ -124,7 +124,7 @@ def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], task
     # White at 1 and as dark at a half as at two: the same in dark mode, where lightness is turned round.
     steps = np.log2(grid)
     reach = max(1.0, np.abs(steps).max())
-    figure, ax = figures.new(7.2, 1.2 + 0.45 * len(tasks))
+    figure, ax = figures.new(figures.WIDEST, 1.2 + 0.45 * len(tasks))
     ax.imshow(steps, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
     ax.grid(visible=False)
     for i in range(len(tasks)):
@@ -136,7 +136,7 @@ def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], task
             text += f"\n{cell.low:.2f}–{cell.high:.2f}" if interval else ""
             ax.text(
                 j, i, text, ha="center", va="center", color="white" if abs(steps[i, j]) > 0.6 * reach else "black",
-                fontweight="bold" if best else "normal", fontsize=9,
+                fontweight="bold" if best else "normal", fontsize=8,
             )  # fmt: skip
     ax.set_xticks(range(len(methods)), methods, rotation=20, ha="right")
     ax.set_yticks(range(len(tasks)), tasks)
