@@ -20,6 +20,11 @@ endif
 PY := $(VENV)/bin/python
 EXTRAS ?= book,test,cpu
 
+# On Linux the default build of torch brings the libraries of CUDA, which a machine without an NVIDIA card cannot use: the
+# environment takes 6.4 GB with them and 2.2 GB without. If the index of CPU builds is out of reach, the default is installed.
+CPU_TORCH := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null 2>&1 && echo yes)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
 # Pinned versions are for continuous integration; a user gets whatever pyproject.toml allows.
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
@@ -44,7 +49,9 @@ venv:  ## create or repair the virtual environment
 	[ -x $(PY) ] || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "venv failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
 	rm -f $(VENV)/.installed; touch $(VENV)/.installing; \
-	$(PY) -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-version-check --upgrade-strategy only-if-needed \
+	$(if $(CPU_TORCH),$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --retries 1 --timeout 30 \
+	  --index-url $(TORCH_INDEX) 'torch>=2.9' $(CONSTRAINTS) || echo "No CPU build of torch: installing the default one"; \
+	)$(PY) -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-version-check --upgrade-strategy only-if-needed \
 	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
 	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
 

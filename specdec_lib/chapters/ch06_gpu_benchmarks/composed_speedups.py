@@ -1,7 +1,7 @@
-"""Wall clock composed from parts: the steps of replayed runs at the measured cost of a pass of each width.
+"""Wall-clock time composed from parts: the steps of replayed runs at the measured cost of a pass of each width.
 
-A widened model writes what the small one writes, so the small one's recordings tell every step of every method; the
-wide model's passes, measured once for each width, tell what each step costs. Many prompts are then as cheap as a few.
+A widened model writes what the small one writes. So the small one's recordings give every step of every method, and the
+wide model's passes, measured once for each width, give what each step costs. Many prompts are then as cheap as a few.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN, compared_in, method_of, states
+
+#: By method: for each repeat its runs, as :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.measure` gives them.
+Timed = Mapping[str, Sequence[Runs]]
 
 
 def composed(
@@ -96,7 +99,7 @@ def replayed(
         torch.set_num_threads(threads)
 
 
-def draft_costs(timed: Mapping[str, Sequence[Runs]]) -> dict[str, dict[str, float]]:
+def draft_costs(timed: Timed) -> dict[str, dict[str, float]]:
     """What a proposal cost in timed runs.
 
     Parameters
@@ -220,3 +223,139 @@ class Pricing:
             Counts(self.seconds(name, runs[name]), [len(run.steps) for run in runs[name]]) for name in (ours, theirs)
         )
         return ratio_of_rates(*rates, prompts)
+
+
+def over_plain(
+    recordings: Sequence[Recording], runs: Mapping[str, Runs], names: Iterable[str], prices: Mapping[str, Pricing]
+) -> dict[str, dict[str, Interval]]:
+    """Speed-up over plain decoding, all tasks together: by method and by the name of what a pass costs."""
+    return {
+        name: {price: pricing.over(recordings, runs, name, PLAIN) for price, pricing in prices.items()}
+        for name in names
+    }
+
+
+def without_loops(
+    recordings: Sequence[Recording],
+    runs: Mapping[str, Runs],
+    times: Mapping[int, float],
+    costs: Mapping[str, Mapping[str, float]],
+    padded: bool = False,
+) -> list[dict[str, Any]]:
+    """:func:`composed_table` of the outputs that do not end in a loop."""
+    places = [i for i, recording in enumerate(recordings) if not recording.looped]
+    kept = [recordings[i] for i in places]
+    done = {name: [own[i] for i in places] for name, own in runs.items()}
+    return composed_table(kept, done, times, costs, list(dict.fromkeys(r.task for r in kept)), padded)
+
+
+def composing_errors(
+    timed: Timed,
+    measured: Mapping[str, float],
+    times: Mapping[int, float],
+    costs: Mapping[str, Mapping[str, float]],
+    padded: bool = False,
+) -> dict[str, float]:
+    """Composed over measured speed-up of the timed runs, by method; 1 where composing is exact.
+
+    Parameters
+    ----------
+    timed : mapping
+        By method: for each repeat its runs, of which the first is composed.
+    measured : mapping
+        By method: the measured speed-up over all tasks.
+    times, costs, padded
+        As for :func:`composed_table`.
+    """
+    plain = composed(timed[PLAIN][0], times, padded=padded)
+    return {
+        name: plain / composed(timed[name][0], times, padded=padded, **costs[name]) / value
+        for name, value in measured.items()
+        if name != PLAIN
+    }
+
+
+def variants_table(
+    recordings: Sequence[Recording], runs: Mapping[str, Runs], names: Iterable[str], prices: Mapping[str, Pricing]
+) -> list[dict[str, Any]]:
+    """Variants of methods over all tasks.
+
+    Returns
+    -------
+    list of dict
+        ``method``, ``tokens_per_forward``, ``width``, the mean tokens of a pass, and ``speedups`` by the name of what a pass
+        costs.
+    """
+    rows = []
+    for name in names:
+        stats = pooled(runs[name])
+        drafted = sum(step.drafted for run in runs[name] for step in run.steps)
+        rows.append(
+            {
+                "method": name,
+                "tokens_per_forward": stats["tokens_per_forward"],
+                "width": 1 + drafted / stats["calls"],
+                "speedups": over_plain(recordings, runs, [name], prices)[name],
+            }
+        )
+    return rows
+
+
+#: Methods and variants by what stands for them in :func:`claimed_ratios`.
+_CLAIMED = {
+    "rest": "REST",
+    "pld": "PLD",
+    "dresd": "DReSD",
+    "specdec": "SpecDec",
+    "h": "PLD+ (h)",
+    "a": "PLD+ (a)",
+}
+
+
+def claimed_ratios(
+    recordings: Sequence[Recording], runs: Mapping[str, Runs], here: Pricing, gpu: Pricing
+) -> dict[str, tuple[Interval, bool]]:
+    """The ratios of speeds that the papers' claims are decided by.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+    runs : mapping
+        By method, and by variant: ``"PLD, partial"``, ``"REST, 8 nodes"``, ``"REST, 64 nodes"``, ``"REST, small store"`` and
+        ``"REST, small store from 1"``.
+    here, gpu : Pricing
+        At the costs of this machine, and at published ones of a GPU.
+
+    Returns
+    -------
+    dict
+        By recorded name: the ratio, and whether it comes from a clock.
+    """
+
+    def over(
+        ours: str, theirs: str, pricing: Pricing = here, keep: Callable[[Recording], bool] = lambda recording: True
+    ) -> tuple[Interval, bool]:
+        return pricing.over(recordings, runs, ours, theirs, keep), pricing is here
+
+    found = {}
+    for task, end in (("completion", "completion"), ("multi-turn", "two_turn")):
+        found[f"composed_rest_over_specdec_{end}"] = over("REST", "SpecDec", keep=lambda r, task=task: r.task == task)
+    found["composed_unlooped_rest_over_plain"] = over("REST", PLAIN, keep=lambda r: not r.looped)
+    found["composed_rest_8_nodes_over_plain"] = over("REST, 8 nodes", PLAIN)
+    for pricing, end in ((here, ""), (gpu, "_gpu")):
+        for short, name in _CLAIMED.items():
+            found[f"composed_{short}_over_plain{end}"] = over(name, PLAIN, pricing)
+        for short, name in (("same_text", "small store"), ("from_1_same_text", "small store from 1")):
+            found[f"composed_dresd_over_rest_{short}{end}"] = over("DReSD", f"REST, {name}", pricing)
+        found[f"composed_h_over_pld_all{end}"] = over("PLD+ (h)", "PLD", pricing)
+        others = ("PLD", "PLD, partial", "REST", "SpecDec")
+        best = max(others, key=lambda name, pricing=pricing: pricing.over(recordings, runs, name, PLAIN).value)
+        for short in ("h", "a"):
+            found[f"composed_{short}_over_best_all{end}"] = over(_CLAIMED[short], best, pricing)
+    found["store_growth_speed_ratio"] = over("REST, 64 nodes", "REST, small store")
+    # The same text from both, so the speed grows by less than the tokens per pass by what a step grows.
+    found["store_growth_speed_over_tokens"] = (
+        here.step(recordings, runs, "REST, small store", "REST, 64 nodes"),
+        True,
+    )
+    return found

@@ -1,4 +1,4 @@
-"""The papers' tables of speed-ups, each row with the task, sampling and method here that it is set beside."""
+"""The papers' tables of speed-ups, each row with the task, sampling and method here that it is compared with."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from specdec_lib.experiments.published_numbers import published
+from specdec_lib.experiments.published_numbers import Priced, published
 from specdec_lib.methods import published_as
 
-#: Ends of the identifiers of PLD+'s tables, and the tasks here that they are set beside.
+#: Ends of the identifiers of PLD+'s tables, and the tasks here that they are compared with.
 _TASKS = {
     "summ": "summarisation",
     "code": "code editing",
@@ -43,6 +43,23 @@ BESIDE = (
     Beside("pld_plus", r"pld-plus-t3-[\w-]+-(?:rest|pld|h|a)", "greedy", "summarisation"),
     Beside("specdec_pp", r"specdec-pp-(?:alpaca|humaneval|gsm8k)-(?:specdec-)?speedup", "greedy", "all"),
 )
+
+
+def named_prices(
+    sampling: str, here: Sequence[Mapping[str, Any]], published: Mapping[Priced, Sequence[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Rows for :func:`beside`: composed speed-ups with their sampling and the name of what steps were priced by.
+
+    Parameters
+    ----------
+    sampling : str
+    here : sequence of mapping
+        At the prices of this machine.
+    published : mapping
+        By whose prices (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.composed_speedups.at_published_prices`).
+    """
+    named = {"this machine": here} | {f"{curve.device} ({curve.source})": rows for curve, rows in published.items()}
+    return [{"price": price, "sampling": sampling, **row} for price, rows in named.items() for row in rows]
 
 
 def beside(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Wall-clock rates of every method by task, the speed-up under each definition, and transformers' own methods beside."""
+"""Wall-clock rates of every method by task, the speed-up by each definition, and a comparison with transformers' methods."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def measure(
     Returns
     -------
     recordings : list of Recording
-        Plain runs, which tell what lossless outputs are.
+        Plain runs, which give the lossless outputs.
     timed : dict
         By method: for each repeat one run a recording, in the state of the method's row.
     """
@@ -109,6 +109,15 @@ def table(recordings: Sequence[Recording], timed: Timed, tasks: Sequence[str]) -
             state = repeats[0][0].state
             rows.append({"method": method, "task": task, "state": state, **_row(known, kept, plain)})
     return rows
+
+
+def by_sampling(measured: Mapping[str, tuple[Sequence[Recording], Timed]]) -> list[dict[str, Any]]:
+    """Rows of :func:`table` over the tasks of each measurement, each row with ``sampling``, the measurement's name."""
+    return [
+        {"sampling": name, **row}
+        for name, (recordings, timed) in measured.items()
+        for row in table(recordings, timed, list(dict.fromkeys(recording.task for recording in recordings)))
+    ]
 
 
 def _row(recordings: Sequence[Recording], repeats: Sequence[Runs], plain: Sequence[Runs]) -> dict[str, Any]:
@@ -200,10 +209,10 @@ def divergences(
 
 
 def same_draws(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Share of uniform draws that give the same token by two laws, where a draw inverts the cumulative distribution.
+    """Share of uniform draws that give the same token by two distributions, where a draw inverts the cumulative one.
 
-    What moves at one token moves the boundaries of all tokens behind it, so that the share is at most, and can be far
-    below, 1 minus the total variation distance.
+    A difference at one token moves the boundaries of all tokens after it. So the share is at most 1 minus the total
+    variation distance, and can be far below it.
 
     Parameters
     ----------
@@ -236,8 +245,8 @@ def draw_agreement(
     Returns
     -------
     dict
-        ``total_variation``: mean distance of the next token's law by one pass over all new tokens from that by passes
-        over one; ``outputs``; ``equal_expected``: how many outputs are expected to be drawn alike by both.
+        ``total_variation``: mean distance of the next token's distribution by one pass over all new tokens from that by
+        passes over one; ``outputs``; ``equal_expected``: how many outputs are expected to be drawn alike by both.
     """
     distances, equal = [], 0.0
     for recording in recordings:
@@ -260,7 +269,7 @@ def draw_agreement(
     return {"total_variation": mean, "outputs": len(recordings), "equal_expected": equal}
 
 
-#: Transformers' methods, each beside ours that does the same.
+#: Transformers' methods, each with ours that does the same.
 PEERS = {"generate": "plain", "prompt lookup": "PLD", "assisted generation": "SpecDec"}
 
 
@@ -272,7 +281,7 @@ def peers(
     runtime: Runtime | None = None,
     draft_runtime: Runtime | None = None,
 ) -> list[dict[str, Any]]:
-    """Transformers' own methods beside ours on the same model and prompts, greedy, in turns.
+    """Transformers' own methods compared with ours on the same model and prompts, greedy, in turns.
 
     The whole call is timed on both sides. Transformers runs eager passes over its growing cache. Our drafters start each
     prompt cold.

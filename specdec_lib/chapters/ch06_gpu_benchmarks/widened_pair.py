@@ -2,8 +2,7 @@
 
 A widened model computes the small one's function, so what was made for the small model serves the wide one: states
 are the small ones followed by zeros, and heads stand where :func:`specdec_lib.chapters.ch06_gpu_benchmarks.widen.place_heads` says.
-Shape of
-one, behaviour of the other.
+A wide pair has the shape of one model and the behaviour of another.
 """
 
 from __future__ import annotations
@@ -212,3 +211,24 @@ def build_pair(
     size = draft_named or draft_shape(small_draft.config, wide.config, ratio)
     narrow = widen_to(small_draft, size, dtype=kind, device=place)
     return WidePair.of(ModelPair(small_target, small_draft, tokenizer, **sizes), wide, narrow, shape)
+
+
+def build_fitting(*models: Any, **sizes: int) -> tuple[ModelPair, str]:
+    """:func:`build_pair` where the shape fits into memory, else the pair as it is.
+
+    Parameters
+    ----------
+    *models, **sizes
+        The arguments of :func:`build_pair`, the shape being the third.
+
+    Returns
+    -------
+    pair : ModelPair
+    reason : str
+        Why the shape does not fit; empty where it does.
+    """
+    target, draft, shape, *rest = models
+    try:
+        return build_pair(target, draft, shape, *rest, **sizes), ""
+    except MemoryError as error:
+        return build_pair(target, draft, "", *rest, **sizes), str(error)

@@ -102,8 +102,19 @@ def fitted(plan: Plan, pair: ModelPair, prompts: Sequence[Prompt]) -> Plan:
     return replace(plan, capacity=-(-max(longest, plan.context) // 64) * 64)
 
 
+def runtimes(pair: ModelPair, plan: Plan) -> dict[str, Runtime]:
+    """How the passes of target and draft model are run, as arguments of
+    :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.measure`; empty for eager passes."""
+    if plan.runtime == "eager":
+        return {}
+    return {
+        "runtime": Runtime(pair.target, plan.capacity, plan.runtime),
+        "draft_runtime": Runtime(pair.draft, plan.capacity, plan.runtime, (1, 2, 4)),
+    }
+
+
 def through_one_width(pair: ModelPair, prompts: Sequence[Prompt], plan: Plan) -> list[dict[str, Any]]:
-    """Greedy outputs of plain decoding and of chains of drafts, every pass of one width, beside those of width 1.
+    """Greedy outputs of plain decoding and of chains of drafts, every pass of one width, compared with those of width 1.
 
     Returns
     -------
@@ -247,10 +258,8 @@ def _measure(
         found["ceiling_ms"] = {str(width): ms for width, ms in kernels.ceiling_ms(found["products"]).items()}
         found["kernels"] = kernels.kernels_of_pass(target, plan.context, plan.runtime)
         done("kernels")
-    runtime = draft_runtime = None
-    if plan.runtime != "eager":
-        runtime = Runtime(target, plan.capacity, plan.runtime)
-        draft_runtime = Runtime(pair.draft, plan.capacity, plan.runtime, (1, 2, 4))
+    held = runtimes(pair, plan)
+    runtime, draft_runtime = held.get("runtime"), held.get("draft_runtime")
     greedy = None
     if wanted("speedups"):
         say("heads and stores")

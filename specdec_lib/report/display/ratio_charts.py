@@ -9,15 +9,32 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import figures
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MARKS = "os^D"
+#: Ticks of a logarithmic axis, from coarse to fine.
+_TICKS = (
+    tuple(2.0**power for power in range(-6, 8)),
+    (0.125, 0.2, 0.33, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16),
+    (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3),
+)
+
+
+def logarithmic_axis(ax: Axes) -> None:
+    """Make the x axis logarithmic, with ticks at plain numbers: as coarse ones as leave three within the limits."""
+    ax.set_xscale("log", base=2)
+    low, high = ax.get_xlim()
+    within = [[tick for tick in ticks if low <= tick <= high] for ticks in _TICKS]
+    chosen = next((ticks for ticks in within if len(ticks) > 2), max(within, key=len))
+    ax.set_xticks(chosen, [f"{tick:g}" for tick in chosen])
+    ax.set_xticks([], minor=True)
 
 
 def ratios(
     cases: Mapping[str, Mapping[str, Interval | None]], xlabel: str, reference: float = 1.0, logarithmic: bool = False
 ) -> Figure:
-    """Draw ratios as points on horizontal lines, their intervals as whiskers, beside a line where there is no difference.
+    """Draw ratios as points with their intervals as whiskers, and an upright line where there is no difference.
 
     Parameters
     ----------
@@ -52,7 +69,7 @@ def ratios(
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     if logarithmic:
-        ax.set_xscale("log")
+        logarithmic_axis(ax)
     ax.set_xlabel(xlabel)
     if len(series) > 1:
         figure.legend(loc="outside lower center", ncols=min(len(series), 4))

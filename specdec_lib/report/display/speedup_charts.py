@@ -1,4 +1,4 @@
-"""Figures of the chapter on real cost: step times, where the time goes, which method for which task."""
+"""Figures of the chapter on real cost: prices of passes, speed-ups, where the time goes, which method for which task."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from specdec_lib.chapters.ch06_gpu_benchmarks.speedups import DEFINITIONS
 from specdec_lib.experiments.statistics import Interval
+from specdec_lib.methods import PLAIN
 from specdec_lib.report.display import figures
 from specdec_lib.report.display.charts import PARTS
+from specdec_lib.report.display.ratio_charts import ratios
 
 #: Line, marker and colour of each way of running a pass.
 _RUNTIMES = {
@@ -21,32 +24,59 @@ _RUNTIMES = {
 }
 
 
-def step_curves(rows: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
-    """Draw the time of a pass against its width, with spread, above what the machine allows.
+def price_curves(
+    rows: Sequence[Mapping[str, Any]], published: Mapping[str, Mapping[int, float]], title: str = ""
+) -> Figure:
+    """Draw the price of a pass against its width: its time as a multiple of that of a pass over one token.
 
     Parameters
     ----------
     rows : sequence of mapping
-        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.pass_times.beside_roofline`.
+        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.pass_times.beside_roofline`. The time that bandwidth and matrix
+        rate allow is drawn as a price too.
+    published : mapping
+        By whose they are, price curves by width.
     title : str
     """
-    figure, ax = figures.new(6.4, 3.8)
+    figure, ax = figures.new(6.4, 4.2)
     for runtime in dict.fromkeys(row["runtime"] for row in rows):
         own = [row for row in rows if row["runtime"] == runtime]
-        widths = [row["width"] for row in own]
+        widths, one = [row["width"] for row in own], own[0]["ms"]
         dash, mark, color = _RUNTIMES[runtime]
-        ax.plot(widths, [row["ms"] for row in own], dash, marker=mark, color=color, label=runtime)
-        ax.fill_between(
-            widths, [row["ms_low"] for row in own], [row["ms_high"] for row in own], color=color, alpha=0.15, lw=0
-        )
+        ax.plot(widths, [row["ratio"] for row in own], dash, marker=mark, color=color, label=f"{runtime}, here")
+        low, high = ([row[end] / one for row in own] for end in ("ms_low", "ms_high"))
+        ax.fill_between(widths, low, high, color=color, alpha=0.15, lw=0)
     bound = {row["width"]: row["bound_ms"] for row in rows}
-    ax.plot(list(bound), list(bound.values()), color="#444444", lw=1, label="bandwidth and matrix rate allow")
-    ax.set_xscale("log", base=2)
+    least = bound[min(bound)]
+    ax.plot(list(bound), [ms / least for ms in bound.values()], color="#444444", lw=1, label="roofline, here")
+    for name, curve in published.items():
+        ax.plot(list(curve), list(curve.values()), "-.", marker="x", color="#8c6bb1", label=name)
+    ax.axhline(1, color="#444444", linestyle="--", linewidth=1)
+    for scale, ticks in ((ax.set_xscale, ax.set_xticks), (ax.set_yscale, ax.set_yticks)):
+        scale("log", base=2)
+        ticks([], minor=True)
     ax.set_xticks(list(bound), [str(width) for width in bound])
-    ax.set_ylim(bottom=0)
-    ax.set(xlabel="width of the pass in tokens", ylabel="milliseconds", title=title)
-    ax.legend(frameon=False)
+    tops = [2**power for power in range(8) if 2**power < 2 * ax.get_ylim()[1]]
+    ax.set_yticks(tops, [str(top) for top in tops])
+    ax.set(xlabel="tokens of the pass", ylabel="price, in passes over one token", title=title)
+    figure.legend(loc="outside lower center", ncols=3)
     return figure
+
+
+def measured(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the measured speed-up of each method over all tasks, with the lowest and the highest repeat.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.by_sampling`.
+    """
+    cases: dict[str, dict[str, Interval | None]] = {}
+    for row in rows:
+        if row["task"] == "all" and row["method"] != PLAIN:
+            ends = (row["speedup_low"], row["speedup_high"])
+            cases.setdefault(row["method"], {})[row["sampling"]] = Interval(row[DEFINITIONS[0]], *ends)
+    return ratios(cases, "measured speed-up over plain decoding", logarithmic=True)
 
 
 def part_bars(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -74,9 +104,10 @@ def part_bars(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], tasks: Sequence[str]) -> Figure:
-    """Draw the speed-up of every method on every task as a map, the best of each task starred where it is above 1.
+    """Draw the speed-up of every method on every task as a map: blue is faster than plain decoding, red slower.
 
-    An interval stands below its number; then the best is starred only if its interval lies above 1.
+    The best of each task is starred where it is above 1. An interval stands below its number; then the best is starred
+    only if its interval lies above 1.
 
     Parameters
     ----------
@@ -86,15 +117,16 @@ def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], task
         Columns and rows.
     """
     import numpy as np
-    from matplotlib.colors import LogNorm
 
     value = {(row["task"], row["method"]): row["speedup"] for row in rows}
     cells = [[value[task, method] for method in methods] for task in tasks]
     grid = np.array([figures.points(row) for row in cells])
-    figure, ax = figures.new(6.8, 1.2 + 0.45 * len(tasks))
-    ax.imshow(grid, cmap="cividis", norm=LogNorm(min(0.5, grid.min()), max(2.0, grid.max())), aspect="auto")
+    # White at 1 and as dark at a half as at two: the same in dark mode, where lightness is turned round.
+    steps = np.log2(grid)
+    reach = max(1.0, np.abs(steps).max())
+    figure, ax = figures.new(figures.WIDEST, 1.2 + 0.45 * len(tasks))
+    ax.imshow(steps, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
     ax.grid(visible=False)
-    middle = np.sqrt(min(0.5, grid.min()) * max(2.0, grid.max()))
     for i in range(len(tasks)):
         for j in range(len(methods)):
             cell = cells[i][j]
@@ -103,8 +135,8 @@ def which_method(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], task
             text = f"{grid[i, j]:.2f}" + (" ★" if best else "")
             text += f"\n{cell.low:.2f}–{cell.high:.2f}" if interval else ""
             ax.text(
-                j, i, text, ha="center", va="center", color="white" if grid[i, j] < middle else "black",
-                fontweight="bold" if best else "normal",
+                j, i, text, ha="center", va="center", color="white" if abs(steps[i, j]) > 0.6 * reach else "black",
+                fontweight="bold" if best else "normal", fontsize=8,
             )  # fmt: skip
     ax.set_xticks(range(len(methods)), methods, rotation=20, ha="right")
     ax.set_yticks(range(len(tasks)), tasks)

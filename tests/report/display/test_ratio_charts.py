@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import ratio_charts
 
@@ -20,3 +22,13 @@ def test_each_series_has_its_points_and_the_known_intervals_their_lines():
     segments = sorted(tuple(s[:, 0].tolist()) for lines in ax.collections for s in lines.get_segments())
     assert segments == [(1.1, 1.3), (1.5, 2.5)]
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c"] and ax.get_xscale() == "log"
+
+
+@pytest.mark.parametrize(
+    ("ends", "ticks"),
+    [((0.45, 6), ["0.5", "1", "2", "4"]), ((0.7, 1.5), ["0.7", "1", "1.4"]), ((0.85, 1.2), ["0.9", "1", "1.1"])],
+)
+def test_a_logarithmic_axis_has_plain_numbers_at_its_ticks(ends, ticks):
+    cases = {"a": {"x": Interval(1.0, *ends)}}
+    (ax,) = ratio_charts.ratios(cases, "ratio", logarithmic=True).axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == ticks
