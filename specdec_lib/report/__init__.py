@@ -15,6 +15,8 @@ from typing import Any
 _HOMES = {
     "check_parameters": "display.session",
     "record": "display.record",
+    "record_all": "display.record",
+    "record_figure": "display.record",
     "recorded": "display.record",
     "Markup": "display.tables",
     "Table": "display.tables",

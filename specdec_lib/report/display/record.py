@@ -7,12 +7,17 @@ that a notebook needs no Sphinx to run. On the page ``{glue:text}`name:.2f``` sh
 from __future__ import annotations
 
 import ast
+import io
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdec_lib.experiments.statistics import Interval
+from specdec_lib.report.display import run_context
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PREFIX = "application/papermill.record/"
 MARKS = "specdec"
@@ -70,6 +75,30 @@ def record(name: str, value: Any, display: bool = False, timed: bool = False) ->
     )
 
 
+def record_all(values: Mapping[str, Any], timed: bool = False) -> None:
+    """Record several values by name, as :func:`record` does one."""
+    for name, value in values.items():
+        record(name, value, timed=timed)
+
+
+def record_figure(name: str, figure: Figure) -> None:
+    """Keep a figure for the top of its page, where ``{glue:figure} name`` puts it; outside of a run, show it here.
+
+    RecordError if the name is not an identifier.
+    """
+    from IPython.display import display as show
+
+    if not name.isidentifier():
+        raise RecordError(f"{name!r} is no name for a record: use letters, digits and underscores")
+    drawn = io.StringIO()
+    # Without a date, the same data give the same bytes.
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    kept = {_PREFIX + "image/svg+xml": drawn.getvalue()}
+    show(kept, raw=True, metadata={"scrapbook": {"name": name, "mime_prefix": _PREFIX}})
+    if run_context.current() is None:
+        show(figure)
+
+
 def recorded(notebook: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """Read back every value that an executed notebook recorded.
 
@@ -86,8 +115,8 @@ def recorded(notebook: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for output in _outputs(notebook):
         name = _name(output)
-        if name is None:
-            continue
+        if name is None or _PREFIX + "text/plain" not in output["data"]:
+            continue  # no record, or a figure
         value = ast.literal_eval(output["data"][_PREFIX + "text/plain"])
         if name in values and values[name] != value:
             raise RecordError(f"{name!r} is recorded as {values[name]!r} and as {value!r}")
