@@ -188,15 +188,6 @@ def recorded_lengths(swept: Mapping[tuple[str, str], Mapping[int, pd.DataFrame]]
 
 # REST by itself --------------------------------------------------------------------------------------------------
 
-#: Variants of REST: what the drafter is made with, by words.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "as published": {},
-    "n from 1": {"min_ngram": 1},
-    "released selection": {"selection": "released"},
-    "random selection, 8 x 8": {"selection": "random", "length": 8},
-    "uniform subsample": {"subsample": "uniform"},
-    "as DReSD ran it": rest_at_scale.AS_DRESD_RAN_IT,
-}
 #: Names of the variants in recorded values.
 NAMES = {
     "as published": "trie",

@@ -51,12 +51,14 @@ _MARKS = ("o", "D", "s", "^")
 # The outline of a draft ------------------------------------------------------------------------------------------
 
 
-def outline(run: Generation, tokenizer: PreTrainedTokenizerBase, lines: int = 12) -> str:
+def outline(prompt: Sequence[int], run: Generation, tokenizer: PreTrainedTokenizerBase, lines: int = 12) -> str:
     """The first draft of a run as an indented text: one line a branch, ``+`` before tokens that the target accepted.
 
     Parameters
     ----------
+    prompt : sequence of int
     run : Generation
+        A run on this prompt.
     tokenizer : PreTrainedTokenizerBase
     lines : int
         At most so many branches are written; the last line says how many tokens are left out.
@@ -64,7 +66,7 @@ def outline(run: Generation, tokenizer: PreTrainedTokenizerBase, lines: int = 12
     emitted = 1
     for number, step in enumerate(run.steps, start=1):
         if step.drafted:
-            text = tokenizer.decode(run.tokens[:emitted])
+            text = tokenizer.decode([*prompt, *run.tokens[:emitted]])[-40:]
             head = f"Step {number}, after {text!r}: {step.drafted} tokens drafted, {step.accepted} accepted."
             return "\n".join([head, *_branches(step, tokenizer, lines)])
         emitted += len(step.tokens)
@@ -110,7 +112,10 @@ def answer(ratios: Mapping[str, Mapping[str, Interval]], published: Mapping[str,
         shown = {f"over {version}": ratio for version, ratio in by_version.items()}
         gain = float(paper[words]) / 100 + 1 if words in paper else float("nan")
         cases[words] = {"DReSD's paper": Interval(gain, float("nan"), float("nan")), **shown}
-    return ratio_charts.ratios(cases, "DReSD over REST (1: no difference)")
+    figure = ratio_charts.ratios(cases, "DReSD over REST (1: no difference)")
+    figure.legends[0].remove()  # its four entries are wider than the figure
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
 
 
 def dots(
