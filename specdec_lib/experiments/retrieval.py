@@ -111,6 +111,23 @@ class Remembered:
         return tuple(np.stack(parts)[:, :k] for parts in zip(*found, strict=True))
 
 
+_lookups: dict[tuple[str, int, tuple[int, ...]], tuple[Remembered, Sequence[Recording]]] = {}
+#: Look-ups kept at most; one of a few hundred outputs takes some tens of megabytes.
+LOOKUPS = 16
+
+
+def remembered(index: DenseIndex, recordings: Sequence[Recording], neighbours: int = 50) -> Remembered:
+    """A :class:`Remembered` index, made once for the same index and recordings as long as it is among the last
+    :data:`LOOKUPS` that were asked for."""
+    key = (str(index.path), neighbours, tuple(map(id, recordings)))
+    # The recordings are kept along with what was found for them: their ids belong to no others meanwhile.
+    made = _lookups.pop(key, None) or (Remembered(index, recordings, neighbours), list(recordings))
+    _lookups[key] = made
+    while len(_lookups) > LOOKUPS:
+        _lookups.pop(next(iter(_lookups)))
+    return made[0]
+
+
 class Bias(NamedTuple):
     """What a multi-draft sampling rule does to the target's distribution: total variation over the steps with a draft,
     and the draft tokens expected to be accepted under the rule and with one draw a node, which is lossless."""

@@ -12,7 +12,8 @@ ten experiments.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,13 +143,28 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
         return np.zeros((0, table.shape[1]))
     own = np.array([number[name] for name in prompts])
     runs_of, by_prompt = np.bincount(own), np.argsort(own, kind="stable")
-    generator = np.random.default_rng(SEED)
-    times = generator.multinomial(len(number), np.full(len(number), 1 / len(number)), size=SAMPLES)
+    times, state = _drawn_prompts(len(number))
+    generator = np.random.default_rng()
+    generator.bit_generator.state = state
     sums = np.zeros((SAMPLES, table.shape[1]))
     for count in np.unique(runs_of):
         alike = np.flatnonzero(runs_of == count)
         rows = by_prompt[runs_of[own[by_prompt]] == count]
-        # A prompt drawn t times has t * count runs drawn, each any of its own.
-        weights = generator.multinomial(times[:, alike] * count, np.full(count, 1 / count))
-        sums += weights.reshape(SAMPLES, -1) @ table[rows]
+        weights = times[:, alike]
+        if count > 1:
+            # A prompt drawn t times has t * count runs drawn, each any of its own.
+            weights = generator.multinomial(weights * count, np.full(count, 1 / count)).reshape(SAMPLES, -1)
+        sums += weights @ table[rows]
     return sums
+
+
+@lru_cache(maxsize=16)
+def _drawn_prompts(count: int) -> tuple[np.ndarray, Mapping[str, Any]]:
+    """How often each of so many prompts is in each bootstrap sample, and the state of the generator after these draws.
+
+    The seed is always the same, so a number of prompts is drawn once.
+    """
+    generator = np.random.default_rng(SEED)
+    times = generator.multinomial(count, np.full(count, 1 / count), size=SAMPLES)
+    times.flags.writeable = False
+    return times, generator.bit_generator.state

@@ -285,8 +285,9 @@ class FirstStates:
             left -= len(positions)
 
 
-def first_states(states: States, part: SuffixIndex) -> FirstStates:
-    """States of the tokens of :func:`first_part` of a store, from those of the whole store.
+def first_states(states: States, part: SuffixIndex) -> States | FirstStates:
+    """States of the tokens of :func:`first_part` of a store, from those of the whole store; these themselves where the
+    part is the whole.
 
     Raises
     ------
@@ -296,7 +297,7 @@ def first_states(states: States, part: SuffixIndex) -> FirstStates:
     count = part.store.count - len(part.store)  # the last token of a document has none
     if count > len(states):
         raise ValueError(f"the part has {count} states, the store {len(states)}; expected a part of this store")
-    return FirstStates(states, count)
+    return states if count == len(states) else FirstStates(states, count)
 
 
 def dense_index(states: States | FirstStates, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:

@@ -52,6 +52,9 @@ def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monk
             recorded_runs.replay_all(recorded, Dresd(x, *shape, neighbours=20)) for x in (remembered, dense)
         )
         assert comparison.same_steps(ours[0], theirs[0]) and any(step.drafted for step in ours[0].steps)
+    again = retrieval.remembered(dense, recorded, 20)
+    assert retrieval.remembered(dense, list(recorded), 20) is again, "looked up once"
+    assert retrieval.remembered(dense, recorded, 10) is not again
     with pytest.raises(ValueError, match="k is 21, but 20 neighbours"):
         remembered.search(recorded[0].trace.hidden[LAST][-1:], 21)
     with pytest.raises(KeyError):

@@ -22,7 +22,7 @@ from specdec_lib.experiments import stores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, render
 from specdec_lib.experiments.responses import generate_responses
-from specdec_lib.experiments.retrieval import Remembered, UnfilteredDresd
+from specdec_lib.experiments.retrieval import Remembered, UnfilteredDresd, remembered
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -32,6 +32,8 @@ SIZES = (16_000, 50_000, 200_000, 1_000_000)
 NEIGHBOURS = 50
 #: Longest stored answer, in tokens.
 ANSWER = 96
+#: What is compared with stores of every size, where the other methods need only the largest.
+LEADING = ("REST", "REST, n from 1", "DReSD")
 Make = Callable[[SuffixIndex, Any], Drafter]
 #: What is compared, by name: greatest depth of a draft, and what makes the drafter from the sparse and the dense index.
 METHODS: dict[str, tuple[int, Make]] = {
@@ -55,10 +57,10 @@ def counts(
 
     ``dense`` is what :class:`~specdec_lib.drafters.dresd.Dresd` searches; ``labels`` are added to each row.
     """
-    for name in methods:
-        limit, make = METHODS[name]
-        for row in measures.outputs(recordings, make(sparse, dense)).drop(columns="draft_seconds").to_dict("records"):
-            yield {**labels, "method": name, "limit": limit, **row}
+    drafters = {name: METHODS[name][1](sparse, dense) for name in methods}
+    for name, outputs in measures.outputs_each(recordings, drafters).items():
+        for row in outputs.drop(columns="draft_seconds").to_dict("records"):
+            yield {**labels, "method": name, "limit": METHODS[name][0], **row}
 
 
 def size_counts(
@@ -67,6 +69,7 @@ def size_counts(
     recorded: Mapping[str, Sequence[Recording]],
     sizes: Sequence[int] = SIZES,
     methods: Sequence[str] = tuple(METHODS),
+    smaller: Sequence[str] | None = None,
     **labels: Any,
 ) -> Iterator[dict[str, Any]]:
     """Counts of every method on the first ``sizes`` tokens of a store, whose states are computed once.
@@ -82,6 +85,8 @@ def size_counts(
         Sizes that the store does not reach are left out, and the largest is then all of it.
     methods : sequence of str
         Names in :data:`METHODS`.
+    smaller : sequence of str, optional
+        Those of the smaller sizes; all of ``methods`` without it.
     """
     held = index.store.count
     wanted = [*(size for size in sorted(sizes) if size < 0.95 * held), min(held, max(sizes))]
@@ -90,8 +95,17 @@ def size_counts(
         part = stores.first_part(index, size)
         dense = stores.dense_index(stores.first_states(states, part), part, "cpu")
         for way, recordings in recorded.items():
-            found = Remembered(dense, recordings, NEIGHBOURS)
-            yield from counts(recordings, methods, part, found, way=way, stored=part.store.count, **labels)
+            found = remembered(dense, recordings, NEIGHBOURS)
+            names = methods if smaller is None or size == wanted[-1] else smaller
+            yield from counts(recordings, names, part, found, way=way, stored=part.store.count, **labels)
+
+
+def right_answers(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """Prompts with the first :data:`ANSWER` tokens of their right answers, which no model wrote."""
+    return [
+        render(prompt, tokenizer) + tokenizer(prompt.reference, add_special_tokens=False)["input_ids"][:ANSWER]
+        for prompt in prompts
+    ]
 
 
 def answer_store(
@@ -106,10 +120,7 @@ def answer_store(
     ``writer`` is the model whose answers these are; None for the right answers.
     """
     if writer is None:
-        documents = [
-            render(prompt, tokenizer) + tokenizer(prompt.reference, add_special_tokens=False)["input_ids"][:ANSWER]
-            for prompt in prompts
-        ]
+        documents = right_answers(tokenizer, prompts)
     else:
         name = stores.key_of(fingerprint(writer), [prompt.turns for prompt in prompts], str(sampling), ANSWER)
         path = paths.cache() / f"answers-{name[:16]}.jsonl"

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.experiments.recorded_runs import Recording, replay_all
+from specdec_lib.experiments.recorded_runs import Recording, replay_all, replay_each
 from specdec_lib.experiments.released_rules import rows
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, pooled_rate
 
@@ -86,6 +86,17 @@ def outputs(recordings: Sequence[Recording], drafter: Drafter | None) -> pd.Data
     return of_runs(recordings, replay_all(recordings, drafter))
 
 
+Name = TypeVar("Name")
+
+
+def outputs_each(recordings: Sequence[Recording], drafters: Mapping[Name, Drafter | None]) -> dict[Name, pd.DataFrame]:
+    """Replay several drafters on recordings, on all cores: :func:`of_runs` by the drafter's name.
+
+    The processes share their memory, so take times of drafting from :func:`outputs` instead.
+    """
+    return {name: of_runs(recordings, runs) for name, runs in replay_each(recordings, drafters).items()}
+
+
 def of_runs(recordings: Sequence[Recording], runs: Sequence[Generation]) -> pd.DataFrame:
     """One row an output with its ``task``, ``prompt``, whether it ``looped``, and its :func:`counts`."""
     return pd.DataFrame(
@@ -102,6 +113,12 @@ def rate(frame: pd.DataFrame, of: str = "tokens_per_pass") -> Interval:
     """One of :data:`RATES`, pooled."""
     above, below = (_sums(frame, RATES[of])[column] for column in RATES[of])
     return pooled_rate(Counts(above.to_numpy(), below.to_numpy()))
+
+
+def mean_over_outputs(frame: pd.DataFrame, of: str) -> float:
+    """The mean over outputs of one of :data:`RATES`, outputs without one left out; NaN if all are."""
+    above, below = (frame[column] for column in RATES[of])
+    return float((above / below).where(below > 0).mean())
 
 
 def speed(frame: pd.DataFrame, price: Mapping[int, float] | float = 1.0, drafting: float = 0.0) -> Interval:

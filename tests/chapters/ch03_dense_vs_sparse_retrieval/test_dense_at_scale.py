@@ -29,6 +29,10 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_pa
         of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
         rows = frame[(frame.method == method) & (frame.stored == part.store.count)]
         assert measures.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)
+    assert stores.first_states(stores.dense_states(model, part, compute="bfloat16"), part).path.is_dir(), "the whole"
+    few = dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, smaller=("REST",))
+    kept = {(row["stored"] == part.store.count, row["method"]) for row in few}
+    assert kept == {(True, "REST"), *((False, method) for method in methods)}
     with pytest.raises(ValueError, match="expected a part of this store"):
         stores.first_states(stores.dense_states(model, part, compute="bfloat16"), index)
 

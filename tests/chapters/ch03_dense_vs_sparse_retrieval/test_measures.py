@@ -73,6 +73,21 @@ def test_counts_of_replays_are_those_of_the_metrics():
     assert measures.speed(frame, price).value == pytest.approx(frame.tokens.sum() / (frame.passes + frame.nodes).sum())
 
 
+def test_several_drafters_are_counted_as_each_alone(monkeypatch):
+    recorded = recordings()
+    drafters = {length: PromptLookup(num_tokens=length) for length in (2, 5)}
+    monkeypatch.setattr("specdec_lib.experiments.recorded_runs.ALONE_SECONDS", 0.0)  # in processes of their own
+    for length, frame in measures.outputs_each(recorded, drafters).items():
+        alone = measures.outputs(recorded, PromptLookup(num_tokens=length))
+        pd.testing.assert_frame_equal(frame.drop(columns="draft_seconds"), alone.drop(columns="draft_seconds"))
+
+
+def test_the_mean_over_outputs_leaves_out_those_without_a_rate():
+    frame = pd.DataFrame({"accepted": [1.0, 3.0, 0.0], "depth": [4.0, 4.0, 0.0]})
+    assert measures.mean_over_outputs(frame, "acceptance_rate") == pytest.approx(0.5)
+    assert np.isnan(measures.mean_over_outputs(frame[2:], "acceptance_rate"))
+
+
 def test_a_price_of_drafting_is_added_to_every_token():
     frame = measures.outputs(recordings(), PromptLookup())
     plain = measures.speed(frame, 1.0).value

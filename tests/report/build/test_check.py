@@ -49,6 +49,13 @@ def test_each_fault_is_found_and_named(tmp_path, change, told):
     assert any(any(part in fault for part in told.split("|")) for fault in faults), faults
 
 
+def test_a_parameters_cell_has_a_line_for_each_of_its_parameters(tmp_path):
+    path = write_notebook(tmp_path)
+    many = "".join(f"number_{i}: int = {i}  # one of many\n" for i in range(20))
+    spoil(path, lambda nb: nb["cells"][2].update(source=f'profile: str = "default"  # named on the page\n{many}'))
+    assert check.check_notebook(path) == []
+
+
 @pytest.mark.parametrize(
     "text", ["`2.4`", "$2.4$", "{glue:text}`a:.2f`", "python 3.11.7", "[x](a-2.4.html)", "Table 2"]
 )

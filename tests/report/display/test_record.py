@@ -54,6 +54,33 @@ def test_what_is_no_value_is_refused(value):
         record.plain(value, "rate")
 
 
+def test_a_figure_is_kept_for_the_top_of_its_page_and_is_no_value(monkeypatch):
+    from specdec_lib.report.display import figures
+
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
+    monkeypatch.setenv("SPECDEC_RUN", '{"notebook": "01_a", "profile": "smoke", "files": "x", "sha256": ""}')
+    record.record_figure("answer", figures.new()[0])
+    ((data, options),) = shown
+    assert data["application/papermill.record/image/svg+xml"].lstrip().startswith("<?xml")
+    output = {"output_type": "display_data", "data": data, "metadata": options["metadata"]}
+    assert record.recorded({"cells": [{"cell_type": "code", "outputs": [output]}]}) == {}
+    monkeypatch.delenv("SPECDEC_RUN")
+    record.record_figure("answer", figures.new()[0])
+    assert len(shown) == 3, "outside of a run the figure is shown as well"
+    with pytest.raises(record.RecordError, match="no name"):
+        record.record_figure("an answer", figures.new()[0])
+
+
+def test_several_values_are_recorded_under_their_names(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
+    record.record_all({"one": 1, "two": 0.5}, timed=True)
+    cells = [{"outputs": [{"data": data, "metadata": options["metadata"]} for data, options in shown]}]
+    assert record.recorded({"cells": cells}) == {"one": 1, "two": 0.5}
+    assert record.timed_names({"cells": cells}) == {"one", "two"}
+
+
 def test_a_recorded_value_is_the_output_that_glue_reads(monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
