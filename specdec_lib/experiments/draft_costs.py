@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter
@@ -22,6 +22,7 @@ from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments import corpus
 from specdec_lib.experiments.metrics import counts, greedy_agreement, pooled
 from specdec_lib.experiments.recorded_runs import Recording, Runs, prompts_of
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, ratio_of_rates
@@ -187,6 +188,14 @@ class Hindsight:
             "oracle_speedup": interval(speedup, emitted, oracle),
             "room": interval(lambda n, o, c, d: speedup(n, o) / speedup(n, c, d), emitted, oracle, calls, discarded),
         }
+
+
+def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int, modules: int = 12) -> list[int]:
+    """At least ``length`` tokens of held-out modules of the standard library, repeated where they are too few, each below
+    ``vocabulary``."""
+    text = "\n\n".join(module.text for module in corpus.stdlib_modules("heldout")[:modules])
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return [token % vocabulary for token in ids] * (1 + length // len(ids))
 
 
 def drafting(

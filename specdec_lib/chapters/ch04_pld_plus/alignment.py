@@ -15,7 +15,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.tasks import load_task
 
 
 class Copied(NamedTuple):
@@ -175,3 +177,20 @@ def align(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, spans: Sequence[Co
         if covered[i] and bool((np.diff(places) == 1).all()):
             origin[i] = by_span.get((int(places[0]), int(places[-1]) + 1), -1)
     return Alignment(asked["input_ids"], said["input_ids"], covered, origin)
+
+
+def mechanical(tokenizer: PreTrainedTokenizerBase, per_task: int, seed: int = 0) -> list[Alignment]:
+    """The right answers of ``per_task`` prompts of each task of :data:`ALIGNED`."""
+    prompts = [prompt for task in ALIGNED for prompt in load_task(task, limit=per_task, seed=seed)]
+    return [align(prompt, tokenizer, copied(prompt)) for prompt in prompts]
+
+
+def quotesum(tokenizer: PreTrainedTokenizerBase, count: int, room: int) -> list[Alignment]:
+    """At most ``count`` answers of QuoteSum that fit ``room`` tokens with their prompts; none where the set is not there."""
+    try:
+        prompts = load_task("quotesum", limit=4 * count) if count else []
+    except (MissingData, ValueError):
+        return []
+    aligned = (align(prompt, tokenizer, quoted(prompt)) for prompt in prompts)
+    fitting = (one for one in aligned if len(one.prompt) + len(one.answer) <= room)
+    return [one for one, _ in zip(fitting, range(count), strict=False)]

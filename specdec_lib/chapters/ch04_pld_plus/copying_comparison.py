@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,30 @@ from specdec_lib.experiments.statistics import Counts, Interval
 
 #: Whose passes price a draft: the card and the model of the paper's main tables, as another benchmark measured them.
 CARD = Priced("Spec-Bench", "A100 80GB", "Vicuna 7B v1.3")
+#: Ratios that are recorded, by name: of which rule over which other one. ``pldt`` is PLD with partial drafts; a number is
+#: the draft length where it is not that of the paper.
+GREEDY = {
+    "t0_h_over_pld": ("h", "pld"),
+    "t0_a_over_pld": ("a", "pld"),
+    "t0_h_over_pldt": ("h", "pldt"),
+    "equal0_h_over_pldt": ("h10", "pldt10"),
+    "equal0_a_over_pldt": ("a10", "pldt10"),
+    "k70_h_over_pldt": ("h", "pldt70"),
+    "k70_a_over_pldt": ("a", "pldt70"),
+    "t0_h_over_a": ("h", "a"),
+    "t0_rest_over_pld": ("rest", "pld"),
+    "t0_h_over_rest": ("h", "rest"),
+}
+SAMPLED = {
+    "t1_h_over_pld": ("h", "pld"),
+    "t1_a_over_pld": ("a", "pld"),
+    "t1_h_over_pldt": ("h", "pldt"),
+    "t1_a_over_pldt": ("a", "pldt"),
+    "t1_h_over_rest": ("h", "rest"),
+    "t1_a_over_rest": ("a", "rest"),
+    "equal1_h_over_pldt": ("h10", "pldt10"),
+}
+FAMILY = {"second_h_over_pld": ("h", "pld"), "second_h_over_pldt": ("h", "pldt")}
 #: Prompts whose states and attention rows are in memory at a time.
 AT_A_TIME = 60
 
@@ -98,6 +123,25 @@ def gains(
             yield task, gain(chosen(ours), chosen(theirs), own)
         else:
             yield task, speed_gain(chosen(ours), chosen(theirs), own, prices)
+
+
+def compare(
+    runs: Mapping[str, Runs],
+    recordings: Sequence[Recording],
+    pairs: Mapping[str, tuple[str, str]],
+    prices: Mapping[int, float] | None = None,
+) -> dict[str, dict[str | None, Interval]]:
+    """:func:`gains` of every pair of rules, such as :data:`GREEDY`, by name and task."""
+    return {name: dict(gains(runs[a], runs[b], recordings, prices)) for name, (a, b) in pairs.items()}
+
+
+def sweep(
+    recordings: Sequence[Recording], makers: Mapping[str, Callable[[Any], Drafter]], values: Sequence[Any]
+) -> dict[str, dict[Any, Runs]]:
+    """Replay each drafter with each value of what is swept, on all cores; by name and value."""
+    drafters = {(name, value): make(value) for name, make in makers.items() for value in values}
+    runs = replay_each(recordings, drafters)
+    return {name: {value: runs[name, value] for value in values} for name in makers}
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float], prompts: Sequence[object]) -> Interval:

@@ -1,13 +1,15 @@
-"""Sets of attention heads for PLD+ (a), figure 3: those of one block, all of them, random ones."""
+"""Sets of attention heads for PLD+ (a): the best ones, those of one block, all of them, random ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 Heads = list[tuple[int, int]]
 Shape = tuple[int, int]
+#: Numbers of best heads that are tried, as far as there are so many.
+COUNTS = (1, 2, 3, 4, 6, 8, 10, 15, 20, 30, 50, 100, 200, 300)
 
 
 def every(shape: Shape) -> Heads:
@@ -56,3 +58,9 @@ def draws(shape: Shape, count: int, number: int, seed: int = 0) -> Iterator[Head
     """``number`` sets of random heads, of seeds ``seed``, ``seed`` + 1, ..."""
     for i in range(number):
         yield random_heads(shape, count, seed + i)
+
+
+def tried(ranked: Sequence[tuple[int, int]], shape: Shape) -> dict[str, Heads]:
+    """Sets of the best of ``ranked`` heads by their number, up to all of these, and ``"every"`` head of the model."""
+    counts = [count for count in COUNTS if count < len(ranked)] + [len(ranked)]
+    return {str(count): list(ranked[:count]) for count in counts} | {"every": every(shape)}

@@ -155,6 +155,12 @@ def measure(
         }
 
 
+def by_set(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Measured answers by set, those sets left out that have none, and ``"all"``."""
+    found = {name: [row for row in rows if row["set"] == name] for name in SETS}
+    return {name: own for name, own in found.items() if own} | {"all": list(rows)}
+
+
 def tokens_per_pass(rows: Sequence[Mapping[str, Any]], rule: str) -> Interval:
     """Tokens per pass of a rule over the rows."""
     return statistics.pooled_rate(_counts(rows, rule), _prompts(rows))

@@ -34,18 +34,18 @@ class Choice(NamedTuple):
     accepted: tuple[int, int]
 
 
-def _choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
-    """For each position at which a replay drafted: the source, the draft, and how many of it were
-    accepted."""
+def choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
+    """For each position of a last token after which a replay drafted: the position of the first token copied, the draft,
+    and how many of its tokens were accepted."""
     watched = Sourced(drafter)
     (run,) = replay_all([recording], watched)
-    choices, place = {}, run.prompt_length
+    chosen, place = {}, run.prompt_length
     for i, step in enumerate(run.steps):
         source = watched.sources[i] if i < len(watched.sources) else None
         if source is not None and step.drafted:
-            choices[place] = (source, step.tree.tokens, step.accepted)
+            chosen[place] = (source, step.tree.tokens, step.accepted)
         place += len(step.tokens)
-    return choices
+    return chosen
 
 
 class _Beside(Drafter):
@@ -110,7 +110,7 @@ def wrong_occurrence(
         length = len(recording.trace.prompt)
         if recording.looped or recording.turn or length > longest:
             continue
-        ours, theirs = _choices(recording, second), _choices(recording, first)
+        ours, theirs = choices(recording, second), choices(recording, first)
         for place in ours.keys() & theirs.keys():
             a, b = theirs[place], ours[place]
             better = b[2] - a[2] > (best.accepted[1] - best.accepted[0] if best else 0)
