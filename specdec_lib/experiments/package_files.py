@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specdec_lib.datastores.ray_data import PIECE_BYTES
 from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.stores import LARGEST_FILE, SHARED_RUNS, _runs, key_of
 
@@ -85,6 +86,10 @@ class PackageFiles:
         ends = np.cumsum([file.size for file in self.files])
         cuts = np.searchsorted(ends, [self.bytes * i / count for i in range(1, count)], side="left")
         return [PackageFiles(self.files[a:b]) for a, b in zip([0, *cuts], [*cuts, len(self.files)], strict=True)]
+
+    def pieces(self) -> list[PackageFiles]:
+        """The files in parts that one task of Ray Data reads each."""
+        return self.split(-(-self.bytes // PIECE_BYTES))
 
 
 def _installed(root: Path) -> Iterator[PackageFile]:
