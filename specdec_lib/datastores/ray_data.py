@@ -114,7 +114,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class _Rest:
+class _Documents:
     """The documents of one shard as :func:`~specdec_lib.datastores.build.build_tokens` takes them; they are read once."""
 
     stream: Stream
@@ -165,25 +165,43 @@ def sort_shard(job: SortJob) -> dict[str, Any]:
     return describe_shard(job.name, store.manifest)
 
 
-def _write_tokens(job: ShardJob, documents: Iterable[np.ndarray]) -> SortJob:
+def write_tokens(job: ShardJob, stream: Stream, number: int) -> SortJob:
+    """Write the tokens of one shard from the stream, and pass over what it does not take.
+
+    Raises
+    ------
+    ValueError
+        If it has no documents, or one of them is no text.
+    """
     storage = Storage(job.url)
     folder = storage.scratch(job.name) if storage.local is None else storage.local / job.name
     # Documents come once, so a shard that was begun begins again.
     shutil.rmtree(files.beside(folder, ".partial"), ignore_errors=True)
-    build_tokens(
-        folder,
-        documents,
-        tokenizer_vocabulary(job.tokenizer),
-        fingerprint=tokenizer_fingerprint(job.tokenizer),
-        sources=job.sources,
-        max_tokens=job.max_tokens,
-        short_documents=job.short_documents,
-        progress=False,
-    )
+    try:
+        build_tokens(
+            folder,
+            _Documents(stream, number),
+            tokenizer_vocabulary(job.tokenizer),
+            fingerprint=tokenizer_fingerprint(job.tokenizer),
+            sources=job.sources,
+            max_tokens=job.max_tokens,
+            short_documents=job.short_documents,
+            progress=False,
+        )
+    except ValueError as error:
+        raise ValueError(f"{job.name} of {job.url}: {error}; where it has no documents, ask for fewer shards") from None
+    stream.skip(number)
     if storage.local is None:
         storage.put(folder, job.name + TOKENS)
         shutil.rmtree(folder)
     return SortJob(job.url, job.name)
+
+
+def remove_tokens(job: ShardJob) -> None:
+    """Remove what was there to be sorted."""
+    storage = Storage(job.url)
+    if storage.local is None:
+        storage.remove(job.name + TOKENS)
 
 
 def build_shards(place: OnRay, jobs: Sequence[ShardJob], memory: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -211,23 +229,10 @@ def build_shards(place: OnRay, jobs: Sequence[ShardJob], memory: int) -> Iterato
     stream = Stream(_rows(jobs))
     with place.started(sort_shard, memory) as sorting:
         for number, job in enumerate(jobs):
-            try:
-                sort_job = _write_tokens(job, _Rest(stream, number))
-            except ValueError as error:
-                raise ValueError(
-                    f"{job.name} of {job.url}: {error}; where it has no documents, ask for fewer shards"
-                ) from None
-            stream.skip(number)
-            sorting.start(number, sort_job)
+            sorting.start(number, write_tokens(job, stream, number))
             for ended, about in sorting.ended():
-                yield ended, _sorted(jobs[ended], about)
+                remove_tokens(jobs[ended])
+                yield ended, about
         for ended, about in sorting.rest():
-            yield ended, _sorted(jobs[ended], about)
-
-
-def _sorted(job: ShardJob, about: dict[str, Any]) -> dict[str, Any]:
-    """Remove the tokens that were there to be sorted."""
-    storage = Storage(job.url)
-    if storage.local is None:
-        storage.remove(job.name + TOKENS)
-    return about
+            remove_tokens(jobs[ended])
+            yield ended, about
