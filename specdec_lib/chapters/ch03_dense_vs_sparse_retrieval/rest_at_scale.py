@@ -141,7 +141,7 @@ def _growing(
     texts, sizes = case.stores[case.kind](), sorted(sizes)
     shard = stores.SHARD_TOKENS
     if isinstance(texts, PackageFiles) and sizes[-1] > shard:
-        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, place=Processes(JOBS), progress=True)
+        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, Processes(JOBS), progress=True)
         for size in sizes:
             if size < 0.95 * shard:
                 yield stores.first_part(shards.shards[0].index, size)
