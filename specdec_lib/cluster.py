@@ -129,15 +129,32 @@ class OnRay:
         ValueError
             If no node has so much memory.
         """
+        with self.started(function, memory, gpu) as running:
+            for number, job in enumerate(jobs):
+                running.start(number, job)
+            yield from running.rest()
+
+    def check_memory(self, memory: int) -> None:
+        """Refuse a job that needs more memory than a node has.
+
+        Raises
+        ------
+        ValueError
+        """
         largest = max((node["Resources"].get("memory", 0) for node in self.ray.nodes() if node["Alive"]), default=0)
         if memory > largest:
             raise ValueError(
                 f"one piece of this work needs {memory / 2**30:.1f} GiB of memory, the largest node offers "
                 f"{largest / 2**30:.1f}: cut it into more pieces, with --shards"
             )
+
+    def started(self, function: Callable, memory: int = 0, gpu: bool = False) -> Started:
+        """What starts one job after another, with the arguments of :meth:`tasks`; used in a ``with`` statement."""
+        self.check_memory(memory)
         gpus = 1 if gpu and self.ray.cluster_resources().get("GPU") else 0
-        remote = self.ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus, memory=memory)(function)
-        return self._in_order_of_ending({remote.remote(job): number for number, job in enumerate(jobs)})
+        return Started(
+            self.ray, self.ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus, memory=memory)(function)
+        )
 
     def actors(self, maker: Callable[[], Callable], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """The same by one actor a GPU, or a core where there are no GPUs."""
@@ -160,15 +177,38 @@ class OnRay:
         for actor in actors:
             self.ray.kill(actor)
 
-    def _in_order_of_ending(self, running: dict[Any, int]) -> Iterator[tuple[int, Any]]:
-        try:
-            while running:
-                (ended,), _ = self.ray.wait(list(running), num_returns=1)
-                number = running.pop(ended)
-                yield number, self.ray.get(ended)
-        finally:
-            for one in running:
-                self.ray.cancel(one)
+
+class Started:
+    """Tasks of Ray that run while others are still to be started; those that run at the end are stopped."""
+
+    def __init__(self, ray: Any, function: Any):
+        self.ray, self._function = ray, function
+        self._running: dict[Any, int] = {}
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._running:
+            self.ray.cancel(one)
+
+    def start(self, number: int, job: Any) -> None:
+        """Start a job under a number."""
+        self._running[self._function.remote(job)] = number
+
+    def ended(self, timeout: float | None = 0) -> Iterator[tuple[int, Any]]:
+        """The number and result of each job that has ended; ``timeout`` None waits for one."""
+        if not self._running:
+            return
+        count = len(self._running) if timeout == 0 else 1
+        done, _ = self.ray.wait(list(self._running), num_returns=count, timeout=timeout)
+        for one in done:
+            yield self._running.pop(one), self.ray.get(one)
+
+    def rest(self) -> Iterator[tuple[int, Any]]:
+        """The same of all others, each as it ends."""
+        while self._running:
+            yield from self.ended(None)
 
 
 class _Worker:

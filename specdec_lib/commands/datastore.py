@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import math
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING
 from specdec_lib import datastores, files, paths
 from specdec_lib.cluster import Here, OnRay, Place
 from specdec_lib.commands import exit_status
-from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore
+from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore, encoder
 from specdec_lib.datastores.dense import FOLDER, sample_moments
+from specdec_lib.datastores.ray_data import PIECE_BYTES
 from specdec_lib.datastores.reduction import Moments
 from specdec_lib.datastores.sharded import MANIFEST as SHARDS
 from specdec_lib.datastores.sharded_build import DenseJob, DenseOptions, build_sharded, build_sharded_dense
@@ -90,7 +92,21 @@ class Texts:
 
     def split(self, count: int) -> list[Texts]:
         """The same documents in ``count`` parts, one after another."""
-        return [Texts(self.library, self.texts, self.lines, self.field, (i, count)) for i in range(count)]
+        return [self.cut(i, count) for i in range(count)]
+
+    def cut(self, number: int, count: int) -> Texts:
+        """One of these parts."""
+        at, of = self.part
+        return Texts(self.library, self.texts, self.lines, self.field, (at * count + number, of * count))
+
+    def pieces(self) -> list[Texts]:
+        """The same documents in parts that one task of Ray Data reads each."""
+        return self.split(max(1, -(-self.bytes() // self.part[1] // PIECE_BYTES)))
+
+    @property
+    def packed(self) -> bool:
+        """Whether a file is packed, so that its bytes say little of its tokens."""
+        return any(path.suffix in (".gz", ".zip") for path in (*self.texts, *self.lines))
 
     def bytes(self) -> int:
         """Bytes of all parts together, of packed files as they are packed."""
@@ -123,6 +139,34 @@ class Texts:
                     raise record.bad(f"has no text in a field {self.field!r}: name it with --field")
                 yield record[self.field]
             at += size
+
+
+#: The sample that tells how many tokens a byte of the texts has: its places, and the bytes of each.
+SAMPLES, SAMPLE_BYTES = 64, 2**16
+
+
+def count_shards(
+    texts: Texts, tokenizer: PreTrainedTokenizerBase, shard_tokens: int, max_tokens: int | None = None
+) -> int:
+    """Number of shards of about ``shard_tokens`` tokens each, from the tokens of a sample of the texts.
+
+    The sample depends on the texts alone, so that the same build is cut in the same way again.
+
+    Raises
+    ------
+    ValueError
+        If ``shard_tokens`` is below 1, or a file is packed.
+    """
+    if shard_tokens < 1:
+        raise ValueError(f"--shard-tokens is {shard_tokens}; expected a number of tokens, 1 or more")
+    if texts.packed:
+        raise ValueError("--shard-tokens cannot tell how many tokens a packed file has; unpack it, or give --shards")
+    encode, size = encoder(tokenizer), texts.bytes()
+    count = max(1, size // SAMPLE_BYTES)
+    places = sorted({count * i // SAMPLES for i in range(SAMPLES)})
+    found = sum(len(ids) for place in places for text in texts.cut(place, count) for ids in encode([text]))
+    tokens = found * count / len(places)
+    return max(1, math.ceil(min(tokens, max_tokens or tokens) / shard_tokens))
 
 
 def _read_text(path: Path) -> str:
@@ -439,6 +483,12 @@ def build_parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--shards", type=int, help="cut the texts into so many shards; the path may then be s3://... or gs://..."
     )
+    build.add_argument(
+        "--shard-tokens",
+        type=int,
+        metavar="N",
+        help="cut the texts into shards of about N tokens each; their number follows from a sample of the texts",
+    )
     _add_cluster_options(build)
     _add_dense_options(build)
     dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it continues")
@@ -478,17 +528,21 @@ def _holds_shards(options: argparse.Namespace) -> bool:
 def _run_shards(options: argparse.Namespace) -> None:
     """The commands for a store of shards."""
     if options.command == "build":
-        if options.shards is None or options.shards < 1:
+        if options.shards is not None and options.shard_tokens is not None:
+            raise ValueError("--shards and --shard-tokens both say how the texts are cut; give one of them")
+        if options.shards is None and options.shard_tokens is None:
             raise ValueError(
-                f"--shards is {options.shards}; expected their number, 1 or more"
-                if options.shards is not None
-                else f"{options.path} is a store of shards: give their number with --shards, or name another folder"
+                f"{options.path} is a store of shards: give their number with --shards or their size with "
+                "--shard-tokens, or name another folder"
             )
+        if options.shards is not None and options.shards < 1:
+            raise ValueError(f"--shards is {options.shards}; expected their number, 1 or more")
         texts = Texts(options.python_library, options.text, options.jsonl, options.field)
         tokenizer = load_tokenizer(options.tokenizer or (options.model if options.dense else "pocket"))
+        count = options.shards or count_shards(texts, tokenizer, options.shard_tokens, options.max_tokens)
         build_sharded(
             options.path,
-            texts.split(options.shards),
+            texts.split(count),
             tokenizer,
             sources=texts.sources(),
             max_tokens=options.max_tokens,
@@ -527,11 +581,12 @@ def _run(options: argparse.Namespace) -> None:
     if options.command in ("add-shard", "remove-shard", "fetch"):
         print(describe_shards(options.path))
         return
-    if getattr(options, "shards", None) is not None or (options.command != "import-rest" and _holds_shards(options)):
+    cut = any(getattr(options, name, None) is not None for name in ("shards", "shard_tokens"))
+    if cut or (options.command != "import-rest" and _holds_shards(options)):
         _run_shards(options)
         return
     if getattr(options, "on", None):
-        raise ValueError("--on ray works on shards: give their number with --shards, or name a store of shards")
+        raise ValueError("--on ray works on shards: give --shards or --shard-tokens, or name a store of shards")
     options.path = Path(options.path)
     name = getattr(options, "tokenizer", None)
     tokenizer, model = load_tokenizer(name) if name else None, None

@@ -42,10 +42,10 @@ def write_counts(folder: Path, name: str, rows: Iterable[dict[str, Any]], comman
 
 
 def _rest(options: argparse.Namespace, words: Sequence[str]) -> None:
-    cases = recorded_chats.cases(options.limit)
+    cases = recorded_chats.cases(options.limit, options.packages)
     tokenizer = load_model("pocket", "cpu")[1]
     authors = {name: list(interval) for name, interval in rest_at_scale.authors_run().items()}
-    sizes = options.sizes or rest_at_scale.SIZES
+    sizes = options.sizes or (*rest_at_scale.SIZES, *(rest_at_scale.LARGE_SIZES if options.packages else ()))
     varied = [case for case in cases if case.name in rest_at_scale.VARIED]
     work = [(rest_at_scale.case_counts, case) for case in cases]
     work += [(rest_at_scale.variant_counts, case) for case in varied]
@@ -120,6 +120,15 @@ def build_parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=paths.DATA / "results" / "cpu", help="folder (default: data/results/cpu)"
     )
     parser.add_argument("--sizes", type=int, nargs="+", help="tokens stored (default: those of the chapter)")
+    parser.add_argument(
+        "--packages",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FOLDER",
+        help="of rest: folders of wheels whose Python files are stored with those of the installed packages, up to "
+        f"{max(rest_at_scale.LARGE_SIZES):,} tokens",
+    )
     parser.add_argument("--limit", type=int, help="outputs of each model, or prompts of each task (default: chapter's)")
     return parser
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,19 +88,12 @@ def build_from_texts(
         As for :func:`~specdec_lib.datastores.build.build_tokens`; a ValueError also where a text holds half of a
         surrogate pair, which is no character.
     """
-
-    def encode(batch: list[str]) -> list[list[int]]:
-        for text in batch:
-            _refuse_surrogates(text)
-        # A document may be longer than any context: that is no reason for the tokenizer's warning.
-        return tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
-
     finish = (lambda folder: build_suffix_array(folder, progress)) if suffix_array else None
     return build_tokens(
         path,
         texts,
         tokenizer_vocabulary(tokenizer),
-        encode=encode,
+        encode=encoder(tokenizer),
         fingerprint=tokenizer_fingerprint(tokenizer),
         sources=sources,
         max_tokens=max_tokens,
@@ -109,6 +102,18 @@ def build_from_texts(
         progress=progress,
         finish=finish,
     )
+
+
+def encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
+    """What turns texts of documents into token ids: no special tokens, and a ValueError for half of a surrogate pair."""
+
+    def encode(batch: list[str]) -> list[list[int]]:
+        for text in batch:
+            _refuse_surrogates(text)
+        # A document may be longer than any context: that is no reason for the tokenizer's warning.
+        return tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+
+    return encode
 
 
 def _refuse_surrogates(text: str) -> None:

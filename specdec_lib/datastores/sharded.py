@@ -392,6 +392,20 @@ class ShardedSuffixIndex:
         """Largest number of entries that all shards have together."""
         return self.store.count
 
+    def first(self, count: int) -> ShardedSuffixIndex:
+        """The first shards alone, searched as one; they stay open.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer.
+        """
+        shards = self.store.manifest["shards"]
+        if not 1 <= count <= len(shards):
+            raise ValueError(f"the first {count} of {len(shards)} shards are asked for; expected 1 to {len(shards)}")
+        about = self.store.manifest | {"shards": shards[:count]}
+        return ShardedSuffixIndex(ShardedStore(self.store.path, about), self.shards[:count])
+
     def answers(self, question: Question) -> list[Answer]:
         """What each shard answers."""
         return [shard.answer(question) for shard in self.shards]

@@ -9,15 +9,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from specdec_lib import datastores, files, paths
-from specdec_lib.cluster import Here, Place
+from specdec_lib import datastores, files
+from specdec_lib.cluster import Here, OnRay, Place
 from specdec_lib.datastores import dense
+from specdec_lib.datastores.ray_data import build_shards
 from specdec_lib.datastores.reduction import EPSILON, Moments, Reduction, fit
 from specdec_lib.datastores.sharded import (
     MANIFEST,
@@ -64,10 +64,7 @@ def build_shard(job: ShardJob) -> dict[str, Any]:
         If it has no documents.
     """
     storage = Storage(job.url)
-    if storage.local is not None:
-        folder = storage.local / job.name
-    else:
-        folder = paths.cache() / f"shards-{sha256(job.url.encode()).hexdigest()[:16]}" / job.name
+    folder = storage.scratch(job.name) if storage.local is None else storage.local / job.name
     try:
         store = datastores.build_from_texts(
             folder,
@@ -118,7 +115,8 @@ def build_sharded(
     text_bytes : int
         Bytes of all texts, from which the memory that a shard needs is estimated; 0 where it is not known.
     place : Place, optional
-        :class:`~specdec_lib.cluster.Here` by default, or :class:`~specdec_lib.cluster.OnRay`.
+        :class:`~specdec_lib.cluster.Here` by default. On :class:`~specdec_lib.cluster.OnRay`, Ray Data reads and tokenizes
+        (:mod:`~specdec_lib.datastores.ray_data`); the store has the same bytes.
     progress : bool
         Show a bar.
 
@@ -163,7 +161,11 @@ def build_sharded(
     ]
     memory = MEMORY_PER_BYTE * text_bytes // len(parts)
     with tqdm(desc="shards", total=len(parts), initial=len(abouts), unit=" shards", disable=not progress) as bar:
-        for number, about in (place or Here()).tasks(build_shard, jobs, memory):
+        if isinstance(place, OnRay):
+            built = build_shards(place, jobs, memory)
+        else:
+            built = (place or Here()).tasks(build_shard, jobs, memory)
+        for number, about in built:
             abouts[missing[number]] = about
             bar.update()
             bar.set_postfix(tokens=f"{sum(one['tokens'] for one in abouts.values()):,}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from specdec_lib import files
+from specdec_lib import files, paths
 from specdec_lib.datastores import store_files
 from specdec_lib.datastores.sharded import MANIFEST, check_shards, describe_shard
 from specdec_lib.datastores.store_files import StoreError
@@ -61,6 +62,15 @@ class Storage:
         else:
             self.fs.pipe_file(self._at(name), (json.dumps(content, indent=1) + "\n").encode())
 
+    def scratch(self, name: str) -> Path:
+        """A folder in the cache of this machine, where what belongs there under a name is made."""
+        return paths.cache() / f"shards-{sha256(self.url.encode()).hexdigest()[:16]}" / name
+
+    def remove(self, name: str) -> None:
+        """Remove a folder; nothing where it is not there."""
+        if self.fs.exists(self._at(name)):
+            self.fs.rm(self._at(name), recursive=True)
+
     def names(self) -> list[str]:
         """Names in the folder; none where it is not there."""
         try:
@@ -71,9 +81,8 @@ class Storage:
     def put(self, folder: Path, name: str) -> None:
         """Bring a folder there, under a temporary name that is renamed once all is there."""
         partial = self._at(f"{name}.partial")
-        for left in (partial, self._at(name)):
-            if self.fs.exists(left):
-                self.fs.rm(left, recursive=True)
+        for left in (f"{name}.partial", name):
+            self.remove(left)
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 target = f"{partial}/{path.relative_to(folder).as_posix()}"

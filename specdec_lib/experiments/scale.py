@@ -2,127 +2,160 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import math
 import os
 import resource
 import shutil
 import sys
-import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specdec_lib import datastores, generate, load_model, paths
-from specdec_lib.cluster import Here, Processes
+from specdec_lib.cluster import Here, Place, Processes
+from specdec_lib.datastores import ShardedSuffixIndex, store_files
+from specdec_lib.datastores.sharded import ShardedStore, is_sharded, read_shards, shard_name
 from specdec_lib.datastores.sharded_build import build_sharded
 from specdec_lib.drafters import Rest
-from specdec_lib.experiments import corpus
+from specdec_lib.experiments import corpus, stores
+from specdec_lib.experiments.package_files import PackageFiles
 from specdec_lib.experiments.retrieval import draft_microseconds, search_microseconds
 from specdec_lib.models.embedding import embed_store
 
-#: Files of installed packages that are text.
-SUFFIXES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".c", ".cpp", ".cu", ".txt", ".md", ".rst", ".js", ".css")
-_LARGEST = 4 * 2**20
-_SMALLEST = 200
 CONTEXTS, CONTEXT_TOKENS, SHARDS = 200, 32, 4
+#: Programs that wait for a core, for each core: no more of them is quiet.
+QUIET = 0.5
+
+
+class Spent(NamedTuple):
+    """Seconds of the processor and of the clock that a piece of work took, and the load when it ended."""
+
+    processor_seconds: float
+    seconds: float
+    load: float
+
+
+def _timed(function: Callable, job: Any) -> tuple[Any, Spent]:
+    # A tokenizer that works on several threads would hide how much work there is.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    processor, clock = time.process_time(), time.perf_counter()
+    result = function(job)
+    return result, Spent(time.process_time() - processor, time.perf_counter() - clock, load_average()[0])
 
 
 @dataclass(frozen=True)
-class Files:
-    """Texts of files; what is no text in UTF-8 is left out."""
+class Timed:
+    """A place that tells what each of its tasks took; each task has a process of its own or shares one with others.
 
-    paths: tuple[Path, ...]
-
-    def __iter__(self) -> Iterator[str]:
-        for path in self.paths:
-            try:
-                yield path.read_text(encoding="utf-8")
-            except (UnicodeDecodeError, OSError):
-                continue
-
-    def split(self, count: int) -> list[Files]:
-        """The files in ``count`` parts of equally many."""
-        return [
-            Files(self.paths[len(self.paths) * i // count : len(self.paths) * (i + 1) // count]) for i in range(count)
-        ]
-
-    def first(self, size: int) -> Files:
-        """The first files that have ``size`` bytes together.
-
-        Raises
-        ------
-        ValueError
-            If all have fewer.
-        """
-        ends = np.cumsum([path.stat().st_size for path in self.paths])
-        if not len(ends) or ends[-1] < size:
-            raise ValueError(
-                f"the installed packages have {ends[-1] if len(ends) else 0:,} bytes of text, {size:,} are needed: ask for "
-                "fewer tokens, or install more packages"
-            )
-        return Files(self.paths[: int(np.searchsorted(ends, size)) + 1])
-
-
-def installed_files() -> Files:
-    """The text of every package of this Python, in an order by the hash of the name: each first part is a sample.
-
-    Modules of the standard library that are held out of all datastores are left out; contexts are taken from them.
+    Parameters
+    ----------
+    place : Place
+    note : callable
+        Called with a task's result and :class:`Spent`.
     """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    found = []
-    for root in dict.fromkeys((library, Path(sys.prefix) / "lib", Path(sysconfig.get_paths()["purelib"]))):
-        for path in root.rglob("*"):
-            if path.suffix not in SUFFIXES or not path.is_file():
-                continue
-            if path.is_relative_to(library) and "site-packages" not in path.parts:
-                if corpus.side(corpus.split_key(path.relative_to(library))) == "heldout":
-                    continue
-            if _SMALLEST <= path.stat().st_size <= _LARGEST:
-                found.append((hashlib.sha256(path.relative_to(root).as_posix().encode()).digest(), path))
-    return Files(tuple(dict.fromkeys(path for _, path in sorted(found))))
+
+    place: Place
+    note: Callable[[Any, Spent], None]
+
+    def tasks(
+        self, function: Callable, jobs: Sequence[Any], memory: int = 0, gpu: bool = False
+    ) -> Iterator[tuple[int, Any]]:
+        """The number and result of each job as it ends."""
+        for number, (result, spent) in self.place.tasks(partial(_timed, function), jobs, memory, gpu):
+            self.note(result, spent)
+            yield number, result
+
+    def actors(self, maker: Callable[[], Callable], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """The same by workers, not timed."""
+        return self.place.actors(maker, jobs)
 
 
-class BuildJob(NamedTuple):
-    """One store that is built and timed in a process of its own."""
+@dataclass(frozen=True)
+class Documents:
+    """The documents of shards, one shard after another, as token ids."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        store = ShardedStore(self.path, read_shards(self.path))
+        for name in store.names:
+            shard = store.open_shard(name)
+            for i in range(len(shard)):
+                yield shard.document(i)
+
+
+class SortJob(NamedTuple):
+    """One store of the first documents of shards, whose suffixes are sorted in a process of its own."""
 
     folder: Path
-    documents: Files
+    documents: Documents
     tokens: int
+    vocabulary: int
+    fingerprint: str
 
 
-def timed_build(job: BuildJob) -> dict[str, float]:
-    """Build one store; seconds of its two parts, bytes on disk, and the most memory that the process had."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(paths.POCKET / "target")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begin = time.perf_counter()
-    store = datastores.build_from_texts(
+def timed_sort(job: SortJob) -> dict[str, float]:
+    """Copy the documents and sort their suffixes; seconds of sorting, bytes on disk, and the most memory that the process
+    had."""
+    store = datastores.build_tokens(
         job.folder,
         job.documents,
-        tokenizer,
+        job.vocabulary,
+        fingerprint=job.fingerprint,
         max_tokens=job.tokens,
-        short_documents="skip",
-        suffix_array=False,
         progress=False,
     )
-    middle = time.perf_counter()
-    datastores.build_suffix_array(store, progress=False)
-    end = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _, spent = _timed(partial(datastores.build_suffix_array, progress=False), store)
     # Kibibytes on Linux, bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     return {
         "tokens": store.count,
-        "tokenize_seconds": middle - begin,
-        "sort_seconds": end - middle,
+        "sort_seconds": spent.processor_seconds,
+        "seconds": spent.seconds,
+        "load": spent.load,
         "bytes": sum(path.stat().st_size for path in job.folder.iterdir()),
         "memory_before": before * unit,
         "memory_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+    }
+
+
+class TokenizeJob(NamedTuple):
+    """Texts that are turned into tokens, for the time that it takes."""
+
+    folder: Path
+    documents: Iterable[str]
+    tokens: int
+
+
+def timed_tokenizing(job: TokenizeJob) -> dict[str, float]:
+    """Build the tokens of a store; seconds of the processor, which read, tokenize and write them."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(paths.POCKET / "target")
+    store, spent = _timed(
+        lambda folder: datastores.build_from_texts(
+            folder,
+            job.documents,
+            tokenizer,
+            max_tokens=job.tokens,
+            short_documents="skip",
+            suffix_array=False,
+            progress=False,
+        ),
+        job.folder,
+    )
+    return {
+        "tokens": store.count,
+        "processor_seconds": spent.processor_seconds,
+        "seconds": spent.seconds,
+        "load": spent.load,
     }
 
 
@@ -145,101 +178,301 @@ def _spread(values: np.ndarray) -> dict[str, float]:
     return {"median": float(np.median(values)), "p95": float(np.percentile(values, 95))}
 
 
+class Quiet:
+    """Waits until the machine is quiet before a time is taken, no longer than so many seconds in all.
+
+    Parameters
+    ----------
+    seconds : float
+        0 waits for nothing.
+    tell : callable
+        Says that it waits.
+    """
+
+    def __init__(self, seconds: float, tell: Callable[[str], None]):
+        self.left, self.tell = seconds, tell
+
+    def wait(self) -> float:
+        """Wait, and return the load."""
+        cores = os.cpu_count() or 1
+        while (load := load_average()[0]) > QUIET * cores and self.left > 0:
+            self.tell(f"waiting for a quiet machine: load {load}, {self.left:.0f} s left")
+            step = min(10.0, self.left)
+            time.sleep(step)
+            self.left -= step
+        return load
+
+
+class Notes:
+    """Results of finished steps in a file, so that the same measurement goes on where it was interrupted.
+
+    Parameters
+    ----------
+    path : path
+    key : dict
+        What is measured; notes of another measurement are dropped.
+    """
+
+    def __init__(self, path: Path, key: dict[str, Any]):
+        self.path = path
+        self._known: dict[str, Any] = {}
+        known = store_files.read_json(path)
+        if known is not None and known.get("key") == key:
+            self._known = known["steps"]
+        self._key = key
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def __getitem__(self, name: str) -> Any:
+        return self._known[name]
+
+    def get(self, name: str, otherwise: Any) -> Any:
+        """The result of a step, or what is given where it has none."""
+        return self._known.get(name, otherwise)
+
+    def put(self, name: str, result: Any) -> None:
+        """Keep the result of a step."""
+        self._known[name] = result
+        store_files.write_json(self.path, {"key": self._key, "steps": self._known})
+
+    def step(self, name: str, work: Callable[[], Any]) -> Any:
+        """The result of a step, which is done unless it was."""
+        if name not in self:
+            self.put(name, work())
+        return self[name]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Tokens of the single stores.
+    shard_tokens : int
+        Tokens of a shard of the store of shards, which is as large as the largest single store.
+    worker_tokens : int
+        Tokens of the store of four shards that workers build and actors search.
+    actors : tuple of int
+        Numbers of actors; none measures nothing that needs Ray.
+    """
+
+    sizes: tuple[int, ...]
+    shard_tokens: int = stores.SHARD_TOKENS
+    worker_tokens: int = 8_000_000
+    actors: tuple[int, ...] = (1, 2, 4)
+
+
 def measure(
-    folder: Path, sizes: Sequence[int], worker_tokens: int, counts: Sequence[int], tell: Callable[[str], None] = print
-) -> dict[str, Any]:
-    """Everything that the page "Beyond one machine" shows.
+    folder: Path,
+    texts: PackageFiles,
+    plan: Plan,
+    *,
+    jobs: int = 1,
+    wait: float = 0.0,
+    tell: Callable[[str], None] = print,
+) -> Iterator[dict[str, Any]]:
+    """Everything that the page "Beyond one machine" shows: once as soon as the smallest store is measured, and again after
+    each larger one.
 
     Parameters
     ----------
     folder : path
-        Where stores are built; they are removed as soon as they are measured.
-    sizes : sequence of int
-        Tokens of the single stores.
-    worker_tokens : int
-        Tokens of the store of four shards that workers build and actors search.
-    counts : sequence of int
-        Numbers of actors; none measures nothing that needs Ray.
+        Where stores are built that are removed as soon as they are measured, and where notes are kept. The same call goes
+        on where it was interrupted. The large store of shards stays in the cache.
+    texts : PackageFiles
+    plan : Plan
+    jobs : int
+        Processes that build the large store's shards.
+    wait : float
+        Seconds that are waited at most, in all, for a quiet machine before search times are taken.
     tell : callable
         Says what begins.
-
-    Raises
-    ------
-    ValueError
-        If the installed packages have too little text.
     """
     model, tokenizer = load_model("pocket", "cpu")
-    contexts = held_out_contexts(tokenizer)
-    everything = installed_files()
-    # A token of these tokenizers is three to four bytes of such text; the build stops at the number of tokens.
-    largest = everything.first(5 * max(*sizes, worker_tokens))
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    builds, searches = [], []
-    for size in sizes:
-        tell(f"a store of {size:,} tokens")
-        path = folder / "store"
-        ((_, built),) = Processes(1).tasks(timed_build, [BuildJob(path, largest, size)])
-        builds.append(built)
-        index = datastores.SuffixIndex.open(path)
-        searches.append(
-            {
-                "tokens": built["tokens"],
-                "search": _spread(search_microseconds(index, contexts)),
-                "draft": _spread(draft_microseconds(Rest(index), contexts, index.store.vocabulary)),
-            }
-        )
-        if size == min(sizes):
-            tell("hidden states")
-            dense = _measure_states(model, index, folder)
-        shutil.rmtree(path)
+    contexts, quiet = held_out_contexts(tokenizer), Quiet(wait, tell)
+    folder.mkdir(parents=True, exist_ok=True)
+    notes = Notes(folder / "notes.json", {"texts": texts.key, "plan": json.loads(json.dumps(asdict(plan)))})
+    about = {"files": len(texts.files), "bytes": texts.bytes, "archives": texts.archives}
+    tell(f"{max(plan.sizes):,} tokens in shards of {plan.shard_tokens:,}")
+    built = notes.get("shards", [])
+
+    def note(shard: dict[str, Any], spent: Spent) -> None:
+        built.append({"name": shard["name"], "tokens": shard["tokens"], **spent._asdict()})
+        notes.put("shards", built)
+
+    large = stores.text_shards(
+        "packages",
+        tokenizer,
+        max(plan.sizes),
+        texts,
+        plan.shard_tokens,
+        Timed(Processes(jobs), note),
+        progress=True,
+    )
+    small = _Small(folder / "small", texts, plan, tokenizer)
+    tell("tokens by one process")
+    tokenizing = notes.step("tokenizing", small.tokenizing)
     tell("shards by one and two workers")
-    workers, part = [], everything.first(5 * worker_tokens)
-    for name, place in (("this process", Here()), ("1 process", Processes(1)), ("2 processes", Processes(2))):
-        path = folder / "shards"
-        shutil.rmtree(path, ignore_errors=True)
-        begin = time.perf_counter()
-        build_sharded(path, part.split(SHARDS), tokenizer, max_tokens=worker_tokens, place=place, progress=False)
-        seconds = time.perf_counter() - begin
-        count = datastores.open_suffix_index(path).store.count
-        workers.append({"workers": name, "tokens": count, "seconds": seconds, "tokens_per_second": count / seconds})
+    workers = notes.step("workers", lambda: small.workers(quiet))
+    tell("hidden states")
+    dense = notes.step("dense", lambda: small.states(model))
     tell("shards searched here and by actors")
-    actors = _measure_actors(path, contexts, counts)
-    prompt = contexts[0]
+    actors = notes.step("actors", lambda: _measure_actors(small.shards(), contexts, plan.actors, quiet))
+    pass_seconds = notes.step("pass_seconds", lambda: _pass_seconds(model, contexts[0], quiet))
+    small.remove()
+    sharded = notes.step("sharded", lambda: _measure_shards(large, contexts, quiet))
+    builds, searches = [], []
+    for size in sorted(plan.sizes):
+        tell(f"a single store of {size:,} tokens")
+        build, search = notes.step(
+            f"single {size}", lambda size=size: _measure_single(folder / "single", large.store, size, contexts, quiet)
+        )
+        builds.append(build)
+        searches.append(search)
+        yield {
+            "text": about,
+            "tokenizing": tokenizing,
+            "builds": builds,
+            "searches": searches,
+            "shards": {"processes": jobs, "built": sorted(built, key=lambda row: row["name"])},
+            "sharded": sharded,
+            "workers": workers,
+            "actors": actors,
+            "dense": dense,
+            "pass_seconds": pass_seconds["seconds"],
+            "pass_load": pass_seconds["load"],
+        }
+    shutil.rmtree(folder)
+
+
+def _measure_single(
+    path: Path, large: ShardedStore, size: int, contexts: list[list[int]], quiet: Quiet
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    shutil.rmtree(path, ignore_errors=True)
+    job = SortJob(path, Documents(large.path), size, large.vocabulary, large.manifest["tokenizer"])
+    ((_, build),) = Processes(1).tasks(timed_sort, [job])
+    index = datastores.SuffixIndex.open(path)
+    load = quiet.wait()
+    search = {
+        "tokens": build["tokens"],
+        "search": _spread(search_microseconds(index, contexts)),
+        "draft": _spread(draft_microseconds(Rest(index), contexts, index.store.vocabulary)),
+        "load": load,
+    }
+    shutil.rmtree(path)
+    return build, search
+
+
+def _measure_shards(large: ShardedSuffixIndex, contexts: list[list[int]], quiet: Quiet) -> list[dict[str, Any]]:
+    """Drafts from the first shards of a store, searched one after another: 1, 2, 4 and so on, and all."""
+    count, rows = len(large.shards), []
+    for first in sorted({*(2**i for i in range(count.bit_length())), count}):
+        index, load = large.first(first), quiet.wait()
+        spread = _spread(draft_microseconds(Rest(index), contexts, large.store.vocabulary))
+        rows.append({"shards": first, "tokens": index.store.count, **spread, "load": load})
+    return rows
+
+
+def _pass_seconds(model: Any, prompt: list[int], quiet: Quiet) -> dict[str, float]:
+    load = quiet.wait()
+    generate(model, prompt, None, max_new_tokens=4)
     begin = time.perf_counter()
     passes = len(generate(model, prompt, None, max_new_tokens=64).tokens)
-    pass_seconds = (time.perf_counter() - begin) / passes
-    shutil.rmtree(folder)
-    return {
-        "builds": builds,
-        "searches": searches,
-        "workers": workers,
-        "actors": actors,
-        "dense": dense,
-        "pass_seconds": pass_seconds,
-    }
+    return {"seconds": (time.perf_counter() - begin) / passes, "load": load}
 
 
-def _measure_states(model: Any, index: datastores.SuffixIndex, folder: Path) -> dict[str, float]:
-    count = min(20_000, index.store.count)
-    begin = time.perf_counter()
-    states = embed_store(model, index.store, folder / "states", window=512, max_states=count, progress=False)
-    seconds = time.perf_counter() - begin
-    built = datastores.build_dense_index(index.store.path / "dense", states, index.store, progress=False)
-    return {"states": len(states), "seconds": seconds, "bytes_per_state": built.bytes_per_state}
+@dataclass(frozen=True)
+class _Small:
+    """The store of four shards that workers build, actors search and a model embeds."""
+
+    folder: Path
+    texts: PackageFiles
+    plan: Plan
+    tokenizer: Any
+
+    def _parts(self) -> list[PackageFiles]:
+        # A token of these tokenizers is three to four bytes of such text; a shard stops at its number of tokens.
+        share = min(1.0, 5 * self.plan.worker_tokens / max(1, self.texts.bytes))
+        return self.texts.split(max(1, int(1 / share)))[0].split(SHARDS)
+
+    def tokenizing(self) -> dict[str, float]:
+        """Tokenize one shard's share in a process of its own."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        job = TokenizeJob(self.folder / "tokens", self._parts()[0], self.plan.worker_tokens // SHARDS)
+        ((_, found),) = Processes(1).tasks(timed_tokenizing, [job])
+        return found
+
+    def _build(self, path: Path, place: Place) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        build_sharded(
+            path, self._parts(), self.tokenizer, max_tokens=self.plan.worker_tokens, place=place, progress=False
+        )
+
+    def shards(self) -> Path:
+        """The store of shards; built unless it is there."""
+        path = self.folder / "shards"
+        if not is_sharded(path):
+            self._build(path, Here())
+        return path
+
+    def workers(self, quiet: Quiet) -> list[dict[str, Any]]:
+        """Build it in this process, by one process and by two."""
+        rows = []
+        for name, place in (("this process", Here()), ("1 process", Processes(1)), ("2 processes", Processes(2))):
+            load, spent = quiet.wait(), []
+            begin = time.perf_counter()
+            self._build(self.folder / "shards", Timed(place, lambda _, one, spent=spent: spent.append(one)))
+            seconds = time.perf_counter() - begin
+            count = datastores.open_suffix_index(self.folder / "shards").store.count
+            rows.append(
+                {
+                    "workers": name,
+                    "tokens": count,
+                    "seconds": seconds,
+                    "tokens_per_second": count / seconds,
+                    "processor_seconds": sum(one.processor_seconds for one in spent),
+                    "load": load,
+                }
+            )
+        return rows
+
+    def states(self, model: Any) -> dict[str, float]:
+        """Embed and index the first states of the first shard."""
+        shard = self.shards() / shard_name(0)
+        index = datastores.SuffixIndex.open(shard)
+        count = min(20_000, index.store.count)
+        shutil.rmtree(self.folder / "states", ignore_errors=True)
+        processor, begin = time.process_time(), time.perf_counter()
+        states = embed_store(model, index.store, self.folder / "states", window=512, max_states=count, progress=False)
+        processor, seconds = time.process_time() - processor, time.perf_counter() - begin
+        built = datastores.build_dense_index(self.folder / "dense", states, index.store, progress=False)
+        return {
+            "states": len(states),
+            "seconds": seconds,
+            "processor_seconds": processor,
+            "bytes_per_state": built.bytes_per_state,
+        }
+
+    def remove(self) -> None:
+        """Remove everything."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _measure_actors(path: Path, contexts: list[list[int]], counts: Sequence[int]) -> list[dict[str, Any]]:
+def _measure_actors(path: Path, contexts: list[list[int]], counts: Sequence[int], quiet: Quiet) -> list[dict[str, Any]]:
     here = datastores.ShardedSuffixIndex.open(path)
-    vocabulary = here.store.vocabulary
-    rows = [{"actors": 0, "tokens": here.store.count, **_spread(draft_microseconds(Rest(here), contexts, vocabulary))}]
+    vocabulary, load = here.store.vocabulary, quiet.wait()
+    spread = _spread(draft_microseconds(Rest(here), contexts, vocabulary))
+    rows = [{"actors": 0, "tokens": here.store.count, **spread, "load": load}]
     if not counts:
         return rows
     from specdec_lib.datastores.remote import RemoteSuffixIndex
 
     for count in counts:
         index = RemoteSuffixIndex.start(path, count, deadline=None)
-        ray, handles = index.actors.ray, index.actors.handles
+        ray, handles, load = index.actors.ray, index.actors.handles, quiet.wait()
         trips = []
         for _ in range(CONTEXTS):
             begin = time.perf_counter()
@@ -258,6 +491,7 @@ def _measure_actors(path: Path, contexts: list[list[int]], counts: Sequence[int]
                 **spread,
                 "round_trip": _spread(np.array(trips)),
                 "late": late,
+                "load": load,
             }
         )
         for handle in handles:
@@ -355,7 +589,9 @@ def project(
         raise ValueError("no actor was measured; measure with Ray installed")
     largest = max(measured["builds"], key=lambda row: row["tokens"])
     size = largest["bytes"] / largest["tokens"] * tokens
-    seconds = (largest["tokenize_seconds"] + largest["sort_seconds"]) / largest["tokens"] * tokens
+    tokenizing = measured["tokenizing"]
+    one_token = tokenizing["processor_seconds"] / tokenizing["tokens"] + largest["sort_seconds"] / largest["tokens"]
+    seconds = one_token * tokens
     shards = math.ceil(tokens / shard_tokens)
     a, b = search_law(measured["searches"])
     one = 1e-6 * (a + b * math.log2(min(tokens, shard_tokens)))
@@ -372,7 +608,7 @@ def project(
         size,
         seconds / 3600,
         dense["bytes_per_state"] * tokens,
-        dense["seconds"] / dense["states"] * tokens / 3600,
+        dense["processor_seconds"] / dense["states"] * tokens / 3600,
         one * shards if fits else None,
         lookup,
         lookup / (tokens_per_pass - 1),

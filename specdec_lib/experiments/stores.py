@@ -13,13 +13,15 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
+from specdec_lib.cluster import Place
 from specdec_lib.datastores import (
+    ShardedSuffixIndex,
     SuffixIndex,
     TokenStore,
     build_from_texts,
@@ -27,6 +29,8 @@ from specdec_lib.datastores import (
     build_tokens,
 )
 from specdec_lib.datastores.dense import DenseIndex, build_dense_index
+from specdec_lib.datastores.sharded import is_sharded
+from specdec_lib.datastores.sharded_build import build_sharded
 from specdec_lib.datastores.states import States
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.sampling import Sampling
@@ -160,6 +164,69 @@ def text_store(
             progress=False,
         )
     return SuffixIndex.open(TokenStore.open(folder, tokenizer))
+
+
+#: Tokens of one shard of :func:`text_shards`.
+SHARD_TOKENS = 20_000_000
+
+
+class Parts(Protocol):
+    """Texts that can be cut into parts, such as :class:`~specdec_lib.experiments.package_files.PackageFiles`."""
+
+    @property
+    def key(self) -> str:
+        """What tells them from others."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all together."""
+
+    def split(self, count: int) -> Sequence[Iterable[str]]:
+        """The same texts in parts, one after another."""
+
+
+def text_shards(
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int,
+    texts: Parts,
+    shard_tokens: int = SHARD_TOKENS,
+    place: Place | None = None,
+    progress: bool = False,
+) -> ShardedSuffixIndex:
+    """A store of shards, opened if it was built before, in :func:`specdec_lib.paths.cache`; an interrupted build goes on.
+
+    The texts are cut into as many parts as there are shards. Each shard takes documents of its part while they have no
+    more than ``shard_tokens`` tokens together, so that the first shards are a store of their own.
+
+    Parameters
+    ----------
+    name, tokenizer
+        As for :func:`text_store`.
+    max_tokens : int
+        Of all shards; a multiple of ``shard_tokens``, or the next one is taken.
+    texts : Parts
+    shard_tokens : int
+    place : Place, optional
+        Where shards are built; default: in this process.
+    progress : bool
+        Show a bar.
+    """
+    count = -(-max_tokens // shard_tokens)
+    key = key_of(texts.key, tokenizer_fingerprint(tokenizer), count, shard_tokens)
+    folder = paths.cache() / f"{name}-shards-{key[:16]}"
+    if not is_sharded(folder):
+        build_sharded(
+            folder,
+            texts.split(count),
+            tokenizer,
+            sources=[{"name": name}],
+            max_tokens=count * shard_tokens,
+            text_bytes=texts.bytes,
+            place=place,
+            progress=progress,
+        )
+    return ShardedSuffixIndex.open(folder)
 
 
 def document_store(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -10,9 +13,9 @@ import pytest
 
 from specdec_lib import cluster, datastores, paths
 from specdec_lib.__main__ import main
-from specdec_lib.commands.datastore import Texts, load_tokenizer
-from specdec_lib.datastores import StoreError, sharded_build, storage
-from specdec_lib.datastores.sharded_build import build_sharded
+from specdec_lib.commands.datastore import Texts, count_shards, load_tokenizer
+from specdec_lib.datastores import StoreError, ray_data, sharded_build, storage
+from specdec_lib.datastores.sharded_build import ShardJob, build_sharded
 from specdec_lib.drafters import Rest
 
 
@@ -47,6 +50,90 @@ def test_the_parts_of_files_are_all_documents_once_and_in_order(tmp_path):
     even = tmp_path / "even.jsonl"
     even.write_text('{"text": "ten letters"}\n' * 60)
     assert [len(list(part)) for part in Texts(None, [], [even], "text").split(4)] == [15] * 4
+
+
+def test_parts_of_parts_are_the_same_documents(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    texts = Texts(None, [], [path], "text")
+    for part in texts.split(3):
+        assert [text for piece in part.split(4) for text in piece] == list(part)
+        assert [text for piece in part.pieces() for text in piece] == list(part)
+
+
+def rows(documents: list, tokenizer) -> Iterator[ray_data.Row]:
+    """What the stream of Ray Data yields, made here."""
+    work = ray_data.ReadAndTokenize(list(enumerate(documents)), tokenizer)
+    return (ray_data.Row(**row) for number in range(len(documents)) for row in work({"id": number}))
+
+
+def jobs(url: Path | str, tokenizer, max_tokens: int | None) -> list[ShardJob]:
+    return [
+        ShardJob(str(url), f"shard-{i:05d}", part, tokenizer, (), max_tokens, "skip") for i, part in enumerate(parts(3))
+    ]
+
+
+@pytest.mark.parametrize("max_tokens", [None, 30])
+def test_shards_of_a_stream_have_the_bytes_of_shards_built_here(tmp_path, tokenizer, max_tokens):
+    here, streamed = jobs(tmp_path / "here", tokenizer, max_tokens), jobs(tmp_path / "there", tokenizer, max_tokens)
+    expected = [sharded_build.build_shard(job) for job in here]
+    stream = ray_data.Stream(rows([job.documents for job in streamed], tokenizer))
+    for number, job in enumerate(streamed):
+        assert ray_data.sort_shard(ray_data.write_tokens(job, stream, number)) == expected[number]
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+    assert (max_tokens is None) == (expected[0]["documents"] == 3)
+
+
+def test_shards_of_a_stream_in_an_object_store_have_the_bytes_of_shards_built_here(memory, tmp_path, tokenizer):
+    (here, *_), (job, *_) = jobs(tmp_path / "here", tokenizer, None), jobs(memory, tokenizer, None)
+    expected = sharded_build.build_shard(here)
+    sort_job = ray_data.write_tokens(job, ray_data.Stream(rows([job.documents], tokenizer)), 0)
+    at = storage.Storage(memory)
+    assert at.names() == ["shard-00000.tokens"]
+    assert ray_data.sort_shard(sort_job) == expected
+    ray_data.remove_tokens(job)
+    assert at.names() == ["shard-00000"]
+    at.get("shard-00000", tmp_path / "got")
+    assert contents(tmp_path / "got") == contents(tmp_path / "here" / "shard-00000")
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_what_is_wrong_with_a_document_arrives_where_its_shard_is_written(tmp_path, tokenizer):
+    job = jobs(tmp_path / "store", tokenizer, None)[1]
+    stream = ray_data.Stream(rows([TEXTS[:2], ["good text", "half \ud800"]], tokenizer))
+    stream.skip(0)
+    with pytest.raises(ValueError, match="shard-00001 of .*half of a surrogate pair"):
+        ray_data.write_tokens(job, stream, 1)
+    with pytest.raises(ValueError, match="shard-00001 of .* corpus is empty.* ask for fewer shards"):
+        ray_data.write_tokens(job, ray_data.Stream(iter(())), 1)
+
+
+def test_without_ray_data_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    with pytest.raises(ImportError, match=r"need Ray Data.*pip install 'specdec-lib\[ray\]'"):
+        ray_data.load_ray_data()
+
+
+def test_the_size_of_shards_gives_their_number(tmp_path, tokenizer, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text * 9, "number": i}) + "\n" for i, text in enumerate(TEXTS * 900)))
+    texts = Texts(None, [], [path], "text")
+    tokens = sum(len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"])
+    for count in (1, 3, 10):
+        found = count_shards(texts, tokenizer, tokens // count)
+        assert count <= found <= max(count + 1, 1.1 * count)
+    assert count_shards(texts, tokenizer, tokens // 10, max_tokens=tokens // 5) == 2
+    words = ["datastore", "build", str(tmp_path / "store"), "--jsonl", str(path)]
+    assert main([*words, "--shard-tokens", str(tokens // 3)]) == 0
+    assert int(capsys.readouterr().out.split()[1]) in (3, 4)
+    assert main([*words, "--shard-tokens", "0"]) == 2
+    assert "--shard-tokens is 0" in capsys.readouterr().err
+    assert main([*words, "--shard-tokens", "9", "--shards", "2"]) == 2
+    assert "give one of them" in capsys.readouterr().err
+    packed = tmp_path / "b.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(ValueError, match="unpack it, or give --shards"):
+        count_shards(Texts(None, [], [packed], "text"), tokenizer, 100)
 
 
 def test_a_bad_line_of_a_part_is_named_by_the_byte_that_the_part_starts_at(tmp_path):
@@ -166,7 +253,7 @@ def test_the_command_builds_describes_verifies_and_changes_shards(tmp_path, caps
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"install the extra 'ray': pip install 'specdec-lib\[ray\]'"):
         cluster.OnRay()
     (tmp_path / "a.txt").write_text("text of a document")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
+from specdec_lib.cluster import Here
 from specdec_lib.experiments import scale
+from specdec_lib.experiments.package_files import package_files
 
 MEASURED = {
+    "tokenizing": {"tokens": 2**19, "processor_seconds": 1.0},
     "builds": [
-        {"tokens": 1000, "tokenize_seconds": 9.0, "sort_seconds": 9.0, "bytes": 9000},
-        {"tokens": 2**20, "tokenize_seconds": 2.0, "sort_seconds": 2.0, "bytes": 8 * 2**20},
+        {"tokens": 1000, "sort_seconds": 9.0, "bytes": 9000},
+        {"tokens": 2**20, "sort_seconds": 2.0, "bytes": 8 * 2**20},
     ],
     "searches": [
         {"tokens": 2**10, "draft": {"median": 20.0}},
@@ -22,7 +23,7 @@ MEASURED = {
         {"actors": 1, "median": 530.0},
         {"actors": 2, "median": 430.0},
     ],
-    "dense": {"states": 100, "seconds": 2.0, "bytes_per_state": 264.0},
+    "dense": {"states": 100, "seconds": 9.0, "processor_seconds": 2.0, "bytes_per_state": 264.0},
 }
 
 
@@ -75,13 +76,48 @@ def test_a_file_without_actors_projects_nothing():
         scale.project(MEASURED | {"actors": [{"actors": 0}]}, 10)
 
 
-def test_the_parts_of_the_files_are_all_of_them_and_no_module_that_is_held_out(tmp_path):
-    paths = []
-    for i in range(10):
-        paths.append(tmp_path / f"{i}.py")
-        paths[-1].write_text("x" * 100)
-    everything = scale.Files(tuple(paths))
-    assert [p for part in everything.split(3) for p in part.paths] == paths
-    assert len(everything.first(250).paths) == 3 and math.isclose(sum(map(len, everything.first(250))), 300)
-    with pytest.raises(ValueError, match="1,000 bytes of text, 2,000 are needed"):
-        everything.first(2000)
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    """Forty short files of Python, and a cache of this test's own."""
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
+    for i in range(40):
+        (tmp_path / "site-packages").mkdir(exist_ok=True)
+        body = "".join(f"    value_{j} = call_{i}({j}, name='{i * j}')\n" for j in range(30))
+        (tmp_path / "site-packages" / f"m{i}.py").write_text(f"def made_{i}():\n{body}")
+    return package_files(installed=[tmp_path / "site-packages"])
+
+
+def test_a_measurement_is_written_after_each_size_and_goes_on_where_it_stopped(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(scale, "Processes", lambda count: Here())
+    plan = scale.Plan((2000, 9000), shard_tokens=3000, worker_tokens=4000, actors=())
+    told = []
+    begun = scale.measure(tmp_path / "work", texts, plan, tell=told.append)
+    first = next(begun)
+    assert len(first["builds"]) == 1 and first["text"]["files"] == 40
+    begun.close()
+    monkeypatch.setattr(scale, "_measure_shards", lambda *_: pytest.fail("measured a second time"))
+    *_, last = scale.measure(tmp_path / "work", texts, plan, tell=told.append)
+    assert last["builds"][0] == first["builds"][0] and last["workers"] == first["workers"]
+    assert [row["shards"] for row in last["sharded"]] == [1, 2, 3]
+    assert sum(row["tokens"] for row in last["shards"]["built"]) == last["sharded"][-1]["tokens"] <= 9000
+    for row, size in zip(last["builds"], plan.sizes, strict=True):
+        assert 0.8 * size < row["tokens"] <= size and row["sort_seconds"] > 0
+    assert not (tmp_path / "work").exists()
+
+
+def test_notes_of_another_measurement_are_dropped(tmp_path):
+    notes = scale.Notes(tmp_path / "notes.json", {"plan": 1})
+    assert notes.step("a", lambda: [1]) == [1]
+    again = scale.Notes(tmp_path / "notes.json", {"plan": 1})
+    assert again.step("a", lambda: pytest.fail("done a second time")) == [1]
+    assert "a" not in scale.Notes(tmp_path / "notes.json", {"plan": 2})
+
+
+def test_a_quiet_machine_is_waited_for_and_no_longer_than_allowed(monkeypatch):
+    loads, slept = iter([9.0, 9.0, 0.1, 9.0, 9.0, 9.0]), []
+    monkeypatch.setattr(scale, "load_average", lambda: [next(loads)])
+    monkeypatch.setattr(scale.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(scale.time, "sleep", slept.append)
+    quiet = scale.Quiet(35, lambda _: None)
+    assert quiet.wait() == 0.1 and slept == [10.0, 10.0]
+    assert quiet.wait() == 9.0 and slept == [10.0, 10.0, 10.0, 5.0]

@@ -7,11 +7,14 @@ replayed family: it is other models' and people's text, as UltraChat is to Vicun
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
+from pathlib import Path
 
 from specdec_lib.experiments import stores
+from specdec_lib.experiments.package_files import PackageFiles, package_files
 from specdec_lib.experiments.published_sets.replies import (
     CHAT_SETS,
     OASST_REPORTS,
@@ -52,14 +55,14 @@ class Case:
     decoding : {"greedy", "sampled"}
     replies : list of Reply
     stores : mapping
-        What reads the text of each store, by the store's name.
+        What reads the text of each store, by the store's name. Text that can be cut into parts fills stores of shards too.
     """
 
     name: str
     kind: str
     decoding: str
     replies: list[Reply]
-    stores: dict[str, Callable[[], stores.Texts]] = field(default_factory=dict)
+    stores: dict[str, Callable[[], stores.Texts | PackageFiles]] = field(default_factory=dict)
 
 
 def plain(question: str) -> str:
@@ -90,8 +93,14 @@ def _chat_replies() -> Iterable[Reply]:
     )
 
 
-def cases(limit: int | None = None) -> list[Case]:
+def cases(limit: int | None = None, packages: Sequence[Path] = ()) -> list[Case]:
     """The replayed outputs, at most ``limit`` of each model, with the texts of their stores.
+
+    Parameters
+    ----------
+    limit : int, optional
+    packages : sequence of path
+        Folders of wheels whose Python files are text of the store of code, with those of the installed packages.
 
     Raises
     ------
@@ -123,10 +132,11 @@ def cases(limit: int | None = None) -> list[Case]:
     for name, decoding, replies in chats:
         more = {"its own answers": answers(own[name]), "GPT-4's answers": answers("gpt4")} if name in own else {}
         found.append(Case(name, "chat", decoding, replies[:limit], {"chat": chat, **more}))
+    code = partial(package_files, packages) if packages else stores.package_texts
     for name, decoding, replies in (
         ("WizardCoder-15B, HumanEval", "greedy", wizardcoder_replies()),
         ("CodeGen-16B, HumanEval", "sampled", codegen_replies(samples=1)),
     ):
-        found.append(Case(name, "code", decoding, replies[:limit], {"code": stores.package_texts}))
+        found.append(Case(name, "code", decoding, replies[:limit], {"code": code}))
     # Greedy ones first: what the papers report is there soonest.
     return sorted(found, key=lambda case: case.decoding)

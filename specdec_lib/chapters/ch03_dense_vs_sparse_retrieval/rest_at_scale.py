@@ -16,12 +16,14 @@ from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
-from specdec_lib.datastores import SuffixIndex
+from specdec_lib.cluster import Processes
+from specdec_lib.datastores import ShardedSuffixIndex, SuffixIndex
 from specdec_lib.datastores.suffix_array import Match
 from specdec_lib.decoding.replay import replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.drafters import Rest
 from specdec_lib.experiments import stores
+from specdec_lib.experiments.package_files import PackageFiles
 from specdec_lib.experiments.published_numbers import gpu_prices, published
 from specdec_lib.experiments.published_sets.replies import mt_bench_replies
 from specdec_lib.experiments.retrieval import KeepsMatches, record_replies
@@ -29,6 +31,10 @@ from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ra
 
 #: Sizes of the stores, in tokens of the tokenizer in use; the largest only where there is as much text.
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 20_000_000)
+#: Sizes of stores of shards, where downloaded packages are named.
+LARGE_SIZES = (40_000_000, 100_000_000, 200_000_000)
+#: Processes that build shards.
+JOBS = 2
 #: Longest replayed output, in tokens.
 LONGEST = 4000
 #: REST as the released code of DReSD runs it.
@@ -101,10 +107,10 @@ def case_counts(
     sizes : sequence of int
         Tokens; sizes of which there is not as much text are left out, and the largest is then all there is.
     """
-    largest = _largest(case, tokenizer, sizes)
-    held = largest.store.count
-    for size in [*(size for size in sorted(sizes) if size < 0.95 * held), held]:
-        yield from _rows(case, tokenizer, case.kind, stores.first_part(largest, size), PUBLISHED, {})
+    growing = list(_growing(case, tokenizer, sizes))
+    for index in growing:
+        yield from _rows(case, tokenizer, case.kind, index, PUBLISHED, {})
+    largest = growing[-1]
     answers = {
         name: stores.text_store("at-scale-answers", tokenizer, max(sizes), texts())
         for name, texts in case.stores.items()
@@ -120,17 +126,41 @@ def variant_counts(
     case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int] = SIZES
 ) -> Iterator[dict[str, Any]]:
     """Rows of counts of one case with :data:`VARIANTS` on its largest store; arguments as for :func:`case_counts`."""
-    largest = _largest(case, tokenizer, sizes)
+    *_, largest = _growing(case, tokenizer, sizes)
     for name, how in VARIANTS.items():
         yield from _rows(case, tokenizer, case.kind, largest, name, how)
 
 
-def _largest(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int]) -> SuffixIndex:
-    return stores.text_store(f"at-scale-{case.kind}", tokenizer, max(sizes), case.stores[case.kind]())
+def _growing(
+    case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int]
+) -> Iterator[SuffixIndex | ShardedSuffixIndex]:
+    """The stores of a case, the smallest first; each holds the one before it.
+
+    Text that can be cut into parts fills shards where more than one shard is asked for.
+    """
+    texts, sizes = case.stores[case.kind](), sorted(sizes)
+    shard = stores.SHARD_TOKENS
+    if isinstance(texts, PackageFiles) and sizes[-1] > shard:
+        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, Processes(JOBS), progress=True)
+        for size in sizes:
+            if size < 0.95 * shard:
+                yield stores.first_part(shards.shards[0].index, size)
+            else:
+                yield shards.first(min(len(shards.shards), -(-size // shard)))
+        return
+    largest = stores.text_store(f"at-scale-{case.kind}", tokenizer, sizes[-1], texts)
+    for size in [size for size in sizes if size < 0.95 * largest.store.count]:
+        yield stores.first_part(largest, size)
+    yield largest
 
 
 def _rows(
-    case: Case, tokenizer: PreTrainedTokenizerBase, store: str, index: SuffixIndex, variant: str, how: dict[str, Any]
+    case: Case,
+    tokenizer: PreTrainedTokenizerBase,
+    store: str,
+    index: SuffixIndex | ShardedSuffixIndex,
+    variant: str,
+    how: dict[str, Any],
 ) -> Iterator[dict[str, Any]]:
     for row in replay_counts(case, Rest(index, **how), tokenizer):
         yield {"store": store, "stored": index.store.count, "variant": variant, **row}

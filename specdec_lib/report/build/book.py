@@ -15,7 +15,7 @@ import nbformat
 import yaml
 
 from specdec_lib import files, paths
-from specdec_lib.report.build import rerun, speed
+from specdec_lib.report.build import rerun, scale, speed
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
@@ -73,7 +73,8 @@ def draw_pictures(folder: Path) -> bool:
     bool
         Whether anything was drawn.
     """
-    key = f"{files.tree_digest(paths.PACKAGE)} {files.tree_digest(paths.POCKET)} {files.sha256(paths.BENCH)}\n"
+    drawn_from = [files.tree_digest(paths.PACKAGE), files.tree_digest(paths.POCKET)]
+    key = " ".join([*drawn_from, files.sha256(paths.BENCH), files.sha256(paths.SCALE)]) + "\n"
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
@@ -87,6 +88,7 @@ def draw_pictures(folder: Path) -> bool:
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
         files.write_atomic(folder / f"{page}.html", method_pictures.stepped(page).to_html())
     speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
+    scale.figure(scale.content()).savefig(folder / "scale.svg", metadata={"Date": None})
     files.write_atomic(stamp, key)
     return True
 

@@ -144,5 +144,6 @@ def write_pages(root: Path) -> Path:
     facts = run_facts((root / "book" / "notebooks").glob("*.ipynb"))
     files.write_atomic(folder / "times.md", times_text(facts, _folder_bytes(paths.cache())))
     files.write_atomic(folder / "speed.md", speed.text(speed.sections()))
+    files.write_atomic(folder / "beyond-one-machine-answer.md", scale.answer(scale.content()))
     files.write_atomic(folder / "beyond-one-machine.md", scale.text(scale.content()))
     return folder

@@ -1,13 +1,17 @@
 """REST on recorded outputs: what is counted, and what the counts say of the papers' values."""
 
+import dataclasses
+
 import pandas as pd
 import pytest
 
 from specdec_lib import load_model
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures, rest_at_scale
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
+from specdec_lib.cluster import Here
 from specdec_lib.drafters import Rest
 from specdec_lib.experiments import stores
+from specdec_lib.experiments.package_files import package_files
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.retrieval import characters_per_forward, match_lengths, record_replies
@@ -43,6 +47,25 @@ def test_rows_are_prompts_and_count_what_the_replays_do(case):
     assert rows.matched_10.sum() == sum(n for length, n in lengths.items() if length >= 10)
     assert rows.matched.sum() == sum(n for length, n in lengths.items() if length >= 2)
     assert rows.cut.sum() == 0
+
+
+def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, monkeypatch, tmp_path):
+    (tmp_path / "packages").mkdir()
+    for i in range(30):
+        (tmp_path / "packages" / f"m{i}.py").write_text(f"{TEXT}{i}\n{TEXT}")
+    monkeypatch.setattr(stores, "SHARD_TOKENS", 1000)
+    monkeypatch.setattr(rest_at_scale, "Processes", lambda count: Here())
+    code = dataclasses.replace(
+        case, kind="code", stores={"code": lambda: package_files(installed=[tmp_path / "packages"])}
+    )
+    tokenizer = load_model("pocket")[1]
+    frame = pd.DataFrame(rest_at_scale.case_counts(code, tokenizer, (300, 1000, 2000, 4000)))
+    sizes = frame.stored.unique()
+    assert len(sizes) == 4 and list(sizes) == sorted(sizes)
+    assert all(0.6 * asked < size <= asked for size, asked in zip(sizes, (300, 1000, 2000, 4000), strict=True))
+    assert set(frame.store) == {"code"} and list(frame.groupby("stored").size()) == [3] * 4
+    variants = pd.DataFrame(rest_at_scale.variant_counts(code, tokenizer, (300, 1000, 2000, 4000)))
+    assert set(variants.stored) == {sizes[-1]} and set(variants.variant) == set(rest_at_scale.VARIANTS)
 
 
 def made(case, kind, levels, prompts=8, variant=rest_at_scale.PUBLISHED, store=None):
