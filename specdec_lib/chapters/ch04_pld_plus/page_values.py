@@ -386,7 +386,11 @@ def answers(by_set: Mapping[str, Sequence[Mapping[str, Any]]], prices: Mapping[i
             [(row["set"], row["prompt"]) for row in rows],
         ),
     }
-    values: Values = {"known_answers": len(rows)}
+    both = known_answers.BASE in by_set and known_answers.TUNED in by_set
+    values: Values = {
+        "known_answers": len(rows),
+        "real_pld_base_over_tuned": known_answers.base_over_tuned(rows) if both else "not available",
+    }
     for name, value in gains.items():
         values |= {name: value, f"{name}_text": f"{value:.2f}"}
     for rule, short in (("best_70", "bound70"), ("h_70", "states70"), ("best_10", "bound10"), ("h_10", "states10")):
