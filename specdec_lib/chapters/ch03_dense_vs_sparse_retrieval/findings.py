@@ -164,6 +164,13 @@ def recorded_shapes(by_way: Mapping[str, Mapping[str, pd.DataFrame]]) -> Values:
     return found | {f"{name}_gpu": measures.speed_ratio(*pair, price) for name, pair in pairs.items()}
 
 
+def recorded_combined(joined: Mapping[str, pd.DataFrame]) -> Values:
+    """Tokens per pass of one tree of both sources over those of the better one (``"both"`` over the best other)."""
+    alone = max((rows for name, rows in joined.items() if name != "both"), key=lambda rows: measures.rate(rows).value)
+    gain = measures.ratio(joined["both"], alone)
+    return {"combined_over_best": gain, "combined_text": f"{gain:.2f}"}
+
+
 def recorded_lengths(swept: Mapping[tuple[str, str], Mapping[int, pd.DataFrame]]) -> Values:
     """Both ends of the sweeps over length and number of drafts.
 

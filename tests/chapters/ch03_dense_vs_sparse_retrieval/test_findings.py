@@ -52,6 +52,12 @@ def test_shapes_are_compared_at_a_price_that_cancels_for_equal_widths():
     assert "REST, n from 1" not in set(rows["shape"]) and set(rows.nodes) == {2.0}
 
 
+def test_a_joined_tree_is_compared_with_the_better_of_its_sources():
+    joined = {"DReSD": counts(200), "PLD": counts(300), "both": counts(330)}
+    found = findings.recorded_combined(joined)
+    assert found["combined_over_best"].value == pytest.approx(1.1) and found["combined_text"].startswith("1.10")
+
+
 def test_lengths_have_both_ends_of_the_sweep():
     swept = {
         (what, way): {1: counts(120, 8), 30: counts(240, 20)} for what in ("length", "number") for way in ("greedy",)
