@@ -10,13 +10,20 @@ import torch
 
 from specdec_lib import UnsupportedModel
 from specdec_lib.chapters.ch04_pld_plus.copying_heads import copying_scores
-from specdec_lib.chapters.ch04_pld_plus.head_sets import draws, every, of_block, random_heads
+from specdec_lib.chapters.ch04_pld_plus.head_sets import draws, every, of_block, random_heads, tried
 from tests import families
 
 
 def test_every_head_is_in_one_block():
     assert every((2, 3)) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     assert [pair for block in range(2) for pair in of_block((2, 3), block)] == every((2, 3))
+
+
+def test_the_best_heads_are_tried_by_number_up_to_all_credited_ones():
+    ranked = [(1, 2), (0, 0), (1, 1), (0, 2), (0, 1)]
+    sets = tried(ranked, (2, 3))
+    assert list(sets) == ["1", "2", "3", "4", "5", "every"]
+    assert all(sets[str(n)] == ranked[:n] for n in range(1, 6)) and sets["every"] == every((2, 3))
 
 
 def test_random_heads_are_different_seeded_and_equally_likely():
