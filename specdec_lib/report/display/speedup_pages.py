@@ -119,15 +119,19 @@ def record_price_ratios(
 
 
 def passes_table(steps: Rows) -> Table:
-    """Times of passes by runtime and width."""
-    columns = {"runtime": "Runtime", "width": "$w$", "ms": "ms", "bound_ms": "bound, ms", "ratio": "price"}
+    """Milliseconds of a pass: a row a width, a column a runtime, and the time that the machine allows."""
+    rows: dict[int, dict[str, Any]] = {}
+    for row in steps:
+        rows.setdefault(row["width"], {"width": row["width"]})[row["runtime"]] = row["ms"]
+        rows[row["width"]]["bound"] = row["bound_ms"]
+    times = ["bound", *dict.fromkeys(row["runtime"] for row in steps)]
     return Table(
-        pd.DataFrame(steps),
+        pd.DataFrame(list(rows.values())),
         "tab-wide-steps",
-        "Passes of the target by width. The bound is the time that bandwidth and matrix rate allow.",
-        columns,
-        dict.fromkeys(("ms", "bound_ms", "ratio"), ".2f"),
-        timed=["ms", "bound_ms", "ratio"],
+        "Milliseconds of a pass of the target by its width. The bound is the time that bandwidth and matrix rate allow.",
+        {"width": "$w$", **{name: name for name in times}},
+        dict.fromkeys(times, ".2f"),
+        timed=times,
     )
 
 
