@@ -24,6 +24,10 @@ from specdec_lib.files import replacing, write_atomic
 from specdec_lib.models.loading import load_model
 from specdec_lib.report.display import provenance
 
+#: Kinds of recorded outputs, and what is said of the origin of rows.
+KINDS = ("chat", "code")
+_ORIGIN = ("command", "date", "commit")
+
 
 def write_counts(folder: Path, name: str, rows: Iterable[dict[str, Any]], command: Sequence[str], **more: Any) -> None:
     """Write rows as ``<name>.csv.gz``, and where they come from as ``<name>.json`` next to it."""
@@ -41,18 +45,32 @@ def write_counts(folder: Path, name: str, rows: Iterable[dict[str, Any]], comman
     print(f"written to {folder}: {name}, {len(frame):,} rows")
 
 
+def _kept(folder: Path, name: str, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of a file that are of other kinds than are run now, and where each of them comes from."""
+    if not (folder / f"{name}.csv.gz").is_file():
+        return [], []
+    frame, about = pd.read_csv(folder / f"{name}.csv.gz"), json.loads((folder / f"{name}.json").read_text("utf-8"))
+    frame = frame[~frame.kind.isin(kinds)]
+    earlier = about.get("kept", [])
+    own = sorted(set(KINDS).difference(*(origin["kinds"] for origin in earlier)))
+    origins = [*earlier, {"kinds": own, **{field: about[field] for field in _ORIGIN}}]
+    left = [origin | {"kinds": [kind for kind in origin["kinds"] if kind not in kinds]} for origin in origins]
+    return frame.to_dict("records"), [origin for origin in left if origin["kinds"]]
+
+
 def _rest(options: argparse.Namespace, words: Sequence[str]) -> None:
-    cases = recorded_chats.cases(options.limit, options.packages)
+    cases = [case for case in recorded_chats.cases(options.limit, options.packages) if case.kind in options.kinds]
     tokenizer = load_model("pocket", "cpu")[1]
     authors = {name: list(interval) for name, interval in rest_at_scale.authors_run().items()}
     sizes = options.sizes or (*rest_at_scale.SIZES, *(rest_at_scale.LARGE_SIZES if options.packages else ()))
     varied = [case for case in cases if case.name in rest_at_scale.VARIED]
     work = [(rest_at_scale.case_counts, case) for case in cases]
     work += [(rest_at_scale.variant_counts, case) for case in varied]
-    rows: list[dict[str, Any]] = []
+    rows, kept = _kept(options.out, "retrieval_rest", options.kinds)
+    more = {"kept": kept} if kept else {}
     for counts, case in tqdm(work, desc="recorded outputs"):
         rows += counts(case, tokenizer, sizes)
-        write_counts(options.out, "retrieval_rest", rows, words, authors=authors)
+        write_counts(options.out, "retrieval_rest", rows, words, authors=authors, **more)
 
 
 #: Prompts that are replayed, and stores of answers are of: continuing code, and two kinds of editing.
@@ -128,6 +146,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="of rest: folders of wheels whose Python files are stored with those of the installed packages, up to "
         f"{max(rest_at_scale.LARGE_SIZES):,} tokens",
+    )
+    parser.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=KINDS,
+        default=list(KINDS),
+        help="of rest: kinds of recorded outputs that are replayed; rows of others stay as they are (default: both)",
     )
     parser.add_argument("--limit", type=int, help="outputs of each model, or prompts of each task (default: chapter's)")
     return parser

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 
@@ -132,7 +132,8 @@ def cases(limit: int | None = None, packages: Sequence[Path] = ()) -> list[Case]
     for name, decoding, replies in chats:
         more = {"its own answers": answers(own[name]), "GPT-4's answers": answers("gpt4")} if name in own else {}
         found.append(Case(name, "chat", decoding, replies[:limit], {"chat": chat, **more}))
-    code = partial(package_files, packages) if packages else stores.package_texts
+    # Two cases and their variants ask for the same files, which take a while to find.
+    code = cache(partial(package_files, packages)) if packages else stores.package_texts
     for name, decoding, replies in (
         ("WizardCoder-15B, HumanEval", "greedy", wizardcoder_replies()),
         ("CodeGen-16B, HumanEval", "sampled", codegen_replies(samples=1)),
