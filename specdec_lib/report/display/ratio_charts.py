@@ -46,7 +46,6 @@ def ratios(
     logarithmic : bool
         The scale of the ratios.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     series = list(dict.fromkeys(name for row in cases.values() for name in row))
     figure, ax = figures.new(7.2, 1.3 + 0.42 * len(cases))
