@@ -161,7 +161,12 @@ def recorded_shapes(by_way: Mapping[str, Mapping[str, pd.DataFrame]]) -> Values:
         "best_shape_greedy_over_rest_from_1": (greedy[deep], greedy[from_1]),
         "best_shape_nucleus_over_rest_from_1": (nucleus[wide], nucleus[from_1]),
     }
-    return found | {f"{name}_gpu": measures.speed_ratio(*pair, price) for name, pair in pairs.items()}
+    found |= {f"{name}_gpu": measures.speed_ratio(*pair, price) for name, pair in pairs.items()}
+    return found | {
+        "composed_dresd_own_over_plain_gpu": measures.speed(greedy[deep], price),
+        "composed_rest_own_over_plain_gpu": measures.speed(greedy[rest], price),
+        "composed_dresd_own_over_rest_own_gpu": measures.speed_ratio(greedy[deep], greedy[rest], price),
+    }
 
 
 def recorded_combined(joined: Mapping[str, pd.DataFrame]) -> Values:

@@ -48,6 +48,10 @@ def test_shapes_are_compared_at_a_price_that_cancels_for_equal_widths():
     assert found["shape_deep_greedy"] == pytest.approx(3.0) and found["shape_rest_nucleus"] == pytest.approx(2.0)
     assert found["shape_deep_over_wide_greedy_gpu"].value == pytest.approx(1.5)
     assert found["best_shape_nucleus_over_rest_from_1_gpu"].value == pytest.approx(1.0)
+    assert found["composed_dresd_own_over_rest_own_gpu"].value == pytest.approx(1.5)
+    narrow, wide = sorted(findings.gpu_prices())[:2]  # every pass is two tokens wide
+    price = 1 + (findings.gpu_prices()[wide] - 1) * (2 - narrow) / (wide - narrow)
+    assert found["composed_dresd_own_over_plain_gpu"].value == pytest.approx(3.0 / price)
     rows = findings.shape_rows({"greedy": shapes, "nucleus": shapes})
     assert "REST, n from 1" not in set(rows["shape"]) and set(rows.nodes) == {2.0}
 

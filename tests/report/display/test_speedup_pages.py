@@ -16,12 +16,6 @@ from specdec_lib.report.display import speedup_charts, speedup_pages
 PRICES = {1: 1.0, 5: 2.0}
 NAMES = ("PLD", "PLD, partial", "PLD+ (h)", "PLD+ (a)", "DReSD", "SpecDec", "REST", "REST, 8 nodes", "REST, 64 nodes")
 NAMES += ("REST, small store", "REST, small store from 1")
-#: Rows of the ledger that wait for a store of the target's own answers.
-WAITING = {
-    "composed_dresd_own_over_plain_gpu",
-    "composed_rest_own_over_plain_gpu",
-    "composed_dresd_own_over_rest_own_gpu",
-}
 
 
 def run(drafted: int, accepted: int, steps: int) -> Generation:
@@ -63,7 +57,7 @@ def test_every_value_that_the_ledger_takes_from_the_chapter_is_recorded(texts, r
         ),
     )
     named = {name for claim in rules.load_claims() if claim.notebook == "06_gpu_benchmarks" for name in claim.ours}
-    assert named - set(ratios) - set(prices) - {"small_store_tokens"} == WAITING
+    assert named - set(ratios) - set(prices) - {"small_store_tokens"} == set()
     # Two tokens for a pass at 2 here, and at 1 on the card.
     assert ratios["composed_rest_over_plain"][0].value == pytest.approx(1) and ratios["composed_rest_over_plain"][1]
     assert ratios["composed_rest_over_plain_gpu"][0].value == pytest.approx(2)
