@@ -195,7 +195,7 @@ def test_a_bad_call_leaves_nothing_behind(pair, tmp_path, wrong, message):
 def test_the_manifest_is_written_once_and_whole(pair, tmp_path, monkeypatch):
     folder, write = tmp_path / "data", type(tmp_path).write_text
 
-    def full(self, text, *args):
+    def full(self, text, *args, **options):
         write(self, text[:5])
         raise OSError("disk full")
 
