@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -135,13 +135,9 @@ def compare(
     return {name: dict(gains(runs[a], runs[b], recordings, prices)) for name, (a, b) in pairs.items()}
 
 
-def sweep(
-    recordings: Sequence[Recording], makers: Mapping[str, Callable[[Any], Drafter]], values: Sequence[Any]
-) -> dict[str, dict[Any, Runs]]:
-    """Replay each drafter with each value of what is swept, on all cores; by name and value."""
-    drafters = {(name, value): make(value) for name, make in makers.items() for value in values}
-    runs = replay_each(recordings, drafters)
-    return {name: {value: runs[name, value] for value in values} for name in makers}
+def sweep(recordings: Sequence[Recording], make: Callable[[Any], Drafter], values: Iterable[Any]) -> dict[Any, Runs]:
+    """Replay the drafter of each value that is swept, on all cores; runs by value."""
+    return replay_each(recordings, {value: make(value) for value in values})
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float], prompts: Sequence[object]) -> Interval:

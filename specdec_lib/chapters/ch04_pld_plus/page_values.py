@@ -425,22 +425,12 @@ def own_overlap(recordings: Sequence[Recording], runs: Runs, tokenizer: Any) -> 
 
 
 def prompt_words(rows: Sequence[Mapping[str, Any]]) -> Values:
-    """Words of the published sets' prompts over those that the paper prints."""
-    return {f"words_{ENDS[row['task']]}_over_published": row["words"].value / row["paper"] for row in with_paper(rows)}
-
-
-def with_paper(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of counted words with their interval and the number of the paper's Table 9."""
+    """Words of the published sets' prompts over those of the paper's Table 9."""
     keys = {"summarisation": "summ", "code editing": "code", "short text editing": "short"}
     keys |= {"long text editing": "long", "multi-turn": "turn"}
     paper = published("pld_plus")
-    return [
-        {
-            "task": row["task"],
-            "set": row["set"],
-            "prompts": row["prompts"],
-            "words": Interval(row["value"], row["low"], row["high"]),
-            "paper": float(paper[f"pld-plus-t9-{keys[row['task']]}"]["value"]),
-        }
+    return {
+        f"words_{ENDS[row['task']]}_over_published": row["value"]
+        / float(paper[f"pld-plus-t9-{keys[row['task']]}"]["value"])
         for row in rows
-    ]
+    }

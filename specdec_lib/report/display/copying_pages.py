@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from specdec_lib import methods
-from specdec_lib.chapters.ch04_pld_plus import attribution, copying_heads, known_answers, page_values
+from specdec_lib.chapters.ch04_pld_plus import attribution, copying_heads, known_answers
 from specdec_lib.decoding.served_models import UnsupportedModel
 from specdec_lib.experiments import input_guided as guided
 from specdec_lib.experiments import statistics
@@ -230,6 +230,8 @@ def thresholds_table(recordings: Sequence[Recording], refused: Mapping[float | N
     """Thresholds below which a candidate is refused."""
     rows = []
     for theta, runs in refused.items():
+        if theta is not None and theta < 0:  # nearly all candidates are nearer
+            continue
         stats = pooled(runs)
         rows.append(
             {
@@ -301,20 +303,20 @@ def costs(spent: Sequence[Mapping[str, Any]], kept: Sequence[Mapping[str, Any]])
 
 
 def attribution_table(counted: Mapping[str, Mapping[tuple[str, int], list[attribution.Counts]]]) -> Table:
-    """How well accepted spans tell copied tokens from others."""
+    """How well the accepted spans of PLD+ (h) tell copied tokens from others."""
     rows = []
     for name, each in counted.items():
         answers = len(next(iter(each.values())))
-        rows += [{"set": name, "answers": answers, **row} for row in attribution.score(each)]
+        found = [row for row in attribution.score(each) if row["method"] == "PLD+ (h)"]
+        rows += [{"set": name, "answers": answers, **row} for row in found]
     intervals = ("precision_interval", "recall_interval", "f1_interval")
     return Table(
         pd.DataFrame(rows),
         "tab-plus-attribution",
-        "Attribution of the right answers by accepted spans of at least so many tokens.",
+        "Attribution of the right answers by accepted spans of PLD+ (h) of at least so many tokens.",
         {
             "set": "Set",
             "answers": "Answers",
-            "method": "Method",
             "least": "Least span",
             **dict(zip(intervals, ("Precision", "Recall", "F1"), strict=True)),
             "exact": "Right place, of those found",
@@ -360,36 +362,3 @@ def overlaps(by_set: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     }
     xlabel = "overlap of prompt and answer (BLEU-4 without the length penalty)"
     return figures.lines(series, xlabel, f"{PER_PASS}, K = 70", linestyle="")
-
-
-def known_table(by_set: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
-    """Tokens per pass of each rule at ten draft tokens."""
-    rules = {
-        "pld_10": "PLD as released",
-        "partial_10": "Partial drafts",
-        "h_10": "Pocket states",
-        "best_10": "Hindsight",
-    }
-    rows = []
-    for name, each in by_set.items():
-        found = {rule: known_answers.tokens_per_pass(each, rule) for rule in rules}
-        rows.append({"set": name, "answers": len(each), **found})
-    return Table(
-        pd.DataFrame(rows),
-        "tab-plus-text",
-        "Tokens per forward pass on answers of large models and of people, $K$ = 10 for every rule.",
-        {"set": "Answers", "answers": "Number", **rules},
-        dict.fromkeys(rules, ".2f"),
-    )
-
-
-def words_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Words of the published sets' prompts as we have them and as the paper prints them."""
-    return Table(
-        pd.DataFrame(page_values.with_paper(rows)),
-        "tab-plus-words",
-        "Words of a prompt: the published sets as we have them, and the paper's Table 9. Of CodeEditorBench we have twelve sample "
-        "records, of XATU the texts of three of nine sources.",
-        {"task": "Task", "set": "Set", "prompts": "Prompts", "words": "Words, mean", "paper": "Paper"},
-        {"words": ".0f", "paper": ".0f"},
-    )

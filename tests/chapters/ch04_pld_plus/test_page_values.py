@@ -59,8 +59,8 @@ def test_the_share_of_length_is_what_of_the_lead_goes_at_equal_length():
 
 
 def test_the_best_length_of_pld_and_the_ends_of_the_sweep_are_recorded():
-    makers = {name: lambda k: PromptLookup(1, k, "transformers") for name in page_values.LENGTH_RULES}
-    swept = copying_comparison.sweep(KNOWN, makers, [1, 2, 4])
+    each = copying_comparison.sweep(KNOWN, lambda k: PromptLookup(1, k, "transformers"), [1, 2, 4])
+    swept = dict.fromkeys(page_values.LENGTH_RULES, each)
     by_length = {k: rate(runs) for k, runs in swept["PLD, as released"].items()}
     named = [replace(r, prompt=replace(r.prompt, task="summarisation")) for r in KNOWN]
     values = page_values.draft_lengths(named, swept, PRICES)
