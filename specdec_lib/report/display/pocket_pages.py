@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedModel
 
-#: What is drawn of each task, and its colour.
-_BARS = {
-    "target": ("target: tokens right", figures.PALETTE[0]),
-    "draft": ("draft: tokens right", figures.PALETTE[1]),
-    "agreement": ("draft agrees with target", figures.PALETTE[7]),
+#: What is drawn of each task, with its colour and its mark.
+_DOTS = {
+    "target": ("target: tokens right", figures.PALETTE[0], "o"),
+    "draft": ("draft: tokens right", figures.PALETTE[1], "s"),
+    "agreement": ("draft agrees with target", figures.PALETTE[7], "|"),
 }
 
 
@@ -56,15 +56,24 @@ def abilities(
 
 def abilities_chart(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw the tokens that both models get right on each task, and how often they agree."""
-    figure, ax = figures.new(7.2, 3.8)
-    for place, (key, (label, color)) in enumerate(_BARS.items()):
-        x = [row - 0.4 + 0.8 * (place + 0.5) / len(_BARS) for row in range(len(rows))]
-        heights = [np.nan if row[key] is None else row[key] for row in rows]
-        ax.bar(x, heights, 0.74 / len(_BARS), label=label, color=color)
-    ax.set_xticks(range(len(rows)), [row["task"] for row in rows], rotation=35, ha="right")
-    ax.set(ylabel="share of tokens", ylim=(0, 1.02))
-    ax.grid(axis="x", visible=False)
-    figure.legend(loc="outside lower center", ncols=len(_BARS))
+    figure, ax = figures.new(6.4, 1.2 + 0.2 * len(rows))
+    for key, (label, color, mark) in _DOTS.items():
+        known = [(row[key], place) for place, row in enumerate(rows) if row[key] is not None]
+        x, y = zip(*known, strict=True)
+        ax.plot(
+            x,
+            y,
+            linestyle="",
+            marker=mark,
+            markersize=6,
+            markeredgewidth=2 if mark == "|" else 0,
+            color=color,
+            label=label,
+        )
+    ax.set_yticks(range(len(rows)), [row["task"] for row in rows])
+    ax.invert_yaxis()
+    ax.set(xlabel="share of tokens", xlim=(0, 1.02))
+    figure.legend(loc="outside lower center", ncols=len(_DOTS))
     return figure
 
 
