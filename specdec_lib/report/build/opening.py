@@ -14,8 +14,6 @@ from sphinx.errors import SphinxError
 from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 
-from specdec_lib.report.build.directives import inline
-
 
 class Opening(SphinxDirective):
     """Holds the place of the picture, and its sentences."""
@@ -51,9 +49,9 @@ class PutPictures(SphinxTransform):
             pictures = [child.deepcopy() for child in figure.children if not isinstance(child, nodes.caption)]
             for node in (node for picture in pictures for node in picture.findall(nodes.Element)):
                 node["ids"], node["names"] = [], []
-            words = [child.astext() for child in figure.children if isinstance(child, nodes.caption)]
+            words = [part.deepcopy() for each in figure.findall(nodes.caption) for part in each.children]
             link = nodes.reference("", "How it is made.", refid=figure["ids"][0], internal=True)
-            caption = nodes.paragraph("", "", inline(" ".join([*words, ""])), link, classes=["opening-caption"])
+            caption = nodes.paragraph("", "", *words, nodes.Text(" "), link, classes=["opening-caption"])
             place[:0] = [*pictures, caption]
 
 

@@ -15,7 +15,7 @@ from sphinx.util.console import nocolor
 
 PICTURE = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'><title>drawn</title></svg>").decode()
 DRAWN = {
-    "mystnb": {"figure": {"caption": "Rates by task.", "name": "fig-rates"}, "image": {"alt": "Bars by task"}},
+    "mystnb": {"figure": {"caption": "Rates $R$ by task.", "name": "fig-rates"}, "image": {"alt": "Bars by task"}},
 }
 
 
@@ -24,7 +24,7 @@ def build(folder, opening):
     source = folder / "source"
     source.mkdir()
     (source / "conf.py").write_text(
-        "extensions = ['myst_nb', 'specdec_lib.report.build.opening']\nnb_execution_mode = 'off'\nnumfig = True\n"
+        "extensions = ['myst_nb', 'specdec_lib.report.build.opening']\nnb_execution_mode = 'off'\nnumfig = True\nmyst_enable_extensions = ['dollarmath']\n"
     )
     drawing = new_code_cell(
         "draw()",
@@ -50,7 +50,12 @@ def test_the_picture_stands_first_and_its_figure_keeps_number_and_label(tmp_path
     figure = page.index('<figure class="align-default" id="fig-rates"')
     assert len(pictures) == 2 and opening < pictures[0] < figure < pictures[1]
     words = page[opening:figure]
-    assert "Copying wins on editing." in words and "Rates by task." in words and 'href="#fig-rates"' in words
+    assert (
+        "Copying wins on editing." in words
+        and "by task." in words
+        and words.count("math") == 1
+        and 'href="#fig-rates"' in words
+    )
     assert page.count('id="fig-rates"') == 1 and "Fig. 1" in page
 
 
