@@ -297,7 +297,9 @@ def measure(
     model, tokenizer = load_model("pocket", "cpu")
     contexts, quiet = held_out_contexts(tokenizer), Quiet(wait, tell)
     folder.mkdir(parents=True, exist_ok=True)
-    notes = Notes(folder / "notes.json", {"texts": texts.key, "plan": json.loads(json.dumps(asdict(plan)))})
+    # A cluster may have another address when the measurement goes on.
+    asked = {name: value for name, value in asdict(plan).items() if name != "address"}
+    notes = Notes(folder / "notes.json", {"texts": texts.key, "plan": json.loads(json.dumps(asked))})
     about = {"files": len(texts.files), "bytes": texts.bytes, "archives": texts.archives}
     tell(f"{max(plan.sizes):,} tokens in shards of {plan.shard_tokens:,}")
     built = notes.get("shards", [])
@@ -464,7 +466,7 @@ class _Small:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _measure_actors(path: Path, contexts: list[list[int]], counts: Sequence[int], quiet: Quiet) -> list[dict[str, Any]]:
+def _measure_actors(path: Path, contexts: list[list[int]], plan: Plan, quiet: Quiet) -> list[dict[str, Any]]:
     here = datastores.ShardedSuffixIndex.open(path)
     vocabulary, load = here.store.vocabulary, quiet.wait()
     spread = _spread(draft_microseconds(Rest(here), contexts, vocabulary))
