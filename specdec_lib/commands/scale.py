@@ -50,6 +50,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--actors", type=int, nargs="*", default=[1, 2, 4], help="numbers of actors; none needs no Ray (default: 1 2 4)"
     )
     parser.add_argument(
+        "--address",
+        help="of a cluster that runs, auto for this machine's, whose actors are asked; without it one is started",
+    )
+    parser.add_argument(
         "--jobs", type=int, default=1, help="processes that build the largest store (default: %(default)s)"
     )
     parser.add_argument(
@@ -81,7 +85,11 @@ def _run(options: argparse.Namespace, words: Sequence[str]) -> None:
     torch.set_num_threads(1)
     begin, before = time.perf_counter(), scale.load_average()
     plan = scale.Plan(
-        tuple(sorted(set(options.tokens))), options.shard_tokens, options.worker_tokens, tuple(options.actors)
+        tuple(sorted(set(options.tokens))),
+        options.shard_tokens,
+        options.worker_tokens,
+        tuple(options.actors),
+        options.address,
     )
     texts = package_files(options.packages)
     folder = options.folder or paths.cache() / "scale"

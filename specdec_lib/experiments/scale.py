@@ -257,12 +257,15 @@ class Plan:
         Tokens of the store of four shards that workers build and actors search.
     actors : tuple of int
         Numbers of actors; none measures nothing that needs Ray.
+    address : str, optional
+        Of the cluster whose actors are asked, as for :class:`~specdec_lib.cluster.OnRay`.
     """
 
     sizes: tuple[int, ...]
     shard_tokens: int = stores.SHARD_TOKENS
     worker_tokens: int = 8_000_000
     actors: tuple[int, ...] = (1, 2, 4)
+    address: str | None = None
 
 
 def measure(
@@ -294,7 +297,9 @@ def measure(
     model, tokenizer = load_model("pocket", "cpu")
     contexts, quiet = held_out_contexts(tokenizer), Quiet(wait, tell)
     folder.mkdir(parents=True, exist_ok=True)
-    notes = Notes(folder / "notes.json", {"texts": texts.key, "plan": json.loads(json.dumps(asdict(plan)))})
+    # A cluster may have another address when the measurement goes on.
+    asked = {name: value for name, value in asdict(plan).items() if name != "address"}
+    notes = Notes(folder / "notes.json", {"texts": texts.key, "plan": json.loads(json.dumps(asked))})
     about = {"files": len(texts.files), "bytes": texts.bytes, "archives": texts.archives}
     tell(f"{max(plan.sizes):,} tokens in shards of {plan.shard_tokens:,}")
     built = notes.get("shards", [])
@@ -320,7 +325,7 @@ def measure(
     tell("hidden states")
     dense = notes.step("dense", lambda: small.states(model))
     tell("shards searched here and by actors")
-    actors = notes.step("actors", lambda: _measure_actors(small.shards(), contexts, plan.actors, quiet))
+    actors = notes.step("actors", lambda: _measure_actors(small.shards(), contexts, plan, quiet))
     pass_seconds = notes.step("pass_seconds", lambda: _pass_seconds(model, contexts[0], quiet))
     small.remove()
     sharded = notes.step("sharded", lambda: _measure_shards(large, contexts, quiet))
@@ -461,17 +466,17 @@ class _Small:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _measure_actors(path: Path, contexts: list[list[int]], counts: Sequence[int], quiet: Quiet) -> list[dict[str, Any]]:
+def _measure_actors(path: Path, contexts: list[list[int]], plan: Plan, quiet: Quiet) -> list[dict[str, Any]]:
     here = datastores.ShardedSuffixIndex.open(path)
     vocabulary, load = here.store.vocabulary, quiet.wait()
     spread = _spread(draft_microseconds(Rest(here), contexts, vocabulary))
     rows = [{"actors": 0, "tokens": here.store.count, **spread, "load": load}]
-    if not counts:
+    if not plan.actors:
         return rows
     from specdec_lib.datastores.remote import RemoteSuffixIndex
 
-    for count in counts:
-        index = RemoteSuffixIndex.start(path, count, deadline=None)
+    for count in plan.actors:
+        index = RemoteSuffixIndex.start(path, count, deadline=None, address=plan.address)
         ray, handles, load = index.actors.ray, index.actors.handles, quiet.wait()
         trips = []
         for _ in range(CONTEXTS):
