@@ -28,7 +28,8 @@ BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme
 CHAPTERS: dict[str, tuple[str, str]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
-        "{lossless_prompts:,d} outputs compared with plain decoding: {lossless_mismatches:,d} differ. PLD is "
+        "{lossless_prompts:,d} outputs compared with plain decoding: {lossless_mismatches:,d} differ, "
+        "{lossless_unexplained:,d} for another reason than rounding. PLD is "
         "{speed_pld:.2f} times as fast as plain decoding, SpecDec {speed_specdec:.2f} times",
     ),
     "02_datastore_construction": (
@@ -60,7 +61,7 @@ CHAPTERS: dict[str, tuple[str, str]] = {
         "How do the other systems of the papers' tables compare, behind one verifier?",
         "At the prices of passes on the machine of the run, published shapes: PLD {paid_pld}, PLD+ (h) {paid_h}, EAGLE "
         "{paid_eagle}, Hydra {paid_hydra}, Medusa {paid_medusa}, REST {paid_rest}, Lookahead {paid_lookahead} times as fast as "
-        "plain decoding",
+        "plain decoding; the heads of EAGLE, Hydra and Medusa had a short training",
     ),
     "08_one_tree": (
         "Can one draft hold what every source proposes, and size itself?",
