@@ -558,11 +558,11 @@ def project(
 ) -> Projection:
     """What a datastore of ``tokens`` tokens costs, from what was measured.
 
-    Bytes and core-hours grow in proportion to tokens. A search takes ``a + b log2(tokens)`` in each shard
-    (:func:`search_law`). One host searches its shards one after another; hosts search at the same time, and asking them
-    takes as much longer as the fastest draft from actors took than one here, and one round trip of the network.
-    A lookup that takes t makes a round of decoding take pass + t and yield ``tokens_per_pass`` tokens instead of one: it
-    pays where ``tokens_per_pass`` times a pass is more than pass + t.
+    Bytes and core-hours grow in proportion to tokens, core-hours at the rate of the build of shards where it was timed. A
+    search takes ``a + b log2(tokens)`` in each shard (:func:`search_law`). One host searches its shards one after another;
+    hosts search at the same time, and asking them takes as much longer as the fastest draft from actors took than one here,
+    and one round trip of the network. A lookup that takes t makes a round of decoding take pass + t and yield
+    ``tokens_per_pass`` tokens instead of one: it pays where ``tokens_per_pass`` times a pass is more than pass + t.
 
     Parameters
     ----------
@@ -594,8 +594,12 @@ def project(
         raise ValueError("no actor was measured; measure with Ray installed")
     largest = max(measured["builds"], key=lambda row: row["tokens"])
     size = largest["bytes"] / largest["tokens"] * tokens
-    tokenizing = measured["tokenizing"]
-    one_token = tokenizing["processor_seconds"] / tokenizing["tokens"] + largest["sort_seconds"] / largest["tokens"]
+    built = measured["shards"]["built"]
+    if built:
+        one_token = sum(row["processor_seconds"] for row in built) / sum(row["tokens"] for row in built)
+    else:
+        tokenizing = measured["tokenizing"]
+        one_token = tokenizing["processor_seconds"] / tokenizing["tokens"] + largest["sort_seconds"] / largest["tokens"]
     seconds = one_token * tokens
     shards = math.ceil(tokens / shard_tokens)
     a, b = search_law(measured["searches"])

@@ -23,6 +23,7 @@ MEASURED = {
         {"actors": 1, "median": 530.0},
         {"actors": 2, "median": 430.0},
     ],
+    "shards": {"processes": 1, "built": []},
     "dense": {"states": 100, "seconds": 9.0, "processor_seconds": 2.0, "bytes_per_state": 264.0},
 }
 
@@ -49,6 +50,11 @@ def test_one_host_holds_what_fits_and_many_are_asked_at_the_same_time():
     four = scale.project(MEASURED, 2**30, shard_tokens=2**28, host_bytes=2**31, network_seconds=0.001)
     assert four.hosts == 4 and four.local_seconds is None
     assert four.remote_seconds == pytest.approx(400e-6 + 0.001 + 56e-6)
+
+
+def test_core_hours_are_those_of_the_shards_where_their_build_was_timed():
+    built = [{"tokens": 1000, "processor_seconds": 5.0}, {"tokens": 3000, "processor_seconds": 3.0}]
+    assert scale.project(MEASURED | {"shards": {"built": built}}, 10**9).core_hours == pytest.approx(2e6 / 3600)
 
 
 def test_a_lookup_pays_exactly_above_the_least_pass():

@@ -240,8 +240,10 @@ def text(file: Mapping[str, Any]) -> str:
             "",
             f"The text is {about['files']:,} Python files, {about['bytes'] / 1e6:,.0f} MB: those of the packages installed with "
             f"this Python and of {about['archives']} downloaded archives, each content once. Files that share text with "
-            "modules that are held out are left out, and the contexts are taken from those modules. One thread tokenizes "
-            f"{tokenizing['tokens'] / tokenizing['processor_seconds']:,.0f} tokens in a second of the processor.",
+            "modules that are held out are left out, and the contexts are taken from those modules. A process that reads, "
+            f"compares and tokenizes {tokenizing['tokens']:,} tokens makes "
+            f"{tokenizing['tokens'] / tokenizing['processor_seconds']:,.0f} tokens in a second of the processor; preparing the "
+            "comparison counts, so a larger part goes faster.",
             "",
             "Each row is one store, which a process of its own sorted. The load is the number of programs that waited for a "
             "core in the minute before the searches were timed, ours included.",
@@ -268,9 +270,10 @@ def text(file: Mapping[str, Any]) -> str:
             *_projections(computed),
             "`specdec_lib.experiments.scale.project` computes this table. It assumes:",
             "",
-            "- Bytes and core-hours grow in proportion to tokens, at the rates of the largest store above. The tokenizer is the "
-            "pocket models'. A tokenizer with more than 65,535 token ids needs 4 bytes a token instead of 2, but makes fewer "
-            "tokens of a text.",
+            "- Bytes and core-hours grow in proportion to tokens. Core-hours are those of the build of shards where it was timed, "
+            "else those of tokenizing and of sorting the largest store.",
+            "- The tokenizer is the pocket models'. A tokenizer with more than 65,535 token ids needs 4 bytes a token instead of "
+            "2, but makes fewer tokens of a text.",
             "- A shard has 10⁹ tokens, and a host has 256 GB for shards. All of them are in memory.",
             "- A search in a shard follows the law above, also beyond the sizes that were measured.",
             "- One host searches its shards one after another. Hosts search at the same time. A question to them takes as much "

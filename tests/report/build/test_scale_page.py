@@ -69,7 +69,7 @@ WORKERS = ((1.5, "this process"), (1, "1 process"), (2, "2 processes"))
 def test_the_page_shows_the_files_numbers_and_what_follows_from_them(file):
     text, answer = scale.text(file), scale.answer(file)
     assert "1,234 Python files, 5 MB" in text and "of 3 downloaded archives" in text
-    assert "tokenizes 2,000 tokens in a second of the processor" in text
+    assert "tokenizes 4,000 tokens makes 2,000 tokens in a second of the processor" in text
     assert "| 4,000 | 4,000 | 6.0 | 10.0 | 10.0 (20.0) | 10 (20) | 0.5 |" in text
     assert "| 1,000 | 1,000 | 6.0 | – |" in text
     assert "| 2 | 4,000 | 20 (30) | 0.5 |" in text
