@@ -22,7 +22,7 @@ from specdec_lib.experiments.recorded_runs import Recording, Runs, runs_of, sele
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import PLAIN, compared_in, method_of, states
+from specdec_lib.methods import METHODS, PLAIN, compared_in, method_of, states
 
 #: By method: for each repeat its runs, as :func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.measure` gives them.
 Timed = Mapping[str, Sequence[Runs]]
@@ -301,15 +301,8 @@ def variants_table(
     return rows
 
 
-#: Methods and variants by what stands for them in :func:`claimed_ratios`.
-_CLAIMED = {
-    "rest": "REST",
-    "pld": "PLD",
-    "dresd": "DReSD",
-    "specdec": "SpecDec",
-    "h": "PLD+ (h)",
-    "a": "PLD+ (a)",
-}
+#: Slugs of the methods that the claims compare with plain decoding.
+_CLAIMED = ("rest", "pld", "dresd", "specdec", "h", "a")
 
 
 def claimed_ratios(
@@ -337,21 +330,22 @@ def claimed_ratios(
     ) -> tuple[Interval, bool]:
         return pricing.over(recordings, runs, ours, theirs, keep), pricing is here
 
-    found = {}
+    found, named = {}, {row.slug: name for name, row in METHODS.items()}
+    rest, pld, specdec = (named[short] for short in ("rest", "pld", "specdec"))
     for task, end in (("completion", "completion"), ("multi-turn", "two_turn")):
-        found[f"composed_rest_over_specdec_{end}"] = over("REST", "SpecDec", keep=lambda r, task=task: r.task == task)
-    found["composed_unlooped_rest_over_plain"] = over("REST", PLAIN, keep=lambda r: not r.looped)
+        found[f"composed_rest_over_specdec_{end}"] = over(rest, specdec, keep=lambda r, task=task: r.task == task)
+    found["composed_unlooped_rest_over_plain"] = over(rest, PLAIN, keep=lambda r: not r.looped)
     found["composed_rest_8_nodes_over_plain"] = over("REST, 8 nodes", PLAIN)
     for pricing, end in ((here, ""), (gpu, "_gpu")):
-        for short, name in _CLAIMED.items():
-            found[f"composed_{short}_over_plain{end}"] = over(name, PLAIN, pricing)
+        for short in _CLAIMED:
+            found[f"composed_{short}_over_plain{end}"] = over(named[short], PLAIN, pricing)
         for short, name in (("same_text", "small store"), ("from_1_same_text", "small store from 1")):
-            found[f"composed_dresd_over_rest_{short}{end}"] = over("DReSD", f"REST, {name}", pricing)
-        found[f"composed_h_over_pld_all{end}"] = over("PLD+ (h)", "PLD", pricing)
-        others = ("PLD", "PLD, partial", "REST", "SpecDec")
+            found[f"composed_dresd_over_rest_{short}{end}"] = over(named["dresd"], f"REST, {name}", pricing)
+        found[f"composed_h_over_pld_all{end}"] = over(named["h"], pld, pricing)
+        others = (pld, "PLD, partial", rest, specdec)
         best = max(others, key=lambda name, pricing=pricing: pricing.over(recordings, runs, name, PLAIN).value)
         for short in ("h", "a"):
-            found[f"composed_{short}_over_best_all{end}"] = over(_CLAIMED[short], best, pricing)
+            found[f"composed_{short}_over_best_all{end}"] = over(named[short], best, pricing)
     found["store_growth_speed_ratio"] = over("REST, 64 nodes", "REST, small store")
     # The same text from both, so the speed grows by less than the tokens per pass by what a step grows.
     found["store_growth_speed_over_tokens"] = (
