@@ -10,9 +10,10 @@ from specdec_lib.chapters.ch07_other_systems.published_rows import neighbours
 from specdec_lib.chapters.ch07_other_systems.systems import Measured, ratios
 from specdec_lib.experiments import input_guided as guided
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.methods import slug
+from specdec_lib.methods import METHODS, slug
 
-_PLUS = ("PLD+ (h)", "PLD+ (a)")
+_BY_SLUG = {row.slug: name for name, row in METHODS.items()}
+_PLUS = ("h", "a")
 
 
 class Place(NamedTuple):
@@ -25,24 +26,29 @@ class Place(NamedTuple):
     pairs: Sequence[tuple[str, str]]
 
 
-_LEADERS = [
-    (first, second)
-    for first in ("Hydra", "EAGLE")
-    for second in ("Medusa", "SpecDec", *_PLUS, "REST", "PLD", "Lookahead")
-]
+def _pairs(firsts: Sequence[str], seconds: Sequence[str]) -> list[tuple[str, str]]:
+    """Each of some methods with each of others, given by what stands for them in recorded names."""
+    return [(_BY_SLUG[first], _BY_SLUG[second]) for first in firsts for second in seconds]
+
+
 #: By name of the place.
 PLACES: dict[str, Place] = {
     "editing": Place(
         1,
         [task for task in guided.TASKS if "editing" in task],
         True,
-        [("PLD+ (h)", "EAGLE"), ("PLD+ (h)", "PLD"), ("EAGLE", "Hydra"), ("Medusa", "REST")],
+        [*_pairs(["h"], ["eagle", "pld"]), *_pairs(["eagle"], ["hydra"]), *_pairs(["medusa"], ["rest"])],
     ),
-    "conversation": Place(1, ["multi-turn"], True, _LEADERS),
-    "temperature_one": Place(2, guided.TASKS, True, [("EAGLE", name) for name in _PLUS]),
-    "all": Place(1, guided.TASKS, False, [(name, other) for name in _PLUS for other in ("EAGLE", "Hydra", "Medusa")]),
+    "conversation": Place(
+        1,
+        ["multi-turn"],
+        True,
+        _pairs(["hydra", "eagle"], ["medusa", "specdec", *_PLUS, "rest", "pld", "lookahead"]),
+    ),
+    "temperature_one": Place(2, guided.TASKS, True, _pairs(["eagle"], _PLUS)),
+    "all": Place(1, guided.TASKS, False, _pairs(_PLUS, ["eagle", "hydra", "medusa"])),
     **{
-        name: Place(1, [task], False, [("PLD+ (h)", "EAGLE")])
+        name: Place(1, [task], False, _pairs(["h"], ["eagle"]))
         for name, task in zip(("summarisation", "code", "short", "long"), guided.TASKS, strict=False)
     },
 }
