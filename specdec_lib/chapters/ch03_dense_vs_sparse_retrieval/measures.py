@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -86,10 +86,7 @@ def outputs(recordings: Sequence[Recording], drafter: Drafter | None) -> pd.Data
     return of_runs(recordings, replay_all(recordings, drafter))
 
 
-Name = TypeVar("Name")
-
-
-def outputs_each(recordings: Sequence[Recording], drafters: Mapping[Name, Drafter | None]) -> dict[Name, pd.DataFrame]:
+def outputs_each(recordings: Sequence[Recording], drafters: Mapping[Any, Drafter | None]) -> dict[Any, pd.DataFrame]:
     """Replay several drafters on recordings, on all cores: :func:`of_runs` by the drafter's name.
 
     The processes share their memory, so take times of drafting from :func:`outputs` instead.
