@@ -41,7 +41,7 @@ SETS = {
 }
 #: All sets together, and of them the throughput with the fixed length that is best greedily over that with the own best.
 ALL, GREEDY_LENGTH = "all", "greedy's length over the own"
-#: The file that a run leaves.
+# The file that a run leaves.
 RESULTS = paths.DATA / "results" / "cpu" / "stopping.csv"
 
 

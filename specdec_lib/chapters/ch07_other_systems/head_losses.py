@@ -9,7 +9,7 @@ from typing import Any
 
 from specdec_lib import paths
 
-#: Of the pocket target.
+# Of the pocket target.
 RESULTS = paths.DATA / "results" / "cpu" / "heads_loss.json"
 
 

@@ -12,7 +12,7 @@ from specdec_lib.methods import METHODS
 from specdec_lib.report.display import figures
 from specdec_lib.report.display.record import RecordError
 
-#: The recorded values that it is made of: :func:`specdec_lib.experiments.pass_widths.widths_by_task`, and the measured prices.
+# The recorded values that it is made of: :func:`specdec_lib.experiments.pass_widths.widths_by_task`, and the measured prices.
 NAMES = ("pass_widths", "pass_prices_here")
 _CURVES = {"gpu": "a GPU", "cpu": "a processor", "server": "a loaded server"}
 
