@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import pkgutil
 import re
 from pathlib import Path
@@ -50,8 +51,8 @@ def test_every_folder_of_code_is_a_package_so_that_its_page_is_found():
             assert f"   specdec_lib.{folder.name}\n" in index, f"name {folder.name} in book/api/index.md"
 
 
-def test_no_default_value_is_a_folder_of_this_machine():
-    """The pages of the library print a default value as it is."""
+def test_no_value_on_the_pages_is_a_folder_of_this_machine():
+    """The pages of the library print default values and documented constants as they are."""
     named = []
     for module in pkgutil.walk_packages(specdec_lib.__path__, "specdec_lib."):
         if module.name.endswith("__main__"):
@@ -67,6 +68,14 @@ def test_no_default_value_is_a_folder_of_this_machine():
                 if inspect.isfunction(function) and function.__module__ == module.name:
                     if str(ROOT) in str(inspect.signature(function)):
                         named.append(f"{module.name}.{function.__qualname__}")
+        # A constant is on the page, with its value, where a comment documents it.
+        lines = (
+            Path(inspect.getsourcefile(importlib.import_module(module.name))).read_text(encoding="utf-8").splitlines()
+        )
+        for before, line in itertools.pairwise(lines):
+            constant = re.match(r"([A-Z]\w*)\b.*=", line)
+            if before.startswith("#:") and constant and str(ROOT) in repr(content.get(constant[1])):
+                named.append(f"{module.name}.{constant[1]}")
     assert named == []
 
 
