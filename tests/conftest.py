@@ -48,6 +48,11 @@ def own_recordings(tmp_path_factory):
     os.environ["SPECDEC_FRESH"] = str(tmp_path_factory.mktemp("recordings"))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named by their argument: packed files differ each second, and every worker must collect the same."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine lacks the data or the device for."""
     reasons = {}
