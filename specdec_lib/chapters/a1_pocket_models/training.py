@@ -14,9 +14,10 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,9 @@ CONTEXT = 2048
 #: Fields of a recipe that a run's checkpoint is not bound to: what may grow, and the shapes of all parts (its own is
 #: seen in its parameters).
 _FREE = ("target_steps", "draft_steps", "qwen_steps", "target", "draft", "draft_small", "draft_large", "qwen")
+#: Tokens that a processor takes through the model at once: what a pass keeps then stays in its cache. A step adds up the
+#: gradients of its passes.
+TOKENS_PER_PASS = 2048
 #: Steps whose rows are made at once.
 _BLOCK = 32
 #: Parts that are distilled from the target.
@@ -203,7 +207,23 @@ def _loss(model: torch.nn.Module, teacher: torch.nn.Module | None, tokens: torch
         with torch.no_grad(), torch.autocast(tokens.device.type, dtype=torch.bfloat16):
             goal = teacher(x, use_cache=False).logits.flatten(0, 1)
         each = F.kl_div(logits.float().log_softmax(-1), goal.float().softmax(-1), reduction="none").sum(-1)
-    return (each * w).sum() / w.sum()
+    return (each * w).sum()
+
+
+def accumulate(loss_of: Callable, rows_per_pass: int, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Add the gradients of a step's mean loss, some rows at a time, and return that loss.
+
+    Parameters
+    ----------
+    loss_of : callable
+        Sum of the weighted losses of some rows' tokens: ``loss_of(tokens, weights)``.
+    """
+    total, losses = weights[:, 1:].sum(), []
+    for some, own in zip(tokens.split(rows_per_pass), weights.split(rows_per_pass), strict=True):
+        loss = loss_of(some, own) / total
+        loss.backward()
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
 
 
 def _recipe_key(recipe: Recipe) -> dict:
@@ -321,14 +341,19 @@ def train(
         first, curve, begun = state["step"], json.loads(state["curve"]), state.get("begun", 0)
     peaks = [recipe.muon_rate, recipe.adamw_rate]
     loss_of = torch.compile(_loss, dynamic=False) if compiled else _loss
+    if device.type == "cpu":
+        # torch's fused attention reaches a quarter of the rate of its matrix products there.
+        for each in filter(None, (model, teacher)):
+            each.set_attn_implementation("eager")
     losses, began, spent = [], time.perf_counter(), curve[-1]["seconds"] if curve else 0.0
     last = time.monotonic()
     coming = rows_of_steps(batches, first, device)
     for step in (bar := tqdm(range(first, steps), initial=first, total=steps, desc=name, mininterval=10)):
         tokens, weights = next(coming)
         distilling = teacher is not None and step >= distill_from
-        loss = loss_of(model, teacher if distilling else None, tokens, weights)
-        loss.backward()
+        rows_per_pass = max(1, TOKENS_PER_PASS // (tokens.shape[1] - 1)) if device.type == "cpu" else len(tokens)
+        own_loss = partial(loss_of, model, teacher if distilling else None)
+        loss = accumulate(own_loss, rows_per_pass, tokens, weights)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         factor = rate_factor(step, steps, recipe, begun)
         for optimizer, peak in zip(optimizers, peaks, strict=True):
@@ -336,7 +361,7 @@ def train(
                 group["lr"] = peak * factor
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.detach())
+        losses.append(loss)
         if (step + 1) % every == 0 or step + 1 == steps:
             mean = float(torch.stack(losses).mean())
             if not math.isfinite(mean):

@@ -119,21 +119,7 @@ def gain_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         made[f"head_{pair[0]}_over_{pair[1]}_{row['set']}"] = ratio
         for key, end in zip(("gain", "low", "high"), ratio, strict=True):
             made[f"head_{key}_{pair[0]}_{pair[1]}_{row['set']}"] = end - 1 if ratio.known else "not available"
-    for ours, own in OURS.items():
-        for theirs, other in THEIRS.items():
-            some = [row for row in rows if (row["ours"], row["theirs"]) == (ours, theirs)]
-            made[f"head_verdict_{own}_{other}"] = verdict(some)
     return made
-
-
-def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """On which sets the interval of a ratio lies above 1, holds it or lies below, for tables that have one cell for it."""
-    kinds = {
-        "better on": [row["set"] for row in rows if row["ratio"].low > 1],
-        "no different on": [row["set"] for row in rows if row["ratio"].low <= 1 <= row["ratio"].high],
-        "worse on": [row["set"] for row in rows if row["ratio"].high < 1],
-    }
-    return "; ".join(f"{words} {', '.join(names)}" for words, names in kinds.items() if names)
 
 
 def speedups(contest: Contest, free: np.ndarray) -> list[dict[str, Any]]:

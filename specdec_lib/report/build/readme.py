@@ -48,8 +48,15 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "05_specdec_pp": (
         "When should a draft stop?",
-        "The paper's acceptance head against the best fixed draft length: {head_verdict_pp_fixed}. One that also reads "
-        "the draft's probability: {head_verdict_seeing_fixed}",
+        "Throughput of the paper's acceptance head over the best fixed draft length: "
+        "editing {head_gain_pp_fixed_editing:+.1%} ({head_low_pp_fixed_editing:+.1%} to {head_high_pp_fixed_editing:+.1%}), "
+        "code {head_gain_pp_fixed_code:+.1%} ({head_low_pp_fixed_code:+.1%} to {head_high_pp_fixed_code:+.1%}), "
+        "prose {head_gain_pp_fixed_prose:+.1%} ({head_low_pp_fixed_prose:+.1%} to {head_high_pp_fixed_prose:+.1%}). "
+        "Of one that also reads the draft's probability: "
+        "editing {head_gain_seeing_fixed_editing:+.1%} ({head_low_seeing_fixed_editing:+.1%} to "
+        "{head_high_seeing_fixed_editing:+.1%}), "
+        "code {head_gain_seeing_fixed_code:+.1%} ({head_low_seeing_fixed_code:+.1%} to {head_high_seeing_fixed_code:+.1%}), "
+        "prose {head_gain_seeing_fixed_prose:+.1%} ({head_low_seeing_fixed_prose:+.1%} to {head_high_seeing_fixed_prose:+.1%})",
     ),
     "06_gpu_benchmarks": (
         "How much time does it save, at the cost of a wider model?",

@@ -244,6 +244,27 @@ def test_training_lowers_the_loss_and_distilling_brings_the_draft_nearer(tmp_pat
     assert distance(draft) < 0.7 * before
 
 
+@pytest.mark.parametrize("teacher", [None, training.Shape(32, 1, 1, 48)])
+@pytest.mark.parametrize("rows_per_pass", [1, 2, 3, 4])
+def test_a_step_in_several_passes_has_the_loss_and_the_gradients_of_one(rows_per_pass, teacher):
+    torch.manual_seed(0)
+    model = tiny().target.build(VOCABULARY)
+    model.set_attn_implementation("eager")
+    teacher = teacher and teacher.build(VOCABULARY)
+    tokens, weights = torch.randint(4, VOCABULARY, (4, 17)), torch.rand(4, 17)
+
+    def own_loss(some, own):
+        return training._loss(model, teacher, some, own)
+
+    whole = own_loss(tokens, weights) / weights[:, 1:].sum()
+    whole.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    assert training.accumulate(own_loss, rows_per_pass, tokens, weights) == pytest.approx(whole.item(), rel=1e-3)
+    for name, parameter in model.named_parameters():  # passes run in bfloat16
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=0.05, atol=2e-3, msg=name)
+
+
 def test_the_second_target_is_another_family(tmp_path):
     model, curve = run(tmp_path, 20, shape=tiny().qwen, every=10)
     assert model.config.model_type == "qwen3" and curve[-1]["loss"] < curve[0]["loss"]
