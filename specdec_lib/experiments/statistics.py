@@ -143,7 +143,7 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
         return np.zeros((0, table.shape[1]))
     own = np.array([number[name] for name in prompts])
     runs_of, by_prompt = np.bincount(own), np.argsort(own, kind="stable")
-    times, state = _drawn_prompts(len(number))
+    times, state = _drawn_prompts(len(number), SAMPLES)
     generator = np.random.default_rng()
     generator.bit_generator.state = state
     sums = np.zeros((SAMPLES, table.shape[1]))
@@ -159,12 +159,12 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _drawn_prompts(count: int) -> tuple[np.ndarray, Mapping[str, Any]]:
+def _drawn_prompts(count: int, samples: int) -> tuple[np.ndarray, Mapping[str, Any]]:
     """How often each of so many prompts is in each bootstrap sample, and the state of the generator after these draws.
 
     The seed is always the same, so a number of prompts is drawn once.
     """
     generator = np.random.default_rng(SEED)
-    times = generator.multinomial(count, np.full(count, 1 / count), size=SAMPLES)
+    times = generator.multinomial(count, np.full(count, 1 / count), size=samples)
     times.flags.writeable = False
     return times, generator.bit_generator.state
