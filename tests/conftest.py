@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from zlib import crc32
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -53,8 +54,17 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine lacks the data or the device for."""
+def in_core(item: pytest.Item) -> bool:
+    """Whether ``make test-core`` runs this case: of long tests it runs a part, the same one each time."""
+    marker = item.get_closest_marker("core_cases")
+    return marker is None or (marker.args[0] > 0 and crc32(item.nodeid.encode()) % marker.args[0] == 0)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what ``make test-core`` does not run; skip what this machine lacks the data or the device for."""
+    if os.environ.get("SPECDEC_TESTS_CORE"):
+        config.hook.pytest_deselected(items=[item for item in items if not in_core(item)])
+        items[:] = filter(in_core, items)
     reasons = {}
     if not os.environ.get("SPECDEC_DATASETS"):
         reasons["realdata"] = "SPECDEC_DATASETS is not set: it names the folder of the published data sets"

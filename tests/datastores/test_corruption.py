@@ -46,6 +46,7 @@ def ended(path) -> str:
     return f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else result
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.draws
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("name", corruption.FILES)

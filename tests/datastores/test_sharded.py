@@ -60,6 +60,7 @@ def questions(draw):
     return vocabulary, documents, draw(st.lists(st.integers(0, 7), max_size=4)), context, sizes
 
 
+@pytest.mark.core_cases(0)
 @given(questions(), st.sampled_from(["exact", "released"]))
 @example(
     (3, [[0, 1, 2], [1, 0]], [1], [2, 2], dict(max_ngram=2, min_ngram=1, length=2, choices=4, max_matches=1)), "exact"

@@ -114,6 +114,7 @@ def test_without_ray_data_the_error_names_the_extra(monkeypatch):
         ray_data.load_ray_data()
 
 
+@pytest.mark.core_cases(0)
 def test_the_size_of_shards_gives_their_number(tmp_path, tokenizer, capsys):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text * 9, "number": i}) + "\n" for i, text in enumerate(TEXTS * 900)))

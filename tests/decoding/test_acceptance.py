@@ -204,6 +204,7 @@ def emitted(target, drafter, runs: int, beyond: int = 0) -> tuple[Counter, list[
     return counts, accepted
 
 
+@pytest.mark.core_cases(0)
 def test_a_sampled_draft_model_keeps_the_target_distribution_end_to_end(pair, exact):
     counts, accepted = emitted(pair[0], DraftModel(pair[1], 2), 1200)
     assert set(accepted) == {0, 1, 2}, "every depth of acceptance must occur for the test to say something"
@@ -226,6 +227,7 @@ ADAPTIVE = {
 }
 
 
+@pytest.mark.core_cases(6)
 @pytest.mark.parametrize("rule", ADAPTIVE)
 def test_stopping_early_keeps_the_target_distribution_end_to_end(pair, exact, rule):
     drafter, drafted = ADAPTIVE[rule](pair[1]), set()

@@ -340,6 +340,7 @@ def test_a_heuristic_length_is_carried_over_until_it_is_reset():
 # Memory
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.parametrize("how", ["eager", "static"])
 @pytest.mark.parametrize(
     "name", ["plain", "perfect", "chaos watching", "chaos riding", "recycling", "PLD+ (a)", "SpecDec", "holds"]

@@ -91,6 +91,7 @@ CASES = (
 )
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_output_equals_that_of_generate(library, llama, case):
     settings = {"max_new_tokens": NEW} | cases(llama)[case]
@@ -161,6 +162,7 @@ def finished(model, settings: dict, drafter=None, seed: int = 0, length: int = N
     return runs[0]
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.parametrize(
     "settings, sampling",
     [

@@ -27,6 +27,7 @@ def graphs(model, capacity=60, widths=WIDTHS, extents=EXTENTS, **options) -> Run
     return Runtime(model, capacity, "graph", widths, extents, recorder=EmulatedRecorder(), **options)
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.parametrize("family", sorted(SERVED))
 def test_replayed_passes_change_no_token_in_any_family(library, family):
     model, ids = library[family], prompt(1, 12)

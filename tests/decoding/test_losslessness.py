@@ -62,6 +62,7 @@ MEETING = [
 ]
 
 
+@pytest.mark.core_cases(5)
 @pytest.mark.parametrize("family, drafter", MEETING)
 def test_output_equals_plain_decoding(library, plain, family, drafter):
     for sampling in (GREEDY, *SEEDED):

@@ -51,6 +51,7 @@ def assert_most_likely(tokens: np.ndarray, logprobs: np.ndarray, expected: torch
     torch.testing.assert_close(at, expected.topk(k).values, rtol=0, atol=2e-4)
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.parametrize("how", ["eager", "static"])
 @pytest.mark.parametrize("family", SERVED)
 def test_the_most_likely_tokens_are_those_of_a_full_forward_over_each_path(library, family, how, monkeypatch):

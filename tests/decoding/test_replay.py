@@ -42,6 +42,7 @@ def ends(model) -> dict[str, dict]:
     }
 
 
+@pytest.mark.core_cases(5)
 @pytest.mark.parametrize("how", ["length", "one token", "eos", "eos first", "stop string"])
 @pytest.mark.parametrize("drafter", FACTORIES)
 def test_replay_equals_the_real_run_step_by_step(library, llama, drafter, how):

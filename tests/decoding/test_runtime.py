@@ -25,6 +25,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 SEEDED = Sampling(temperature=1.0, top_p=0.9, seed=3)
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("family", sorted(SERVED))
 def test_trees_verified_in_place_change_no_token_in_any_family(library, family, sampling):

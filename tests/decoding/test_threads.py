@@ -57,6 +57,7 @@ def at_the_same_time(*calls):
         return [future.result(timeout=120) for future in [pool.submit(run, call) for call in calls]]
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.parametrize("family", ["llama", "llama-gqa", "gemma3"])
 @pytest.mark.parametrize("other", ["transformers", "plain", "PLD+ (h)", "PLD+ (a)", "SpecDec"])
 @pytest.mark.parametrize("name", ["PLD+ (h)", "PLD+ (a)"])

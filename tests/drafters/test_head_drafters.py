@@ -96,6 +96,7 @@ def test_each_node_is_the_choice_of_its_rank_along_its_path(model, name):
         assert ranks == Counter(tuple(sorted(some)) for some in expected.values())
 
 
+@pytest.mark.core_cases(3)
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=1)], ids=["greedy", "sampled"])
 def test_a_cached_step_is_one_computed_from_scratch(model, name, sampling):

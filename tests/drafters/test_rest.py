@@ -50,6 +50,7 @@ def questions(draw):
     return vocabulary, documents, context, sizes
 
 
+@pytest.mark.core_cases(0)
 @given(questions())
 @settings(max_examples=60, deadline=None)
 def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_tokens(question):
@@ -311,6 +312,7 @@ def traces(pocket):
     }
 
 
+@pytest.mark.core_cases(4)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(
     "switches",

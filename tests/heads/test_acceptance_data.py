@@ -57,6 +57,7 @@ def test_sampled_labels_are_the_acceptance_probability(pair, labels):
     assert r.confidence == pytest.approx(q.gather(1, index)[:, 0].numpy(), rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.core_cases(0)
 def test_draws_follow_the_draft_distribution(pair):
     counts: Counter = Counter()
     for seed in range(1500):
