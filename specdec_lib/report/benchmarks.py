@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
 from specdec_lib import generate, load_model
@@ -28,7 +28,6 @@ from specdec_lib.datastores.ranks import recall
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.one_tree import OneTree
@@ -168,47 +167,20 @@ class _SameCandidates(CandidateGenerator):
         pass
 
 
-def _bare_forward(model: PreTrainedModel, length: int, repeats: int) -> float:
-    """Median milliseconds of the model alone on a block of a draft and its root, our cache and mask."""
-    with torch.inference_mode(), Target(model, length + 64) as target:
-        target.extend([1] * length)
-        width = len(_DRAFT) + 1
-        mask, positions = target._chain_mask(width), target._positions[length : length + width][None]
-        ids = torch.tensor([[7, *_DRAFT]])
-        spent = [
-            _seconds(
-                lambda: (
-                    model(
-                        input_ids=ids,
-                        attention_mask=mask,
-                        position_ids=positions,
-                        past_key_values=target.cache,
-                        use_cache=True,
-                    ).logits
-                )
-            )[0]
-            for _ in range(repeats)
-        ]
-    return 1e3 * float(np.median(spent))
+class _TimedModel(LlamaForCausalLM):
+    """Keeps the seconds of each of its calls, so that what a step takes beyond its own is known."""
 
-
-def _bare_forward_transformers(model: PreTrainedModel, length: int, repeats: int) -> float:
-    """The same with transformers' dynamic cache and no mask given, as its assisted decoding calls it."""
-    spent = []
-    with torch.inference_mode():
-        cache = DynamicCache(config=model.config)
-        model(torch.ones((1, length), dtype=torch.long), past_key_values=cache, use_cache=True)
-        ids = torch.tensor([[7, *_DRAFT]])
-        for _ in range(repeats):
-            spent.append(_seconds(lambda: model(input_ids=ids, past_key_values=cache, use_cache=True).logits)[0])
-            cache.crop(-ids.shape[1])
-    return 1e3 * float(np.median(spent))
+    def __call__(self, *args, **kwargs):
+        began = time.perf_counter()
+        out = super().__call__(*args, **kwargs)
+        self.calls.append(time.perf_counter() - began)
+        return out
 
 
 def loop(quick: bool) -> list[dict]:
     """Time of a verify step beyond the model's forward, on a model whose forward costs next to nothing."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(
+    model = _TimedModel(
         LlamaConfig(
             vocab_size=256,
             hidden_size=32,
@@ -226,15 +198,20 @@ def loop(quick: bool) -> list[dict]:
     tensor = torch.tensor([prompt])
     model._get_candidate_generator = lambda **kwargs: _SameCandidates()
     ours, peers = [], []
-    middle = len(prompt) + new // 2
     for _ in tqdm(range(2 if quick else 20), desc="loop overhead", leave=False):
+        model.calls = []
         run = generate(model, prompt, _SameDraft(), max_new_tokens=new, eos_token_id=[])
-        spent = [1e3 * sum(getattr(s, part) for part in PARTS) for s in run.steps]
-        ours.append(float(np.median(spent)) - _bare_forward(model, middle, 60))
+        passes = model.calls[-len(run.steps) :]
+        beyond = [
+            sum(getattr(step, part) for part in PARTS) - seconds
+            for step, seconds in zip(run.steps, passes, strict=True)
+        ]
+        ours.append(1e3 * float(np.median(beyond)))
         # transformers has no clock per step: the difference of a long and a short run leaves out what comes once.
-        times = []
+        times, steps = [], []
         for count in (new // 4, new):
-            seconds, out = _seconds(
+            model.calls = []
+            seconds, _ = _seconds(
                 lambda: model.generate(
                     tensor,
                     attention_mask=torch.ones_like(tensor),
@@ -243,10 +220,9 @@ def loop(quick: bool) -> list[dict]:
                     prompt_lookup_num_tokens=len(_DRAFT),
                 )
             )
-            times.append((seconds, out.shape[1]))
-        # Of a run's tokens the first comes from the prefill, which the difference leaves out.
-        steps = (times[1][1] - times[0][1]) * run.stats["verification_rate"]
-        peers.append(1e3 * (times[1][0] - times[0][0]) / steps - _bare_forward_transformers(model, middle, 60))
+            times.append(seconds - sum(model.calls))
+            steps.append(len(model.calls))
+        peers.append(1e3 * (times[1] - times[0]) / (steps[1] - steps[0]))
     return [
         row(
             "loop_overhead_ms",
