@@ -8,14 +8,9 @@ for each; drafters are then replayed on the recordings, or run for real and comp
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from multiprocessing import get_context
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +28,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.experiments import statistics
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop, greedy_agreement, pooled
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.statistics import Counts, Interval
@@ -204,9 +200,12 @@ def record_prompts(
     def answer(ids: list[int]) -> Trace:
         return record(model, ids, sampling, max_new_tokens, capture=capture, runtime=runtime)
 
-    return [
-        Recording(prompt, turn, trace) for prompt in prompts for turn, trace in each_turn(prompt, tokenizer, answer)
-    ]
+    def recorded(prompt: Prompt) -> list[Recording]:
+        return [Recording(prompt, turn, trace) for turn, trace in each_turn(prompt, tokenizer, answer)]
+
+    # Passes over buffers in place are of one process.
+    of_each = on_all_cores([partial(recorded, prompt) for prompt in prompts], 1 if runtime else None)
+    return [recording for own in of_each for recording in own]
 
 
 def in_state(
@@ -284,11 +283,6 @@ def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: 
     return in_state(recordings, drafter, state, lambda recording: replay(recording.trace, drafter))
 
 
-#: Seconds of replays before more processes are started: less is over before they are.
-ALONE_SECONDS = 1.0
-_shared: tuple[Sequence[Recording], Mapping[str, Drafter | None]] = ((), {})
-
-
 def replay_each(
     recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None], jobs: int | None = None
 ) -> dict[str, list[Generation]]:
@@ -300,49 +294,45 @@ def replay_each(
     drafters : mapping
         By name.
     jobs : int, optional
-        Processes; all cores that this one may use without it. There is one where a running process cannot be copied: on
-        Windows and macOS, and once CUDA is in use.
+        As for :func:`~specdec_lib.experiments.all_cores.on_all_cores`.
 
     Returns
     -------
     dict
         By name one Generation a recording, the steps of :func:`replay_all`. Draft times are those of cores that share
         their memory: measure times with :func:`replay_all`.
-
-    Raises
-    ------
-    ValueError
-        If ``jobs`` is less than 1.
     """
-    global _shared
-    if jobs is None:
-        forks = sys.platform == "linux" and not torch.cuda.is_initialized()
-        jobs = len(os.sched_getaffinity(0)) if forks else 1
-    if jobs < 1:
-        raise ValueError(f"jobs is {jobs}; expected 1 or more processes")
-    runs: dict[str, list[Generation]] = {name: [] for name in drafters}
-    waiting = [(name, place) for name in drafters for place in range(len(recordings))]
-    began = time.perf_counter()
-    while waiting and (jobs == 1 or time.perf_counter() - began < ALONE_SECONDS):
-        name, place = waiting.pop(0)
-        runs[name] += replay_all([recordings[place]], drafters[name])
-    if waiting:
-        # A copied process has recordings and drafters in its memory, states and datastores included.
-        _shared = recordings, drafters
-        chunk = max(1, len(waiting) // (8 * jobs))
-        with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
-            for (name, _), run in zip(waiting, pool.map(_replay_shared, waiting, chunksize=chunk), strict=True):
-                runs[name].append(run)
-        _shared = (), {}
+    tasks = {name: partial(replay_all, drafter=drafter) for name, drafter in drafters.items()}
+    return _each(recordings, tasks, dict.fromkeys(drafters, "cold"), jobs)
+
+
+def run_each_again(
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    drafters: Mapping[str, Drafter | None],
+    state: Mapping[str, str] | None = None,
+    jobs: int | None = None,
+) -> dict[str, list[Generation]]:
+    """By name what :func:`run_again` does with each drafter, on all cores; ``state`` is cold where none is named."""
+    state = {name: (state or {}).get(name, "cold") for name in drafters}
+    tasks = {name: partial(run_again, model, drafter=drafter, state=state[name]) for name, drafter in drafters.items()}
+    return _each(recordings, tasks, state, jobs)
+
+
+def _each(
+    recordings: Sequence[Recording],
+    tasks: Mapping[str, Callable[[Sequence[Recording]], list[Generation]]],
+    state: Mapping[str, str],
+    jobs: int | None,
+) -> dict[str, list[Generation]]:
+    """Each task over all recordings: one by one from cold starts, as one piece where a drafter is warm."""
+    parts = [(name, recordings) for name in tasks if state[name] != "cold" and recordings]
+    parts += [(name, [recording]) for name in tasks if state[name] == "cold" for recording in recordings]
+    runs: dict[str, list[Generation]] = {name: [] for name in tasks}
+    done = on_all_cores([partial(tasks[name], some) for name, some in parts], jobs)
+    for (name, _), own in zip(parts, done, strict=True):
+        runs[name] += own
     return runs
-
-
-def _replay_shared(job: tuple[str, int]) -> Generation:
-    name, place = job
-    torch.set_num_threads(1)
-    recordings, drafters = _shared
-    (run,) = replay_all([recordings[place]], drafters[name])
-    return run
 
 
 def can_be_replayed(recordings: Sequence[Recording], drafter: Drafter | None) -> bool:
@@ -374,17 +364,9 @@ def all_runs(
     drafters: Mapping[str, Drafter | None],
     state: Mapping[str, str],
 ) -> dict[str, list[Generation]]:
-    """By name what :func:`runs_of` gives for each drafter; replays from cold starts on all cores."""
-    replayed = {
-        name: drafter
-        for name, drafter in drafters.items()
-        if state[name] == "cold" and can_be_replayed(recordings, drafter)
-    }
-    runs = replay_each(recordings, replayed)
-    return {
-        name: runs[name] if name in runs else runs_of(model, recordings, drafter, state=state[name])
-        for name, drafter in drafters.items()
-    }
+    """By name what :func:`runs_of` gives for each drafter, on all cores."""
+    tasks = {name: partial(runs_of, model, drafter=drafter, state=state[name]) for name, drafter in drafters.items()}
+    return _each(recordings, tasks, state, None)
 
 
 class _Remembering(Drafter):
@@ -435,12 +417,16 @@ def sweep_draft_model(
         For each K, in the given order, one Generation a recording: its steps are those of
         ``replay(trace, DraftModel(draft, K))``, its draft times are not.
     """
-    runs: dict[int, list[Generation]] = {length: [] for length in lengths}
-    for recording in recordings:
+
+    def swept(recording: Recording) -> dict[int, Generation]:
         memory: dict[int, list[int]] = {}
-        for length in sorted(runs, reverse=True):
-            runs[length].append(replay(recording.trace, _Remembering(DraftModel(draft, length), memory)))
-    return runs
+        return {
+            length: replay(recording.trace, _Remembering(DraftModel(draft, length), memory))
+            for length in sorted(lengths, reverse=True)
+        }
+
+    of_each = on_all_cores([partial(swept, recording) for recording in recordings])
+    return {length: [runs[length] for runs in of_each] for length in lengths}
 
 
 def _warm(

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, each_turn
 from specdec_lib.files import replacing, write_atomic
@@ -83,10 +84,12 @@ def record_once(
     if not isinstance(sampling, Sampling):
         raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling, or None for greedy decoding")
     weights = identity(model)
-    recordings = []
-    for prompt in prompts:
 
-        def answer(ids: list[int], prompt: Prompt = prompt) -> Trace:
+    def recorded(prompt: Prompt) -> tuple[list[Recording], set[str]]:
+        """All turns of a prompt, and the keys of what was decoded."""
+        decoded: set[str] = set()
+
+        def answer(ids: list[int]) -> Trace:
             key = key_of(weights, sampling, ids)
             kept = _kept(key)
             known = None if kept is None else kept.cut(max_new_tokens)
@@ -94,11 +97,11 @@ def record_once(
                 trace = record(model, ids, sampling, max_new_tokens, runtime=runtime)
                 known = Answer(trace.tokens, trace.finish_reason)
                 _keep(key, known, weights)
-                _checked.add(key)
+                decoded.add(key)
             elif key not in _checked and int(key[:8], 16) % SAMPLE == 0:
                 again = record(model, ids, sampling, max_new_tokens, runtime=runtime)
                 _compare(model, prompt, ids, known, again.tokens, sampling)
-                _checked.add(key)
+                decoded.add(key)
             if capture == Capture():
                 limits = Limits(max_new_tokens, end_tokens(model, None), context_limit(model))
                 return Trace(list(ids), known.tokens, sampling, vocabulary_size(model), limits, known.finish_reason)
@@ -106,7 +109,13 @@ def record_once(
             _compare(model, prompt, ids, known, written, sampling)
             return trace
 
-        recordings += [Recording(prompt, turn, trace) for turn, trace in each_turn(prompt, tokenizer, answer)]
+        return [Recording(prompt, turn, trace) for turn, trace in each_turn(prompt, tokenizer, answer)], decoded
+
+    recordings = []
+    # Passes over buffers in place are of one process.
+    for own, decoded in on_all_cores([partial(recorded, prompt) for prompt in prompts], 1 if runtime else None):
+        recordings += own
+        _checked.update(decoded)
     return recordings
 
 
@@ -125,7 +134,7 @@ def key_of(weights: dict[str, str], sampling: Sampling, prompt: Sequence[int]) -
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-#: Keys of what this process decoded itself.
+#: Keys of what this run decoded itself.
 _checked: set[str] = set()
 
 

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import Dresd, Rest
 from specdec_lib.experiments import released_rules
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
@@ -159,10 +161,10 @@ def sampling_bias(
     ValueError
         If a recording is greedy, or no step has a draft.
     """
-    distances: list[float] = []
-    released, exact = [], []
-    for recording, run in zip(recordings, runs, strict=True):
-        trace = recording.trace
+
+    def measured(recording: Recording, run: Generation) -> list[tuple[float, float, float]]:
+        """Of each draft: the distance of the two laws, and the tokens that either rule accepts."""
+        trace, rows = recording.trace, []
         if trace.sampling.greedy:
             raise ValueError(f"{recording.prompt.id!r} was recorded greedily; the rules differ only when sampling")
         with torch.inference_mode(), Target(model, 0, capacity=len(trace.prompt) + len(trace.tokens) + 256) as target:
@@ -173,15 +175,20 @@ def sampling_bias(
                 if len(step.tree):
                     p = distribution(logits, trace.sampling).cpu()
                     law = released_rules.released_law(step.tree, p, rule)
-                    distances.append(released_rules.total_variation(law, p[0]))
-                    released.append(released_rules.released_accepted(step.tree, p, rule))
-                    exact.append(released_rules.exact_accepted(step.tree, p))
+                    accepted = released_rules.released_accepted(step.tree, p, rule)
+                    distance = released_rules.total_variation(law, p[0])
+                    rows.append((distance, accepted, released_rules.exact_accepted(step.tree, p)))
                 target.commit(step.path)
                 root = step.tokens[-1]
-    if not distances:
+        return rows
+
+    found = on_all_cores([partial(measured, *each) for each in zip(recordings, runs, strict=True)])
+    drafts = [row for rows in found for row in rows]
+    if not drafts:
         raise ValueError("no step of the runs has a draft; there is nothing to measure")
+    distances, released, exact = map(np.array, zip(*drafts, strict=True))
     return Bias(
-        len(distances), float(np.mean(distances)), max(distances), float(np.mean(released)), float(np.mean(exact))
+        len(drafts), float(distances.mean()), float(distances.max()), float(released.mean()), float(exact.mean())
     )
 
 

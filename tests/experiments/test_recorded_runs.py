@@ -13,7 +13,7 @@ from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, repl
 from specdec_lib.chapters.a1_pocket_models import training_rows
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
-from specdec_lib.experiments import comparison, draft_costs, metrics, recorded_runs
+from specdec_lib.experiments import all_cores, comparison, draft_costs, metrics, recorded_runs
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.sum_of_forwards import expected_tokens
 
@@ -396,7 +396,7 @@ def test_counts_and_widths_are_those_of_the_steps(recordings):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_replays_in_several_processes_are_those_of_one(recordings, draft, monkeypatch, jobs):
-    monkeypatch.setattr(recorded_runs, "ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     drafters = {"PLD": PromptLookup(), "SpecDec": DraftModel(draft, 3), "plain": None}
     runs = recorded_runs.replay_each(recordings, drafters, jobs)
@@ -407,9 +407,18 @@ def test_replays_in_several_processes_are_those_of_one(recordings, draft, monkey
         assert {run.state for run in runs[name]} == {"cold"}
 
 
-def test_no_processes_are_refused(recordings):
-    with pytest.raises(ValueError, match="jobs is 0"):
-        recorded_runs.replay_each(recordings, {}, 0)
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recordings, monkeypatch, jobs):
+    monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
+    drafters = {"plain": None, "PLD": PromptLookup(), "cold": TokenRecycling(), "warm": TokenRecycling()}
+    state = {"warm": "warm"}
+    runs = recorded_runs.run_each_again(model, recordings, drafters, state, jobs)
+    assert list(runs) == list(drafters)
+    for name, drafter in drafters.items():
+        expected = recorded_runs.run_again(model, recordings, drafter, state=state.get(name, "cold"))
+        assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
+        assert {run.state for run in runs[name]} == {state.get(name, "cold")}
+    assert [len(run.steps) for run in runs["warm"]] != [len(run.steps) for run in runs["cold"]]
 
 
 def test_every_method_is_replayed_or_run_as_its_row_says(recordings, model):

@@ -6,6 +6,8 @@ The rows have one output's counts each, of which :mod:`.measures` makes rates, r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import Dresd, Rest
 from specdec_lib.experiments import stores
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, render
 from specdec_lib.experiments.responses import generate_responses
@@ -144,7 +147,7 @@ def alignment_counts(
     kind: Sequence[Prompt],
     other_kind: Sequence[Prompt],
     samplings: Mapping[str, Sampling | None],
-) -> Iterator[dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Counts with eight stores of one answer a prompt: prompts of the replayed kind or not, answers of the target or of
     another model, decoded as the replayed outputs or not.
 
@@ -161,16 +164,21 @@ def alignment_counts(
     """
     if len(kind) != len(other_kind):
         raise ValueError(f"{len(kind)} prompts of the kind and {len(other_kind)} of another; expected as many of each")
-    for prompt, asked in ((True, kind), (False, other_kind)):
-        for response, writer in ((True, target), (False, other)):
-            for written, sampling in samplings.items():
-                index = answer_store(writer, tokenizer, asked, sampling)
-                dense = stores.dense_index(stores.dense_states(target, index, compute="bfloat16"), index, "cpu")
-                for way, recordings in recorded.items():
-                    labels = {"way": way, "prompt_aligned": prompt, "response_aligned": response}
-                    labels |= {"sampling_aligned": way == written, "stored": index.store.count}
-                    found = Remembered(dense, recordings, NEIGHBOURS)
-                    yield from counts(recordings, ALIGNMENT_METHODS, index, found, **labels)
+
+    def counted(prompt: bool, response: bool, written: str) -> list[dict[str, Any]]:
+        asked, writer = kind if prompt else other_kind, target if response else other
+        index = answer_store(writer, tokenizer, asked, samplings[written])
+        dense = stores.dense_index(stores.dense_states(target, index, compute="bfloat16"), index, "cpu")
+        rows: list[dict[str, Any]] = []
+        for way, recordings in recorded.items():
+            labels = {"way": way, "prompt_aligned": prompt, "response_aligned": response}
+            labels |= {"sampling_aligned": way == written, "stored": index.store.count}
+            found = Remembered(dense, recordings, NEIGHBOURS)
+            rows += counts(recordings, ALIGNMENT_METHODS, index, found, **labels)
+        return rows
+
+    cells = product((True, False), (True, False), samplings)
+    return [row for rows in on_all_cores([partial(counted, *cell) for cell in cells]) for row in rows]
 
 
 def alignment_effects(frame: pd.DataFrame) -> dict[str, Interval]:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.experiments import comparison
 from specdec_lib.experiments.losslessness import Judge
-from specdec_lib.experiments.recorded_runs import Recording, Runs, run_again
+from specdec_lib.experiments.recorded_runs import Recording, Runs, run_each_again
 
 
 def check(
@@ -37,8 +37,7 @@ def check(
     judge = Judge(model)
     counts = dict.fromkeys(("prompts", "tokens", "mismatches", "unexplained"), 0)
     replays = parted = 0
-    for name, drafter in drafters.items():
-        runs = run_again(model, recordings, drafter)
+    for name, runs in run_each_again(model, recordings, drafters).items():
         compared = comparison.compare(recordings, runs)
         verdicts = [
             judge(r.trace.prompt, r.trace.tokens, run.tokens, r.trace.sampling)

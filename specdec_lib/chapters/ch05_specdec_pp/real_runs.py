@@ -48,8 +48,8 @@ def compared(
     """
     counts = dict.fromkeys(("runs", "differ", "unexplained", "apart"), 0)
     judge, places = Judge(model), first_of_each(study)
-    for name, drafter in drafters.items():
-        runs = recorded_runs.run_again(model, [recordings[place] for place in places], drafter)
+    chosen = [recordings[place] for place in places]
+    for name, runs in recorded_runs.run_each_again(model, chosen, drafters).items():
         for place, run in zip(places, runs, strict=True):
             trace, counted = recordings[place].trace, study.play(policies[name])[place]
             counts["runs"] += 1

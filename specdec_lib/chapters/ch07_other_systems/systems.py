@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from specdec_lib.chapters.ch07_other_systems.prices import Prices, mean_width, names_of, speedup, tokens_per_pass
 from specdec_lib.decoding.contract import Capture, Drafter
-from specdec_lib.experiments.recorded_runs import Recording, Runs, runs_of, select
+from specdec_lib.experiments import recorded_runs
+from specdec_lib.experiments.recorded_runs import Recording, Runs, select
 from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN, Unavailable, compared_in
@@ -46,11 +47,9 @@ def sized(pair: ModelPair, widths: Sequence[int]) -> dict[str, dict[int, Drafter
 def all_runs(
     model: PreTrainedModel, recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None]
 ) -> dict[str, Runs]:
-    """Runs of methods on recordings, in the state of each row: replayed, or decoded for real where no replay serves."""
-    return {
-        name: runs_of(model, recordings, drafter, state=METHODS[name].state if name in METHODS else "cold")
-        for name, drafter in drafters.items()
-    }
+    """Runs of some systems, each in the state that the table of methods names for it."""
+    states = {name: METHODS[name].state if name in METHODS else "cold" for name in drafters}
+    return recorded_runs.all_runs(model, recordings, drafters, states)
 
 
 def best_widths(
@@ -71,8 +70,8 @@ def best_widths(
     rows: list[dict[str, Any]] = []
     for name, by_width in candidates.items():
         found = []
-        for width, drafter in by_width.items():
-            runs = all_runs(model, recordings, {name: drafter})[name]
+        state = dict.fromkeys(by_width, METHODS[name].state if name in METHODS else "cold")
+        for width, runs in recorded_runs.all_runs(model, recordings, by_width, state).items():
             found.append(
                 {
                     "method": name,

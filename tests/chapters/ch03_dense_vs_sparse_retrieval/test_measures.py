@@ -76,7 +76,7 @@ def test_counts_of_replays_are_those_of_the_metrics():
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):
     recorded = recordings()
     drafters = {length: PromptLookup(num_tokens=length) for length in (2, 5)}
-    monkeypatch.setattr("specdec_lib.experiments.recorded_runs.ALONE_SECONDS", 0.0)  # in processes of their own
+    monkeypatch.setattr("specdec_lib.experiments.all_cores.ALONE_SECONDS", 0.0)  # in processes of their own
     for length, frame in measures.outputs_each(recorded, drafters).items():
         alone = measures.outputs(recorded, PromptLookup(num_tokens=length))
         pd.testing.assert_frame_equal(frame.drop(columns="draft_seconds"), alone.drop(columns="draft_seconds"))

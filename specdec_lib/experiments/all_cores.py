@@ -1,0 +1,64 @@
+"""Work on all cores of this machine, in copies of the process: models, recordings and datastores are in their memory."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+#: Seconds of work before more processes are started: less is over before they are.
+ALONE_SECONDS = 1.0
+#: What the copies of this process work on; None where there are none.
+_tasks: Sequence[Callable] | None = None
+
+
+def on_all_cores(tasks: Sequence[Callable[[], Result]], jobs: int | None = None) -> list[Result]:
+    """Results of some tasks, in their order.
+
+    Parameters
+    ----------
+    tasks : sequence of callable
+        A task must not count on what it changes in memory: most are done in a copy of the process, whose results alone
+        come back. Long ones are best put first.
+    jobs : int, optional
+        Processes; all cores that this one may use without it. There is one where a running process cannot be copied (on
+        Windows and macOS, and once CUDA is in use), and in a copy.
+
+    Raises
+    ------
+    ValueError
+        If ``jobs`` is less than 1.
+    """
+    global _tasks
+    if jobs is None:
+        copied = sys.platform == "linux" and not torch.cuda.is_initialized() and _tasks is None
+        jobs = len(os.sched_getaffinity(0)) if copied else 1
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}; expected 1 or more processes")
+    results, began = [], time.perf_counter()
+    while len(results) < len(tasks) and (jobs == 1 or time.perf_counter() - began < ALONE_SECONDS):
+        results.append(tasks[len(results)]())
+    places = range(len(results), len(tasks))
+    if places:
+        _tasks = tasks
+        try:
+            with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
+                results += map(pickle.loads, pool.map(_packed, places, chunksize=max(1, len(places) // (8 * jobs))))
+        finally:
+            _tasks = None
+    return results
+
+
+def _packed(place: int) -> bytes:
+    torch.set_num_threads(1)
+    # Packed here: torch would send each tensor of a result as a file of its own.
+    return pickle.dumps(_tasks[place](), protocol=pickle.HIGHEST_PROTOCOL)
