@@ -52,7 +52,7 @@ def on_all_cores(tasks: Sequence[Callable[[], Result]], jobs: int | None = None)
         _tasks = tasks
         try:
             with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
-                results += map(pickle.loads, pool.map(_packed, places, chunksize=max(1, len(places) // (8 * jobs))))
+                results += map(pickle.loads, pool.map(_packed, places))
         finally:
             _tasks = None
     return results
