@@ -28,9 +28,9 @@ BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme
 CHAPTERS: dict[str, tuple[str, str]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
-        "{lossless_prompts:,d} outputs compared with plain decoding: {lossless_mismatches:,d} differ, "
-        "{lossless_unexplained:,d} for another reason than rounding. PLD is "
-        "{speed_pld:.2f} times as fast as plain decoding, SpecDec {speed_specdec:.2f} times",
+        "{lossless_mismatches:,d} of {lossless_prompts:,d} outputs differ from plain decoding's, {lossless_unexplained:,d} "
+        "for another reason than rounding. PLD is {speed_pld:.2f} times as fast as plain decoding, "
+        "SpecDec {speed_specdec:.2f} times",
     ),
     "02_datastore_construction": (
         "What does a datastore cost, and how fast is it searched?",
@@ -38,7 +38,7 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "03_dense_vs_sparse_retrieval": (
         "Exact match or nearest neighbours: REST or DReSD?",
-        "On the same text DReSD's acceptance rate is {said_rate_rest}% compared with REST's, its accepted length "
+        "On the same text DReSD's acceptance rate differs from REST's by {said_rate_rest}%, its accepted length by "
         "{said_length_rest}% (paper: +{published_rate}% and +{published_length}%)",
     ),
     "04_pld_plus": (
@@ -174,7 +174,14 @@ def block(results: Mapping[str, Any]) -> str:
             "",
             f"Profile `default` with the models of this repository, {machine['processor']}, {machine['cores']} cores: "
             f"{minutes:.0f} minutes for all notebooks. Times and speed-ups hold for that machine.",
-            *(["", f"Not in the figure, because they have no number yet: {'; '.join(lacking)}."] if lacking else []),
+            *(
+                [
+                    "",
+                    f"Not in the figure, because the runs of this repository have no number for them: {'; '.join(lacking)}.",
+                ]
+                if lacking
+                else []
+            ),
             END,
         ]
     )
