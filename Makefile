@@ -29,7 +29,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-core test-notebooks test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness pocket pocket-data doctor check lint clean distclean
+.PHONY: gpu help venv book pdf readme test test-core test-notebooks test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness pocket pocket-data remake doctor check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -125,6 +125,21 @@ pocket-data: venv  ## fetch and prepare the text that the pocket models are trai
 
 pocket: venv  ## train the pocket models again (hours on a CPU)
 	@$(PY) -m specdec_lib pocket $(ARGS)
+
+# In the order in which one needs the other. Recordings of the last pair's answers are of no use to the next one's heads.
+PAIR := data/models/pocket
+ACCEPTANCE := train-acceptance-head --data $(PAIR)/head/data --device cpu --seeds 5
+remake: venv  ## make everything again that depends on the pocket pair's weights, after make pocket (a day on two cores)
+	@rm -rf $(PAIR)/head/data _build/heads
+	@set -e; for step in "$(ACCEPTANCE)" \
+	  "$(ACCEPTANCE) --sees-confidence --out $(PAIR)/head/acceptance-confidence.safetensors" \
+	  "train-heads --mlp 320" \
+	  "train-heads --compare-losses data/results/cpu/heads_loss.json" \
+	  "fit-tree --target pocket --draft pocket-draft --out $(PAIR)/one_tree.safetensors" \
+	  "retrieval dresd" "retrieval alignment" "stopping" \
+	  $${SPECDEC_DATASETS:+"known-answers"} \
+	  "recordings" "run" "readme" "losslessness"; do \
+	  echo "python -m specdec_lib $$step"; $(PY) -m specdec_lib $$step; done
 
 doctor: venv  ## report versions, devices and data that this machine has
 	@$(PY) -m specdec_lib doctor
