@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import LlamaConfig
 
 from specdec_lib import DraftTree, Generation
 from specdec_lib.commands import bench
@@ -13,23 +14,46 @@ from specdec_lib.decoding.results import Step
 from specdec_lib.report import benchmarks
 
 
-def test_the_overhead_is_told_by_step_of_what_two_runs_of_transformers_differ_in(monkeypatch):
+def test_the_overhead_is_what_steps_take_beyond_their_calls_of_the_model(monkeypatch):
     """One token a step: a run of n tokens more than another has n steps more, whatever came from the prefill."""
     run = Generation([5] * 9, [Step(DraftTree.chain([]), (), (5,), 0.0, 0.002, 0.0)] * 8, "length", 128, 1.0)
-    monkeypatch.setattr(benchmarks, "generate", lambda *args, **kwargs: run)
-    monkeypatch.setattr(benchmarks, "_bare_forward", lambda *args: 1.5)
-    monkeypatch.setattr(benchmarks, "_bare_forward_transformers", lambda *args: 2.5)
-    # 30 s of what comes once, then 4 ms a token.
+    models = []
+
+    def generated(model, *args, **kwargs):
+        models.append(model)
+        model.calls = [1.0] + [0.0015] * 8  # the prefill's call comes first
+        return run
+
+    monkeypatch.setattr(benchmarks, "generate", generated)
+    # 30 s of what comes once, then 4 ms a token, 2.5 of them in the model.
     lengths = iter([32, 128] * 2)
 
     def timed(call):
         count = next(lengths)
-        return 30 + 0.004 * count, SimpleNamespace(shape=(1, 128 + count))
+        models[-1].calls = [0.0025] * count
+        return 30 + 0.004 * count, None
 
     monkeypatch.setattr(benchmarks, "_seconds", timed)
     (row,) = benchmarks.loop(True)
     assert row["value"] == pytest.approx(2 - 1.5)
     assert row["peer_value"] == pytest.approx(4 - 2.5)
+
+
+def test_a_timed_model_keeps_the_seconds_of_each_call():
+    model = benchmarks._TimedModel(
+        LlamaConfig(
+            vocab_size=8,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+        )
+    )
+    model.calls = []
+    for _ in range(3):
+        model(torch.tensor([[1, 2]]))
+    assert len(model.calls) == 3 and min(model.calls) > 0
 
 
 def test_one_trees_own_work_is_measured_on_drafts_that_overlap():

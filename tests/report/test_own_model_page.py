@@ -269,7 +269,7 @@ def test_a_command_that_no_test_runs_is_noticed():
 def test_the_placeholders_of_the_commands_are_explained():
     text = OWN.read_text(encoding="utf-8")
     told = set(re.findall(r"^`(my-[\w-]+)`$", text, re.MULTILINE))
-    assert told == {"my-model", "my-draft", "my-text"} and "other names that begin with `my-`" in text
+    assert told == {"my-model", "my-draft", "my-text"} and "Other names that begin with `my-`" in text
     for language, block in blocks(OWN):
         for name in re.findall(r"(?<=[\s\"=])(?:path|your|some)[-_/]\w+", block):
             pytest.fail(f"{name} in a {language} block is no placeholder that the page explains")
