@@ -55,8 +55,10 @@ venv:  ## create or repair the virtual environment
 	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
 	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
 
+# Times of the smoke profile mean nothing, so its notebooks may disturb each other.
+JOBS := $(if $(filter smoke,$(PROFILE)),--jobs 2)
 book: venv  ## execute the notebooks and render the book (PROFILE=default)
-	@$(PY) -m specdec_lib run --profile $(PROFILE) $(ARGS)
+	@$(PY) -m specdec_lib run --profile $(PROFILE) $(JOBS) $(ARGS)
 	@$(PY) -m specdec_lib book
 
 pdf: venv  ## print the executed notebooks and all pages into _build/book.pdf (needs Chromium)
