@@ -26,7 +26,7 @@ Curve = tuple[Sequence[float], Sequence[float | Interval]]
 PARTS = {"draft": "#44546a", "verify": "#b8c0cc", "commit": "#7c8899", "host": "#e4e7ec"}
 """Parts of a step's time and their colours, which are no method's; dark and light take turns."""
 
-_DASHES = ("-", "--", ":", "-.")
+_DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2)), (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4)))
 
 
 def text(value: float | None, spec: str, missing: str = "not available") -> str:
@@ -213,12 +213,7 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below all panels."""
     entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if len(entries) > 1:
-        figure.legend(
-            entries.values(),
-            entries.keys(),
-            loc="outside lower center",
-            ncols=2 if len(entries) == 4 else min(len(entries), 3),
-        )
+        figures.legend_below(figure, list(entries.values()), list(entries), 2 if len(entries) == 4 else 3)
 
 
 def task_bars(
@@ -244,7 +239,8 @@ def task_bars(
     reference : float, optional
         Height of a dashed line across all.
     """
-    figure = figures.bars([task.replace("-", "\n") for task in tasks], heights, ylabel, reference=reference)
+    labels = [textwrap.fill(task.replace("-", " "), 10, break_long_words=False) for task in tasks]
+    figure = figures.bars(labels, heights, ylabel, reference=reference)
     (ax,) = figure.axes
     width = 0.8 / max(len(heights), 1)
     for place, method in enumerate(heights):

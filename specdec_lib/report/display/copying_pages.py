@@ -361,4 +361,11 @@ def overlaps(by_set: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         for label, rule in _AGAINST_OVERLAP.items()
     }
     xlabel = "overlap of prompt and answer (BLEU-4 without the length penalty)"
-    return figures.lines(series, xlabel, f"{PER_PASS}, K = 70", linestyle="")
+    shades = (figures.color("PLD"), figures.color("PLD+ (h)"), figures.PALETTE[1])
+    figure, ax = figures.new()
+    for (label, (x, y)), shade, mark in zip(series.items(), shades, "sD^", strict=True):
+        ax.plot(x, figures.points(y), linestyle="", marker=mark, color=shade, label=label)
+        figures.whiskers(ax, x, y, shade)
+    ax.set(xlabel=xlabel, ylabel=f"{PER_PASS}, K = 70")
+    ax.legend()
+    return figure

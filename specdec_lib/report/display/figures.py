@@ -99,6 +99,15 @@ def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1
     return figure, axes
 
 
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], most: int = 4) -> None:
+    """Put one legend below all axes, in at most ``most`` columns and no more than the figure is wide enough for."""
+    for columns in range(min(most, len(labels)), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
+
+
 def points(values: Sequence[float | Interval]) -> list[float]:
     """The numbers of a series that may hold intervals."""
     return [value.value if isinstance(value, Interval) else value for value in values]

@@ -73,5 +73,5 @@ def ratios(
         logarithmic_axis(ax)
     ax.set_xlabel(xlabel)
     if len(series) > 1:
-        figure.legend(loc="outside lower center", ncols=min(len(series), 4))
+        figures.legend_below(figure, *ax.get_legend_handles_labels())
     return figure

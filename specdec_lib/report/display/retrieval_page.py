@@ -146,7 +146,7 @@ def dots(
             drawn = [(i + shift, panel[row][name]) for i, row in enumerate(rows) if name in panel.get(row, {})]
             _marks(ax, drawn, name, _MARKS[place % len(_MARKS)])
         _finish(ax, title, rows, xlabel, reference, percent)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(len(series), 4))
+    figures.legend_below(figure, *axes[0].get_legend_handles_labels())
     return figure
 
 
@@ -233,9 +233,16 @@ def against_size(
     height : float
         In inches.
     """
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     figure = charts.panels(curves, "tokens stored", ylabel, height=height)
     for ax in figure.axes:
         ax.set_xscale("log")
+        low, high = ax.get_xlim()
+        if high < 10 * low:  # powers of ten are too far apart, and the labels between them run into each other
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+            ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            ax.xaxis.set_minor_formatter(NullFormatter())
         if reference is not None:
             ax.axhline(reference, color="#444444", linestyle="--", linewidth=1)
     return figure
@@ -428,7 +435,7 @@ def _origin(about: Mapping[str, Any] | None) -> str:
     if about is None:
         return ""
     return (
-        f" Committed rows: {about['command']}, commit {about['commit'][:12]}, {about['date']}, "
+        f" Committed rows: `{about['command']}`, commit {about['commit'][:12]}, {about['date']}, "
         f"{about['machine']['processor']}."
     )
 

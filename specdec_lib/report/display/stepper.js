@@ -201,6 +201,7 @@
     show(1);
     root.prepend(live);
     root.classList.add("is-live");
+    context.scrollTop = context.scrollHeight; // before, the box was not on the page and had no height
   };
 
   for (const root of document.querySelectorAll(".specdec-stepper:not([data-ready])")) {
