@@ -9,11 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Any
 
 import torch
-
-Result = TypeVar("Result")
 
 #: Seconds of work before more processes are started: less is over before they are.
 ALONE_SECONDS = 1.0
@@ -21,7 +19,7 @@ ALONE_SECONDS = 1.0
 _tasks: Sequence[Callable] | None = None
 
 
-def on_all_cores(tasks: Sequence[Callable[[], Result]], jobs: int | None = None) -> list[Result]:
+def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) -> list[Any]:
     """Results of some tasks, in their order.
 
     Parameters

@@ -112,13 +112,18 @@ def gains(contest: Contest) -> list[dict[str, Any]]:
 
 
 def gain_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is recorded of :func:`gains`, by name: ratios, and gains with their ends."""
+    """What is recorded of :func:`gains`, by name: ratios, gains with their ends, and gains in words."""
     made: dict[str, Any] = {}
     for row in rows:
         pair, ratio = (OURS[row["ours"]], THEIRS[row["theirs"]]), row["ratio"]
         made[f"head_{pair[0]}_over_{pair[1]}_{row['set']}"] = ratio
         for key, end in zip(("gain", "low", "high"), ratio, strict=True):
             made[f"head_{key}_{pair[0]}_{pair[1]}_{row['set']}"] = end - 1 if ratio.known else "not available"
+        made[f"head_said_{pair[0]}_{pair[1]}_{row['set']}"] = (
+            f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})"
+            if ratio.known
+            else "not available"
+        )
     return made
 
 

@@ -70,6 +70,7 @@ def test_gains_are_recorded_as_ratios_and_as_shares(played):
     assert values["head_pp_over_confidence_b"] == ratio
     assert values["head_gain_pp_confidence_b"] == pytest.approx(ratio.value - 1)
     assert values["head_low_pp_confidence_b"] <= values["head_gain_pp_confidence_b"]
+    assert values["head_said_pp_confidence_b"].startswith(f"{ratio.value - 1:+.1%} (")
 
 
 def test_matched_lengths_are_counted_among_those_within_reach(played):
