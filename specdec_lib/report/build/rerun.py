@@ -117,6 +117,7 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
         for one in facts
     ]
     minutes = sum(one["seconds"] for one in facts) / 60
+    size = f"{cache_bytes / 1e9:.1f} GB" if cache_bytes >= 1e8 else f"{cache_bytes / 1e6:.0f} MB"
     return "\n".join(
         [
             ":::{table} What the run took that these pages show.",
@@ -129,7 +130,7 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
             ":::",
             "",
             f"Together {minutes:.0f} minutes, one after another. What can be made again (datastores, answers, "
-            f"states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {cache_bytes / 1e9:.1f} GB on that "
+            f"states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {size} on that "
             "machine.",
             "",
         ]

@@ -182,7 +182,8 @@ def bar_panels(
     """
     columns = min(2, len(content))
     count = -(-len(content) // columns)
-    figure, axes = figures.new(6.4, 2.4 * count + 0.5, columns, count, sharey=True, squeeze=False)
+    figure, axes = figures.new(6.4, 2.8 * count + 0.5, columns, count, sharey=True, squeeze=False)
+    ylabel = textwrap.fill(ylabel, 20)  # one line of it would be longer than the axis
     for place, (ax, (title, heights)) in enumerate(zip(axes.flat, content.items(), strict=False)):
         for number, (label, values) in enumerate(heights.items()):
             method, _, variant = label.partition(", ")

@@ -19,7 +19,7 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 METHODS: dict[str, str] = {methods.PLAIN: methods.PLAIN_COLOR} | {m.name: m.color for m in methods.METHODS.values()}
 """The colour of each method, the same in every figure and in every coloured text."""
 
-HATCHES = ("", "////", "....", "xxxx")
+HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "||||")
 """Told apart on paper without colours: the first series is filled, the next ones are hatched."""
 
 WIDEST = 8.4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.methods import METHODS, PLAIN
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 INK, FAINT, OWN, NEUTRAL = "#222222", "#8a8a8a", "#d9d9d9", "#44546a"
 WIDTH = 64
 """Characters across a text; the method that a mark belongs to stands at the right."""
+EVEN_COLUMNS = 8
+"""Depths of a tree that have room for a long word each."""
 
 
 def _shown(word: str) -> str:
@@ -66,25 +69,42 @@ def _rows(tree: method_examples.DraftTree) -> dict[int, float]:
     return height
 
 
+def _columns(shown: method_examples.Verified, gap: float) -> list[float]:
+    """Where each depth stands, the target's own token included: evenly, but in a deep tree by the length of its words, so
+    that long ones do not lie on each other."""
+    depths = [0, *shown.tree.depths]
+    own = depths[shown.path[-1] + 1] + 1
+    last = max(own, *depths)
+    if last <= EVEN_COLUMNS:
+        return [gap * depth for depth in range(last + 1)]
+    longest = [0] * (last + 1)
+    words = [shown.root, *shown.words]
+    for word, depth in [*zip(words, depths, strict=False), (shown.own, own)]:
+        longest[depth] = max(longest[depth], len(word))
+    steps = [2.5 + (one + other) / 2 for one, other in pairwise(longest)]
+    scale = gap * last / sum(steps)
+    return [0.0, *(scale * step for step in accumulate(steps))]
+
+
 def _draw_tree(ax: Axes, shown: method_examples.Verified, color: str, gap: float) -> None:
     """The tree from left to right; the target's own token behind the last accepted node."""
     tree, height = shown.tree, _rows(shown.tree)
-    depths = [0, *tree.depths]
+    depths, places = [0, *tree.depths], _columns(shown, gap)
     drafted = len(tree) if shown.drafted is None else shown.drafted
     for node, parent in enumerate(tree.parents):
         kept = node in shown.path
         ax.plot(
-            [gap * depths[parent + 1], gap * depths[node + 1]],
+            [places[depths[parent + 1]], places[depths[node + 1]]],
             [height[parent], height[node]],
             zorder=1,
             color=color if kept else FAINT,
             linewidth=2.4 if kept else 1.2,
         )
         look = _accepted(color) if kept else REFUSED if node < drafted else LEFT
-        _chip(ax, gap * depths[node + 1], height[node], shown.words[node], **look)
+        _chip(ax, places[depths[node + 1]], height[node], shown.words[node], **look)
         if shown.weights:
             ax.text(
-                gap * depths[node + 1],
+                places[depths[node + 1]],
                 height[node] + 0.45,
                 f"weight {shown.weights[node]}",
                 ha="center",
@@ -96,10 +116,10 @@ def _draw_tree(ax: Axes, shown: method_examples.Verified, color: str, gap: float
     last = shown.path[-1]
     beside = {height[node] for node, parent in enumerate(tree.parents) if parent == last}
     row = height[last] + (0.5 if height[last] in beside else 0)
-    x = gap * (depths[last + 1] + 1)
-    ax.plot([gap * depths[last + 1], x], [height[last], row], color=INK, linewidth=1.2, linestyle="--", zorder=1)
+    x = places[depths[last + 1] + 1]
+    ax.plot([places[depths[last + 1]], x], [height[last], row], color=INK, linewidth=1.2, linestyle="--", zorder=1)
     _chip(ax, x, row, shown.own, facecolor=OWN)
-    ax.set(xlim=(-0.7, max(x, gap * max(depths)) + 0.8), ylim=(max(height.values()) + 0.75, -0.75))
+    ax.set(xlim=(-0.7, places[-1] + 0.8), ylim=(max(height.values()) + 0.75, -0.75))
     ax.axis("off")
 
 

@@ -292,8 +292,8 @@ def disturbed(errors: Mapping[str, float], profile: str) -> Notice | None:
         return None
     return Notice(
         "Disturbed timing",
-        "Composed and measured speed-ups differ by more than a quarter for "
-        + ", ".join(f"{name} ({value:.0%})" for name, value in apart.items())
+        "Composed and measured speed-ups differ by more than a quarter. Composed over measured is "
+        + ", ".join(f"{value:.2f} for {name}" for name, value in apart.items())
         + ". Something else used this machine while passes or steps were timed. Do not use the times of this page; run the "
         "chapter again on a free machine.",
     )

@@ -68,7 +68,7 @@ def test_composing_is_compared_with_the_clock(runs):
     timed = {name: [runs[name]] for name in ("plain", "PLD")}
     errors = composing.composing_errors(timed, {"plain": 1.0, "PLD": 0.5}, PRICES, {"PLD": {}})
     assert errors == {"PLD": pytest.approx(2)}
-    assert "PLD (200%)" in speedup_pages.disturbed(errors, "default").text
+    assert "2.00 for PLD" in speedup_pages.disturbed(errors, "default").text
     assert speedup_pages.disturbed(errors, "smoke") is None
     assert speedup_pages.disturbed({"PLD": 1.2}, "default") is None
 
