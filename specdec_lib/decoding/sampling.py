@@ -22,6 +22,8 @@ from specdec_lib.decoding.cache import on_device
 _MASK = (1 << 64) - 1
 #: Independent sequences of uniforms under one seed.
 TARGET, DRAFT, ACCEPT, RESIDUAL = range(4)
+#: Logits from which on numpy's argmax on a CPU takes less time than torch's, its further calls included.
+_NUMPY_FROM = 1 << 14
 
 
 def _mix(x: int) -> int:
@@ -126,7 +128,14 @@ def most_likely(logits: torch.Tensor) -> list[int]:
     FloatingPointError
         If a row holds NaN.
     """
-    largest, tokens = logits.max(-1)  # NaN counts as largest
+    # NaN counts as largest. On a CPU numpy looks for it several times faster than torch, once there is much to look at.
+    if logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.numel() >= _NUMPY_FROM:
+        values = logits.detach().numpy()
+        best = values.argmax(-1)
+        if np.isnan(values[np.arange(len(best)), best]).any():
+            raise not_numbers()
+        return best.tolist()
+    largest, tokens = logits.max(-1)
     return _read(tokens, largest)
 
 

