@@ -14,7 +14,7 @@ from specdec_lib.experiments import recorded_runs
 from specdec_lib.experiments.recorded_runs import Recording, Runs, select
 from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import METHODS, PLAIN, Unavailable, compared_in
+from specdec_lib.methods import METHODS, PLAIN, Unavailable, compared_in, states
 
 #: Shapes by their names in tables.
 PUBLISHED, SIZED = "published", "sized"
@@ -48,8 +48,7 @@ def all_runs(
     model: PreTrainedModel, recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None]
 ) -> dict[str, Runs]:
     """Runs of some systems, each in the state that the table of methods names for it."""
-    states = {name: METHODS[name].state if name in METHODS else "cold" for name in drafters}
-    return recorded_runs.all_runs(model, recordings, drafters, states)
+    return recorded_runs.all_runs(model, recordings, drafters, states(drafters))
 
 
 def best_widths(
@@ -70,7 +69,7 @@ def best_widths(
     rows: list[dict[str, Any]] = []
     for name, by_width in candidates.items():
         found = []
-        state = dict.fromkeys(by_width, METHODS[name].state if name in METHODS else "cold")
+        state = dict.fromkeys(by_width, states([name])[name])
         for width, runs in recorded_runs.all_runs(model, recordings, by_width, state).items():
             found.append(
                 {
