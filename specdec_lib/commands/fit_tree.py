@@ -11,12 +11,13 @@ from specdec_lib.chapters.ch08_one_tree.fitting import fit
 from specdec_lib.commands import exit_status
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.input_guided import calibration_prompts
 from specdec_lib.experiments.recorded_runs import load_pair, record_prompts
 from specdec_lib.experiments.workbench import ModelPair
 
-#: Tasks that copy much, little and not at all.
-TASKS = ("rename", "remove-docstring", "quote-lines", "replace-word", "outline", "complete", "two-turn")
+#: All that can be made from the training side: tasks that copy much, little and not at all.
+TASKS = tuple(made_tasks.TASKS)
 #: How the answers are decoded that the weights are fitted on: half of them greedily, half by drawing.
 SAMPLED = Sampling(temperature=0.7, top_p=0.95, seed=1)
 
@@ -31,9 +32,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--task",
         action="append",
         default=[],
-        help=f"a task of the book; may be repeated (default: {', '.join(TASKS)})",
+        help=f"a task of the book; may be repeated (default: the {len(TASKS)} that the library makes)",
     )
-    parser.add_argument("--prompts", type=int, default=8, help="prompts of each task (default: %(default)s)")
+    parser.add_argument("--prompts", type=int, default=6, help="prompts of each task (default: %(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
     parser.add_argument(
         "--store-tokens", type=int, default=1_000_000, help="of REST's datastore (default: %(default)s)"
@@ -63,7 +64,9 @@ def _run(options: argparse.Namespace) -> None:
         for sampling in (None, SAMPLED)
         for recording in record_prompts(target, tokenizer, prompts, sampling, options.max_new_tokens, capture)
     ]
-    fitted_on = f"{len(traces)} answers of {options.target}, greedy and sampled, to prompts of {', '.join(tasks)}"
+    fitted_on = (
+        f"{len(traces)} answers of {options.target}, greedy and sampled, to training-side prompts of {', '.join(tasks)}"
+    )
     weights = fit(traces, sources, fitted_on)
     weights.save(options.out)
     print(f"fitted on {fitted_on}; written to {options.out}")

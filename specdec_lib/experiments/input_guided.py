@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.decoding.contract import Drafter
+from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.corpus import stdlib_modules
-from specdec_lib.experiments.made_tasks import MAKERS
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.recorded_runs import (
@@ -120,7 +120,7 @@ def calibration_prompts(
     used = {_body(prompt) for prompt in without}
     prompts = []
     for task in tasks:
-        if task not in MAKERS:
+        if task not in made_tasks.TASKS:
             prompts += load_task(task, limit=per_task, seed=seed)
             continue
         made = load_task(task, limit=per_task + len(used), seed=seed, split=split)
@@ -132,8 +132,8 @@ def calibration_prompts(
 
 
 def _body(prompt: Prompt) -> str:
-    """The text below a mechanical prompt's instruction."""
-    return prompt.text.partition("\n\n")[2]
+    """The text below a mechanical prompt's instruction; the whole of one that has none."""
+    return prompt.text.partition("\n\n")[2] if prompt.chat else prompt.text
 
 
 def published_prompts(
