@@ -42,12 +42,6 @@ def counts(runs: Sequence[Generation], name: str) -> Counts:
     return Counts([total[above] for total in each], [total[below] for total in each])
 
 
-def prompt_mean(runs: Sequence[Generation], name: str) -> float:
-    """Macro average: the mean over prompts of a metric, prompts where it is undefined left out; NaN if all are."""
-    values = [v for v in (run.stats[name] for run in runs) if v == v]
-    return mean(values) if values else float("nan")
-
-
 def speedups(method: Sequence[Generation], plain: Sequence[Generation]) -> dict[str, float]:
     """Speed-up of a method over plain decoding of the same prompts, by each definition in use.
 

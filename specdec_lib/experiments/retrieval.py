@@ -217,43 +217,6 @@ def record_replies(
     return found
 
 
-def characters_per_forward(runs: Sequence[Generation], tokenizer: PreTrainedTokenizerBase) -> float:
-    """Characters emitted after the prefill, over forwards after the prefill: a rate that no tokenizer decides."""
-    characters = sum(len(tokenizer.decode(run.tokens[1:])) for run in runs)
-    return characters / sum(len(run.steps) for run in runs)
-
-
-def authors_rates(replies: Sequence[Reply]) -> dict[str, float]:
-    """Rates of the authors' own runs with REST, from their tokens and steps.
-
-    Returns
-    -------
-    dict
-        ``tokens_per_forward`` (the prefill's token and forward left out), ``characters_per_forward``,
-        ``characters_per_token``.
-    """
-    known = [r for r in replies if r.tokens and r.steps]
-    tokens, steps = sum(r.tokens - 1 for r in known), sum(r.steps for r in known)
-    characters = sum(len(r.text) for r in known) / sum(r.tokens for r in known)
-    return {
-        "tokens_per_forward": tokens / steps,
-        "characters_per_token": characters,
-        "characters_per_forward": tokens / steps * characters,
-    }
-
-
-def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's rank correlation, ties at their mean rank; NaN where all values of one side are equal."""
-
-    def ranks(values: Sequence[float]) -> np.ndarray:
-        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-        return (np.cumsum(count) - (count + 1) / 2)[place]
-
-    if len(set(x)) < 2 or len(set(y)) < 2:
-        return float("nan")
-    return float(np.corrcoef(ranks(x), ranks(y))[0, 1])
-
-
 def contexts_of(recordings: Sequence[Recording], count: int, length: int = 64, seed: int = 0) -> list[list[int]]:
     """Contexts that a drafter met: the last ``length`` tokens at ``count`` random places of recorded outputs."""
     rng = np.random.default_rng(seed)

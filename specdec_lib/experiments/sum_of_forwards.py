@@ -68,9 +68,3 @@ def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> ForwardFit:
     missed = float(((seconds - forwards @ fitted) ** 2).sum())
     spread = float(((seconds - seconds.mean()) ** 2).sum())
     return ForwardFit(tuple(fitted.tolist()), 1 - missed / spread if spread else float("nan"))
-
-
-def relative_errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """How far predictions lie from measurements, as shares of the measurements: float array, none below 0."""
-    measured = np.asarray(measured, dtype=np.float64)
-    return np.abs(np.asarray(predicted, dtype=np.float64) - measured) / np.abs(measured)

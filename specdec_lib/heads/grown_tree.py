@@ -54,15 +54,3 @@ def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
     paths.sort(key=lambda path: (len(path), path))
     place = {(): -1} | {path: i for i, path in enumerate(paths)}
     return [(place[path[:-1]], path[-1]) for path in paths]
-
-
-def expected_accepted(shape: Shape, accuracies: Sequence[Sequence[float]]) -> float:
-    """Drafted tokens that a pass accepts on average with a tree of this shape, by these accuracies."""
-    chances: list[float] = []
-    depths: list[int] = []
-    for parent, rank in shape:
-        depth = 1 if parent < 0 else depths[parent] + 1
-        depths.append(depth)
-        row = accuracies[depth - 1] if depth <= len(accuracies) else ()
-        chances.append((1.0 if parent < 0 else chances[parent]) * (row[rank] if rank < len(row) else 0.0))
-    return sum(chances)

@@ -18,7 +18,6 @@ from specdec_lib.experiments.metrics import (
     ends_in_loop,
     greedy_agreement,
     pooled,
-    prompt_mean,
     speedups,
 )
 from tests.chaos import Chaos
@@ -121,12 +120,6 @@ def test_a_run_of_the_prefill_alone_has_no_ratios():
         "ms_per_token",
     ):
         assert math.isnan(found[name])
-
-
-def test_prompt_mean_is_the_mean_over_prompts_where_defined():
-    assert prompt_mean([ONE, TWO], "tokens_per_forward") == (2.0 + 2.0) / 2
-    assert prompt_mean([ONE, TWO, PLAIN], "acceptance_rate") == pytest.approx((3 / 6 + 2 / 3) / 2)
-    assert math.isnan(prompt_mean([PLAIN], "acceptance_rate"))
 
 
 def test_speedups_by_each_definition():

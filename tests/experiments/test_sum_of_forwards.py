@@ -76,7 +76,3 @@ def test_the_regression_refuses_runs_that_cannot_tell_the_forwards_apart():
         sum_of_forwards.fit_forward_times(np.array([[4, 1], [8, 2], [12, 3]]), np.array([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
         sum_of_forwards.fit_forward_times(np.ones((3, 2)), np.ones(4))
-
-
-def test_relative_errors_are_shares_of_what_was_measured():
-    assert sum_of_forwards.relative_errors([9.0, 12.0], [10.0, 10.0]) == pytest.approx([0.1, 0.2])

@@ -17,7 +17,7 @@ from specdec_lib.heads import draft_training
 from specdec_lib.heads.answers import Answer, record_answers
 from specdec_lib.heads.draft_training import Batch, HeadTraining, accuracies, head_loss, read_by, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, HydraHeads, MedusaHeads
-from specdec_lib.heads.grown_tree import expected_accepted, grown
+from specdec_lib.heads.grown_tree import grown
 from specdec_lib.heads.layer import DecoderLayer, cut
 from tests.families import build, perturbed, prompt
 
@@ -365,7 +365,10 @@ def test_a_grown_tree_is_the_best_of_all_trees(seed, nodes):
     }
     shape = grown(table, nodes)
     assert len(shape) == nodes and len(worth) > (1 if nodes > 1 else 0)
-    assert expected_accepted(shape, table) == pytest.approx(max(worth.values()), abs=1e-12)
+    paths = []
+    for parent, rank in shape:
+        paths.append((*(() if parent < 0 else paths[parent]), rank))
+    assert worth[tuple(sorted(paths))] == pytest.approx(max(worth.values()), abs=1e-12)
 
 
 def test_a_grown_tree_is_closed_where_everything_is_sure_and_ends_where_nothing_is_left():

@@ -62,26 +62,6 @@ def compared(
     return more if a > b else less
 
 
-def decided(
-    interval: Interval, more: str, less: str, same: str, than: float = 1.0, missing: str = "cannot be told"
-) -> str:
-    """Choose the words for a comparison by its whole interval.
-
-    Parameters
-    ----------
-    interval : Interval
-        Of a ratio or a difference.
-    more, less, same : str
-        Words for an interval wholly above ``than``, wholly below it, and one that holds it.
-    than : float
-    missing : str
-        Words where the ends of the interval are not known.
-    """
-    if not interval.known:
-        return missing
-    return more if interval.low > than else less if interval.high < than else same
-
-
 def spread(values: Sequence[float], spec: str = ".2f") -> str:
     """Median of repeated measurements, with the smallest and the largest in brackets."""
     # A word joiner on either side of the dash keeps the bracket on one line.

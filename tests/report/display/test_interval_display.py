@@ -69,10 +69,3 @@ def test_the_map_of_methods_stars_only_what_is_above_one_as_a_whole():
     ]
     figure = speedup_charts.which_method(rows, ["PLD"], ["a", "b"])
     assert [text.get_text() for text in figure.axes[0].texts] == ["1.25 ★\n1.12–1.50", "1.25\n0.88–1.50"]
-
-
-@pytest.mark.parametrize(
-    ("interval", "word"), [(GAINS[0], "more"), (GAINS[2], "fewer"), (Interval(1.1, 0.9, 1.3), "same"), (UNKNOWN, "?")]
-)
-def test_words_go_by_the_whole_interval(interval, word):
-    assert charts.decided(interval, "more", "fewer", "same", missing="?") == word
