@@ -106,13 +106,13 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
         }
         nbformat.write(notebook, tmp_path / f"{name}.ipynb")
     results = readme.collect(tmp_path)
-    assert results["chapters"]["04_pld_plus"]["values"]["t0_h_all"] == 0.5
-    timed = {name: set() for name in results["chapters"]} | {"01_speculative_decoding": {"speed_pld"}}
+    assert results["chapters"]["04_pld_plus"]["values"]["t0_h_over_pldt_all"] == 0.5
+    timed = {name: set() for name in results["chapters"]} | {"01_speculative_decoding": {"rate_pld_code"}}
     assert readme.stale(results, results, timed) == []
     other = json.loads(json.dumps(results))
-    other["chapters"]["04_pld_plus"]["values"]["t0_h_all"] = 0.6
-    other["chapters"]["01_speculative_decoding"]["values"]["speed_pld"] = 9.0
-    assert readme.stale(results, other, timed) == ["04_pld_plus: t0_h_all is 0.6, committed 0.5"]
+    other["chapters"]["04_pld_plus"]["values"]["t0_h_over_pldt_all"] = 0.6
+    other["chapters"]["01_speculative_decoding"]["values"]["rate_pld_code"] = 9.0
+    assert readme.stale(results, other, timed) == ["04_pld_plus: t0_h_over_pldt_all is 0.6, committed 0.5"]
     other = json.loads(json.dumps(results))
     first, second = (
         row for row in other["headlines"] if row["claim"] == "rest-table-1-speed" and "code" in row["label"]

@@ -16,6 +16,7 @@ from typing import Any
 import nbformat
 
 from specdec_lib import files
+from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
 from specdec_lib.report.claims import ledger, pictures
@@ -29,8 +30,8 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
         "{lossless_mismatches:,d} of {lossless_prompts:,d} outputs differ from plain decoding's, {lossless_unexplained:,d} "
-        "for another reason than rounding. PLD is {speed_pld:.2f} times as fast as plain decoding, "
-        "SpecDec {speed_specdec:.2f} times",
+        "for another reason than rounding. Tokens per forward pass: PLD {rate_pld_editing} on editing and {rate_pld_code} on code, "
+        "SpecDec {rate_specdec_editing} and {rate_specdec_code}",
     ),
     "02_datastore_construction": (
         "What does a datastore cost, and how fast is it searched?",
@@ -38,13 +39,13 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "03_dense_vs_sparse_retrieval": (
         "Exact match or nearest neighbours: REST or DReSD?",
-        "On the same text DReSD's acceptance rate differs from REST's by {said_rate_rest}%, its accepted length by "
-        "{said_length_rest}% (paper: +{published_rate}% and +{published_length}%)",
+        "On the same text DReSD emits {said_ratio_rest} times as many tokens per forward pass as REST, and {said_ratio_rest_from_1} "
+        "times as many as REST that accepts matches of one token",
     ),
     "04_pld_plus": (
         "Does the model know where to copy from?",
-        "Tokens per forward pass: PLD+ (h) {t0_h_all:.1f}, PLD {t0_pld_all:.1f} at the paper's settings; "
-        "{equal0_h_all:.1f} and {equal0_pld_all:.1f} at equal draft length",
+        "PLD+ (h) emits {t0_h_over_pldt_all:.2f} times as many tokens per forward pass as PLD with partial drafts at the paper's settings, "
+        "and {equal0_h_over_pldt_all:.2f} times as many at equal draft length",
     ),
     "05_specdec_pp": (
         "When should a draft stop?",
@@ -60,8 +61,8 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "06_gpu_benchmarks": (
         "How much time does it save, at the cost of a wider model?",
-        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {composed_h_all:.1f}, "
-        "PLD {composed_pld_all:.1f}, SpecDec {composed_specdec_all:.1f}, REST {composed_rest_all:.1f} times as fast as "
+        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {said_composed_h}, "
+        "PLD {said_composed_pld}, SpecDec {said_composed_specdec}, REST {said_composed_rest} times as fast as "
         "plain decoding",
     ),
     "07_other_systems": (
@@ -152,6 +153,11 @@ def headlines(results: Mapping[str, Any]) -> list[HeadlineRow]:
     ]
 
 
+def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, intervals as such."""
+    return {name: Interval(**value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
 def block(results: Mapping[str, Any]) -> str:
     """Return what stands between the marks of the README."""
     chapters = results["chapters"]
@@ -159,7 +165,7 @@ def block(results: Mapping[str, Any]) -> str:
     for notebook, (question, text) in CHAPTERS.items():
         number = notebook.split("_", 1)[0]
         # A chapter added after the values were collected says so until they are collected again.
-        result = text.format(**chapters[notebook]["values"]) if notebook in chapters else NOT_RUN
+        result = text.format(**_shown(chapters[notebook]["values"])) if notebook in chapters else NOT_RUN
         result = result.replace("|", "\\|")
         rows.append(f"| [{number}](notebooks/{notebook}.ipynb) | {question} | {result} |")
     minutes = sum(one["seconds"] for one in chapters.values()) / 60
