@@ -39,13 +39,13 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "03_dense_vs_sparse_retrieval": (
         "Exact match or nearest neighbours: REST or DReSD?",
-        "On the same text DReSD emits {said_ratio_rest} times as many tokens per forward pass as REST, and {said_ratio_rest_from_1} "
-        "times as many as REST that accepts matches of one token",
+        "On the same text DReSD emits {said_ratio_rest} times as many tokens per forward pass as REST, and "
+        "{said_ratio_rest_from_1} times as many as REST that accepts matches of one token",
     ),
     "04_pld_plus": (
         "Does the model know where to copy from?",
-        "PLD+ (h) emits {t0_h_over_pldt_all:.2f} times as many tokens per forward pass as PLD with partial drafts at the paper's settings, "
-        "and {equal0_h_over_pldt_all:.2f} times as many at equal draft length",
+        "PLD+ (h) emits {t0_h_over_pldt_all:.2f} times as many tokens per forward pass as PLD with partial drafts at the "
+        "paper's settings, and {equal0_h_over_pldt_all:.2f} times as many at equal draft length",
     ),
     "05_specdec_pp": (
         "When should a draft stop?",
