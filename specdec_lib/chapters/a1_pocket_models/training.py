@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -524,7 +524,10 @@ def starting_weights(
             f"the weights in {folder} are of step {curve[-1]['step']} of {told['steps']}, in the last part of their "
             "run, whose rate falls; name weights of an earlier step"
         )
-    start = told.get("start") if same else {"fingerprint": fingerprint(held), "tokens": told["curve"][-1]["tokens"]}
+    if same:
+        return weights, told.get("start"), curve
+    before = (told.get("start") or {}).get("tokens", 0)
+    start = {"fingerprint": fingerprint(held), "tokens": before + told["curve"][-1]["tokens"]}
     return weights, start, curve
 
 
@@ -567,7 +570,8 @@ def train_part(
     seconds : float
         The run ends after a checkpoint within so many; nothing is exported where that is not the last.
     start : Path, optional
-        Model directory whose weights the run begins with, or goes on from, where it has no checkpoint.
+        Model directory whose weights the run begins with, or goes on from, where it has no checkpoint: all tasks from
+        its first step on, at half the rate.
     under_way : Path, optional
         Receives the weights of the last checkpoint as a model directory where the run ends before its last step;
         ``start`` goes on from it elsewhere.
@@ -588,6 +592,11 @@ def train_part(
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
+    if start is not None:
+        # Weights to begin with have learned to copy, and at the full rate they would first unlearn much.
+        recipe = replace(
+            recipe, copying_steps=0, muon_rate=recipe.muon_rate / 2, adamw_rate=recipe.adamw_rate / 2
+        )
     rows = training_rows.Rows(tokenizer, text.stream, text.materials, recipe.task_share, recipe.seed)
     batches = Batches(rows, recipe, steps)
     probes = make_probes(tokenizer, recipe.length, per_task=8)
