@@ -22,8 +22,6 @@ from specdec_lib.decoding.cache import on_device
 _MASK = (1 << 64) - 1
 #: Independent sequences of uniforms under one seed.
 TARGET, DRAFT, ACCEPT, RESIDUAL = range(4)
-#: Logits from which on numpy's argmax on a CPU takes less time than torch's, its further calls included.
-_NUMPY_FROM = 1 << 14
 
 
 def _mix(x: int) -> int:
@@ -128,13 +126,13 @@ def most_likely(logits: torch.Tensor) -> list[int]:
     FloatingPointError
         If a row holds NaN.
     """
-    # NaN counts as largest. On a CPU numpy looks for it several times faster than torch, once there is much to look at.
-    if logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.numel() >= _NUMPY_FROM:
+    # NaN counts as largest. On a CPU numpy finds it several times faster than torch.
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
         values = logits.detach().numpy()
-        best = values.argmax(-1)
-        if np.isnan(values[np.arange(len(best)), best]).any():
+        best = values.argmax(-1).tolist()
+        if any(math.isnan(values[row, token]) for row, token in enumerate(best)):
             raise not_numbers()
-        return best.tolist()
+        return best
     largest, tokens = logits.max(-1)
     return _read(tokens, largest)
 

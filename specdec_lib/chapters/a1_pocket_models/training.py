@@ -594,9 +594,7 @@ def train_part(
     tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     if start is not None:
         # Weights to begin with have learned to copy, and at the full rate they would first unlearn much.
-        recipe = replace(
-            recipe, copying_steps=0, muon_rate=recipe.muon_rate / 2, adamw_rate=recipe.adamw_rate / 2
-        )
+        recipe = replace(recipe, copying_steps=0, muon_rate=recipe.muon_rate / 2, adamw_rate=recipe.adamw_rate / 2)
     rows = training_rows.Rows(tokenizer, text.stream, text.materials, recipe.task_share, recipe.seed)
     batches = Batches(rows, recipe, steps)
     probes = make_probes(tokenizer, recipe.length, per_task=8)

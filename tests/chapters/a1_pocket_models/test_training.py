@@ -121,7 +121,10 @@ def test_weights_under_way_go_on_from_their_step_and_others_begin_at_the_first(t
 
     for other, corpus in ((tiny(muon_rate=1e-3), "text"), (recipe, "another text")):
         _, start, before = training.starting_weights(tmp_path / "under-way", fresh, other, corpus)
-        assert before == [] and start == {"fingerprint": training.fingerprint(model.bfloat16().float()), "tokens": 7 + 128}
+        assert before == [] and start == {
+            "fingerprint": training.fingerprint(model.bfloat16().float()),
+            "tokens": 7 + 128,
+        }
     with pytest.raises(ValueError, match="under-way holds a model of another shape"):
         training.starting_weights(tmp_path / "under-way", recipe.draft.build(VOCABULARY), recipe, "text")
     (tmp_path / "under-way" / "training.json").write_text(json.dumps({**story, "curve": [{**curve[0], "step": 19}]}))
