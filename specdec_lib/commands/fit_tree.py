@@ -64,9 +64,7 @@ def _run(options: argparse.Namespace) -> None:
         for sampling in (None, SAMPLED)
         for recording in record_prompts(target, tokenizer, prompts, sampling, options.max_new_tokens, capture)
     ]
-    fitted_on = (
-        f"{len(traces)} answers of {options.target}, greedy and sampled, to training-side prompts of {', '.join(tasks)}"
-    )
+    fitted_on = f"{len(traces)} answers of {options.target}, greedy and sampled, to prompts of {', '.join(tasks)}"
     weights = fit(traces, sources, fitted_on)
     weights.save(options.out)
     print(f"fitted on {fitted_on}; written to {options.out}")

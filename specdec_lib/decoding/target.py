@@ -332,8 +332,10 @@ class Target:
         if self.runtime is not None:
             self.runtime.passes["eager"] += 1
         # By way of numpy, which reads a list three times faster.
-        ids = tokens[None] if isinstance(tokens, torch.Tensor) else torch.from_numpy(np.array([tokens])).to(self.device)
-        return self.forward(self.model, ids, positions, mask, last_only)
+        ids = (
+            tokens if isinstance(tokens, torch.Tensor) else torch.from_numpy(np.array(tokens, np.int64)).to(self.device)
+        )
+        return self.forward(self.model, ids[None], positions, mask, last_only)
 
     def _layer(self, layer: int) -> int:
         return self.layers if layer == LAST else layer
