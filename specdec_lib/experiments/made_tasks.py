@@ -230,12 +230,15 @@ def _exchanges(n: int, rng: random.Random, split: str, task: str) -> list[Prompt
     pieces = list(snippets[kind])
     rng.shuffle(pieces)
     out: list[Prompt] = []
+    shown = set()
     for piece in pieces:
         if len(out) == n:
             break
         made = maker(piece.text, rng, pool)
-        if made is not None:
+        given = made[0][0].partition("\n\n")[2] if made is not None else ""
+        if made is not None and given not in shown:  # two functions may share their signature and docstring
             turns, answers = made
+            shown.add(given)
             out.append(
                 Prompt(
                     id=f"{task}-{len(out)}",

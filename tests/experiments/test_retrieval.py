@@ -40,11 +40,10 @@ def test_match_lengths_count_the_longest_suffix_at_each_step():
 def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = pocket
-    index = stores.document_store(
-        "own", [tokenizer("for i in range(10):\n    total += i\n" * 9)["input_ids"]], tokenizer
-    )
-    dense = stores.dense_index(stores.dense_states(model, index), index, dims=32)
     prompts = made_tasks.prompts("code-completion", 1)
+    # The prompt's own text: the model goes on with it, whichever modules this Python has.
+    index = stores.document_store("own", [tokenizer(prompts[0].text * 2)["input_ids"]], tokenizer)
+    dense = stores.dense_index(stores.dense_states(model, index), index, dims=32)
     recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))
     remembered = retrieval.Remembered(dense, recorded, 20)
     for shape in ((3, 6), (10, 2)):
