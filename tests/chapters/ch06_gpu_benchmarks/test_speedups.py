@@ -85,8 +85,7 @@ def test_in_float32_a_wide_pass_draws_what_passes_over_one_token_draw_and_in_bfl
     sampling = Sampling(1.0, seed=3)
     recordings = recorded_runs.record_prompts(pair.target, pair.tokenizer, prompts[:2], sampling, 12)
     found = speedups.draw_agreement(pair.target, recordings)
-    # One uniform number decides a draw, and rounding moves every bound between two tokens: more than the distance.
-    assert found["outputs"] == 2 and found["equal_expected"] == pytest.approx(2, abs=2e-2)
+    assert found["outputs"] == 2 and found["equal_expected"] == pytest.approx(2, abs=1e-3)
     assert 0 <= found["total_variation"] < 1e-5
     coarse, _ = load_model("pocket", "cpu", "bfloat16")
     rounded = speedups.draw_agreement(coarse, recordings)
