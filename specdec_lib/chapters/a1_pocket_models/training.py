@@ -14,7 +14,7 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -407,7 +407,25 @@ def train(
     return curve
 
 
+def _stretches(tokens: np.ndarray, length: int, count: int) -> np.ndarray:
+    """Evenly spaced stretches of ``length`` tokens and the one after, shape (count, length + 1): fewer of a short text,
+    and all of one that is shorter than a stretch."""
+    width = min(length + 1, len(tokens))
+    starts = np.linspace(0, len(tokens) - width, min(count, len(tokens) // width)).astype(int)
+    return np.stack([tokens[start : start + width] for start in starts]).astype(np.int64)
+
+
 @torch.no_grad()
+def _losses(model: PreTrainedModel, rows: np.ndarray) -> torch.Tensor:
+    """Loss in nats of each token of the rows but the first, shape (rows, tokens - 1)."""
+    device = next(model.parameters()).device
+    ids = torch.from_numpy(rows).to(device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        logits = model(ids[:, :-1], use_cache=False).logits
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+    return losses.reshape(len(rows), -1).cpu()
+
+
 def text_loss(
     model: PreTrainedModel,
     texts: dict[str, np.ndarray],
@@ -415,17 +433,25 @@ def text_loss(
     windows: int = 12,
 ) -> dict[str, float]:
     """Mean loss in nats a token over ``windows`` evenly spaced windows of each text; one window where it is shorter."""
-    device = next(model.parameters()).device
-    losses = {}
+    return {name: float(_losses(model, _stretches(tokens, length, windows)).mean()) for name, tokens in texts.items()}
+
+
+def loss_by_window(
+    model: PreTrainedModel, texts: dict[str, np.ndarray], lengths: Sequence[int], stretches: int = 12
+) -> dict[str, dict[str, float]]:
+    """Mean loss in nats a token by the length of the window and by text.
+
+    A stretch of text is as long as the longest window and is cut into windows of each length, so that each token is
+    predicted once at each length.
+    """
+    found: dict[str, dict[str, float]] = {str(n): {} for n in lengths}
     for name, tokens in texts.items():
-        width = min(length + 1, len(tokens))
-        starts = np.linspace(0, len(tokens) - width, min(windows, len(tokens) // width)).astype(int)
-        rows = np.stack([tokens[start : start + width] for start in starts]).astype(np.int64)
-        rows = torch.from_numpy(rows).to(device)
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            logits = model(rows[:, :-1], use_cache=False).logits
-        losses[name] = float(F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten()))
-    return losses
+        rows = _stretches(tokens, max(lengths), stretches)
+        for n in lengths:
+            cuts = range(0, rows.shape[1] - 1, n)
+            losses = [_losses(model, rows[k : k + 1, at : at + n + 1]) for k in range(len(rows)) for at in cuts]
+            found[str(n)][name] = float(torch.cat(losses, 1).mean())
+    return found
 
 
 def make_probes(tokenizer: PreTrainedTokenizerFast, length: int, per_task: int = 24, seed: int = 0) -> list:
@@ -631,6 +657,7 @@ def train_part(
             export(model, tokenizer, under_way, story)
         print(f"stopped after step {curve[-1]['step']} of {steps}; the same command goes on from there")
         return
+    story["heldout_loss"] = loss_by_window(model.eval(), text.heldout, (recipe.length, recipe.long_length))
     export(model, tokenizer, qwen_out if part == "qwen" else out / part, story)
     if pieces is not None:
         export(model, tokenizer, pieces / part, story, carrying.PIECE_BYTES)

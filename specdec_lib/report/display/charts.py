@@ -276,36 +276,6 @@ def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
     return figure
 
 
-def learning_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Sequence[str]) -> Figure:
-    """Draw the answers' accuracy by task against the tokens trained on, one panel a model.
-
-    Parameters
-    ----------
-    curves : mapping
-        By model: rows as :func:`specdec_lib.chapters.a1_pocket_models.training.train` gives them.
-    tasks : sequence of str
-        Which tasks, in order.
-    """
-    content = {
-        name: {
-            task: (
-                [row["tokens"] / 1e6 for row in curve],
-                [row["accuracy"].get(task, math.nan) for row in curve],
-            )
-            for task in tasks
-        }
-        for name, curve in curves.items()
-    }
-    figure = panels(content, "million tokens seen", "answer tokens right", markers=False, height=4.0, ylim=(0, 1.02))
-    for ax in figure.axes:
-        for place, line in enumerate(ax.get_lines()):
-            shade = figures.PALETTE[place % len(figures.PALETTE)]
-            line.set(color=shade, linestyle=_DASHES[place % 3], marker="osD^vPX*"[place % 8])
-    figure.legends[0].remove()
-    _legend(figure, figure.axes)
-    return figure
-
-
 def loss_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Draw the training loss against the tokens trained on, one panel a model.
 

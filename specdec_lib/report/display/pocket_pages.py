@@ -12,24 +12,29 @@ import pandas as pd
 
 from specdec_lib.chapters.a1_pocket_models import training_rows
 from specdec_lib.experiments import made_tasks
+from specdec_lib.experiments.diagnosis import copied_tokens
 from specdec_lib.experiments.recorded_runs import Answer
 from specdec_lib.report.display import charts, figures
 from specdec_lib.report.display.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 #: What is drawn of each task, with its colour and its mark.
 _DOTS = {
     "target": ("target: tokens right", figures.PALETTE[0], "o"),
+    "first": ("first edition's target", figures.PALETTE[5], "x"),
     "draft": ("draft: tokens right", figures.PALETTE[1], "s"),
     "agreement": ("draft agrees with target", figures.PALETTE[7], "|"),
 }
 
 
 def abilities(
-    answers: Mapping[str, Sequence[Answer]], forced: Mapping[str, Mapping[str, float]]
+    answers: Mapping[str, Sequence[Answer]],
+    forced: Mapping[str, Mapping[str, float]],
+    tokenizer: PreTrainedTokenizerBase,
+    first: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """What both models can do on each task, one row a task.
 
@@ -39,14 +44,20 @@ def abilities(
         By task, what the target wrote.
     forced : mapping
         By ``"target"`` and ``"draft"``: share of the right answers' tokens that are the model's first choice, by task.
+    tokenizer
+    first : mapping
+        By task, the same rows of the pair's first edition; empty where there are none.
     """
     return [
         {
             "task": task,
             "prompts": len(own),
+            "copied": _copied(own, tokenizer) if task in made_tasks.MAKERS else None,
             "target": forced["target"].get(task),
+            "first": first.get(task, {}).get("target"),
             "draft": forced["draft"].get(task),
             "right": mean(a.right for a in own) if task in made_tasks.MAKERS else None,
+            "first_right": first.get(task, {}).get("right"),
             "looped": mean(a.looped for a in own),
             "agreement": float(np.concatenate([a.agreement for a in own]).mean()),
         }
@@ -54,11 +65,26 @@ def abilities(
     ]
 
 
+def _copied(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> float:
+    """Share of the right answers' tokens that stand in their prompts, several in a row."""
+    copied = tokens = 0
+    for answer in answers:
+        asked, right = (
+            tokenizer(text, add_special_tokens=False)["input_ids"]
+            for text in ("\n".join(answer.prompt.turns), answer.prompt.reference)
+        )
+        copied, tokens = copied + copied_tokens(asked, right), tokens + len(right)
+    return copied / tokens
+
+
 def abilities_chart(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the tokens that both models get right on each task, and how often they agree."""
+    """Draw the tokens that both models and the first edition's target get right on each task, and how often the two
+    agree."""
     figure, ax = figures.new(6.4, 1.2 + 0.2 * len(rows))
     for key, (label, color, mark) in _DOTS.items():
         known = [(row[key], place) for place, row in enumerate(rows) if row[key] is not None]
+        if not known:
+            continue
         x, y = zip(*known, strict=True)
         ax.plot(
             x,
@@ -66,27 +92,32 @@ def abilities_chart(rows: Sequence[Mapping[str, Any]]) -> Figure:
             linestyle="",
             marker=mark,
             markersize=6,
-            markeredgewidth=2 if mark == "|" else 0,
+            markeredgewidth=2 if mark == "|" else 1.5 if mark == "x" else 0,
             color=color,
             label=label,
         )
     ax.set_yticks(range(len(rows)), [row["task"] for row in rows])
     ax.invert_yaxis()
     ax.set(xlabel="share of tokens", xlim=(0, 1.02))
-    figure.legend(loc="outside lower center", ncols=len(_DOTS))
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
 def abilities_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The same with whole answers and loops."""
-    columns = {"task": "Task", "prompts": "Prompts", "target": "Target: tokens right", "draft": "Draft: tokens right"}
-    columns |= {"right": "Target: answers right", "looped": "Target: ends in a loop", "agreement": "Agreement"}
+    columns = {"task": "Task", "prompts": "Prompts", "copied": "Copied from the prompt", "target": "Tokens right"}
+    columns |= {"first": "Tokens right, first edition", "right": "Answers right"}
+    columns |= {
+        "first_right": "Answers right, first edition",
+        "looped": "Ends in a loop",
+        "draft": "Draft: tokens right",
+    }
     return Table(
         pd.DataFrame(rows),
         "tab-pocket-abilities",
-        "The pocket pair on held-out prompts, by task.",
-        columns,
-        dict.fromkeys(("target", "draft", "right", "looped", "agreement"), ".1%"),
+        "The target, its first edition and the draft model on held-out prompts, by task.",
+        columns | {"agreement": "Agreement"},
+        dict.fromkeys(("copied", "target", "first", "right", "first_right", "looped", "draft", "agreement"), ".0%"),
     )
 
 
@@ -129,6 +160,11 @@ def tasks() -> Table:
     )
 
 
+def tokens_before(story: Mapping[str, Any]) -> int:
+    """Tokens that the weights had seen before the run that ``training.json`` tells of."""
+    return (story.get("start") or {}).get("tokens", 0)
+
+
 def training(told: Mapping[str, Mapping[str, Any]]) -> Table:
     """How both were trained, by the files that the training wrote."""
     rows = []
@@ -137,48 +173,97 @@ def training(told: Mapping[str, Mapping[str, Any]]) -> Table:
         rows.append(
             {
                 "part": part,
+                "before": tokens_before(story),
                 "steps": last.get("step"),
-                "batch": recipe["batch"],
-                "length": recipe["length"],
+                "step_tokens": recipe.get("tokens_per_step"),
                 "tokens": last.get("tokens"),
                 "loss": last.get("loss"),
                 "hours": last["seconds"] / 3600 if last else None,
                 "device": story["device"],
             }
         )
-    columns = {"part": "Model", "steps": "Steps", "batch": "Rows a step", "length": "Tokens a row"}
-    columns |= {"tokens": "Tokens seen", "loss": "Last loss", "hours": "Hours", "device": "Device"}
+    columns = {"part": "Model", "before": "Tokens seen before", "steps": "Steps", "step_tokens": "Tokens a step"}
+    columns |= {"tokens": "Tokens seen in them", "loss": "Last loss", "hours": "Hours", "device": "Device"}
     return Table(
         pd.DataFrame(rows),
         "tab-pocket-training",
         "How the two models were trained.",
         columns,
-        {"steps": ",d", "tokens": ",d", "loss": ".2f", "hours": ".2f"},
+        {"before": ",d", "steps": ",d", "step_tokens": ",d", "tokens": ",d", "loss": ".2f", "hours": ".2f"},
     )
 
 
-def aims(wanted: Sequence[tuple[str, float, float, float]]) -> Table:
+def learning(told: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw the mean accuracy of the answers' tokens over copying tasks and over editing ones, one panel a model."""
+    groups = {
+        "copying tasks": training_rows.COPYING_TASKS,
+        "editing tasks": [task for task in training_rows.TASK_SHARES if task not in training_rows.COPYING_TASKS],
+    }
+    content = {}
+    for part, story in told.items():
+        before, lines = tokens_before(story), {}
+        for label, group in groups.items():
+            rows = [row for row in story["curve"] if set(group) <= set(row["accuracy"])]
+            if rows:
+                means = [mean(row["accuracy"][task] for task in group) for row in rows]
+                lines[label] = ([(before + row["tokens"]) / 1e6 for row in rows], means)
+        content[part] = lines
+    return charts.panels(content, "million tokens seen", "answer tokens right", height=3.2, ylim=(0, 1.02))
+
+
+def heldout_curve(story: Mapping[str, Any]) -> Figure:
+    """Draw the loss on texts that no model was trained on, against the tokens trained on."""
+    before = tokens_before(story)
+    rows = [row for row in story["curve"] if row.get("heldout")]
+    names = list(rows[-1]["heldout"]) if rows else []
+    lines = {
+        name: ([(before + row["tokens"]) / 1e6 for row in rows], [row["heldout"][name] for row in rows])
+        for name in names
+    }
+    return charts.panels({"target": lines}, "million tokens seen", "loss (nats per token)", height=3.2)
+
+
+def windows(story: Mapping[str, Any]) -> Table:
+    """Perplexity of held-out texts by the length of the windows that the model reads them in."""
+    losses = story.get("heldout_loss", {})
+    names = list(next(iter(losses.values()), {}))
+    rows = [{"text": name} | {n: float(np.exp(found[name])) for n, found in losses.items()} for name in names]
+    return Table(
+        pd.DataFrame(rows, columns=["text", *losses]),
+        "tab-pocket-windows",
+        "Perplexity of the target on texts held out from the training, by the length of the window in tokens.",
+        {"text": "Text"} | {n: f"Windows of {n}" for n in losses},
+        dict.fromkeys(losses, ".2f"),
+    )
+
+
+def aims(wanted: Sequence[tuple[str, str, float, float, float]]) -> Table:
     """What was aimed for and what was measured.
 
     Parameters
     ----------
     wanted : sequence of tuple
-        What it is, the measured value, and the ends of the aim.
+        What it is of, what it is, the measured value, and the ends of the aim.
     """
     rows = [
         {
+            "of": of,
             "what": what,
-            "aim": f"{low:.0%} to {high:.0%}" if high < 1 else f"{low:.0%} or more",
+            "aim": f"{low:.0%} to {high:.0%}"
+            if low > 0 and high < 1
+            else f"{low:.0%} or more"
+            if low > 0
+            else f"{high:.0%} or less",
             "value": value,
             "verdict": "below" if value < low else "above" if value > high else "reached",
         }
-        for what, value, low, high in wanted
+        for of, what, value, low, high in wanted
     ]
     return Table(
         pd.DataFrame(rows),
         "tab-pocket-aims",
         "Aims, and what this page's prompts show.",
-        {"what": "Aim", "aim": "Wanted", "value": "Measured", "verdict": "Verdict"},
+        {"of": "Task", "what": "What", "aim": "Wanted", "value": "Measured", "verdict": "Verdict"},
         {"value": ".1%"},
     )
 

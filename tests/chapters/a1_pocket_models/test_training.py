@@ -328,6 +328,16 @@ def test_text_loss_is_the_mean_over_evenly_spaced_windows():
     assert wrong["a"] == pytest.approx(-math.log(0.75 / (VOCABULARY - 1)))
 
 
+def test_each_token_is_predicted_once_at_each_length_of_window():
+    tokens = np.arange(100, 200).astype(np.uint16)
+    model = Predicts(0.25, step=1)
+    losses = training.loss_by_window(model, {"a": tokens}, (3, 9), stretches=2)
+    assert losses == {"3": {"a": pytest.approx(math.log(4))}, "9": {"a": pytest.approx(math.log(4))}}
+    shown = [row.tolist() for ids in model.shown for row in ids]
+    assert shown[:6] == [[s + at, s + at + 1, s + at + 2] for s in (100, 190) for at in (0, 3, 6)]
+    assert shown[6:] == [list(range(100, 109)), list(range(190, 199))]
+
+
 def test_accuracy_counts_answer_tokens_only():
     probes = [("same", [5, 7, 7, 7], [0, 0, 1, 1]), ("other", [5, 7, 8, 8], [0, 0, 1, 1])]
     assert training.task_accuracy(Predicts(), probes) == {"same": 1.0, "other": 0.5}
