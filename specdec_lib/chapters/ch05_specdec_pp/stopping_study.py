@@ -17,6 +17,7 @@ from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
 )
 from specdec_lib.drafters import stopping
 from specdec_lib.drafters.stopping import StoppingRule
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.statistics import Interval, pooled_rate, ratio_of_means
 from specdec_lib.heads.acceptance import AcceptanceHead
 
@@ -176,14 +177,31 @@ class Study:
         keep : bool array, optional
             Prompts that counts are wanted of; of the others there may be None.
         """
-        played = self._played.setdefault(
-            (policy.family, policy.setting, policy.head, policy.least), [None] * len(self.passes)
-        )
+        played = self._played_under(policy)
         for place in range(len(self.passes)) if keep is None else np.flatnonzero(keep).tolist():
             if played[place] is None:
-                rule = policy.make(self.passes[place])
-                played[place] = play(self._shown(place, policy.head), rule, policy.least, self.longest)
+                played[place] = self._play(place, policy)
         return played
+
+    def play_all(self, policies: Sequence[Policy]) -> None:
+        """Play many policies on all prompts, on all cores; later calls find them played."""
+        found = on_all_cores(
+            [
+                lambda place=place: [self._play(place, policy) for policy in policies]
+                for place in range(len(self.passes))
+            ]
+        )
+        for place, tallies in enumerate(found):
+            for policy, tally in zip(policies, tallies, strict=True):
+                self._played_under(policy)[place] = tally
+
+    def _played_under(self, policy: Policy) -> list[Tally | None]:
+        key = (policy.family, policy.setting, policy.head, policy.least)
+        return self._played.setdefault(key, [None] * len(self.passes))
+
+    def _play(self, place: int, policy: Policy) -> Tally:
+        rule = policy.make(self.passes[place])
+        return play(self._shown(place, policy.head), rule, policy.least, self.longest)
 
     def tallies(self, policy: Policy, keep: np.ndarray) -> list[Tally]:
         """Those of the prompts that are kept and emit a token after the prefill."""

@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from specdec_lib.chapters.ch05_specdec_pp.head_study import met
 from specdec_lib.chapters.ch05_specdec_pp.stopping_study import ORACLE, Study, baselines, with_head
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.acceptance_training import parted
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.calibration import ranking_accuracy, ranking_lead
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.recordings import record_once
@@ -110,23 +112,16 @@ def heads(
 ) -> list[AcceptanceHead]:
     """Heads of a draft, one for each training seed, trained on recorded answers of the target labelled for decoding at a
     temperature: min(1, p / q) of a token that the draft model draws, 0 or 1 where decoding is greedy."""
-    labelled = [
-        label(target, draft, r.prompt.tolist(), r.tokens.tolist(), Sampling(temperature, seed=i))
-        for i, r in enumerate(answers)
-    ]
+    labelled = on_all_cores(
+        [
+            partial(label, target, draft, r.prompt.tolist(), r.tokens.tolist(), Sampling(temperature, seed=i))
+            for i, r in enumerate(answers)
+        ]
+    )
     fit, held_out = (examples(draft, part, plan.mixing) for part in parted(labelled))
     own = fingerprint(draft)
-    return [
-        train(
-            fit,
-            held_out,
-            Training(plan.reject_weight, plan.epochs, seed=seed),
-            plan.depth,
-            draft=own,
-            progress=False,
-        )
-        for seed in range(plan.head_seeds)
-    ]
+    settings = [Training(plan.reject_weight, plan.epochs, seed=seed) for seed in range(plan.head_seeds)]
+    return on_all_cores([partial(train, fit, held_out, one, plan.depth, draft=own, progress=False) for one in settings])
 
 
 def rows_of(
@@ -139,14 +134,13 @@ def rows_of(
     """
     nothing = (float("nan"), float("nan"))
     families = {name: own for name, own in baselines(study.longest).items() if name in AGAINST}
+    tried = [with_head(f"head {i}", head, plan.thresholds) for i, head in enumerate(trained)]
+    study.play_all([ORACLE, *(policy for own in (*families.values(), *tried) for policy in own)])
     for name in dict.fromkeys(study.groups.tolist()):
         keep = study.groups == name
         test = keep & ~study.tuning
         chosen = study.chosen(families, keep, times)
-        ours = [
-            study.best(with_head(f"head {i}", head, plan.thresholds), keep & study.tuning, times)
-            for i, head in enumerate(trained)
-        ]
+        ours = [study.best(own, keep & study.tuning, times) for own in tried]
         settings = ", ".join(dict.fromkeys(policy.setting for policy in ours))
         passes = [passed for passed, kept in zip(study.passes, keep, strict=True) if kept]
         names = [prompt for prompt, kept in zip(study.prompts, keep, strict=True) if kept]
@@ -206,7 +200,7 @@ def measure(
         for name, draft in drafts.items():
             say(f"temperature {temperature:g}: {name}, {len(recorded)} outputs")
             trained = heads(target, draft, answers, plan, temperature)
-            passes = [draft_along(r.trace, draft, target=target) for r in recorded]
+            passes = on_all_cores([partial(draft_along, r.trace, draft, target=target) for r in recorded])
             study = Study(passes, sets, prompts=prompts)
             found = list(rows_of(study, trained, plan, times, alone))
             best = study.best(baselines(study.longest)["any fixed K"], study.tuning, times)

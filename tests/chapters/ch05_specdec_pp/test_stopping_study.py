@@ -21,6 +21,7 @@ from specdec_lib.chapters.ch05_specdec_pp.stopping_study import (
     with_head,
 )
 from specdec_lib.drafters import stopping
+from specdec_lib.experiments import all_cores
 from tests.chaos import head_of
 from tests.families import perturbed, prompt
 
@@ -59,6 +60,16 @@ def test_a_policy_is_played_as_its_rule(study):
     expected = [play(Judged.of(p, head), stopping.PredictedRejection(0.9, True), 1, 12) for p in found.passes]
     assert found.play(policy) == expected and policy.setting == "h = 0.9"
     assert found.play(policy) is found.play(policy)
+
+
+def test_policies_played_at_once_are_those_played_one_by_one(study, monkeypatch):
+    one_by_one, head = study
+    monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
+    at_once = Study(one_by_one.passes, one_by_one.groups.tolist(), one_by_one.longest)
+    policies = [ORACLE, *baselines(12)["confidence"], *with_head("head", head, [0.3, 0.7])]
+    at_once.play_all(policies)
+    monkeypatch.setattr(at_once, "_play", None)  # all are there
+    assert [at_once.play(p) for p in policies] == [one_by_one.play(p) for p in policies]
 
 
 def test_settings_are_chosen_on_one_half_and_compared_on_the_other(study):
