@@ -170,7 +170,7 @@ class ModelPair:
         return self.notes[name]
 
     def choose_heads(
-        self, without: Sequence[Prompt] = (), count: int = 8, per_task: int = 2, max_new_tokens: int = 64
+        self, without: Sequence[Prompt] = (), count: int = 8, per_task: int = 8, max_new_tokens: int = 64
     ) -> None:
         """Choose PLD+'s layer and heads on calibration prompts, and note them.
 
