@@ -101,8 +101,8 @@ def many_prompts(per_task: int, seeds: Iterable[int], without: Iterable[Prompt] 
     return list(found.values())
 
 
-def first_of_each(prompts: Sequence[Prompt], per_task: int) -> list[Prompt]:
-    """The first ``per_task`` prompts of each task, tasks in order of first appearance."""
+def first_of_each(prompts: Sequence[Any], per_task: int) -> list[Any]:
+    """The first ``per_task`` prompts, or recordings, of each task, tasks in order of first appearance."""
     tasks = dict.fromkeys(prompt.task for prompt in prompts)
     return [prompt for task in tasks for prompt in [p for p in prompts if p.task == task][:per_task]]
 

@@ -79,9 +79,9 @@ def outputs_are_counted(values: dict[str, Any]) -> bool:
     )
 
 
-def held_out_are_part_of_all(values: dict[str, Any]) -> bool:
-    """Some modules are held out and most are not."""
-    return 0 < values["heldout_modules"] < values["modules"]
+def aims_and_heads_are_counted(values: dict[str, Any]) -> bool:
+    """No more aims are reached than there are, and no more heads are strong."""
+    return values["aims_reached"] <= values["aims"] and values["heads_strong"] <= values["heads_total"]
 
 
 def no_rule_beats_the_best_policy(values: dict[str, Any]) -> bool:
@@ -186,5 +186,5 @@ IDENTITIES: dict[str, list[Identity]] = {
         share("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share", "single_cpu_share", "copied_share"),
         every_mark_has_a_verdict,
     ],
-    "A1_pocket_models": [share("agreement", "looped_share", "task_rows"), held_out_are_part_of_all],
+    "A1_pocket_models": [share("agreement", "looped_share", "task_share", "answers_right"), aims_and_heads_are_counted],
 }

@@ -69,7 +69,7 @@ CHAPTERS: dict[str, tuple[str, str]] = {
         "How do the other systems of the papers' tables compare, behind one verifier?",
         "At the prices of passes on the machine of the run, published shapes: PLD {paid_pld}, PLD+ (h) {paid_h}, EAGLE "
         "{paid_eagle}, Hydra {paid_hydra}, Medusa {paid_medusa}, REST {paid_rest}, Lookahead {paid_lookahead} times as fast as "
-        "plain decoding; the heads of EAGLE, Hydra and Medusa had a short training",
+        "plain decoding; the heads of EAGLE, Hydra and Medusa learned from a few hundred answers",
     ),
     "08_one_tree": (
         "Can one draft hold what every source proposes, and size itself?",

@@ -42,14 +42,14 @@ from specdec_lib.methods import METHODS
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-CODE = """def old(name):
-    return name.lower()
+CODE = """def old(text):
+    return text.lower()
 
-def new(name, size):
-    return name[:size]
+def new(text, size):
+    return text[:size]
 
-def new(name, size):
-    return name"""
+def new(text, size):
+    return text"""
 """The text of the copying methods. It ends like two places before it, which go on in two ways."""
 
 SENTENCES = (
@@ -390,7 +390,7 @@ def dresd(neighbours: int = 8) -> Neighbours:
             ]
         )
         index = build_dense_index(Path(folder) / "dense", ArrayStates(places, rows), store, dims=2, progress=False)
-        drafter = Dresd(index, drafts=2, length=4, neighbours=neighbours)
+        drafter = Dresd(index, drafts=3, length=4, neighbours=neighbours)
         tree = _draft(drafter, context, len(tokenizer), 4, hidden=lambda _: own)
         nearest = index.search_rows(own[-1:], neighbours)[1][0].tolist()
         following = [int(store.tokens[place]) for place in places]
@@ -451,7 +451,7 @@ def _round(run: Generation, fits) -> tuple[int, int]:
 def rejection(num_tokens: int = 4, likeliest: int = 5) -> Refusal:
     """SpecDec behind :data:`CODE`: the first round that accepts two tokens or more and refuses one."""
     target, draft, tokenizer = pocket()
-    prompt, sampling = tokenizer(CODE)["input_ids"], Sampling(1.0, seed=10)
+    prompt, sampling = tokenizer(CODE)["input_ids"], Sampling(1.0, seed=2)
     run = generate(target, prompt, DraftModel(draft, num_tokens), sampling, 64, ())
     number, before = _round(run, lambda step: 2 <= step.accepted < step.drafted)
     step = run.steps[number]

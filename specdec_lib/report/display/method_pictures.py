@@ -285,7 +285,7 @@ def dresd() -> Figure:
         )
     near.set(
         xlabel="angle to the target's state (degrees)",
-        xlim=(-0.06 * angles.max(), 1.75 * angles.max()),
+        xlim=(-0.06 * angles.max(), 2.2 * angles.max()),
         ylim=(len(angles) - 0.4, -0.6),
         yticks=range(len(angles)),
         yticklabels=range(1, len(angles) + 1),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from specdec_lib.chapters.a1_pocket_models import training_rows
+from specdec_lib.chapters.a1_pocket_models import page_values, training_rows
 from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.diagnosis import copied_tokens
 from specdec_lib.experiments.recorded_runs import Answer
@@ -160,11 +160,6 @@ def tasks() -> Table:
     )
 
 
-def tokens_before(story: Mapping[str, Any]) -> int:
-    """Tokens that the weights had seen before the run that ``training.json`` tells of."""
-    return (story.get("start") or {}).get("tokens", 0)
-
-
 def training(told: Mapping[str, Mapping[str, Any]]) -> Table:
     """How both were trained, by the files that the training wrote."""
     rows = []
@@ -173,7 +168,7 @@ def training(told: Mapping[str, Mapping[str, Any]]) -> Table:
         rows.append(
             {
                 "part": part,
-                "before": tokens_before(story),
+                "before": page_values.tokens_before(story),
                 "steps": last.get("step"),
                 "step_tokens": recipe.get("tokens_per_step"),
                 "tokens": last.get("tokens"),
@@ -201,7 +196,7 @@ def learning(told: Mapping[str, Mapping[str, Any]]) -> Figure:
     }
     content = {}
     for part, story in told.items():
-        before, lines = tokens_before(story), {}
+        before, lines = page_values.tokens_before(story), {}
         for label, group in groups.items():
             rows = [row for row in story["curve"] if set(group) <= set(row["accuracy"])]
             if rows:
@@ -213,7 +208,7 @@ def learning(told: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 def heldout_curve(story: Mapping[str, Any]) -> Figure:
     """Draw the loss on texts that no model was trained on, against the tokens trained on."""
-    before = tokens_before(story)
+    before = page_values.tokens_before(story)
     rows = [row for row in story["curve"] if row.get("heldout")]
     names = list(rows[-1]["heldout"]) if rows else []
     lines = {
@@ -237,27 +232,21 @@ def windows(story: Mapping[str, Any]) -> Table:
     )
 
 
-def aims(wanted: Sequence[tuple[str, str, float, float, float]]) -> Table:
-    """What was aimed for and what was measured.
-
-    Parameters
-    ----------
-    wanted : sequence of tuple
-        What it is of, what it is, the measured value, and the ends of the aim.
-    """
+def aims(wanted: Sequence[page_values.Aim]) -> Table:
+    """What was aimed for and what was measured."""
     rows = [
         {
-            "of": of,
-            "what": what,
-            "aim": f"{low:.0%} to {high:.0%}"
-            if low > 0 and high < 1
-            else f"{low:.0%} or more"
-            if low > 0
-            else f"{high:.0%} or less",
-            "value": value,
-            "verdict": "below" if value < low else "above" if value > high else "reached",
+            "of": aim.of,
+            "what": aim.what,
+            "aim": f"{aim.low:.0%} to {aim.high:.0%}"
+            if aim.low > 0 and aim.high < 1
+            else f"{aim.low:.0%} or more"
+            if aim.low > 0
+            else f"{aim.high:.0%} or less",
+            "value": aim.value,
+            "verdict": "reached" if aim.reached else "below" if aim.value < aim.low else "above",
         }
-        for of, what, value, low, high in wanted
+        for aim in wanted
     ]
     return Table(
         pd.DataFrame(rows),

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from specdec_lib.chapters.a1_pocket_models import training_rows
+from specdec_lib.chapters.a1_pocket_models.page_values import Aim
 from specdec_lib.report.display import pocket_pages
 
 COPYING = dict.fromkeys(training_rows.COPYING_TASKS, 0.5)
@@ -16,7 +17,11 @@ def story(accuracies, before=0):
         {"tokens": 1e6 * (i + 1), "accuracy": accuracy, "heldout": {"celery": 3.0 - i}}
         for i, accuracy in enumerate(accuracies)
     ]
-    return {"curve": curve, "start": {"tokens": before}, "heldout_loss": {"512": {"celery": 0.0}, "2048": {"celery": 1.0}}}
+    return {
+        "curve": curve,
+        "start": {"tokens": before},
+        "heldout_loss": {"512": {"celery": 0.0}, "2048": {"celery": 1.0}},
+    }
 
 
 def test_the_curve_of_a_group_of_tasks_has_the_steps_that_measured_all_of_it():
@@ -47,5 +52,5 @@ def test_perplexity_stands_beside_each_text_for_each_window():
     ],
 )
 def test_an_aim_is_said_by_its_ends(value, low, high, aim, verdict):
-    (row,) = pocket_pages.aims([("rename", "tokens right", value, low, high)]).frame.to_dict("records")
+    (row,) = pocket_pages.aims([Aim("rename", "tokens right", value, low, high)]).frame.to_dict("records")
     assert (row["aim"], row["verdict"]) == (aim, verdict)
