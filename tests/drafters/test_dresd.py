@@ -179,8 +179,8 @@ PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ", "class Stack:\n    def 
 def test_dresd_emits_the_tokens_of_plain_decoding_shared_or_not_and_replays_as_it_runs(pocket, sampling):
     model, tokenizer, index = pocket
     accepted, shared, apart = 0, 0, 0
-    for text in PROMPTS:
-        ids = tokenizer(text)["input_ids"]
+    stored = index.store.tokens[700:800].tolist()  # what follows is in the store, with the states of the same text
+    for ids in (*(tokenizer(text)["input_ids"] for text in PROMPTS), stored):
         trace = record(model, ids, sampling, max_new_tokens=24, capture=Dresd.capture)
         runs = []
         for share in (True, False):
