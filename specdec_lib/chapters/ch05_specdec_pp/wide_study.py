@@ -305,6 +305,7 @@ def values(
             ("head_pp_over_confidence", "over confidence"),
         )
     }
+    same = made.get("target") == fingerprint(target) and made.get("drafts", {}).get(own) == fingerprint(draft)
     return found | {
         "head_fixed_transfer_sampled": sampled(ALL, GREEDY_LENGTH),
         "sampled_accepted_cold": known[own, 0.0, "editing", "acceptance"].value if rows else 0.0,
@@ -314,6 +315,5 @@ def values(
         "sampled_minutes": made["seconds"] / 60 if made else 0.0,
         "sampled_drafts": len({row.draft for row in rows}),
         "sampled_recipes": len(drafts),
-        "sampled_same_models": made.get("target") == fingerprint(target)
-        and made.get("drafts", {}).get(own) == fingerprint(draft),
+        "sampled_models": "the models of this page" if same else "other weights than this page's",
     }
