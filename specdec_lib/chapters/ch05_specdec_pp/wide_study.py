@@ -310,7 +310,7 @@ def values(
         "head_fixed_transfer_sampled": sampled(ALL, GREEDY_LENGTH),
         "sampled_accepted_cold": known[own, 0.0, "editing", "acceptance"].value if rows else 0.0,
         "sampled_accepted_hot": known[own, hottest, "editing", "acceptance"].value if rows else 0.0,
-        "sampled_prompts": max((row.prompts for row in rows), default=0),
+        "sampled_prompts": max((row.prompts for row in rows if row.set in SETS), default=0),
         "sampled_heads": made["provenance"]["parameters"]["head_seeds"] if made else 0,
         "sampled_minutes": made["seconds"] / 60 if made else 0.0,
         "sampled_drafts": len({row.draft for row in rows}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -211,11 +212,13 @@ def heldout_curve(story: Mapping[str, Any]) -> Figure:
     before = page_values.tokens_before(story)
     rows = [row for row in story["curve"] if row.get("heldout")]
     names = list(rows[-1]["heldout"]) if rows else []
-    lines = {
-        name: ([(before + row["tokens"]) / 1e6 for row in rows], [row["heldout"][name] for row in rows])
-        for name in names
-    }
-    return charts.panels({"target": lines}, "million tokens seen", "loss (nats per token)", height=3.2)
+    figure, ax = figures.new(6.4, 3.2)
+    for name, color, mark in zip(names, cycle(figures.PALETTE), cycle("osD^vPX")):
+        x = [(before + row["tokens"]) / 1e6 for row in rows]
+        ax.plot(x, [row["heldout"][name] for row in rows], color=color, marker=mark, markersize=5, label=name)
+    ax.set(xlabel="million tokens seen", ylabel="loss (nats per token)")
+    figures.legend_below(figure, *ax.get_legend_handles_labels(), most=5)
+    return figure
 
 
 def windows(story: Mapping[str, Any]) -> Table:

@@ -38,6 +38,14 @@ def test_the_curve_of_a_text_begins_where_the_weights_began():
     assert [list(line.get_xdata()) + list(line.get_ydata()) for line in ax.get_lines()] == [[3, 4, 3.0, 2.0]]
 
 
+def test_no_two_texts_look_alike():
+    told = story([COPYING])
+    told["curve"][0]["heldout"] = dict.fromkeys(("stdlib", "celery", "luigi", "mitmproxy", "sunpy"), 2.5)
+    (ax,) = pocket_pages.heldout_curve(told).axes
+    assert len({(line.get_color(), line.get_marker()) for line in ax.get_lines()}) == 5
+    assert len({line.get_color() for line in ax.get_lines()}) == 5
+
+
 def test_perplexity_stands_beside_each_text_for_each_window():
     (row,) = pocket_pages.windows(story([])).frame.to_dict("records")
     assert row == {"text": "celery", "512": 1.0, "2048": pytest.approx(math.e)}
