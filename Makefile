@@ -69,7 +69,8 @@ readme: venv  ## make the README's table and figure from the executed notebooks
 
 # Each test runs on one thread, so two processes use two cores; a file stays in one process, with what its tests share.
 WORKERS ?= 2
-PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile
+# A test that hangs ends the run, which names it.
+PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 -o faulthandler_exit_on_timeout=true
 CORE := tests/decoding tests/drafters tests/datastores tests/heads tests/models
 test: venv  ## run the tests (WORKERS=2 processes)
 	@$(PYTEST) -m 'not slow and not notebooks and not ray' $(ARGS)
@@ -125,17 +126,18 @@ losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into da
 pocket-data: venv  ## fetch and prepare the text that the pocket models are trained on
 	@$(PY) -m specdec_lib pocket-data $(ARGS)
 
-pocket: venv  ## train the pocket models again (hours on a CPU)
-	@$(PY) -m specdec_lib pocket $(ARGS)
+PARTS ?= target draft draft_small draft_large qwen
+pocket: venv  ## train all pocket models from nothing and overwrite the shipped ones (days on a CPU; PARTS=target)
+	@for part in $(PARTS); do $(PY) -m specdec_lib pocket --part $$part $(ARGS) || exit 1; done
 
 # In the order in which one needs the other. Recordings of the last pair's answers are of no use to the next one's heads.
 PAIR := data/models/pocket
 ACCEPTANCE := train-acceptance-head --data $(PAIR)/head/data --device cpu --seeds 5
 remake: venv  ## make everything again that depends on the pocket pair's weights, after make pocket (a day on two cores)
 	@rm -rf $(PAIR)/head/data _build/heads
-	@set -e; for step in "$(ACCEPTANCE)" \
+	@set -e; for step in "$(ACCEPTANCE) --out $(PAIR)/head/acceptance.safetensors" \
 	  "$(ACCEPTANCE) --sees-confidence --out $(PAIR)/head/acceptance-confidence.safetensors" \
-	  "train-heads --mlp 320" \
+	  "train-heads --mlp 320 --prompts 120" \
 	  "train-heads --compare-losses data/results/cpu/heads_loss.json" \
 	  "fit-tree --target pocket --draft pocket-draft --out $(PAIR)/one_tree.safetensors" \
 	  "retrieval dresd" "retrieval alignment" "stopping" \

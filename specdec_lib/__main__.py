@@ -39,7 +39,7 @@ COMMANDS: dict[str, Command] = {
     "book": Command("specdec_lib.commands.book", "render the book from the executed notebooks", in_repository=True),
     "check": Command(
         "specdec_lib.commands.check",
-        "check notebooks, parameters, pages and links without running anything",
+        "check notebooks, parameters, pages, links and claims without running anything",
         in_repository=True,
     ),
     "diagnose": Command("specdec_lib.commands.diagnose", "predict from recorded answers what the methods would save"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from zlib import crc32
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -13,6 +14,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+
+from specdec_lib import paths
+from specdec_lib.experiments import all_cores
 
 try:
     from hypothesis import settings
@@ -47,6 +51,28 @@ torch.set_num_threads(1)
 def own_recordings(tmp_path_factory):
     """Recordings of other runs, and of tiny models, stay out of the tests and of the cache."""
     os.environ["SPECDEC_FRESH"] = str(tmp_path_factory.mktemp("recordings"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shipped_data_stays():
+    """No test writes over what the project ships: a head of one epoch once took the place of the shipped one."""
+    before = stamps(paths.DATA)
+    yield
+    after = stamps(paths.DATA)
+    changed = sorted(str(file) for file in before.keys() | after.keys() if before.get(file) != after.get(file))
+    assert not changed, f"these tests wrote to data/, which is shipped: {changed}"
+
+
+def stamps(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Size and time of the last change of each file."""
+    found = {file: file.stat() for file in folder.rglob("*") if file.is_file()}
+    return {file: (state.st_size, state.st_mtime_ns) for file, state in found.items()}
+
+
+@pytest.fixture(autouse=True)
+def work_in_this_process(monkeypatch):
+    """The tests use all cores already, and a copy of a process with threads of its own may wait for one it lacks."""
+    monkeypatch.setattr(all_cores, "ALONE_SECONDS", float("inf"))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -1,4 +1,4 @@
-"""``python -m specdec_lib check``: check notebooks, parameters, pages and links without running anything."""
+"""``python -m specdec_lib check``: check notebooks, parameters, pages, links and claims without running anything."""
 
 from __future__ import annotations
 

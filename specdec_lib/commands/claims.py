@@ -7,7 +7,10 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
+from specdec_lib.files import write_atomic
+from specdec_lib.report.claims import second_run
 from specdec_lib.report.claims.ledger import plain, read_ledger
 from specdec_lib.report.claims.rules import ClaimError
 from specdec_lib.report.display.record import RecordError
@@ -17,6 +20,13 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib claims", description=__doc__)
     parser.add_argument("--json", action="store_true", help="every field, as JSON")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="write the verdicts and what decides them; the page on the claims reads data/results/cpu/second_run.json",
+    )
+    parser.add_argument("--note", default="", help="a sentence on the run that is saved, for the page")
     return parser
 
 
@@ -28,6 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ClaimError, RecordError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if options.save:
+        if waiting:
+            print(
+                f"error: {len(waiting)} claims wait for notebooks that have not been executed, {waiting[0]} first. Run: "
+                "python -m specdec_lib run",
+                file=sys.stderr,
+            )
+            return 2
+        write_atomic(options.save, json.dumps(second_run.content(entries, options.note), indent=1) + "\n")
+        print(f"written to {options.save}: {len(entries)} claims")
+        return 0
     if options.json:
         print(json.dumps({"claims": [plain(entry) for entry in entries], "not_run": waiting}, indent=1))
         return 0

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_lib import paths
 from specdec_lib.commands import exit_status
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.acceptance_training import TASKS, train_heads
@@ -29,12 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--target", default="pocket", help="pocket, a directory or a name on the hub")
     parser.add_argument("--draft", default="pocket-draft", help="the same; the head is for this model")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=paths.POCKET / "head" / "acceptance.safetensors" if paths.ROOT else Path("acceptance.safetensors"),
-        help="the head",
-    )
+    parser.add_argument("--out", type=Path, default=Path("_build/head/acceptance.safetensors"), help="the head")
     parser.add_argument("--data", type=Path, default=Path("_build/head"), help="folder of the recorded data")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")

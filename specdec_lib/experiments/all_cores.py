@@ -26,7 +26,8 @@ def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) ->
     ----------
     tasks : sequence of callable
         A task must not count on what it changes in memory: most are done in a copy of the process, whose results alone
-        come back. Long ones are best put first.
+        come back. Put long ones first: the copies begin there, and this process takes the last ones to see whether
+        copies are worth their start.
     jobs : int, optional
         Processes; all cores that this one may use without it. There is one where a running process cannot be copied (on
         Windows and macOS, and once CUDA is in use), and in a copy.
@@ -42,18 +43,21 @@ def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) ->
         jobs = len(os.sched_getaffinity(0)) if copied else 1
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected 1 or more processes")
-    results, began = [], time.perf_counter()
-    while len(results) < len(tasks) and (jobs == 1 or time.perf_counter() - began < ALONE_SECONDS):
-        results.append(tasks[len(results)]())
-    places = range(len(results), len(tasks))
-    if places:
+    if jobs == 1:
+        return [task() for task in tasks]
+    left, own, began = len(tasks), [], time.perf_counter()
+    while left and time.perf_counter() - began < ALONE_SECONDS:
+        left -= 1
+        own.append(tasks[left]())
+    results = []
+    if left:
         _tasks = tasks
         try:
             with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
-                results += map(pickle.loads, pool.map(_packed, places))
+                results += map(pickle.loads, pool.map(_packed, range(left)))
         finally:
             _tasks = None
-    return results
+    return results + own[::-1]
 
 
 def _packed(place: int) -> bytes:

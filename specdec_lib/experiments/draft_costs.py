@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -282,27 +283,34 @@ def capturing(
     Returns
     -------
     list of dict
-        For each capture and length ``tokens``, ``capture``, ``median_ms``, ``p99_ms`` and ``all_ms``: the pass, and the
+        For each length and capture ``tokens``, ``capture``, ``median_ms``, ``p99_ms`` and ``all_ms``: the pass, and the
         reading of what was kept; the device's own time on a GPU.
     """
     rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    for name, capture in captures.items():
-        with Target(model, max(lengths) + draft + 1, capture) as target:
-            clock = clock_of(target.devices)
-            for length in lengths:
+    with ExitStack() as opened:
+        targets = {
+            name: opened.enter_context(Target(model, max(lengths) + draft + 1, capture))
+            for name, capture in captures.items()
+        }
+        clock = clock_of(next(iter(targets.values())).devices)
+        for length in lengths:
+            for target in targets.values():
                 target.extend([(7 * i + 3) % vocabulary for i in range(target.length, length)])
-                marks = []
-                for _ in range(repeats + 2):
+            marks: dict[str, list[tuple]] = {name: [] for name in targets}
+            # In turns: other work on the machine falls on all of them.
+            for _ in range(repeats + 2):
+                for name, target in targets.items():
                     began = clock.mark()
                     target.verify(5, tree)
-                    for layer in capture.layers:
+                    for layer in captures[name].layers:
                         target.hidden(layer)
-                    if capture.heads:
+                    if captures[name].heads:
                         target.attention()
-                    marks.append((began, clock.mark()))
-                clock.settle()
-                spent = [1e3 * clock.seconds(*pair) for pair in marks[2:]]
+                    marks[name].append((began, clock.mark()))
+            clock.settle()
+            for name, pairs in marks.items():
+                spent = [1e3 * clock.seconds(*pair) for pair in pairs[2:]]
                 rows.append(
                     {
                         "tokens": length,

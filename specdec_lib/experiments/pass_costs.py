@@ -67,30 +67,31 @@ def step_times(
     here.
 
     Every pass attends over the same number of slots, whatever its width and runtime: those of :func:`slots_of`, of
-    which the last are its own. Gives for each width the ``slots``, ``samples``, the median ``ms``, ``ms_low`` and
-    ``ms_high`` (10th and 90th percentile) and ``ms_p99``, the device's own time on a GPU. Three passes go before those
-    that are timed.
+    which the last are its own. The widths take turns, narrow ones first, so that what else the machine does falls on all
+    of them; three rounds go before those that are timed. Gives for each width the ``slots``, ``samples``, the median
+    ``ms``, ``ms_low`` and ``ms_high`` (10th and 90th percentile) and ``ms_p99``, the device's own time on a GPU.
     """
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")
-    slots = slots_of(context, widths)
+    widths, slots = sorted(widths), slots_of(context, widths)
     held = None if runtime == "eager" else Runtime(model, slots, runtime, widths, extents=(slots,))
-    rows = []
+    trees = {width: DraftTree.chain(chain_of(model, width - 1)) for width in widths}
+    marks: dict[int, list[tuple]] = {width: [] for width in widths}
     with Target(model, slots, capture, slots, held) as target:
         clock = clock_of(target.devices)
         target.extend(chain_of(model, slots - widths[0]))
         warm(target.device, lambda: target.verify(5, EMPTY))
-        for width in widths:
-            target.truncate(slots - width)
-            tree, marks = DraftTree.chain(chain_of(model, width - 1)), []
-            for _ in range(repeats + 3):
+        for number in range(repeats + 3):
+            if number and len(widths) > 1:
+                target.extend(chain_of(model, widths[-1] - widths[0]))
+            for width, tree in trees.items():
+                target.truncate(slots - width)
                 began = clock.mark()
                 target.verify(5, tree)
-                marks.append((began, clock.mark()))
-            clock.settle()
-            spent = [1e3 * clock.seconds(*pair) for pair in marks[3:]]
-            rows.append({"runtime": runtime, "width": width, "slots": slots, **summary(spent)})
-    return rows
+                marks[width].append((began, clock.mark()))
+        clock.settle()
+        spent = {width: [1e3 * clock.seconds(*pair) for pair in own[3:]] for width, own in marks.items()}
+    return [{"runtime": runtime, "width": width, "slots": slots, **summary(spent[width])} for width in widths]
 
 
 def step_seconds(times: Mapping[int, float], width: int, padded: bool = False) -> float:

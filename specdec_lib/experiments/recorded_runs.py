@@ -638,3 +638,14 @@ def answer_greedily(
     agreement = greedy_agreement(draft, render(prompt, tokenizer, said[:-1]), run.tokens)
     right = prompt.chat and run.finish_reason == "eos" and said[-1] == prompt.reference
     return Answer(prompt, said[-1], right, ends_in_loop(run.tokens[:loop_tokens]), agreement)
+
+
+def answer_all(
+    model: PreTrainedModel,
+    draft: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    loop_tokens: int = 128,
+) -> list[Answer]:
+    """:func:`answer_greedily` for each of some prompts, on all cores."""
+    return on_all_cores([partial(answer_greedily, model, draft, tokenizer, prompt, loop_tokens) for prompt in prompts])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,8 @@ class ModelPair:
     draft_runtime : Runtime, optional
     prices : PassPrices
         Of one tree; those of a processor by default.
+    heads_folder : Path, optional
+        Of the heads of Medusa, Hydra and EAGLE; those that come with the pocket pair by default.
     """
 
     target: PreTrainedModel
@@ -77,6 +80,7 @@ class ModelPair:
     notes: dict[str, Any] = field(default_factory=dict)
     draft_runtime: Runtime | None = None
     prices: PassPrices = CURVES["cpu"]
+    heads_folder: Path | None = None
 
     @classmethod
     def untuned(cls, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ModelPair:
@@ -134,14 +138,14 @@ class ModelPair:
         return head
 
     def draft_heads(self, kind: str) -> DraftHead:
-        """The shipped heads of a kind, of the pocket target.
+        """The heads of a kind in the pair's folder of heads.
 
         Raises
         ------
         Unavailable
-            For another target.
+            If they are of another target.
         """
-        heads = DraftHead.load(paths.POCKET / "heads" / f"{kind}.safetensors")
+        heads = DraftHead.load((self.heads_folder or paths.POCKET / "heads") / f"{kind}.safetensors")
         if heads.target != fingerprint(self.target):
             raise methods.Unavailable(
                 f"{kind} heads trained for this target: python -m specdec_lib train-heads --kind {kind}"

@@ -50,6 +50,7 @@ class Nodes:
 def nodes():
     pytest.importorskip("ray", reason="needs the extra ray")
     from ray import _raylet
+    from ray._private import worker
     from ray._private.node import Node
 
     patch = pytest.MonkeyPatch()
@@ -65,6 +66,9 @@ def nodes():
         return start(node, *words, **options)
 
     patch.setattr(Node, "start_raylet", start_raylet)
+    # Tests kill nodes. A thread of Ray's tells so on the standard output, up to a minute later and in the middle of another
+    # test, whose command's output it would be taken for.
+    patch.setattr(worker, "listen_error_messages", lambda driver, stopped: None)
     for name in ("RAY_raylet_start_wait_time_s", "RAY_worker_register_timeout_seconds"):
         patch.setenv(name, "300")
     patch.setenv("RAY_agent_register_timeout_ms", "300000")

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import time
@@ -203,7 +204,7 @@ def test_a_second_builder_is_told_who_builds(store):
     states = source(store)
     pid = in_child(lambda: build(store, Waits(states.positions, states.states)))
     try:
-        os.read(read, 1)
+        assert select.select([read], [], [], 120)[0], "the first builder has not begun"
         with pytest.raises(StoreBusy, match=f"is being built by another process \\(process {pid}, since 20"):
             build(store)
     finally:

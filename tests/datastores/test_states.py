@@ -185,8 +185,8 @@ def test_a_kill_at_any_moment_leaves_no_states_or_all_and_the_next_run_goes_on(s
             shutil.rmtree(path)
         else:
             unfinished += 1
-            if unfinished == 10:
-                duration *= 3
+            if unfinished >= 10:
+                duration *= 2  # until one has the time to finish, however busy the machine has become
     assert write(store).manifest == whole
     assert sorted(p.name for p in store.path.parent.iterdir()) == ["states", "store", "whole"]
 

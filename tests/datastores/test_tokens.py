@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import threading
@@ -387,7 +388,7 @@ def test_a_second_builder_is_told_who_builds_and_takes_over_when_that_one_is_dea
 
     pid = in_child(lambda: build(path, ["abc"], encode=waits))
     try:
-        os.read(read, 1)
+        assert select.select([read], [], [], 120)[0], "the first builder has not begun"
         with pytest.raises(StoreBusy, match=f"is being built by another process \\(process {pid}, since 20"):
             build(path, [[1, 2]])
     finally:

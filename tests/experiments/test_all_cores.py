@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 
 import pytest
@@ -27,9 +28,22 @@ def test_results_come_in_the_order_of_the_tasks(count, jobs):
     assert own == (count > 0 and jobs == 1)
 
 
-def test_the_first_tasks_are_done_here_until_they_took_long(monkeypatch):
+def test_short_tasks_are_done_here(monkeypatch):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 60.0)
     assert set(on_all_cores([os.getpid] * 20)) == {os.getpid()}
+
+
+def test_no_core_waits_for_a_long_first_task(monkeypatch):
+    """The last tasks show that the work is long; the first are left to the copies."""
+    monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.05)
+
+    def slow(i):
+        time.sleep(0.1)
+        return i, os.getpid()
+
+    results = on_all_cores([partial(slow, i) for i in range(4)], 2)
+    assert [i for i, _ in results] == [0, 1, 2, 3]
+    assert [process == os.getpid() for _, process in results] == [False, False, False, True]
 
 
 def test_a_task_in_a_copy_starts_no_more_processes():

@@ -40,7 +40,7 @@ def test_match_lengths_count_the_longest_suffix_at_each_step():
 def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = pocket
-    prompts = made_tasks.prompts("code-completion", 1)
+    prompts = made_tasks.prompts("rename", 1)
     # The prompt's own text: the model goes on with it, whichever modules this Python has.
     index = stores.document_store("own", [tokenizer(prompts[0].text * 2)["input_ids"]], tokenizer)
     dense = stores.dense_index(stores.dense_states(model, index), index, dims=32)
@@ -63,7 +63,7 @@ def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monk
 def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
     model, tokenizer = pocket
     sampling = Sampling(temperature=1.0, top_p=0.95, seed=1)
-    prompts = made_tasks.prompts("code-completion", 1)
+    prompts = made_tasks.prompts("rename", 1)
     recorded = recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 12)
     runs = recorded_runs.replay_all(recorded, PromptLookup(num_tokens=3))
     found = retrieval.sampling_bias(model, recorded, runs, "rest")
@@ -86,7 +86,7 @@ def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
 
 def test_one_draft_has_no_bias_under_dresds_rule_and_greedy_runs_are_refused(pocket):
     model, tokenizer = pocket
-    prompts = made_tasks.prompts("code-completion", 1)
+    prompts = made_tasks.prompts("rename", 1)
     sampled = recorded_runs.record_prompts(model, tokenizer, prompts, Sampling(temperature=1.0), 12)
     drafter = PromptLookup(num_tokens=3)
     found = retrieval.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, drafter), "dresd")

@@ -297,12 +297,16 @@ def values(
         return known.get((own, hottest, name, quantity), "not available") if hottest else "not available"
 
     found: dict[str, Any] = {
-        f"{key}_{name}_sampled": sampled(name, quantity)
+        f"{key}_{name}_{how}": value
         for name in SETS
         for key, quantity in (
             ("head_speedup_pp", "speed-up, SpecDec++"),
             ("head_pp_over_fixed", "over fixed K"),
             ("head_pp_over_confidence", "over confidence"),
+        )
+        for how, value in (
+            ("greedy", known.get((own, 0.0, name, quantity), "not available")),
+            ("sampled", sampled(name, quantity)),
         )
     }
     same = made.get("target") == fingerprint(target) and made.get("drafts", {}).get(own) == fingerprint(draft)

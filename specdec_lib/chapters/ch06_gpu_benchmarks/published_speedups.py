@@ -41,7 +41,7 @@ BESIDE = (
     Beside("pld_plus", r"pld-plus-t1-(?:7|13|33)b-\w+-(summ|code|short|long|turn)", "greedy"),
     Beside("pld_plus", r"pld-plus-t2-(?:7|13|33)b-\w+-(summ|code|short|long|turn)", "sampled"),
     Beside("pld_plus", r"pld-plus-t3-[\w-]+-(?:rest|pld|h|a)", "greedy", "summarisation"),
-    Beside("specdec_pp", r"specdec-pp-(?:alpaca|humaneval|gsm8k)-(?:specdec-)?speedup", "greedy", "all"),
+    Beside("specdec_pp", r"specdec-pp-(?:alpaca|humaneval|gsm8k)-(?:specdec-)?speedup", "sampled", "all"),
 )
 
 

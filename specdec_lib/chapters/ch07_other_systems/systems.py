@@ -66,11 +66,15 @@ def best_widths(
         the largest speed-up of its method (the smallest such width).
     """
     (plain,) = all_runs(model, recordings, {PLAIN: None}).values()
+    drafters = {f"{name}, {width}": each for name, by in candidates.items() for width, each in by.items()}
+    state = {f"{name}, {width}": states([name])[name] for name, by in candidates.items() for width in by}
+    # All in one go: one method after the other, a core would wait for the longest piece of each.
+    runs_of_shape = recorded_runs.all_runs(model, recordings, drafters, state)
     rows: list[dict[str, Any]] = []
     for name, by_width in candidates.items():
         found = []
-        state = dict.fromkeys(by_width, states([name])[name])
-        for width, runs in recorded_runs.all_runs(model, recordings, by_width, state).items():
+        for width in by_width:
+            runs = runs_of_shape[f"{name}, {width}"]
             found.append(
                 {
                     "method": name,

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import nbformat
 import yaml
 
 from specdec_lib import files, paths
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.report.build import rerun, scale, speed
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
@@ -84,13 +86,29 @@ def draw_pictures(folder: Path) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     figures.use_style()
-    for page, draw in method_pictures.PICTURES.items():
-        draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
-        files.write_atomic(folder / f"{page}.html", method_pictures.stepped(page).to_html())
+    on_all_cores([partial(_draw_page, page, folder) for page in method_pictures.PICTURES])
     speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
     scale.figure(scale.content()).savefig(folder / "scale.svg", metadata={"Date": None})
     files.write_atomic(stamp, key)
     return True
+
+
+def _draw_page(page: str, folder: Path) -> None:
+    """The picture and the viewer of a method page."""
+    from specdec_lib.report.display import method_pictures
+
+    method_pictures.PICTURES[page]().savefig(folder / f"{page}.svg", metadata={"Date": None})
+    files.write_atomic(folder / f"{page}.html", method_pictures.stepped(page).to_html())
+
+
+#: jupyter-book, with Sphinx reading and writing pages in as many processes as it is told, for which jupyter-book has no option.
+_JUPYTER_BOOK = """
+import functools, sys
+import jupyter_book.sphinx
+jupyter_book.sphinx.build_sphinx = functools.partial(jupyter_book.sphinx.build_sphinx, jobs=int(sys.argv.pop(1)))
+from jupyter_book.cli.main import main
+main()
+"""
 
 
 def render(root: Path, builder: str = "html") -> Path:
@@ -113,7 +131,8 @@ def render(root: Path, builder: str = "html") -> Path:
     draw_pictures(root / "book" / "pictures")
     # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
     shutil.rmtree(root / "book" / "api" / GENERATED, ignore_errors=True)
-    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]
+    jobs = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    command = [sys.executable, "-c", _JUPYTER_BOOK, str(jobs), "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     log = root / "_build" / "book.log"
     with log.open("w", encoding="utf-8") as output:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import yaml
 
 from specdec_lib.report.build import book, params, plan
 from specdec_lib.report.build.method_tables import expanded
+from specdec_lib.report.claims import rules
 from specdec_lib.report.display import record
 
 MAX_CELL_LINES = 15
@@ -183,8 +185,18 @@ def check_glue(root: Path) -> list[str]:
     return faults
 
 
+def check_claims(path: Path) -> list[str]:
+    """Return the fault of the ledger of claims, which cannot be read any further than to its first one."""
+    try:
+        rules.load_claims(path)
+    except (rules.ClaimError, yaml.YAMLError, OSError) as error:
+        return [f"{path.name}: {error}"]
+    return []
+
+
 def check_all(root: Path) -> list[str]:
     """Return every fault of a repository, each with the file it is in."""
     notebooks = sorted((root / "notebooks").glob("*.ipynb"))
     faults = [f"notebooks/{path.name} {fault}" for path in notebooks for fault in check_notebook(path)]
-    return faults + check_profiles(root / "notebooks") + check_pages(root) + check_glue(root)
+    faults += check_profiles(root / "notebooks") + check_pages(root) + check_glue(root)
+    return faults + check_claims(root / "data" / "claims.yml")

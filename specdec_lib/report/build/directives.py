@@ -1,16 +1,16 @@
 """What Sphinx has to know for the pages that are made of the ledger: directives and a role.
 
-``{claims-summary}``, ``{claims-ledger}`` and ``{claims-items}`` put the tables on the page, ``{made-from}`` the profile
-of the runs, ``{published}`` a published number into prose, ``{price-slider}`` what a chapter recorded of its passes. A
-value that is missing is an error of the page, and errors end the build.
+``{claims-summary}``, ``{claims-ledger}``, ``{claims-turned}`` and ``{claims-items}`` put the tables on the page,
+``{made-from}`` the profile of the runs, ``{published}`` a published number into prose, ``{price-slider}`` what a chapter
+recorded of its passes. A value that is missing is an error of the page, and errors end the build.
 """
 
 from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from specdec_lib import paths
 from specdec_lib.files import write_atomic
 from specdec_lib.report.build.method_tables import method_lines
 from specdec_lib.report.build.price_slider import slider_html
-from specdec_lib.report.claims import ledger
+from specdec_lib.report.claims import ledger, second_run
 from specdec_lib.report.claims.ledger import Entry
 from specdec_lib.report.claims.published_tables import published_text
 from specdec_lib.report.claims.rules import Claim, ClaimError
@@ -73,6 +73,15 @@ def _published(entry: Entry) -> list[nodes.Node]:
     return [_bullets(items)]
 
 
+def _values(claim: Claim, ours: Mapping[str, Any]) -> nodes.bullet_list:
+    """What decides a claim: the values of a run, in the words of the claim; none that the claim no longer has."""
+    return _bullets(
+        [nodes.strong("", ledger.shown(value)), nodes.Text(f" {claim.ours[name]}")]
+        for name, value in ours.items()
+        if name in claim.ours
+    )
+
+
 def _ours(entry: Entry) -> list[nodes.Node]:
     if entry.run is None:
         return [nodes.paragraph("", "–")]
@@ -85,12 +94,8 @@ def _ours(entry: Entry) -> list[nodes.Node]:
         refwarn=True,
         reftarget=f"/notebooks/{entry.run.notebook}",
     )
-    items = [
-        [nodes.strong("", ledger.shown(value)), nodes.Text(f" {entry.claim.ours[name]}")]
-        for name, value in entry.verdict.ours.items()
-    ]
     return [
-        _bullets(items),
+        _values(entry.claim, entry.verdict.ours),
         nodes.paragraph("", "", link, classes=["claim-chapter"]),
         nodes.paragraph("", str(entry.run), classes=["claim-run"]),
     ]
@@ -203,6 +208,33 @@ def summary_table(entries: Sequence[Entry]) -> nodes.table:
     return make_table(headings, made, [1] * len(headings), "How many claims have which verdict", ["claims-summary"])
 
 
+def turned_table(entries: Sequence[Entry], second: Mapping[str, Any]) -> nodes.table:
+    """Return the table of the claims that have another verdict in the second run, with what decides it in both runs."""
+    found, rows = second_run.turned(entries, second), []
+    for row in found:
+        claim, own = row.entry.claim, row.entry.verdict
+        cells = [
+            [_place(claim, claim.where)],
+            [nodes.paragraph("", claim.claim), nodes.paragraph("", "", _link(claim))],
+            *(
+                [nodes.paragraph("", "", verdict_words(verdict)), _values(claim, ours)]
+                for verdict, ours in ((own.verdict, own.ours), (row.verdict, row.ours))
+            ),
+        ]
+        rows.append(nodes.row("", *(nodes.entry("", *cell) for cell in cells)))
+    shared = sum(entry.claim.id in second["claims"] for entry in entries)
+    caption = f"Claims with two verdicts: {len(found)} of {shared}"
+    headings = ("Paper", "Claim", "In this book", "In the second run")
+    return make_table(headings, rows, (14, 30, 28, 28), caption, ["claims-turned"])
+
+
+@lru_cache(maxsize=1)
+def _judged(notebooks: Path, read: tuple[tuple[str, int], ...]) -> tuple[Entry, ...]:
+    """The ledger by executed notebooks: dozens of directives ask for it. ``read`` names the files and when they were
+    written, so that a change is seen."""
+    return tuple(ledger.whole_ledger(notebooks))
+
+
 class FromLedger(SphinxDirective):
     """A directive that reads the ledger; what is missing becomes an error of the page."""
 
@@ -213,12 +245,13 @@ class FromLedger(SphinxDirective):
         return Path(self.env.srcdir) / "notebooks"
 
     def entries(self) -> list[Entry]:
+        read = [paths.CLAIMS, *paths.PUBLISHED.glob("*.csv"), *self.notebooks.glob("*.ipynb")]
+        for path in read:
+            self.env.note_dependency(str(path))
         try:
-            entries = ledger.whole_ledger(self.notebooks)
+            entries = _judged(self.notebooks, tuple((str(path), path.stat().st_mtime_ns) for path in sorted(read)))
         except (ClaimError, RecordError, FileNotFoundError) as error:
             raise self.error(str(error)) from error
-        for path in [paths.CLAIMS, *paths.PUBLISHED.glob("*.csv"), *self.notebooks.glob("*.ipynb")]:
-            self.env.note_dependency(str(path))
         order = list(ledger.PAPERS)
         return sorted(entries, key=lambda entry: order.index(entry.claim.paper))
 
@@ -297,6 +330,24 @@ class ClaimsItems(FromLedger):
         return [self.labelled(items_table(self.entries()), "tab-claims-items")]
 
 
+class ClaimsTurned(FromLedger):
+    """``{claims-turned}``: the claims that have another verdict in a second run with other seeds."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the nodes."""
+        self.env.note_dependency(str(second_run.RESULTS))
+        try:
+            second = second_run.load()
+        except ClaimError as error:
+            raise self.error(str(error)) from error
+        entries = self.entries()
+        if second_run.profiles(entries) != second["profiles"]:
+            text = "The second run is of another profile than the runs of this page. They are not compared."
+            return [nodes.paragraph("", text)]
+        note = [nodes.paragraph("", second["note"])] if second["note"] else []
+        return [*note, self.labelled(turned_table(entries, second), "tab-claims-turned")]
+
+
 class Published(SphinxRole):
     """``{published}``: a published number, or what follows from several."""
 
@@ -368,12 +419,21 @@ def _name_packages(app: Sphinx, config: Config) -> None:
     config.autosummary_context = {"packages": [module.name for module in modules if module.ispkg]}
 
 
+def _share_among_processes(app: Sphinx, config: Config) -> None:
+    """Let Sphinx read pages in several processes: two extensions do not say whether they can be shared, for which it warns.
+    They work before the first page is read and after the last.
+    """
+    for name in {"sphinx_jupyterbook_latex", "sphinx_multitoc_numbering"} & app.extensions.keys():
+        app.extensions[name].parallel_read_safe = True
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the role with Sphinx."""
     app.add_directive("made-from", MadeFrom)
     app.add_directive("claims-summary", ClaimsSummary)
     app.add_directive("claims-ledger", ClaimsLedger)
     app.add_directive("claims-items", ClaimsItems)
+    app.add_directive("claims-turned", ClaimsTurned)
     app.add_directive("methods", Methods)
     app.add_directive("price-slider", PriceSlider)
     app.setup_extension("specdec_lib.report.build.headlines")
@@ -381,4 +441,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role("published", Published())
     app.connect("html-page-context", _add_scripts)
     app.connect("config-inited", _name_packages)
+    app.connect("config-inited", _share_among_processes)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

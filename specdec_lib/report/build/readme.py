@@ -29,8 +29,8 @@ BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme
 CHAPTERS: dict[str, tuple[str, str]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
-        "{lossless_mismatches:,d} of {lossless_prompts:,d} outputs differ from plain decoding's, {lossless_unexplained:,d} "
-        "for another reason than rounding. Tokens per forward pass: PLD {rate_pld_editing} on editing and {rate_pld_code} on code, "
+        "Of {lossless_prompts:,d} outputs {lossless_unexplained:,d} differ from plain decoding's by more than rounding. "
+        "Tokens per forward pass: PLD {rate_pld_editing} on editing and {rate_pld_code} on code, "
         "SpecDec {rate_specdec_editing} and {rate_specdec_code}",
     ),
     "02_datastore_construction": (
@@ -44,12 +44,13 @@ CHAPTERS: dict[str, tuple[str, str]] = {
     ),
     "04_pld_plus": (
         "Does the model know where to copy from?",
-        "PLD+ (h) emits {t0_h_over_pldt_all:.2f} times as many tokens per forward pass as PLD with partial drafts at the "
-        "paper's settings, and {equal0_h_over_pldt_all:.2f} times as many at equal draft length",
+        "With drafts of {plus_k:,d} tokens PLD+ (h) emits {t0_h_over_pldt_all:.2f} times as many tokens per forward pass as PLD "
+        "with partial drafts of {equal_k:,d}; where both draft {equal_k:,d}, {equal0_h_over_pldt_all:.2f} times as many, and where "
+        "both draft {plus_k:,d}, {k70_h_over_pldt_all:.2f}",
     ),
     "05_specdec_pp": (
         "When should a draft stop?",
-        "Throughput of the paper's acceptance head over the best fixed draft length: "
+        "Throughput with SpecDec++'s acceptance head, trained here, over the best fixed draft length: "
         "editing {head_gain_pp_fixed_editing:+.1%} ({head_low_pp_fixed_editing:+.1%} to {head_high_pp_fixed_editing:+.1%}), "
         "code {head_gain_pp_fixed_code:+.1%} ({head_low_pp_fixed_code:+.1%} to {head_high_pp_fixed_code:+.1%}), "
         "prose {head_gain_pp_fixed_prose:+.1%} ({head_low_pp_fixed_prose:+.1%} to {head_high_pp_fixed_prose:+.1%}). "

@@ -128,7 +128,7 @@ def _actors(measured: Mapping[str, Any]) -> list[str]:
         "Where the shards are",
         "Draft, µs (95th percentile)",
         "Call alone, µs (95th percentile)",
-        "Later than 5 ms",
+        "Late in a second run with a deadline of 5 ms, per question to an actor",
         "Load",
     ]
     return _table(headings, rows)

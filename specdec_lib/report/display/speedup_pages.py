@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -137,11 +138,13 @@ def passes_table(steps: Rows) -> Table:
 
 def record_measured(rows: Rows) -> None:
     """Record measured speed-ups and rates by method, task and sampling
-    (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.by_sampling`), and how many outputs there were."""
+    (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.by_sampling`), and how many outputs there were.
+
+    A task whose outputs are one token each has no rate: the prefill alone wrote them."""
     for row in rows:
         key = f"{methods.slug(row['method'])}_{TASKS[row['task']]}_{row['sampling']}"
-        record(f"speedup_{key}", row[DEFINITIONS[0]], timed=True)
-        record(f"tokens_per_s_{key}", row["tokens_per_second"], timed=True)
+        for name, value in (("speedup", row[DEFINITIONS[0]]), ("tokens_per_s", row["tokens_per_second"])):
+            record(f"{name}_{key}", value if math.isfinite(value) else "not available", timed=True)
     for name in dict.fromkeys(row["sampling"] for row in rows):
         record(f"{name}_outputs", overall(rows, name)[0]["prompts"])
 
@@ -360,8 +363,8 @@ def published_table(rows: Rows, prices: Sequence[str]) -> Table:
     return Table(
         pd.DataFrame(shown),
         "tab-wide-published",
-        "Published speed-ups, lowest and highest over the paper's models, and ours of the nearest task, composed over all "
-        "outputs. The papers' definitions of a speed-up differ.",
+        "Published speed-ups, lowest and highest that the paper prints, and ours of the nearest task, composed over all "
+        "outputs. The papers' definitions of a speed-up differ, and so do their datastores.",
         columns | {price: price for price in prices},
         dict.fromkeys(("published_low", "published_high", *prices), ".2f"),
         timed=[prices[0]],

@@ -120,10 +120,18 @@ def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_p
     ]
     values = wide_study.values(rows, ["draft", "larger"], *pair)
     assert values["head_pp_over_fixed_code_sampled"] == row.interval and values["sampled_recipes"] == 2
+    (row,) = [
+        r for r in rows if (r.draft, r.temperature, r.set, r.quantity) == ("draft", 0, "prose", "over confidence")
+    ]
+    assert values["head_pp_over_confidence_prose_greedy"] == row.interval
+
     assert values["sampled_models"] == "other weights than this page's"
     assert values["sampled_prompts"] == max(row.prompts for row in rows if row.set in ("editing", "code", "prose"))
     nothing = wide_study.values([], ["draft"], *pair, path=tmp_path / "none.csv")
-    assert nothing["head_pp_over_fixed_code_sampled"] == "not available" and nothing["sampled_prompts"] == 0
+    assert (
+        nothing["head_pp_over_fixed_code_greedy"] == nothing["head_pp_over_fixed_code_sampled"] == "not available"
+        and nothing["sampled_prompts"] == 0
+    )
 
 
 def test_a_survey_is_recorded_as_means_and_extremes():

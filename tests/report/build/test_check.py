@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -77,11 +78,33 @@ def book(tmp_path):
     (tmp_path / "book" / "_toc.yml").write_text(
         "format: jb-book\nroot: intro\nparts:\n- chapters:\n  - file: notebooks/01_small\n"
     )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "claims.yml").write_text("[]\n")
     return tmp_path
 
 
 def test_a_sound_book_has_no_fault(book):
     assert check.check_all(book) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- id: a\n  paper: rest\n    note: too deep\n", "claims.yml: mapping values are not allowed here"),
+        ("id: a\n", "claims.yml: .* holds a dict; expected a list of claims"),
+        ("- id: a\n", "claims.yml: "),
+    ],
+    ids=["indentation", "no list", "no fields"],
+)
+def test_a_ledger_of_claims_that_cannot_be_read_is_found(book, text, told):
+    (book / "data" / "claims.yml").write_text(text)
+    (fault,) = check.check_all(book)
+    assert re.match(told, fault)
+
+
+def test_no_ledger_of_claims_is_found(book):
+    (book / "data" / "claims.yml").unlink()
+    assert any("claims.yml" in fault for fault in check.check_all(book))
 
 
 def test_pages_and_notebooks_that_the_contents_miss_are_found(book):

@@ -14,7 +14,7 @@ import yaml
 
 from specdec_lib import paths
 from specdec_lib.commands import claims as command
-from specdec_lib.report.claims import ledger, rules
+from specdec_lib.report.claims import ledger, rules, second_run
 from specdec_lib.report.claims.published_tables import published_text
 from specdec_lib.report.claims.rules import ClaimError
 
@@ -288,6 +288,64 @@ def test_every_item_is_listed_with_its_row_and_verdict(project):
         *("REST Table 1 (again)", "than &lt;any&gt; other", "whole", "holds"),
     ]
     assert 'href="#claim-whole"' in table
+
+
+@pytest.fixture
+def second(project, monkeypatch):
+    """Saves the verdicts of the project as those of a second run."""
+    file = project / "second_run.json"
+    monkeypatch.setattr(second_run, "RESULTS", file)
+
+    def save(recorded, profile="default"):
+        notebook = project / "book" / "notebooks" / "07_speed.ipynb"
+        own = notebook.read_text(encoding="utf-8")
+        nbformat.write(executed(recorded, profile), notebook)
+        assert command.main(["--save", str(file), "--note", "Its machine was busy."]) == 0
+        notebook.write_text(own, encoding="utf-8")
+
+    return save
+
+
+def turned_cells(project):
+    text, _, _ = build(project, "Claims\n======\n\n.. claims-turned::\n\n.. claims-ledger::\n")
+    table = text[text.index("Claims with two verdicts") : text.index("claims-ledger")]
+    cells = [re.findall(r"(?s)<td>(.*?)</td>", row) for row in re.findall(r"(?s)<tr.*?</tr>", table)]
+    return text, [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in cells if row]
+
+
+def test_claims_with_another_verdict_in_a_second_run_stand_beside_its_numbers(project, second):
+    second(RECORDED | {"range": {"value": 1.7, "low": 1.6, "high": 1.8}, "slow": 2.0})
+    text, rows = turned_cells(project)
+    assert "Its machine was busy." in text and "Claims with two verdicts: 4 of 7" in text
+    assert [row[1].split()[-1] for row in rows] == ["whole", "open", "part", "none"]
+    assert rows[1][2] == "not resolved 1.512 [1.4, 1.6] speed, twice"
+    assert rows[1][3] == "holds 1.7 [1.6, 1.8] speed, twice"
+    assert rows[3][2].startswith("does not hold here 1.235 speed here 0.5 speed of the other")
+    assert rows[3][3].startswith("holds 1.235 speed here 2 speed of the other")
+
+
+def test_a_second_run_with_the_same_verdicts_leaves_no_row_and_one_of_another_profile_is_not_compared(project, second):
+    second(RECORDED | {"fast": 1.3})
+    text, rows = turned_cells(project)
+    assert rows == [] and "Claims with two verdicts: 0 of 7" in text
+    second(RECORDED | {"slow": 2.0}, "smoke")
+    text, _, status = build(project, "Claims\n======\n\n.. claims-turned::\n")
+    assert "The second run is of another profile" in text and not status
+
+
+def test_no_second_run_is_an_error_that_says_how_to_make_it(project, monkeypatch):
+    monkeypatch.setattr(second_run, "RESULTS", project / "none.json")
+    _, warnings, status = build(project, "Claims\n======\n\n.. claims-turned::\n")
+    assert status and "none.json cannot be read" in warnings and "specdec_lib claims --save" in warnings
+
+
+def test_a_run_without_all_its_notebooks_is_not_saved(project, capsys):
+    (project / "book" / "notebooks" / "07_speed.ipynb").unlink()
+    assert command.main(["--save", str(project / "second_run.json")]) == 2
+    assert (
+        "6 claims wait for notebooks that have not been executed, whole first" in capsys.readouterr().err
+        and not (project / "second_run.json").exists()
+    )
 
 
 def test_the_table_says_what_the_command_says(project, capsys):

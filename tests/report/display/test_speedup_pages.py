@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from specdec_lib.chapters.ch06_gpu_benchmarks import composed_speedups as composing
+from specdec_lib.chapters.ch06_gpu_benchmarks.speedups import DEFINITIONS
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
@@ -127,3 +128,22 @@ def test_measured_speed_ups_have_their_lowest_and_highest_repeat():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["PLD"]
     (ends,) = [tuple(s[:, 0]) for lines in ax.collections for s in lines.get_segments()]
     assert ends == (1.5, 2.5)
+
+
+def test_a_task_whose_outputs_are_one_token_each_has_no_rate(monkeypatch):
+    """What the prefill alone writes has no time for a token; another seed of the prompts found such outputs."""
+    nan = float("nan")
+    rows = [
+        {
+            "method": "PLD",
+            "task": task,
+            "sampling": "greedy",
+            "prompts": 2,
+            "tokens_per_second": rate,
+            DEFINITIONS[0]: gain,
+        }
+        for task, rate, gain in (("all", 50.0, 2.0), ("completion", nan, nan))
+    ]
+    found = recorded_by(monkeypatch, lambda: speedup_pages.record_measured(rows))
+    assert found["speedup_pld_all_greedy"] == 2.0 and found["tokens_per_s_pld_all_greedy"] == 50.0
+    assert found["speedup_pld_completion_greedy"] == found["tokens_per_s_pld_completion_greedy"] == "not available"
