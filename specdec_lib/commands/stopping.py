@@ -36,7 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--models", type=Path, default=paths.POCKET, help="folder of the target, its drafts and head")
-    parser.add_argument("--prompts", type=int, default=plan.prompts, help="of each set")
+    parser.add_argument("--prompts", type=int, default=plan.prompts, help="of each set, where sampled")
+    parser.add_argument("--greedy-prompts", type=int, default=plan.greedy_prompts, help="of each set, decoded greedily")
     parser.add_argument("--max-new-tokens", type=int, default=plan.tokens)
     parser.add_argument("--temperatures", type=float, nargs="+", default=list(plan.temperatures), help="0 is greedy")
     parser.add_argument("--output-seeds", type=int, default=plan.output_seeds, help="outputs of a prompt where sampled")
@@ -90,6 +91,7 @@ def finished(
 def _run(options: argparse.Namespace) -> None:
     plan = wide_study.Plan(
         options.prompts,
+        options.greedy_prompts,
         options.max_new_tokens,
         tuple(options.temperatures),
         options.output_seeds,

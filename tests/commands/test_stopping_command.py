@@ -12,7 +12,7 @@ from specdec_lib.chapters.ch05_specdec_pp import wide_study
 from specdec_lib.commands import stopping
 from specdec_lib.experiments.statistics import Interval
 
-OPTIONS = ["--prompts", "2", "--temperatures", "0", "1", "--head-seeds", "1", "--epochs", "1"]
+OPTIONS = ["--prompts", "2", "--greedy-prompts", "2", "--temperatures", "0", "1", "--head-seeds", "1", "--epochs", "1"]
 
 
 @pytest.fixture

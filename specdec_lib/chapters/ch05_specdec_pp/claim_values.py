@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from specdec_lib.chapters.ch05_specdec_pp import draft_pass
-from specdec_lib.chapters.ch05_specdec_pp.contest import Contest, best_of
+from specdec_lib.chapters.ch05_specdec_pp.contest import Contest
 from specdec_lib.chapters.ch05_specdec_pp.head_study import Variant, Workshop, met
 from specdec_lib.chapters.ch05_specdec_pp.resampled import resampled
-from specdec_lib.chapters.ch05_specdec_pp.stopping_study import ORACLE, Policy, Study, baselines, with_head
+from specdec_lib.chapters.ch05_specdec_pp.stopping_study import ORACLE, Study, baselines
 from specdec_lib.experiments import calibration
 from specdec_lib.experiments.acceptance_training import parted
 from specdec_lib.experiments.statistics import Interval
@@ -82,26 +82,6 @@ def best_lengths(contest: Contest) -> dict[str, Interval]:
     }
 
 
-def agreement(contest: Contest, inside: str) -> dict[str, Interval]:
-    """By how much the two models agree more on each other set than on the one that heads are trained on."""
-    counts = {}
-    for name, keep in contest.sets.items():
-        some = [one.agreement for one, kept in zip(contest.study.passes, keep, strict=True) if kept]
-        counts[name] = (np.array([own.sum() for own in some]), np.array([len(own) for own in some]))
-
-    def share(name: str, drawn: np.ndarray) -> float:
-        agreed, total = counts[name]
-        return float(agreed[drawn].sum() / total[drawn].sum())
-
-    return {
-        f"head_agreement_{name}_minus_{inside}": resampled(
-            lambda a, b, name=name: share(name, a) - share(inside, b), (len(counts[name][0]), len(counts[inside][0]))
-        )
-        for name in counts
-        if name != inside
-    }
-
-
 def confidence_auc(contest: Contest) -> dict[str, Interval]:
     """AUC of the draft model's own probability on each set, over prompts; one probability for all tokens has 0.5."""
     made = {}
@@ -129,37 +109,6 @@ def overconfidence(workshop: Workshop, setting: Variant) -> dict[str, Interval]:
     }
 
 
-def settings(
-    contest: Contest,
-    name: str,
-    setting: Variant,
-    weights: Sequence[float],
-    mixings: Sequence[float],
-    thresholds: Sequence[float],
-) -> dict[str, Any]:
-    """The best loss weight above 1 over equal weights, and the best mixture over none, each at its best threshold."""
-    workshop = contest.workshop
-
-    def best(variants: Sequence[Variant]) -> Policy:
-        return best_of(
-            contest, name, [p for v in variants for p in with_head("SpecDec++", workshop.head(v), thresholds)]
-        )
-
-    def over(some: Sequence[Variant], others: Sequence[Variant]) -> Interval | str:
-        if not some or not others:
-            return "not available"
-        return contest.study.against(contest.reseeded(best(some)), best(others), contest.sets[name], contest.times)
-
-    weighed = [replace(setting, reject_weight=float(w)) for w in weights]
-    mixed = [replace(setting, mixing=float(r)) for r in mixings if 0 < r < 1]
-    return {
-        "head_weight_over_equal": over(
-            [v for v in weighed if v.reject_weight > 1], [v for v in weighed if v.reject_weight == 1]
-        ),
-        "head_mixing_over_none": over(mixed, [replace(setting, mixing=None), replace(setting, mixing=0.0)]),
-    }
-
-
 def other_speeds(contest: Contest, name: str) -> dict[str, Interval]:
     """SpecDec++ over the best fixed length at the paper's times, with a draft model half and twice as fast."""
     families = {family: contest.families[family] for family in ("SpecDec++", "fixed K")}
@@ -170,22 +119,13 @@ def other_speeds(contest: Contest, name: str) -> dict[str, Interval]:
     return made
 
 
-def all_counted(
-    contest: Contest,
-    inside: str,
-    setting: Variant,
-    weights: Sequence[float],
-    mixings: Sequence[float],
-    thresholds: Sequence[float],
-) -> dict[str, Any]:
+def all_counted(contest: Contest, inside: str, setting: Variant) -> dict[str, Any]:
     """All of these, by the names they are recorded under."""
     parts: list[Mapping[str, Any]] = [
         oracle(contest),
         best_lengths(contest),
-        agreement(contest, inside),
         confidence_auc(contest),
         overconfidence(contest.workshop, setting),
-        settings(contest, inside, setting, weights, mixings, thresholds),
         other_speeds(contest, inside),
     ]
     return {name: value for part in parts for name, value in part.items()}

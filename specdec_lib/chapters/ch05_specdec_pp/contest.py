@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -193,14 +192,12 @@ def one_setting(contest: Contest, paper_setting: Policy) -> dict[str, Any]:
     single = policies[int((tuned / tuned.max(axis=0)).min(axis=1).argmax())]
     own = {name: contest.chosen[name]["SpecDec++"] for name in contest.sets}
     keeps = [study.against(single, own[name], keep, contest.times) for name, keep in contest.sets.items()]
-    moved = [study.against(own[a], own[b], contest.sets[b], contest.times) for a, b in permutations(own, 2)]
     paper = np.array([contest.mean_speedup(paper_setting, keep) for keep in contest.sets.values()])
     return {
         "head_single_share": float((speed / best).min(axis=1).max()),
         "head_best_settings": len(set(speed.argmax(axis=0).tolist())),
         "head_paper_setting_share": float((paper / np.maximum(best, paper)).min()),
         "head_one_setting": min(keeps, key=lambda ratio: ratio.value),
-        "head_transfer_least": min(moved, key=lambda ratio: ratio.value),
     }
 
 

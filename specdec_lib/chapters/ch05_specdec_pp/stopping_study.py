@@ -263,12 +263,13 @@ class Study:
     def against(
         self,
         ours: Policy | Sequence[Policy],
-        theirs: Policy,
+        theirs: Policy | Sequence[Policy],
         keep: np.ndarray,
         times: tuple[float, float],
     ) -> Interval:
         """Ratio of mean throughputs on the kept prompts that settings were not chosen on, and its 95 %
-        interval; several of ``ours`` as in :meth:`speedup`."""
+        interval; several of ``ours`` as in :meth:`speedup`, with one of ``theirs`` or one for each."""
         ours, test = [ours] if isinstance(ours, Policy) else list(ours), keep & ~self.tuning
+        theirs = [theirs] * len(ours) if isinstance(theirs, Policy) else list(theirs)
         values, names = self._runs(ours, test, times)
-        return ratio_of_means(values, self._runs([theirs] * len(ours), test, times)[0], names)
+        return ratio_of_means(values, self._runs(theirs, test, times)[0], names)

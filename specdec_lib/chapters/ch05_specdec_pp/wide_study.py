@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +19,10 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
+from specdec_lib.chapters.ch05_specdec_pp import setting_choices
+from specdec_lib.chapters.ch05_specdec_pp.contest import Contest
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
-from specdec_lib.chapters.ch05_specdec_pp.head_study import met
+from specdec_lib.chapters.ch05_specdec_pp.head_study import Variant, Workshop, met
 from specdec_lib.chapters.ch05_specdec_pp.stopping_study import ORACLE, Study, baselines, with_head
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.acceptance_training import parted
@@ -41,8 +43,12 @@ SETS = {
     "code": ("code-completion",),
     "prose": ("replace-word",),
 }
+#: The set that heads are trained on.
+INSIDE = "editing"
 #: All sets together, and of them the throughput with the fixed length that is best greedily over that with the own best.
 ALL, GREEDY_LENGTH = "all", "greedy's length over the own"
+#: How many more of the tokens both models agree on than in the set that heads are trained on.
+AGREEMENT = f"agreement less that of {INSIDE}"
 # The file that a run leaves.
 RESULTS = paths.DATA / "results" / "cpu" / "stopping.csv"
 
@@ -76,10 +82,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: prompts of each set, longest output, temperatures, outputs of each prompt where sampled, training
-    seeds and epochs of the head, its w_rej and D, and the thresholds h tried."""
+    """What is measured: prompts of each set, where sampled and where greedy, longest output, temperatures, outputs of each
+    prompt where sampled, training seeds and epochs of the head, its w_rej, D and r, the thresholds h tried, and the
+    other w_rej, D and r of which greedy decoding chooses."""
 
     prompts: int = 100
+    greedy_prompts: int = 400
     tokens: int = 128
     temperatures: tuple[float, ...] = (0.0, 0.6, 1.0)
     output_seeds: int = 3
@@ -89,6 +97,14 @@ class Plan:
     depth: int = 3
     mixing: float = 0.15
     thresholds: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    reject_weights: tuple[float, ...] = (1.0, 3.0, 6.0, 12.0)
+    depths: tuple[int, ...] = (0, 1, 3)
+    mixings: tuple[float, ...] = (0.0, 0.15, 0.85)
+
+    @property
+    def setting(self) -> Variant:
+        """The head's."""
+        return Variant(self.reject_weight, self.depth, self.mixing)
 
 
 def recordings(
@@ -98,7 +114,8 @@ def recordings(
     drafted, are left out."""
     recorded, sets = [], []
     for name, tasks in SETS.items():
-        shares = [len(part) for part in np.array_split(range(plan.prompts), len(tasks))]
+        wanted = plan.prompts if temperature else plan.greedy_prompts
+        shares = [len(part) for part in np.array_split(range(wanted), len(tasks))]
         prompts = [p for task, share in zip(tasks, shares, strict=True) for p in load_task(task, limit=share, seed=0)]
         for seed in range(plan.output_seeds if temperature else 1):
             made = record_once(target, tokenizer, prompts, Sampling(temperature, seed=seed), plan.tokens)
@@ -107,17 +124,21 @@ def recordings(
     return recorded, sets
 
 
-def heads(
-    target: PreTrainedModel, draft: PreTrainedModel, answers: Sequence[Response], plan: Plan, temperature: float
-) -> list[AcceptanceHead]:
-    """Heads of a draft, one for each training seed, trained on recorded answers of the target labelled for decoding at a
-    temperature: min(1, p / q) of a token that the draft model draws, 0 or 1 where decoding is greedy."""
-    labelled = on_all_cores(
+def labelled(
+    target: PreTrainedModel, draft: PreTrainedModel, answers: Sequence[Response], temperature: float
+) -> list[Response]:
+    """Recorded answers of the target labelled for decoding at a temperature: min(1, p / q) of a token that the draft model
+    draws, 0 or 1 where decoding is greedy."""
+    return on_all_cores(
         [
             partial(label, target, draft, r.prompt.tolist(), r.tokens.tolist(), Sampling(temperature, seed=i))
             for i, r in enumerate(answers)
         ]
     )
+
+
+def heads(draft: PreTrainedModel, labelled: Sequence[Response], plan: Plan) -> list[AcceptanceHead]:
+    """Heads of a draft, one for each training seed, trained on labelled answers."""
     fit, held_out = (examples(draft, part, plan.mixing) for part in parted(labelled))
     own = fingerprint(draft)
     settings = [Training(plan.reject_weight, plan.epochs, seed=seed) for seed in range(plan.head_seeds)]
@@ -164,6 +185,24 @@ def rows_of(
         yield name, "AUC, head less confidence", "", ranking_lead(said[0], sure, outcome, of_tokens), *nothing
 
 
+def choices(
+    study: Study, workshop: Workshop, plan: Plan, times: tuple[float, float], alone: float
+) -> Iterator[tuple[str, str, str, Interval]]:
+    """Set, quantity, setting and interval of what the choice of a setting is worth: settings of other sets, the loss
+    weight, the mixture, and how much easier each set is than the one that heads are trained on."""
+    variants = [replace(plan.setting, reject_weight=w) for w in plan.reject_weights]
+    variants += [replace(plan.setting, depth=d) for d in plan.depths]
+    tried = setting_choices.policies(workshop, list(dict.fromkeys(variants)), plan.thresholds)
+    study.play_all(tried)
+    contest = Contest(study, {"SpecDec++": tried}, workshop, times, alone, plan.head_seeds)
+    yield ALL, *setting_choices.least_transfer(contest)
+    weights, mixtures = plan.reject_weights, plan.mixings
+    for found in setting_choices.gains(contest, INSIDE, plan.setting, weights, mixtures, plan.thresholds):
+        yield INSIDE, *found
+    for name, interval in setting_choices.agreement(contest, INSIDE).items():
+        yield name, AGREEMENT, "", interval
+
+
 #: Policies that SpecDec++ is compared with.
 AGAINST = ("fixed K", "any fixed K", "confidence", "cumulative confidence")
 
@@ -192,24 +231,27 @@ def measure(
     say : callable
         Told what is measured next.
     """
-    greedy_best = {}
+    greedy_best, nothing = {}, (float("nan"), float("nan"))
     for temperature in plan.temperatures:
         say(f"temperature {temperature:g}: outputs of the target")
         recorded, sets = recordings(target, tokenizer, plan, temperature)
         prompts = [(r.task, r.prompt.id) for r in recorded]
         for name, draft in drafts.items():
             say(f"temperature {temperature:g}: {name}, {len(recorded)} outputs")
-            trained = heads(target, draft, answers, plan, temperature)
+            taught = labelled(target, draft, answers, temperature)
+            trained = heads(draft, taught, plan)
             passes = on_all_cores([partial(draft_along, r.trace, draft, target=target) for r in recorded])
             study = Study(passes, sets, prompts=prompts)
             found = list(rows_of(study, trained, plan, times, alone))
             best = study.best(baselines(study.longest)["any fixed K"], study.tuning, times)
             if not temperature:
                 greedy_best[name] = best
+                workshop = Workshop(draft, taught, plan.epochs)
+                found += [(*one, *nothing) for one in choices(study, workshop, plan, times, alone)]
             elif name in greedy_best:
                 moved = study.against(greedy_best[name], best, np.ones(len(sets), bool), times)
                 setting = f"{greedy_best[name].setting}, {best.setting}"
-                found.append((ALL, GREEDY_LENGTH, setting, moved, float("nan"), float("nan")))
+                found.append((ALL, GREEDY_LENGTH, setting, moved, *nothing))
             counted = {
                 kind: [p for p, one in zip(prompts, sets, strict=True) if kind in (one, ALL)] for kind in (*SETS, ALL)
             }
@@ -291,7 +333,14 @@ def values(
     path = path or RESULTS
     made = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) if rows else {}
     known = {(row.draft, row.temperature, row.set, row.quantity): row.interval for row in rows}
+    most = {
+        how: max((row.prompts for row in rows if row.set in SETS and bool(row.temperature) == hot), default=0)
+        for how, hot in (("greedy", False), ("sampled", True))
+    }
     hottest, own = max((row.temperature for row in rows), default=0.0), drafts[0]
+
+    def greedy(name: str, quantity: str) -> Interval | str:
+        return known.get((own, 0.0, name, quantity), "not available")
 
     def sampled(name: str, quantity: str) -> Interval | str:
         return known.get((own, hottest, name, quantity), "not available") if hottest else "not available"
@@ -305,16 +354,23 @@ def values(
             ("head_pp_over_confidence", "over confidence"),
         )
         for how, value in (
-            ("greedy", known.get((own, 0.0, name, quantity), "not available")),
+            ("greedy", greedy(name, quantity)),
             ("sampled", sampled(name, quantity)),
         )
+    }
+    found |= {f"head_agreement_{name}_minus_{INSIDE}": greedy(name, AGREEMENT) for name in SETS if name != INSIDE}
+    found |= {
+        "head_transfer_least": greedy(ALL, setting_choices.TRANSFER),
+        "head_weight_over_equal": greedy(INSIDE, setting_choices.WEIGHT),
+        "head_mixing_over_none": greedy(INSIDE, setting_choices.MIXTURE),
     }
     same = made.get("target") == fingerprint(target) and made.get("drafts", {}).get(own) == fingerprint(draft)
     return found | {
         "head_fixed_transfer_sampled": sampled(ALL, GREEDY_LENGTH),
         "sampled_accepted_cold": known[own, 0.0, "editing", "acceptance"].value if rows else 0.0,
         "sampled_accepted_hot": known[own, hottest, "editing", "acceptance"].value if rows else 0.0,
-        "sampled_prompts": max((row.prompts for row in rows if row.set in SETS), default=0),
+        "greedy_prompts": most["greedy"],
+        "sampled_prompts": most["sampled"],
         "sampled_heads": made["provenance"]["parameters"]["head_seeds"] if made else 0,
         "sampled_minutes": made["seconds"] / 60 if made else 0.0,
         "sampled_drafts": len({row.draft for row in rows}),

@@ -115,13 +115,3 @@ def test_the_oracle_counted_round_by_round_is_the_lemma_put_right(played):
 def test_a_quicker_draft_model_never_shortens_the_best_length(played):
     values = claim_values.best_lengths(played)
     assert values["head_best_k_quick_minus_slow"].value >= 0
-
-
-def test_agreement_is_compared_with_the_set_that_heads_know(played):
-    values = claim_values.agreement(played, "a")
-    share = {
-        name: np.concatenate([p.agreement for p, kept in zip(played.study.passes, keep, strict=True) if kept]).mean()
-        for name, keep in played.sets.items()
-    }
-    assert set(values) == {"head_agreement_b_minus_a"}
-    assert values["head_agreement_b_minus_a"].value == pytest.approx(share["b"] - share["a"])

@@ -126,7 +126,9 @@ def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_p
     assert values["head_pp_over_confidence_prose_greedy"] == row.interval
 
     assert values["sampled_models"] == "other weights than this page's"
-    assert values["sampled_prompts"] == max(row.prompts for row in rows if row.set in ("editing", "code", "prose"))
+    own = [row for row in rows if row.set in ("editing", "code", "prose")]
+    assert values["sampled_prompts"] == max(row.prompts for row in own if row.temperature)
+    assert values["greedy_prompts"] == max(row.prompts for row in own if not row.temperature)
     nothing = wide_study.values([], ["draft"], *pair, path=tmp_path / "none.csv")
     assert (
         nothing["head_pp_over_fixed_code_greedy"] == nothing["head_pp_over_fixed_code_sampled"] == "not available"
