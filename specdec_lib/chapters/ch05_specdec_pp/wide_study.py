@@ -87,7 +87,7 @@ class Plan:
     other w_rej, D and r of which greedy decoding chooses."""
 
     prompts: int = 100
-    greedy_prompts: int = 400
+    greedy_prompts: int = 300
     tokens: int = 128
     temperatures: tuple[float, ...] = (0.0, 0.6, 1.0)
     output_seeds: int = 3
