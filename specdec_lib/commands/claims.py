@@ -26,6 +26,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write the verdicts and what decides them; the page on the claims reads data/results/cpu/second_run.json",
     )
+    parser.add_argument(
+        "--add", action="store_true", help="keep what the saved file has of notebooks that were not executed this time"
+    )
     parser.add_argument("--note", default="", help="a sentence on the run that is saved, for the page")
     return parser
 
@@ -39,15 +42,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.save:
-        if waiting:
+        try:
+            earlier = second_run.load(options.save) if options.add else None
+        except ClaimError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        unknown = [name for name in waiting if not earlier or name not in earlier["claims"]]
+        if unknown:
             print(
-                f"error: {len(waiting)} claims wait for notebooks that have not been executed, {waiting[0]} first. Run: "
+                f"error: {len(unknown)} claims wait for notebooks that have not been executed, {unknown[0]} first. Run: "
                 "python -m specdec_lib run",
                 file=sys.stderr,
             )
             return 2
-        write_atomic(options.save, json.dumps(second_run.content(entries, options.note), indent=1) + "\n")
-        print(f"written to {options.save}: {len(entries)} claims")
+        write_atomic(options.save, json.dumps(second_run.content(entries, options.note, earlier), indent=1) + "\n")
+        kept = f", {len(waiting)} kept as they were" if waiting else ""
+        print(f"written to {options.save}: {len(entries)} claims{kept}")
         return 0
     if options.json:
         print(json.dumps({"claims": [plain(entry) for entry in entries], "not_run": waiting}, indent=1))

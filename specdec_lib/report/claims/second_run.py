@@ -23,11 +23,26 @@ class Turned(NamedTuple):
     ours: Mapping[str, Any]
 
 
-def content(entries: Sequence[Entry], note: str = "") -> dict[str, Any]:
-    """What the file holds of a run: its profile, the verdict of each row and what decides it; ``note`` is for the page."""
+def content(entries: Sequence[Entry], note: str = "", earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the file holds of a run: its profile, the verdict of each row and what decides it.
+
+    Parameters
+    ----------
+    entries : sequence of Entry
+    note : str
+        For the page.
+    earlier : mapping, optional
+        Content whose rows stay where ``entries`` has none of that claim.
+    """
+    earlier = earlier or {"profiles": [], "claims": {}}
     rows = [plain(entry) for entry in entries]
     claims = {row["id"]: {"verdict": row["verdict"], "ours": row["ours"]} for row in rows}
-    return {"profiles": profiles(entries), "note": note, "provenance": provenance.collect(), "claims": claims}
+    return {
+        "profiles": sorted({*profiles(entries), *earlier["profiles"]}),
+        "note": note,
+        "provenance": provenance.collect(),
+        "claims": {**earlier["claims"], **claims},
+    }
 
 
 def profiles(entries: Sequence[Entry]) -> list[str]:

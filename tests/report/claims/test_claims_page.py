@@ -468,3 +468,17 @@ def test_an_id_in_two_files_is_refused(project):
     (project / "published" / "dresd.csv").write_text(f"{HEADER}\n{NUMBERS['rest'][0]}\n", encoding="utf-8")
     with pytest.raises(ClaimError, match="'rest-speed' is in dresd.csv and in another file"):
         ledger.numbers()
+
+
+def test_notebooks_that_were_not_run_again_keep_their_rows(project, capsys):
+    file, notebook = project / "second_run.json", project / "book" / "notebooks" / "07_speed.ipynb"
+    assert command.main(["--save", str(file), "--add"]) == 2 and "cannot be read" in capsys.readouterr().err
+    assert command.main(["--save", str(file)]) == 0
+    saved = json.loads(file.read_text(encoding="utf-8"))["claims"]
+    notebook.unlink()
+    assert command.main(["--save", str(file), "--add"]) == 0
+    assert "6 kept as they were" in capsys.readouterr().out
+    assert json.loads(file.read_text(encoding="utf-8"))["claims"] == saved
+    del saved["whole"]
+    file.write_text(json.dumps({"profiles": ["default"], "claims": saved}), encoding="utf-8")
+    assert command.main(["--save", str(file), "--add"]) == 2 and "1 claims wait" in capsys.readouterr().err
