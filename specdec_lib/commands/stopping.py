@@ -1,7 +1,7 @@
 """``python -m specdec_lib stopping``: SpecDec++ on many prompts, greedy and sampled, for chapter 5.
 
-Writes stopping.csv, and stopping.json with where it comes from, after each draft and temperature. A draft whose numbers the
-file has, measured with the same target and options, is not measured again. A draft takes about 20 minutes on two cores.
+Writes stopping.csv, and stopping.json with where it comes from, after each draft and temperature. What the file has of the same
+models and options is not measured again. All temperatures of a draft take about 20 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -55,37 +55,44 @@ def load_drafts(folder: Path) -> tuple[dict[str, PreTrainedModel], list[str]]:
     return drafts, [name for name in DRAFTS if name not in there]
 
 
+def asked(options: argparse.Namespace, temperature: float) -> dict[str, Any]:
+    """The options that the numbers at a temperature depend on."""
+    other = {"prompts", "output_seeds"} if not temperature else {"greedy_prompts"}
+    return {
+        key: value for key, value in vars(options).items() if key not in {"models", "output", "temperatures"} | other
+    }
+
+
 def finished(
-    output: Path, target: str, drafts: Mapping[str, str], options: Mapping[str, Any]
+    options: argparse.Namespace, target: str, drafts: Mapping[str, str]
 ) -> tuple[list[wide_study.Row], dict[str, Any]]:
-    """Rows of the drafts that a file holds whole, and how each came about; none of a file with another target or options.
+    """Rows that the file has of the same target, drafts and options, and how those of each draft and temperature came about.
 
     Parameters
     ----------
-    output : Path
-        The CSV file, which need not be there.
+    options : Namespace
+        Of the command; the file need not be there.
     target : str
         Fingerprint of the target.
     drafts : mapping
         Fingerprints of the drafts by name.
-    options : mapping
-        What the numbers depend on besides; ``temperatures`` among them.
     """
-    about = output.with_suffix(".json")
-    if not output.is_file() or not about.is_file():
+    about = options.output.with_suffix(".json")
+    if not options.output.is_file() or not about.is_file():
         return [], {}
     story = json.loads(about.read_text(encoding="utf-8"))
-    known = story["provenance"]["parameters"]
-    if story["target"] != target or any(known.get(name) != value for name, value in options.items()):
-        return [], {}
-    rows = wide_study.read(output)
-    whole = {
-        name: how
-        for name, how in story.get("made", {}).items()
-        if how["fingerprint"] == drafts.get(name)
-        and {row.temperature for row in rows if row.draft == name} == set(options["temperatures"])
-    }
-    return [row for row in rows if row.draft in whole], whole
+    rows, made = [], {}
+    for row in wide_study.read(options.output):
+        how = story["made"].get(part := _part(row.draft, row.temperature))
+        same = how and story["target"] == target and how["fingerprint"] == drafts.get(row.draft)
+        if same and how["options"] == asked(options, row.temperature):
+            rows.append(row)
+            made[part] = how
+    return rows, made
+
+
+def _part(draft: str, temperature: float) -> str:
+    return f"{draft} at {temperature:g}"
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -111,34 +118,35 @@ def _run(options: argparse.Namespace) -> None:
     )
     given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
     marks = {name: fingerprint(model) for name, model in drafts.items()}
-    asked = {name: value for name, value in given.items() if name not in ("models", "output")}
-    rows, made = finished(options.output, fingerprint(target), marks, asked)
-    for name in made:
-        print(f"{name} is measured already, in {options.output}")
+    rows, made = finished(options, fingerprint(target), marks)
+    for part in made:
+        print(f"{part} is measured already, in {options.output}")
     began = time.perf_counter()
-    before = sum(how["seconds"] for how in made.values())
-    wanted = {name: model for name, model in drafts.items() if name not in made}
-    parts = wide_study.measure(target, wanted, tokenizer, answers, plan, (t_draft, t_target), alone) if wanted else ()
-    for part in parts:
-        rows += part
+    times, known = (t_draft, t_target), list(rows)
+    for found in wide_study.measure(target, drafts, tokenizer, answers, plan, times, alone, known):
+        rows = sorted([*rows, *found], key=lambda row: (DRAFTS.index(row.draft), row.temperature))
         told = provenance.collect({**given, "models": options.models.name, "output": options.output.name})
-        spent = round(time.perf_counter() - began)
-        shared = {key: told[key] for key in ("date", "commit", "machine")}
-        for name in wanted:
-            made[name] = {"fingerprint": marks[name], "seconds": round(spent / len(wanted)), **shared}
+        name, temperature = found[0].draft, found[0].temperature
+        made[_part(name, temperature)] = {
+            "fingerprint": marks[name],
+            "options": asked(options, temperature),
+            "seconds": round(time.perf_counter() - began),
+            **{key: told[key] for key in ("date", "commit", "machine")},
+        }
+        began = time.perf_counter()
         story = {
             "target": fingerprint(target),
-            "drafts": {name: marks[name] for name in made},
+            "drafts": {row.draft: marks[row.draft] for row in rows},
             "missing_drafts": missing,
             "seconds_a_pass": {"draft": t_draft, "target": t_target, "target alone": alone},
-            "seconds": before + spent,
+            "seconds": sum(how["seconds"] for how in made.values()),
             "made": made,
             "provenance": told,
         }
         options.output.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(options.output, wide_study.as_csv(rows))
         write_atomic(options.output.with_suffix(".json"), json.dumps(story, indent=1) + "\n")
-    print(f"{options.output} has {len(rows)} numbers, measured in {before + time.perf_counter() - began:.0f} s")
+    print(f"{options.output} has {len(rows)} numbers, measured in {sum(how['seconds'] for how in made.values())} s")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,27 +6,26 @@ import json
 import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from specdec_lib import paths
 from specdec_lib.chapters.ch05_specdec_pp import wide_study
 from specdec_lib.commands import stopping
-from specdec_lib.experiments.statistics import Interval
 
 OPTIONS = ["--prompts", "2", "--greedy-prompts", "2", "--temperatures", "0", "1", "--head-seeds", "1", "--epochs", "1"]
 
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The drafts that were measured, each call's; a number stands for the measurement."""
+    """What each call measured, as draft and temperature; a number stands for the measurement."""
     calls = []
 
-    def measure(target, drafts, tokenizer, answers, plan, times, alone):
-        calls.append(list(drafts))
-        for temperature in plan.temperatures:
-            for name, draft in drafts.items():
-                value = Interval(float(len(calls)), 0.5, 9.0)
-                rest = ("editing", 2, 2, "speed-up", "", *value, float("nan"), float("nan"))
-                yield [wide_study.Row(name, draft.num_parameters(), temperature, *rest)]
+    def measure(target, drafts, tokenizer, answers, plan, times, alone, known):
+        done = {(row.draft, row.temperature) for row in known}
+        calls.append([(name, t) for t in plan.temperatures for name in drafts if (name, t) not in done])
+        for name, temperature in calls[-1]:
+            rest = ("editing", 2, 2, "speed-up", "", float(len(calls)), 0.5, 9.0, float("nan"), float("nan"))
+            yield [wide_study.Row(name, drafts[name].num_parameters(), temperature, *rest)]
 
     monkeypatch.setattr(wide_study, "measure", measure)
     return calls
@@ -49,23 +48,38 @@ def run(models, output, *more):
 def test_a_draft_is_measured_once_and_one_that_is_added_joins_it(models, tmp_path, measured, capsys):
     output = tmp_path / "stopping.csv"
     first, story = run(models, output)
-    assert measured == [["draft"]] and first == {("draft", 0.0): 1.0, ("draft", 1.0): 1.0}
+    assert measured == [[("draft", 0.0), ("draft", 1.0)]] and first == {("draft", 0.0): 1.0, ("draft", 1.0): 1.0}
     assert story["missing_drafts"] == ["draft_small", "draft_large"]
-    assert run(models, output)[0] == first and measured == [["draft"]]
-    assert "draft is measured already" in capsys.readouterr().out
+    assert run(models, output)[0] == first and measured[1:] == [[]]
+    assert "draft at 0 is measured already" in capsys.readouterr().out
     shutil.copytree(models / "draft", models / "draft_small")
     both, story = run(models, output)
-    assert measured == [["draft"], ["draft_small"]]
-    assert both == first | {("draft_small", 0.0): 2.0, ("draft_small", 1.0): 2.0}
-    assert list(story["made"]) == list(story["drafts"]) == ["draft", "draft_small"]
+    assert measured[2:] == [[("draft_small", 0.0), ("draft_small", 1.0)]]
+    assert both == first | {("draft_small", 0.0): 3.0, ("draft_small", 1.0): 3.0}
+    assert list(story["drafts"]) == ["draft", "draft_small"]
+    assert list(story["made"]) == ["draft at 0", "draft at 1", "draft_small at 0", "draft_small at 1"]
     assert story["seconds"] == sum(how["seconds"] for how in story["made"].values())
 
 
-def test_other_options_and_drafts_that_were_interrupted_are_measured_anew(models, tmp_path, measured):
+def test_only_what_an_option_is_about_is_measured_anew(models, tmp_path, measured):
+    output = tmp_path / "stopping.csv"
+    run(models, output, "--temperatures", "1")
+    found, _ = run(models, output)
+    assert measured == [[("draft", 1.0)], [("draft", 0.0)]]
+    assert list(found) == [("draft", 0.0), ("draft", 1.0)]  # in order, whatever was measured first
+    run(models, output, "--greedy-prompts", "3")
+    run(models, output, "--greedy-prompts", "3", "--output-seeds", "1")
+    run(models, output, "--greedy-prompts", "3", "--output-seeds", "1", "--epochs", "2")
+    assert measured[2:] == [[("draft", 0.0)], [("draft", 1.0)], [("draft", 0.0), ("draft", 1.0)]]
+
+
+def test_other_models_are_measured_anew(models, tmp_path, measured):
     output = tmp_path / "stopping.csv"
     run(models, output)
-    run(models, output, "--max-new-tokens", "48")
-    assert measured == [["draft"], ["draft"]]
-    output.write_text("".join(output.read_text().splitlines(keepends=True)[:-1]))  # without its last temperature
-    run(models, output, "--max-new-tokens", "48")
-    assert measured == [["draft"], ["draft"], ["draft"]]
+    shutil.copytree(models / "draft", models / "draft_small")
+    run(models, output)
+    weights = models / "draft_small" / "model.safetensors"
+    changed = {name: tensor + 1 for name, tensor in load_file(weights).items()}
+    save_file(changed, weights, metadata={"format": "pt"})
+    run(models, output)
+    assert measured[2:] == [[("draft_small", 0.0), ("draft_small", 1.0)]]

@@ -47,6 +47,8 @@ SETS = {
 INSIDE = "editing"
 #: All sets together, and of them the throughput with the fixed length that is best greedily over that with the own best.
 ALL, GREEDY_LENGTH = "all", "greedy's length over the own"
+#: The best fixed length on all sets together.
+BEST_LENGTH = "speed-up, best fixed K of all"
 #: How many more of the tokens both models agree on than in the set that heads are trained on.
 AGREEMENT = f"agreement less that of {INSIDE}"
 # The file that a run leaves.
@@ -88,11 +90,11 @@ class Plan:
 
     prompts: int = 100
     greedy_prompts: int = 300
-    tokens: int = 128
+    tokens: int = 96
     temperatures: tuple[float, ...] = (0.0, 0.6, 1.0)
     output_seeds: int = 3
     head_seeds: int = 5
-    epochs: int = 10
+    epochs: int = 6
     reject_weight: float = 6.0
     depth: int = 3
     mixing: float = 0.15
@@ -215,9 +217,10 @@ def measure(
     plan: Plan,
     times: tuple[float, float],
     alone: float,
+    known: Sequence[Row] = (),
     say: Callable[[str], None] = print,
 ) -> Iterator[list[Row]]:
-    """The rows of each temperature and draft, as soon as they are known.
+    """The rows of each temperature and draft, as soon as they are known, but for those of which there are some.
 
     Parameters
     ----------
@@ -228,30 +231,38 @@ def measure(
     plan : Plan
     times, alone
         As for :func:`rows_of`.
+    known : sequence of Row
+        Of drafts and temperatures that were measured before.
     say : callable
         Told what is measured next.
     """
-    greedy_best, nothing = {}, (float("nan"), float("nan"))
+    nothing, done = (float("nan"), float("nan")), {(row.draft, row.temperature) for row in known}
+    greedy_best = {row.draft: row.setting for row in known if row.quantity == BEST_LENGTH}
     for temperature in plan.temperatures:
+        wanted = {name: draft for name, draft in drafts.items() if (name, temperature) not in done}
+        if not wanted:
+            continue
         say(f"temperature {temperature:g}: outputs of the target")
         recorded, sets = recordings(target, tokenizer, plan, temperature)
         prompts = [(r.task, r.prompt.id) for r in recorded]
-        for name, draft in drafts.items():
+        for name, draft in wanted.items():
             say(f"temperature {temperature:g}: {name}, {len(recorded)} outputs")
             taught = labelled(target, draft, answers, temperature)
             trained = heads(draft, taught, plan)
             passes = on_all_cores([partial(draft_along, r.trace, draft, target=target) for r in recorded])
             study = Study(passes, sets, prompts=prompts)
             found = list(rows_of(study, trained, plan, times, alone))
-            best = study.best(baselines(study.longest)["any fixed K"], study.tuning, times)
+            lengths = {policy.setting: policy for policy in baselines(study.longest)["any fixed K"]}
+            best = study.best(list(lengths.values()), study.tuning, times)
             if not temperature:
-                greedy_best[name] = best
+                greedy_best[name] = best.setting
+                speed = study.speedup(best, ~study.tuning, times, alone)
+                found.append((ALL, BEST_LENGTH, best.setting, speed, *nothing))
                 workshop = Workshop(draft, taught, plan.epochs)
                 found += [(*one, *nothing) for one in choices(study, workshop, plan, times, alone)]
             elif name in greedy_best:
-                moved = study.against(greedy_best[name], best, np.ones(len(sets), bool), times)
-                setting = f"{greedy_best[name].setting}, {best.setting}"
-                found.append((ALL, GREEDY_LENGTH, setting, moved, *nothing))
+                moved = study.against(lengths[greedy_best[name]], best, np.ones(len(sets), bool), times)
+                found.append((ALL, GREEDY_LENGTH, f"{greedy_best[name]}, {best.setting}", moved, *nothing))
             counted = {
                 kind: [p for p, one in zip(prompts, sets, strict=True) if kind in (one, ALL)] for kind in (*SETS, ALL)
             }
