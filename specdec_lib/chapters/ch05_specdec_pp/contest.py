@@ -195,7 +195,6 @@ def one_setting(contest: Contest, paper_setting: Policy) -> dict[str, Any]:
     paper = np.array([contest.mean_speedup(paper_setting, keep) for keep in contest.sets.values()])
     return {
         "head_single_share": float((speed / best).min(axis=1).max()),
-        "head_best_settings": len(set(speed.argmax(axis=0).tolist())),
         "head_paper_setting_share": float((paper / np.maximum(best, paper)).min()),
         "head_one_setting": min(keeps, key=lambda ratio: ratio.value),
     }
