@@ -128,7 +128,7 @@ def matches(counts: Counter[int]) -> Values:
     }
 
 
-def times(sparse: Sequence[Mapping[str, Any]], linear: Mapping[int, float], partitioned: Mapping[int, Any]) -> Values:
+def times(sparse: Sequence[Mapping[str, Any]], linear: Mapping[int, float]) -> Values:
     """Sparse searches and drafts against the size of the store, carried on to larger ones, and dense searches.
 
     Parameters
@@ -137,8 +137,6 @@ def times(sparse: Sequence[Mapping[str, Any]], linear: Mapping[int, float], part
         For each size ``tokens``, ``search``, ``draft`` and ``each``, the times of the same queries.
     linear : mapping
         Median time of an exact dense search by number of states.
-    partitioned : mapping
-        Times of the same queries among partitions, by number of states.
     """
     tokens, first, last = [row["tokens"] for row in sparse], sparse[0], sparse[-1]
     a, b = retrieval.fitted_growth(tokens, [row["search"] for row in sparse])
@@ -154,5 +152,4 @@ def times(sparse: Sequence[Mapping[str, Any]], linear: Mapping[int, float], part
         "dense_million_us": slope * 1e6,
         "dense_billion_ms": slope * 1e9 / 1e3,
         "retrieval_growth_30": store_checks.time_growth(tokens, each, PAPER_TOKENS / 30, PAPER_TOKENS),
-        "ivf_search_exponent": store_checks.time_power(list(partitioned), list(partitioned.values())),
     }

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec_lib.datastores.dense import DenseIndex
-from specdec_lib.datastores.faiss_index import load_faiss, one_thread
+from specdec_lib.datastores.faiss_index import load_faiss
 from specdec_lib.datastores.ranks import next_token_reciprocal_rank
-from specdec_lib.experiments import retrieval, statistics
+from specdec_lib.experiments import statistics
 from specdec_lib.experiments.statistics import Counts, Interval
 
 
@@ -28,38 +28,39 @@ def time_growth(sizes: Sequence[float], times: Sequence[Sequence[float]], small:
     return statistics.interval_of_sums(lambda *sums: _weighted(above, sums) / _weighted(below, sums), times)
 
 
-def time_power(sizes: Sequence[float], times: Sequence[Sequence[float]]) -> Interval:
-    """Power of the size with which the mean time of a search grows: the slope in both logarithms; the interval is over
-    queries. Parameters as in :func:`time_growth`."""
+def power(sizes: Sequence[float], values: Sequence[Sequence[float]]) -> Interval:
+    """Power of the size with which the mean of a value of each query grows: the slope in both logarithms; the interval is
+    over queries. ``values`` has for each size those of the same queries."""
     x = np.log(sizes) - np.log(sizes).mean()
-    return statistics.interval_of_sums(lambda *sums: _weighted(x / (x @ x), [np.log(s) for s in sums]), times)
+    return statistics.interval_of_sums(lambda *sums: _weighted(x / (x @ x), [np.log(s) for s in sums]), values)
 
 
 def _weighted(weights: np.ndarray, columns: Sequence) -> np.ndarray:
     return sum(weight * column for weight, column in zip(weights, columns, strict=True))
 
 
-def partitioned_microseconds(
-    keys: np.ndarray, queries: np.ndarray, nprobe: int = 8, k: int = 10, repeats: int = 3
-) -> np.ndarray:
-    """Least time of one search in ``nprobe`` partitions, for each query, with four times the square root of the number of keys
-    as partitions, as the released code of DReSD has them; on one thread.
+def partitioned_comparisons(keys: np.ndarray, queries: np.ndarray, nprobe: int = 8) -> np.ndarray:
+    """With how many vectors each query is compared in a search of ``nprobe`` partitions: the middles of all partitions, and
+    the keys of those that are searched. There are four times the square root of the number of keys as partitions, as in
+    the released code of DReSD.
 
     Parameters
     ----------
     keys : float32 array, shape (n, dims)
     queries : float32 array, shape (m, dims)
+
+    Returns
+    -------
+    int array, shape (m,)
     """
     faiss = load_faiss()
     partitions = max(4, min(int(4 * len(keys) ** 0.5), len(keys) // 50))
     index = faiss.index_factory(keys.shape[1], f"IVF{partitions},Flat", faiss.METRIC_INNER_PRODUCT)
     index.train(np.ascontiguousarray(keys))
     index.add(np.ascontiguousarray(keys))
-    index.nprobe = nprobe
-    with one_thread():
-        repeated = [retrieval.timed_each(lambda key: index.search(key[None], k), queries) for _ in range(repeats)]
-    # What else the machine does only ever adds to a time.
-    return np.min(repeated, axis=0)
+    _, searched = index.quantizer.search(np.ascontiguousarray(queries), min(nprobe, partitions))
+    sizes = np.array([index.invlists.list_size(number) for number in range(partitions)])
+    return partitions + sizes[searched].sum(axis=1)
 
 
 def mean_correlation(states: np.ndarray) -> float:

@@ -18,12 +18,10 @@ def test_times_that_grow_by_a_rule_are_carried_on_by_it():
         for n in sizes
     ]
     linear = {n: 0.01 * n for n in (1000, 2000, 4000)}
-    partitioned = {n: np.full(50, n**0.5) for n in (1000, 2000, 4000)}
-    values = page_values.times(sparse, linear, partitioned)
+    values = page_values.times(sparse, linear)
     assert values["doubling_us"] == pytest.approx(0.5)
     assert values["billion_us"] == pytest.approx(2 + 0.5 * np.log2(1e9))
     assert values["dense_million_us"] == pytest.approx(1e4) and values["dense_billion_ms"] == pytest.approx(1e4)
-    assert values["ivf_search_exponent"].value == pytest.approx(0.5)
     expected = (2 + 0.5 * np.log2(page_values.PAPER_TOKENS)) / (2 + 0.5 * np.log2(page_values.PAPER_TOKENS / 30))
     assert values["retrieval_growth_30"].value == pytest.approx(expected, rel=1e-2)
 
