@@ -77,7 +77,7 @@ def test_settings_stand_one_below_the_other():
 
 
 def test_drafts_stand_at_their_size():
-    rows = [row for row in wide_study.read() if row.temperature == 0]
+    rows = [row for row in wide_study.read() if (row.draft, row.temperature) == ("draft", 0)]
     both = rows + [row._replace(draft="larger", parameters=10 * row.parameters) for row in rows]
     (ax,) = stopping_charts.lead_by_size(both, "AUC, head less confidence", "AUC").axes
     x, y = drawn(ax, "code")
