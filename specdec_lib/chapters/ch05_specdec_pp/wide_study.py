@@ -375,6 +375,18 @@ def values(
         "head_weight_over_equal": greedy(INSIDE, setting_choices.WEIGHT),
         "head_mixing_over_none": greedy(INSIDE, setting_choices.MIXTURE),
     }
+    sizes = {row.draft: row.parameters for row in rows}
+    for name in drafts:
+        accepted, lead, gain = (
+            known.get((name, 0.0, INSIDE, quantity), "not available")
+            for quantity in ("acceptance", "AUC, head less confidence", "over any fixed K")
+        )
+        found |= {
+            f"sizes_{name}_millions": sizes[name] / 1e6 if name in sizes else "not available",
+            f"sizes_{name}_accepted": accepted if isinstance(accepted, str) else accepted.value,
+            f"sizes_{name}_lead": lead if isinstance(lead, str) else f"{lead:.3f}",
+            f"sizes_{name}_gain": gain if isinstance(gain, str) else f"{gain:.2f}",
+        }
     same = made.get("target") == fingerprint(target) and made.get("drafts", {}).get(own) == fingerprint(draft)
     return found | {
         "head_fixed_transfer_sampled": sampled(ALL, GREEDY_LENGTH),

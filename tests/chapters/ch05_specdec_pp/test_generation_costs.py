@@ -129,11 +129,29 @@ def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_p
     own = [row for row in rows if row.set in ("editing", "code", "prose")]
     assert values["sampled_prompts"] == max(row.prompts for row in own if row.temperature)
     assert values["greedy_prompts"] == max(row.prompts for row in own if not row.temperature)
+    (lead,) = [
+        r
+        for r in rows
+        if (r.draft, r.temperature, r.set, r.quantity) == ("draft", 0, "editing", "AUC, head less confidence")
+    ]
+    assert values["sizes_draft_lead"] == f"{lead.interval:.3f}" and values["sizes_larger_lead"] == "not available"
     nothing = wide_study.values([], ["draft"], *pair, path=tmp_path / "none.csv")
     assert (
         nothing["head_pp_over_fixed_code_greedy"] == nothing["head_pp_over_fixed_code_sampled"] == "not available"
         and nothing["sampled_prompts"] == 0
     )
+
+
+def test_what_the_page_says_of_drafts_of_three_sizes_is_true_of_the_file():
+    rows = [row for row in wide_study.read() if row.temperature == 0]
+    leads = {(r.draft, r.set): r.interval for r in rows if r.quantity == "AUC, head less confidence"}
+    assert len(leads) == 9 and all(lead.high < 0 for lead in leads.values())
+    small, large = (leads[name, "editing"] for name in ("draft_small", "draft_large"))
+    assert large.low < small.high and small.low < large.high  # the larger model's head is no nearer
+    accepted = {r.draft: r.value for r in rows if (r.set, r.quantity) == ("editing", "acceptance")}
+    best = {r.draft: r.setting for r in rows if (r.set, r.quantity) == ("editing", "speed-up, any fixed K")}
+    for name in ("draft_small", "draft_large"):
+        assert accepted[name] < accepted["draft"] and best[name] == "K = 1"
 
 
 def test_a_survey_is_recorded_as_means_and_extremes():
