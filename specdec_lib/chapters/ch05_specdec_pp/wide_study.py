@@ -375,20 +375,9 @@ def values(
         "head_weight_over_equal": greedy(INSIDE, setting_choices.WEIGHT),
         "head_mixing_over_none": greedy(INSIDE, setting_choices.MIXTURE),
     }
-    sizes = {row.draft: row.parameters for row in rows}
-    for name in drafts:
-        accepted, lead, gain = (
-            known.get((name, 0.0, INSIDE, quantity), "not available")
-            for quantity in ("acceptance", "AUC, head less confidence", "over any fixed K")
-        )
-        found |= {
-            f"sizes_{name}_millions": sizes[name] / 1e6 if name in sizes else "not available",
-            f"sizes_{name}_accepted": accepted if isinstance(accepted, str) else accepted.value,
-            f"sizes_{name}_lead": lead if isinstance(lead, str) else f"{lead:.3f}",
-            f"sizes_{name}_gain": gain if isinstance(gain, str) else f"{gain:.2f}",
-        }
     same = made.get("target") == fingerprint(target) and made.get("drafts", {}).get(own) == fingerprint(draft)
     return found | {
+        **by_size(rows, drafts),
         "head_fixed_transfer_sampled": sampled(ALL, GREEDY_LENGTH),
         "sampled_accepted_cold": known[own, 0.0, "editing", "acceptance"].value if rows else 0.0,
         "sampled_accepted_hot": known[own, hottest, "editing", "acceptance"].value if rows else 0.0,
@@ -397,6 +386,23 @@ def values(
         "sampled_heads": made["provenance"]["parameters"]["head_seeds"] if made else 0,
         "sampled_minutes": made["seconds"] / 60 if made else 0.0,
         "sampled_drafts": len({row.draft for row in rows}),
-        "sampled_recipes": len(drafts),
         "sampled_models": "the models of this page" if same else "other weights than this page's",
     }
+
+
+def by_size(rows: Sequence[Row], drafts: Sequence[str]) -> dict[str, Any]:
+    """What the chapter says of drafts of several sizes, greedy and on the set that heads are trained on, by name; "not
+    available" where the rows have no such draft."""
+    found: dict[str, Any] = {}
+    for name in drafts:
+        own = {r.quantity: r for r in rows if (r.draft, r.temperature, r.set) == (name, 0.0, INSIDE)}
+        values: dict[str, Any] = dict.fromkeys(("millions", "accepted", "lead", "gain"), "not available")
+        if own:
+            values = {
+                "millions": own["acceptance"].parameters / 1e6,
+                "accepted": own["acceptance"].value,
+                "lead": f"{own['AUC, head less confidence'].interval:.3f}",
+                "gain": f"{own['over any fixed K'].interval:.2f}",
+            }
+        found |= {f"sizes_{name}_{key}": value for key, value in values.items()}
+    return found

@@ -119,7 +119,7 @@ def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_p
         if (row.draft, row.temperature, row.set, row.quantity) == ("draft", hottest, "code", "over fixed K")
     ]
     values = wide_study.values(rows, ["draft", "larger"], *pair)
-    assert values["head_pp_over_fixed_code_sampled"] == row.interval and values["sampled_recipes"] == 2
+    assert values["head_pp_over_fixed_code_sampled"] == row.interval
     (row,) = [
         r for r in rows if (r.draft, r.temperature, r.set, r.quantity) == ("draft", 0, "prose", "over confidence")
     ]
