@@ -256,6 +256,7 @@ def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace,
 
 def test_every_command_of_the_page_on_running_again_is_understood(workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
+    monkeypatch.setenv("SPECDEC_DATASETS", str(workplace / "sets"))
     found = every_command(AGAIN)
     assert len(found) > 20 and not [text for language, text in blocks(AGAIN) if language == "python"]
     for words in found:
