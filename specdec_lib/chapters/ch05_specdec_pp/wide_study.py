@@ -190,8 +190,8 @@ def rows_of(
 def choices(
     study: Study, workshop: Workshop, plan: Plan, times: tuple[float, float], alone: float
 ) -> Iterator[tuple[str, str, str, Interval]]:
-    """Set, quantity, setting and interval of what the choice of a setting is worth: settings of other sets, the loss
-    weight, the mixture, and how much easier each set is than the one that heads are trained on."""
+    """What a setting is worth, as set, quantity, setting and interval: settings of other sets, the loss weight, the mixture;
+    and how much easier each set is than the one that heads are trained on."""
     variants = [replace(plan.setting, reject_weight=w) for w in plan.reject_weights]
     variants += [replace(plan.setting, depth=d) for d in plan.depths]
     tried = setting_choices.policies(workshop, list(dict.fromkeys(variants)), plan.thresholds)
