@@ -43,8 +43,9 @@ class Interval(NamedTuple):
 
     def __format__(self, spec: str) -> str:
         value, low, high = (format(number, spec) if math.isfinite(number) else "–" for number in self)
-        # A word joiner on either side of the dash keeps the bracket on one line.
-        return value if value == "–" else f"{value} ({low}\u2060–\u2060{high})" if self.known else f"{value} (–)"
+        # A word joiner on either side of the dash keeps the bracket on one line. No dash stands before a minus.
+        between = " to " if low.startswith("-") else "\u2060–\u2060"
+        return value if value == "–" else f"{value} ({low}{between}{high})" if self.known else f"{value} (–)"
 
 
 class Counts(NamedTuple):

@@ -172,3 +172,8 @@ def test_samples_drawn_once_for_a_number_of_prompts_are_those_drawn_each_time(ru
         expected += weights.reshape(statistics.SAMPLES, -1) @ table[rows]
     for _ in range(2):  # drawn, and known
         assert np.array_equal(statistics._drawn_sums(table, names), expected)
+
+
+def test_an_interval_below_zero_has_a_word_between_its_ends():
+    assert f"{Interval(-0.125, -0.135, -0.116):.2f}" == "-0.12 (-0.14 to -0.12)"
+    assert f"{Interval(1.2, 1.1, 1.3):.1f}" == "1.2 (1.1\u2060–\u20601.3)"

@@ -192,6 +192,9 @@ def lead_by_size(rows: Sequence[Row], quantity: str, ylabel: str) -> Figure:
         figures.whiskers(ax, at, values, color)
     ax.axhline(0, color=_LINE, linestyle="--", linewidth=1)
     ax.set(xscale="log", xlabel="parameters of the draft model, millions", ylabel=ylabel)
+    sizes = sorted({row.parameters / 1e6 for row in rows})
+    ax.set_xticks(sizes, [f"{size:.1f}" for size in sizes])
+    ax.set_xticks([], minor=True)
     ax.legend()
     return figure
 
