@@ -55,8 +55,8 @@ venv:  ## create or repair the virtual environment
 	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
 	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
 
-# Times of the smoke profile mean nothing, so its notebooks may disturb each other.
-JOBS := $(if $(filter smoke,$(PROFILE)),--jobs 2)
+# Two at once, but for cells that take times. The full profile has models that two notebooks may not have room for.
+JOBS := $(if $(filter smoke default,$(PROFILE)),--jobs 2)
 book: venv  ## execute the notebooks and render the book (PROFILE=default)
 	@$(PY) -m specdec_lib run --profile $(PROFILE) $(JOBS) $(ARGS)
 	@$(PY) -m specdec_lib book
@@ -140,7 +140,7 @@ remake: venv  ## make everything again that depends on the pocket pair's weights
 	  "train-heads --mlp 320 --prompts 120" \
 	  "train-heads --compare-losses data/results/cpu/heads_loss.json" \
 	  "fit-tree --target pocket --draft pocket-draft --out $(PAIR)/one_tree.safetensors" \
-	  "retrieval dresd" "retrieval alignment" "stopping" \
+	  "retrieval dresd" "retrieval alignment" "stopping" "one-tree" \
 	  $${SPECDEC_DATASETS:+"known-answers"} \
 	  "recordings" "run" "readme" "losslessness"; do \
 	  echo "python -m specdec_lib $$step"; $(PY) -m specdec_lib $$step; done

@@ -1,4 +1,5 @@
-// Filter and order of the table of claims. Without it the table is whole, in the order of the papers.
+// Filter and order of the table of claims, whose rows show one line of each cell until they are opened. Without it the
+// table is whole, in the order of the papers.
 document.addEventListener("DOMContentLoaded", () => {
   const table = document.querySelector("table.claims-ledger");
   if (!table) return;
@@ -11,6 +12,25 @@ document.addEventListener("DOMContentLoaded", () => {
   }]));
   const distinct = (key) => [...new Set([...facts.values()].map((fact) => fact[key]))];
   const verdicts = [...document.querySelectorAll("table.claims-summary .claim-verdict")].map((e) => e.textContent);
+
+  const open = (row, wanted) => {
+    row.classList.toggle("closed", !wanted);
+    const button = row.querySelector(".claim-more");
+    button.setAttribute("aria-expanded", wanted);
+    button.firstChild.data = wanted ? "less" : "more";
+  };
+  for (const [row, fact] of facts) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "claim-more";
+    const about = document.createElement("span");
+    about.className = "visually-hidden";
+    about.textContent = ` about ${fact.id}`;
+    button.append("more", about);
+    button.addEventListener("click", () => open(row, row.classList.contains("closed")));
+    row.querySelector(".claim-text").append(" ", button);
+    open(row, false);
+  }
 
   const field = (label, control) => {
     const box = document.createElement("label");
@@ -30,12 +50,17 @@ document.addEventListener("DOMContentLoaded", () => {
   const words = document.createElement("input");
   words.type = "search";
   words.name = "words";
+  const details = document.createElement("input");
+  details.type = "checkbox";
+  details.name = "details";
+  details.addEventListener("change", () => rows.forEach((row) => open(row, details.checked)));
   const count = document.createElement("output");
   const form = document.createElement("form");
   form.className = "claims-filter";
   form.setAttribute("role", "search");
   form.setAttribute("aria-label", "Filter the claims");
-  form.append(field("Paper", paper), field("Verdict", verdict), field("Text", words), field("Order", order), count);
+  form.append(field("Paper", paper), field("Verdict", verdict), field("Text", words), field("Order", order),
+    field("Rules and reasons", details), count);
 
   const compare = {
     place: () => 0,
@@ -57,12 +82,15 @@ document.addEventListener("DOMContentLoaded", () => {
     body.append(...sorted);
     count.textContent = `${left} of ${rows.length} claims`;
   };
-  // A link to one claim shows it whatever was filtered.
+  // A link to one claim shows all of it, whatever was filtered.
   const show = () => {
     const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (!facts.has(row) || !row.hidden) return;
-    form.reset();
-    update();
+    if (!facts.has(row)) return;
+    open(row, true);
+    if (row.hidden) {
+      form.reset();
+      update();
+    }
     row.scrollIntoView();
   };
   form.addEventListener("input", update);
@@ -70,4 +98,5 @@ document.addEventListener("DOMContentLoaded", () => {
   window.addEventListener("hashchange", show);
   (table.closest(".pst-scrollable-table-container") || table).before(form);
   update();
+  show();
 });

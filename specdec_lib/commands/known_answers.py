@@ -7,9 +7,7 @@ the prompts of PLD+'s five tasks.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from specdec_lib import paths
@@ -55,15 +53,9 @@ def _words() -> list[dict[str, object]]:
 def _run(options: argparse.Namespace) -> None:
     if options.answers < 1:
         raise ValueError(f"--answers is {options.answers}; expected 1 or more")
-    # Of the code that starts: the checkout may move on before it ends.
-    facts = provenance.machine()
-    about = {
-        "commit": provenance.commit(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": f"{facts['processor']}, {os.cpu_count()} cores",
-        "command": f"python -m specdec_lib known-answers --answers {options.answers} --target {options.target} "
-        f"--layer {options.layer}",
-    }
+    about = provenance.of_command(
+        f"known-answers --answers {options.answers} --target {options.target} --layer {options.layer}"
+    )
     words = _words()  # first: a folder of data sets that is not there is named at once
     model, _, tokenizer = load_pair(options.target, options.target)
     layers, layer = range(model.config.get_text_config(decoder=True).num_hidden_layers + 1), options.layer

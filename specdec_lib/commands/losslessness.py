@@ -18,7 +18,7 @@ import torch
 from specdec_lib import paths
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments.losslessness import SLACK, choose_prompts, compare_all
+from specdec_lib.experiments.losslessness import SLACK, choose_prompts, compare_all, lossless_names
 from specdec_lib.experiments.recorded_runs import load_pair, render
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import write_atomic
@@ -39,6 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-new-tokens", type=int, default=32, help="length of an output (default: %(default)s)")
     parser.add_argument(
         "--seeds", type=int, default=2, help="sampled runs of a prompt, besides the greedy one (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--method",
+        action="append",
+        metavar="NAME",
+        help="a method or variant to compare, such as 'PLD+ (h)'; may be repeated (default: all that claim to be lossless)",
     )
     parser.add_argument("--target", default="pocket", help="name or folder of the target (default: %(default)s)")
     parser.add_argument("--draft", default="pocket-draft", help="of the draft model (default: %(default)s)")
@@ -67,6 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
             return 2
+    if options.method and options.output is None:
+        print(
+            "error: --method compares some methods alone; name a file with --output, so that the counts of all stay",
+            file=sys.stderr,
+        )
+        return 2
+    options.method = options.method or lossless_names()
+    unknown = [name for name in options.method if name not in lossless_names()]
+    if unknown:
+        print(f"error: --method is {unknown[0]!r}; expected one of {', '.join(lossless_names())}", file=sys.stderr)
+        return 2
     try:
         target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
         prompts = [(p.id, render(p, tokenizer)) for p in choose_prompts(options.prompts)]
@@ -74,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     samplings = [Sampling(), *(Sampling(temperature=0.7, top_p=0.9, seed=seed) for seed in range(options.seeds))]
-    compared = compare_all(ModelPair.untuned(target, draft, tokenizer), prompts, samplings, options.max_new_tokens)
+    bench = ModelPair.untuned(target, draft, tokenizer)
+    compared = compare_all(bench, prompts, samplings, options.max_new_tokens, names=options.method)
     unexplained = sum(not m["explained"] for m in compared["mismatches"])
     device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else target.device.type
     results = (paths.DATA if paths.ROOT else Path("_build")) / "results"

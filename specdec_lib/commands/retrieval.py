@@ -21,6 +21,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments import recorded_runs, stores
 from specdec_lib.experiments.tasks import load_task
 from specdec_lib.files import replacing, write_atomic
+from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.models.loading import load_model
 from specdec_lib.report.display import provenance
 
@@ -79,6 +80,8 @@ TASKS = ("code-completion", "rename", "replace-word")
 WAYS = {"greedy": None, "nucleus": Sampling(temperature=0.7, top_p=0.95)}
 #: Tokens of a stored prompt with its answer, at least.
 DOCUMENT = 180
+#: Tokens that stores of answers are asked for at most; they get somewhat more. The target has to write one of them.
+ANSWERED = 200_000
 
 
 def _recorded(model: Any, tokenizer: Any, tasks: Sequence[str], count: int) -> dict[str, list[recorded_runs.Recording]]:
@@ -93,7 +96,7 @@ def _recorded(model: Any, tokenizer: Any, tasks: Sequence[str], count: int) -> d
 def _dresd(options: argparse.Namespace, words: Sequence[str]) -> None:
     model, _, tokenizer = recorded_runs.load_pair("pocket", "pocket-draft", "cpu", "float32")
     sizes = options.sizes or dense_at_scale.SIZES
-    each = -(-max(sizes) // (DOCUMENT * len(TASKS)))
+    each = -(-min(max(sizes), ANSWERED) // (DOCUMENT * len(TASKS)))
 
     def answers(writer: Any) -> Any:
         asked = [prompt for task in TASKS for prompt in load_task(task, limit=each, split="train", seed=1)]
@@ -109,7 +112,7 @@ def _dresd(options: argparse.Namespace, words: Sequence[str]) -> None:
     rows: list[dict[str, Any]] = []
     for name in tqdm(made, desc="stores"):
         rows += dense_at_scale.size_counts(model, made[name](), recorded, sizes, store=name)
-        write_counts(options.out, "retrieval_dresd", rows, words)
+        write_counts(options.out, "retrieval_dresd", rows, words, target=fingerprint(model))
 
 
 def _alignment(options: argparse.Namespace, words: Sequence[str]) -> None:
@@ -118,7 +121,8 @@ def _alignment(options: argparse.Namespace, words: Sequence[str]) -> None:
     kind, other = (load_task(task, limit=count, split="train", seed=1) for task in TASKS[:2])
     recorded = _recorded(model, tokenizer, TASKS[:1], count)
     rows = list(dense_at_scale.alignment_counts(model, draft, tokenizer, recorded, kind, other, WAYS))
-    write_counts(options.out, "retrieval_alignment", rows, words)
+    marks = {"target": fingerprint(model), "draft": fingerprint(draft)}
+    write_counts(options.out, "retrieval_alignment", rows, words, documents=count, **marks)
 
 
 #: What the command runs, by name.
@@ -137,7 +141,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, default=paths.DATA / "results" / "cpu", help="folder (default: data/results/cpu)"
     )
-    parser.add_argument("--sizes", type=int, nargs="+", help="tokens stored (default: those of the chapter)")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        help="tokens stored (default: those of the chapter); of dresd, stores of answers have about "
+        f"{ANSWERED:,} at most",
+    )
     parser.add_argument(
         "--packages",
         type=Path,

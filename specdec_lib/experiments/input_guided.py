@@ -123,10 +123,16 @@ def calibration_prompts(
         if task not in made_tasks.TASKS:
             prompts += load_task(task, limit=per_task, seed=seed)
             continue
-        made = load_task(task, limit=per_task + len(used), seed=seed, split=split)
-        new = [prompt for prompt in made if _body(prompt) not in used][:per_task]
-        if len(new) < per_task:
-            raise ValueError(f"per_task is {per_task}, but there are only {len(new)} other prompts of {task!r}")
+        new, asked = [], per_task
+        while len(new) < per_task:
+            try:
+                made = load_task(task, limit=asked, seed=seed, split=split)
+            except ValueError as error:
+                raise ValueError(
+                    f"per_task is {per_task}, but there are not so many other prompts of {task!r}: {error}"
+                ) from None
+            new = [prompt for prompt in made if _body(prompt) not in used]
+            asked += per_task - len(new)
         prompts += new
     return prompts
 

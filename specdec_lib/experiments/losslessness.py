@@ -202,12 +202,19 @@ def choose_prompts(count: int, seed: int = 0) -> list[Prompt]:
     return [prompts[i] for i in range(each) for prompts in by_task][:count]
 
 
-def _made(bench: ModelPair) -> tuple[dict[str, tuple[Drafter, str]], dict[str, str]]:
-    """Drafters of all methods and their variants that claim to be lossless, each with its row's claim; and by name of those
-    that these models have nothing for, what they lack."""
+def lossless_names() -> list[str]:
+    """Names of the methods that claim to be lossless, with their variants."""
+    return [name for row in METHODS.values() if row.exact != "lossy" for name in (row.name, *row.variants)]
+
+
+def _made(bench: ModelPair, names: Sequence[str]) -> tuple[dict[str, tuple[Drafter, str]], dict[str, str]]:
+    """Drafters by name, each with its row's claim; and by name of those that these models have nothing for, what they
+    lack."""
     drafters, missing = {}, {}
     for row in METHODS.values():
-        for name, make in {row.name: row.make, **row.variants}.items() if row.exact != "lossy" else ():
+        for name, make in {row.name: row.make, **row.variants}.items():
+            if name not in names:
+                continue
             try:
                 drafters[name] = make(bench), row.exact
             except Unavailable as error:
@@ -221,8 +228,9 @@ def compare_all(
     samplings: Sequence[Sampling],
     max_new_tokens: int,
     progress: bool = True,
+    names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Decode every prompt plainly and by every lossless method of :data:`~specdec_lib.methods.METHODS`, and compare.
+    """Decode every prompt plainly and by lossless methods of :data:`~specdec_lib.methods.METHODS`, and compare.
 
     Parameters
     ----------
@@ -234,6 +242,8 @@ def compare_all(
     max_new_tokens : int
     progress : bool
         Show a bar.
+    names : sequence of str, optional
+        Of :func:`lossless_names`, all by default.
 
     Returns
     -------
@@ -242,8 +252,11 @@ def compare_all(
         that rounding explains; ``mismatches``: each as :class:`Mismatch`; ``left_out``: by name of a method that these
         models have nothing for, what it lacks.
     """
+    names = lossless_names() if names is None else names
+    if unknown := [name for name in names if name not in lossless_names()]:
+        raise ValueError(f"names has {unknown[0]!r}; expected some of {', '.join(lossless_names())}")
     target = bench.target
-    drafters, missing = _made(bench)
+    drafters, missing = _made(bench, names)
     counts: dict[tuple[str, str], dict[str, Any]] = {}
     mismatches: list[Mismatch] = []
     judge = Judge(target)

@@ -8,17 +8,23 @@ no download is possible, and they teach the pocket pair to copy. A maker that ca
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import keyword
 import random
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from pathlib import Path
 
-from specdec_lib.experiments import edit_tasks
+from specdec_lib import paths
+from specdec_lib.experiments import corpus, edit_tasks
 from specdec_lib.experiments.corpus import Module, Snippet, definitions, paragraphs, stdlib_modules
 from specdec_lib.experiments.edit_tasks import Exchange
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.files import write_atomic
 
 #: Name of each task and what it asks.
 TASKS: dict[str, str] = {
@@ -193,8 +199,18 @@ def name_pool(snippets: Iterable[Snippet]) -> list[str]:
 
 @lru_cache(maxsize=2)
 def _split_materials(split: str) -> tuple[dict[str, list[Snippet]], list[str]]:
-    snippets = materials(stdlib_modules(split))
-    return snippets, name_pool(snippets["code"])
+    # Parsing the whole library takes seconds, in each of the processes that make a book.
+    modules = stdlib_modules(split)
+    made_by = [Path(file).read_text(encoding="utf-8") for file in (corpus.__file__, edit_tasks.__file__, __file__)]
+    read = [f"{module.name}\n{module.text}" for module in modules]
+    key = hashlib.sha256("\0".join([sys.version, *made_by, *read]).encode()).hexdigest()
+    path = paths.cache() / f"pieces-{split}-{key[:16]}.json"
+    if not path.is_file():
+        snippets = materials(modules)
+        kept = {kind: [(piece.module, piece.text) for piece in pieces] for kind, pieces in snippets.items()}
+        write_atomic(path, json.dumps({"pieces": kept, "names": name_pool(snippets["code"])}))
+    held = json.loads(path.read_text(encoding="utf-8"))
+    return {kind: [Snippet(*piece) for piece in pieces] for kind, pieces in held["pieces"].items()}, held["names"]
 
 
 def _completions(n: int, rng: random.Random, split: str, task: str) -> list[Prompt]:

@@ -65,6 +65,22 @@ def test_the_command_writes_counts_with_provenance(command, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["losslessness.json"]
 
 
+def test_only_the_named_methods_are_compared(command):
+    status, written = command("--method", "PLD", "--method", "PLD (transformers' variant)")
+    assert status == 0
+    assert {row["method"] for row in written["counts"]} == {"PLD", "PLD (transformers' variant)"}
+
+
+def test_some_methods_do_not_take_the_place_of_the_counts_of_all(capsys):
+    assert main(["losslessness", "--method", "PLD"]) == 2
+    assert "name a file with --output" in capsys.readouterr().err
+
+
+def test_a_method_that_makes_no_promise_is_not_compared():
+    with pytest.raises(ValueError, match="names has 'a rumour'; expected some of PLD"):
+        losslessness.compare_all(None, [], [], 1, names=["a rumour"])
+
+
 def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
     methods = losslessness.METHODS | {
         "lying": Method(
@@ -85,6 +101,7 @@ def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, ca
         (["--prompts", "0"], "--prompts is 0"),
         (["--seeds", "-1"], "--seeds is -1"),
         (["--max-new-tokens", "0"], "--max-new-tokens is 0"),
+        (["--method", "PLD++"], "--method is 'PLD++'; expected one of PLD, PLD (transformers' variant)"),
     ],
 )
 def test_bad_options_are_refused_before_any_work(command, capsys, arguments, says):

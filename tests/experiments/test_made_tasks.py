@@ -33,8 +33,10 @@ def test_same_seed_same_prompts_and_another_seed_others(task):
     assert len({p.id for p in first}) == 8 and all(p.task == task for p in first)
 
 
-def test_prompts_do_not_depend_on_the_builtins_of_the_interpreter(monkeypatch):
+def test_prompts_do_not_depend_on_the_builtins_of_the_interpreter(monkeypatch, tmp_path):
     """A notebook's kernel has other builtins than plain Python, and each version of Python has its own."""
+    made_tasks.prompts("rename", 1)  # what is kept of it in the cache is no help to the other module
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     for name in ("display", "get_ipython", "value", "name"):
         monkeypatch.setattr(builtins, name, print, raising=False)
     monkeypatch.delattr(builtins, "exit", raising=False)
@@ -53,6 +55,19 @@ def test_prompts_come_from_the_side_asked_for(task):
         for prompt in made_tasks.prompts(task, 5, split=split):
             key = corpus.split_key(Path(prompt.meta["module"].replace(".", "/") + ".py"))
             assert corpus.side(key) == split
+
+
+def test_pieces_are_parsed_once_for_all_processes(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    parsed = made_tasks.materials(corpus.stdlib_modules("heldout"))
+    parses = []
+    monkeypatch.setattr(made_tasks, "materials", lambda modules: parses.append(len(modules)) or parsed)
+    pieces = made_tasks._split_materials.__wrapped__
+    assert pieces("heldout") == pieces("heldout") == (parsed, made_tasks.name_pool(parsed["code"]))
+    assert len(parses) == 1
+    monkeypatch.setattr(made_tasks.sys, "version", "another Python, which may parse otherwise")
+    assert pieces("heldout")[0] == parsed
+    assert len(parses) == 2
 
 
 def test_no_module_is_on_both_sides():

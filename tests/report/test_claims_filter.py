@@ -116,6 +116,36 @@ def test_a_link_to_a_claim_shows_it_although_it_was_filtered_away(page):
     assert "rest-table-2" in page.evaluate(VISIBLE)
 
 
+SEEN = "[...document.querySelectorAll('#claim-rest-table-2 td:last-child > p')].map(p => p.checkVisibility())"
+
+
+def test_a_row_shows_one_line_of_each_cell_until_its_button_is_pressed(page, told):
+    visit(page, PAGE.as_uri())
+    closed = page.evaluate(f"[document.querySelector('table.claims-ledger').offsetHeight, ...({SEEN})]")
+    assert closed[1:] == [True, *[False] * (len(closed) - 2)] and len(closed) > 3
+    button = "document.querySelector('#claim-rest-table-2 .claim-more')"
+    page.evaluate(f"{button}.focus()")
+    page.keyboard.press("Enter")
+    assert all(page.evaluate(SEEN)) and page.evaluate(f"{button}.getAttribute('aria-expanded')") == "true"
+    assert page.evaluate(f"{button}.textContent") == "less about rest-table-2"
+    page.keyboard.press("Enter")
+    assert page.evaluate(SEEN) == closed[1:]
+    page.evaluate("document.querySelector('.claims-filter [name=details]').click()")
+    assert all(page.evaluate(SEEN))
+    assert page.evaluate("document.querySelector('table.claims-ledger').offsetHeight") > 3 * closed[0]
+    page.evaluate("document.querySelector('.claims-filter [name=details]').click()")
+
+
+def test_a_link_opens_its_row_and_print_shows_all(page):
+    page.goto("about:blank")
+    visit(page, PAGE.as_uri() + "#claim-rest-table-2")
+    assert all(page.evaluate(SEEN))
+    visit(page, PAGE.as_uri())
+    page.emulate_media(media="print")
+    assert all(page.evaluate(SEEN))
+    page.emulate_media(media="screen")
+
+
 def test_on_a_phone_every_cell_is_below_the_one_before(page):
     facts = visit(page, PAGE.as_uri(), 500)
     assert facts["width"][0] <= facts["width"][1]

@@ -207,7 +207,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
     # Each remakes committed results of the shipped pair, in minutes to hours.
     (
-        r"python -m specdec_lib (recordings|known-answers|stopping|retrieval|scale|train-acceptance-head --seeds)",
+        r"python -m specdec_lib (recordings|known-answers|stopping|one-tree|retrieval|scale|train-acceptance-head --seeds)",
         lambda words: parses(words[3:]),
     ),
     (

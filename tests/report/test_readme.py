@@ -93,6 +93,7 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
         ]
         declared = new_code_cell('profile: str = "default"  # said here', metadata={"tags": ["parameters"]})
         notebook = new_notebook(cells=[new_markdown_cell("# A title"), declared, new_code_cell("", outputs=outputs)])
+        notebook.metadata["papermill"] = {"start_time": "2026-01-01T00:00", "end_time": "2026-01-01T00:01"}
         notebook.metadata["specdec"] = {
             "profile": "default",
             "seconds": 1.0,

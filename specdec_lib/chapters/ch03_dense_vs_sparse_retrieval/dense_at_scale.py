@@ -94,8 +94,9 @@ def size_counts(
     held = index.store.count
     wanted = [*(size for size in sorted(sizes) if size < 0.95 * held), min(held, max(sizes))]
     states = stores.dense_states(model, stores.first_part(index, wanted[-1]), compute="bfloat16")
-    for size in wanted:
-        part = stores.first_part(index, size)
+    # Documents stay whole, so two small sizes may be the same part.
+    parts = {part.store.count: (size, part) for size in wanted for part in [stores.first_part(index, size)]}
+    for size, part in parts.values():
         dense = stores.dense_index(stores.first_states(states, part), part, "cpu")
         for way, recordings in recorded.items():
             found = remembered(dense, recordings, NEIGHBOURS)
@@ -117,17 +118,19 @@ def answer_store(
     prompts: Sequence[Prompt],
     sampling: Sampling | None = None,
     seed: int = 0,
+    samples: int = 1,
 ) -> SuffixIndex:
-    """A store of prompts with one answer each, of at most :data:`ANSWER` tokens, in an order that mixes the prompts.
+    """A store of prompts with ``samples`` answers each, of at most :data:`ANSWER` tokens, in an order that mixes the
+    prompts.
 
-    ``writer`` is the model whose answers these are; None for the right answers.
+    ``writer`` is the model whose answers these are; None for the right answers, of which there is one.
     """
     if writer is None:
         documents = right_answers(tokenizer, prompts)
     else:
-        name = stores.key_of(fingerprint(writer), [prompt.turns for prompt in prompts], str(sampling), ANSWER)
+        name = stores.key_of(fingerprint(writer), [prompt.turns for prompt in prompts], str(sampling), samples, ANSWER)
         path = paths.cache() / f"answers-{name[:16]}.jsonl"
-        documents = generate_responses(writer, tokenizer, prompts, path, sampling, 1, ANSWER, progress=False)
+        documents = generate_responses(writer, tokenizer, prompts, path, sampling, samples, ANSWER, progress=False)
     order = np.random.default_rng(seed).permutation(len(documents))
     return stores.document_store("answers", [documents[i] for i in order], tokenizer)
 
@@ -136,6 +139,8 @@ def answer_store(
 
 #: The axes of section 5.3; a cell of the design says for each whether the store is aligned.
 AXES = ("prompt", "response", "sampling")
+#: Sampled answers to a prompt in the store that Figure 8 asks about; the cells of the design have one.
+SEVERAL = 3
 ALIGNMENT_METHODS = ("REST", "REST, n from 1", "DReSD")
 
 
@@ -149,7 +154,8 @@ def alignment_counts(
     samplings: Mapping[str, Sampling | None],
 ) -> list[dict[str, Any]]:
     """Counts with eight stores of one answer a prompt: prompts of the replayed kind or not, answers of the target or of
-    another model, decoded as the replayed outputs or not.
+    another model, decoded as the replayed outputs or not; and with stores of :data:`SEVERAL` sampled answers of the target
+    to prompts of the replayed kind. ``answers`` says how many a row's store has.
 
     Parameters
     ----------
@@ -165,19 +171,20 @@ def alignment_counts(
     if len(kind) != len(other_kind):
         raise ValueError(f"{len(kind)} prompts of the kind and {len(other_kind)} of another; expected as many of each")
 
-    def counted(prompt: bool, response: bool, written: str) -> list[dict[str, Any]]:
+    def counted(prompt: bool, response: bool, written: str, answers: int) -> list[dict[str, Any]]:
         asked, writer = kind if prompt else other_kind, target if response else other
-        index = answer_store(writer, tokenizer, asked, samplings[written])
+        index = answer_store(writer, tokenizer, asked, samplings[written], samples=answers)
         dense = stores.dense_index(stores.dense_states(target, index, compute="bfloat16"), index, "cpu")
         rows: list[dict[str, Any]] = []
         for way, recordings in recorded.items():
             labels = {"way": way, "prompt_aligned": prompt, "response_aligned": response}
-            labels |= {"sampling_aligned": way == written, "stored": index.store.count}
+            labels |= {"sampling_aligned": way == written, "answers": answers, "stored": index.store.count}
             found = Remembered(dense, recordings, NEIGHBOURS)
             rows += counts(recordings, ALIGNMENT_METHODS, index, found, **labels)
         return rows
 
-    cells = product((True, False), (True, False), samplings)
+    cells = [*product((True, False), (True, False), samplings, (1,))]
+    cells += [(True, True, way, SEVERAL) for way, how in samplings.items() if how is not None]
     return [row for rows in on_all_cores([partial(counted, *cell) for cell in cells]) for row in rows]
 
 
@@ -187,7 +194,7 @@ def alignment_effects(frame: pd.DataFrame) -> dict[str, Interval]:
     Parameters
     ----------
     frame : DataFrame
-        Of one method and way of decoding.
+        Of one method and way of decoding; stores of one answer a prompt.
 
     Returns
     -------

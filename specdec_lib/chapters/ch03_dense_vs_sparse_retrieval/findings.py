@@ -74,35 +74,40 @@ def recorded_alignment(rows: pd.DataFrame) -> Values:
     return found
 
 
-def recorded_sampled_stores(
-    pairs: Mapping[tuple[str, str], Pair], three_answers: Mapping[str, Mapping[str, pd.DataFrame]]
-) -> Values:
-    """What sampled answers in the store give to sampled and to greedy decoding.
+def recorded_sampled_stores(design: pd.DataFrame) -> Values:
+    """What sampled answers in the store give to sampled and to greedy decoding, with the target's own answers to prompts of
+    the replayed kind.
 
     Parameters
     ----------
-    pairs : mapping
-        As for :func:`alignment`.
-    three_answers : mapping
-        Counts by way and method with three sampled answers a prompt instead of one.
+    design : DataFrame
+        Of :func:`.dense_at_scale.alignment_counts`, for the ways ``greedy`` and ``nucleus``.
     """
-    found: Values = {}
-    for way in three_answers:
-        before, after = pairs["response", way]
-        found[f"response_rest_{way}_gain"] = measures.ratio(after["REST"], before["REST"])
-    greedy_store = {way: pairs["sampling", way][0] for way in three_answers}
-    sampled_store = {way: pairs["sampling", way][1]["DReSD"] for way in three_answers}
-    sampled, greedy = sampled_store["nucleus"], sampled_store["greedy"]
-    found["sampling_nucleus_over_greedy_after"] = measures.ratio(sampled, greedy, "acceptance_rate")
-    found["sampling_nucleus_gain"] = measures.ratio(sampled, greedy_store["nucleus"]["DReSD"], "acceptance_rate")
+    own = design[design.prompt_aligned & design.response_aligned]
+
+    def counts(method: str, way: str, written: str, answers: int = 1) -> pd.DataFrame:
+        """Outputs decoded in one way, with a store of answers that were written in one way."""
+        rows = own[(own.method == method) & (own.way == way) & (own.answers == answers)]
+        return rows[rows.sampling_aligned == (way == written)]
+
+    several = {way: counts("DReSD", way, "nucleus", dense_at_scale.SEVERAL) for way in ("greedy", "nucleus")}
+    once = {way: counts("DReSD", way, "nucleus") for way in several}
+    after = measures.ratio(several["nucleus"], several["greedy"], "acceptance_rate")
+    found: Values = {
+        "sampling_nucleus_over_greedy_after": after,
+        "said_sampling_after": f"{after:.2f}",
+        "sampling_nucleus_gain": measures.ratio(
+            once["nucleus"], counts("DReSD", "nucleus", "greedy"), "acceptance_rate"
+        ),
+        "coverage_nucleus_over_greedy": measures.of_rates(
+            [several["nucleus"], once["nucleus"], several["greedy"], once["greedy"]],
+            lambda more, one, more_greedy, one_greedy: (more / one) / (more_greedy / one_greedy),
+        ),
+    }
     for method in ("REST", "DReSD"):
         found[f"sampling_{method.lower()}_nucleus_over_greedy_before"] = measures.ratio(
-            greedy_store["nucleus"][method], greedy_store["greedy"][method]
+            counts(method, "nucleus", "greedy"), counts(method, "greedy", "greedy")
         )
-    found["coverage_nucleus_over_greedy"] = measures.of_rates(
-        [three_answers["nucleus"]["DReSD"], sampled, three_answers["greedy"]["DReSD"], greedy],
-        lambda three, one, three_greedy, one_greedy: (three / one) / (three_greedy / one_greedy),
-    )
     return found
 
 
@@ -110,7 +115,7 @@ def effects(design: pd.DataFrame) -> dict[tuple[str, str], dict[str, Interval]]:
     """:func:`.dense_at_scale.alignment_effects` by way of decoding and method."""
     return {
         (way, method): dense_at_scale.alignment_effects(rows)
-        for (way, method), rows in design.groupby(["way", "method"], sort=False)
+        for (way, method), rows in design[design.answers == 1].groupby(["way", "method"], sort=False)
     }
 
 

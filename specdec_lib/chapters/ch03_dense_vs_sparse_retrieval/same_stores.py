@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,10 @@ from specdec_lib.experiments.statistics import Interval
 
 #: Versions of REST that DReSD is compared with, by their names in recorded values.
 REST_VERSIONS = {"rest": "REST", "rest_from_1": "REST, n from 1", "as_run": "REST, as DReSD ran it"}
+#: Of the sizes at which lines may cross, as a logarithm.
+LARGEST = 12
+#: Stores of ordinary text; the others hold answers.
+TEXT_STORES = ("packages", "stdlib")
 #: What a setting is: a store of some size, how the outputs were decoded, and the kind of prompts.
 SETTING = ["stored", "store", "way", "group"]
 
@@ -148,12 +153,9 @@ def recorded_leads(counts: pd.DataFrame) -> dict[str, Interval | int | str]:
     found: dict[str, Interval | int | str] = {"dense_largest": int(counts.stored.max())}
     for key, suffix, version in (("rest", "", "REST"), ("from_1", "_from_1", "REST, n from 1")):
         each = leads(counts, version)
-        at_the_end = measures.geometric_mean(settings(at_largest(counts), "DReSD", version))
         found |= {
             f"lead_mean_{key}": measures.geometric_mean(settings(counts, "DReSD", version)),
             f"lead_least_{key}": measures.least(each),
-            f"lead_largest_{key}": at_the_end,
-            f"said_lead_largest_{key}": f"{at_the_end:.2f}",
             f"dresd_leads{suffix}": sum(lead.low > 1 for lead in each),
             f"dresd_behind{suffix}": sum(lead.high < 1 for lead in each),
             "dresd_settings": len(each),
@@ -161,7 +163,22 @@ def recorded_leads(counts: pd.DataFrame) -> dict[str, Interval | int | str]:
     return found
 
 
-def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[str, Interval | str]:
+def recorded_growth(counts: pd.DataFrame) -> dict[str, Interval | int | str]:
+    """DReSD over REST with stores of ordinary text at their smallest and at their largest size: the geometric mean over
+    stores and ways of decoding, all prompts together."""
+    rows = counts[counts.store.isin(TEXT_STORES)]
+    found: dict[str, Interval | int | str] = {}
+    for end, which in (("first", "min"), ("last", "max")):
+        there = rows[rows.stored == rows.groupby("store").stored.transform(which)]
+        found |= {f"growth_{end}_least": int(there.stored.min()), f"growth_{end}_most": int(there.stored.max())}
+        for key, version in (("rest", "REST"), ("from_1", "REST, n from 1")):
+            each = [part for _, part in there.groupby(["store", "way"])]
+            mean = measures.geometric_mean([(of_method(part, "DReSD"), of_method(part, version)) for part in each])
+            found |= {f"growth_{end}_{key}": mean, f"said_growth_{end}_{key}": f"{mean:.2f}"}
+    return found
+
+
+def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[str, Interval | int | str]:
     """Where straight lines through the rates in the logarithm of the size lead: the ratio at the size of DReSD's code store,
     and the logarithm of the size at which the lines cross.
 
@@ -169,13 +186,19 @@ def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[s
     """
     size = 1e6 * float(published["store-code-tokens"])
     rows = counts[counts.store == "stdlib"]
-    found: dict[str, Interval | str] = {}
+    found: dict[str, Interval | int | str] = {
+        "lead_sizes": rows.stored.nunique(),
+        "lead_line_from": int(rows.stored.max()),
+    }
     for key, version in (("rest", "REST"), ("from_1", "REST, n from 1")):
-        names = (f"lead_line_19m_{key}", f"lead_ends_{key}", f"said_lead_line_{key}")
+        names = (f"lead_line_19m_{key}", f"lead_ends_{key}", f"said_lead_line_{key}", f"said_lead_ends_{key}")
         if rows.stored.nunique() < 2:
             found |= dict.fromkeys(names, "not available")
             continue
         pair = of_method(rows, "DReSD"), of_method(rows, version)
-        line = measures.lead_at(*pair, size)
-        found |= dict(zip(names, (line, measures.lead_ends(*pair), f"{line:.2f}"), strict=True))
+        line, ends = measures.lead_at(*pair, size), measures.lead_ends(*pair)
+        # The size itself to two digits, from its logarithm; lines that hardly differ cross nowhere that counts.
+        tokens = Interval(*(float(f"{10**end:.2g}") if 0 <= end < LARGEST else math.nan for end in ends))
+        said = f"{tokens:,.0f} tokens" if tokens.known else "no size that these lines can tell"
+        found |= dict(zip(names, (line, ends, f"{line:.2f}", said), strict=True))
     return found

@@ -18,9 +18,10 @@ from specdec_lib.experiments.input_guided import of_task
 from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import Priced, pass_prices
-from specdec_lib.experiments.recorded_runs import Recording, Runs, gain, replay_each, select
+from specdec_lib.experiments.recorded_runs import Recording, Runs, all_runs, gain, replay_each, select
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval
+from specdec_lib.methods import METHODS
 
 #: Whose passes price a draft: the card and the model of the paper's main tables, as another benchmark measured them.
 CARD = Priced("Spec-Bench", "A100 80GB", "Vicuna 7B v1.3")
@@ -86,6 +87,34 @@ def replay_many(
             runs[name] += replayed
         recordings += [replace(r, trace=replace(r.trace, hidden={}, heads=(), attention=[])) for r in recorded]
     return recordings, runs
+
+
+def at_lengths(
+    model: PreTrainedModel,
+    recordings: Sequence[Recording],
+    drafters: Mapping[str, Mapping[str, Drafter]],
+    state: Mapping[str, str],
+) -> dict[str, dict[str, Runs]]:
+    """What methods do with each choice of draft lengths, on all cores; one whose drafts have no length runs once.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    recordings : sequence of Recording
+    drafters : mapping
+        By choice of lengths and name of the method.
+    state : mapping
+        Of each method, as for :func:`specdec_lib.experiments.recorded_runs.all_runs`.
+    """
+    once = next(iter(drafters))
+    asked = {
+        (how, name): drafter
+        for how, own in drafters.items()
+        for name, drafter in own.items()
+        if how == once or METHODS[name].length is not None
+    }
+    runs = all_runs(model, recordings, asked, {key: state[key[1]] for key in asked})
+    return {how: {name: runs.get((how, name), runs[once, name]) for name in own} for how, own in drafters.items()}
 
 
 def pass_price(prices: Mapping[int, float], width: int) -> float:

@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
-from specdec_lib.experiments.recorded_runs import Recording, Runs, runs_of, select
+from specdec_lib.experiments.recorded_runs import Recording, Runs, all_runs, select
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
@@ -83,20 +81,11 @@ def replayed(
     """
     methods = (PLAIN, *compared_in("06")) if methods is None else methods
     model = pair.small.target
-    threads = torch.get_num_threads()
-    if model.device.type == "cpu":
-        torch.set_num_threads(1)  # steps of so small a model are too short to share
-    try:
-        drafters, capture = pair.small.drafters(methods), Capture()
-        for drafter in drafters.values():
-            capture = capture if drafter is None else capture | drafter.capture
-        recordings = record_once(model, pair.tokenizer, prompts, sampling, max_new_tokens, capture)
-        state = states(drafters)
-        return recordings, {
-            name: runs_of(model, recordings, drafter, state=state[name]) for name, drafter in drafters.items()
-        }
-    finally:
-        torch.set_num_threads(threads)
+    drafters, capture = pair.small.drafters(methods), Capture()
+    for drafter in drafters.values():
+        capture = capture if drafter is None else capture | drafter.capture
+    recordings = record_once(model, pair.tokenizer, prompts, sampling, max_new_tokens, capture)
+    return recordings, all_runs(model, recordings, drafters, states(drafters))
 
 
 def draft_costs(timed: Timed) -> dict[str, dict[str, float]]:

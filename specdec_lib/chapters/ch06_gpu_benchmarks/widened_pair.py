@@ -7,6 +7,7 @@ A wide pair has the shape of one model and the behaviour of another.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -196,7 +197,8 @@ def build_pair(
     if not shape:
         model, small, tokenizer = load_pair(target, draft, device, dtype)
         return ModelPair(model, small, tokenizer, **sizes)
-    threads = torch.get_num_threads()
+    # Its passes are long enough to share. A notebook that runs with another has fewer threads than there are.
+    threads = int(os.environ.get("SPECDEC_THREADS", torch.get_num_threads()))
     place = resolve_device(device)
     dtype = fast_dtype(place) if dtype == "auto" else dtype
     # What is prepared with the small models, and what they choose, is the same in every type of the wide ones.

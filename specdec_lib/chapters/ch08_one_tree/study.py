@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.calibration import expected_calibration_error
 from specdec_lib.experiments.input_guided import CALIBRATION, best_layer, calibration_prompts
 from specdec_lib.experiments.priced_runs import counted
@@ -38,9 +41,6 @@ RUNGS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
 #: The selection rules and one tree again, with a suffix automaton in PLD's place: the source that both rules were made for.
 SUFFIX = "SuffixDecoding"
 SUFFIX_RUNGS = SUFFIX_SAM, SUFFIX_ARCTIC, SUFFIX_TREE = tuple(f"{rung}, suffix sources" for rung in (SAM, ARCTIC, TREE))
-#: What intervals are to lie above: that of one tree over the best single source of a task, over every single source on all
-#: tasks, and its share of the hindsight bound.
-NO_WORSE, AHEAD, REACHED = 0.98, 1.10, 0.75
 #: Above any price that a pass has.
 _TOO_DEAR = 1e6
 
@@ -211,26 +211,6 @@ class Ladder:
             )
         return rows
 
-    def marks(self, prices: PassPrices, tasks: Sequence[str]) -> dict[str, list[Interval]]:
-        """By name of a mark (:data:`MARKS`): the ratios whose intervals are to lie above it."""
-        return {
-            "no worse than the best single source": [
-                self.ratio(TREE, self.best_single(prices, task), prices, task) for task in tasks
-            ],
-            "ahead of every single source, all mixed": [self.ratio(TREE, name, prices) for name in SINGLES],
-            "ahead of the selection rules, all mixed": [self.ratio(TREE, name, prices) for name in (SAM, ARCTIC)],
-            "75 % of the hindsight bound, all mixed": [self.share(TREE, prices)],
-        }
-
-
-#: Lower ends that the intervals of each mark are to lie above.
-MARKS = {
-    "no worse than the best single source": NO_WORSE,
-    "ahead of every single source, all mixed": AHEAD,
-    "ahead of the selection rules, all mixed": 1.0,
-    "75 % of the hindsight bound, all mixed": REACHED,
-}
-
 
 def measure(
     recordings: Sequence[Recording],
@@ -265,11 +245,26 @@ def with_draft_model(
     return out
 
 
-def verdict(ratios: Sequence[Interval], mark: float) -> str:
-    """``met`` where every interval lies above the mark, ``missed`` where one lies below it, else ``not resolved``."""
-    if any(ratio.known and ratio.high < mark for ratio in ratios):
-        return "missed"
-    return "met" if all(ratio.known and ratio.low > mark for ratio in ratios) else "not resolved"
+def carried_over(
+    ladder: Ladder, pair: methods.Workbench, prices: Sequence[PassPrices], fit: TreeProbabilities
+) -> dict[str, Interval]:
+    """By name of the prices: one tree whose weights go on from prompt to prompt, the tasks in turn, over one that starts each
+    prompt with the fitted weights. How often a source was right lately starts again with each prompt in both."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for i, recording in enumerate(ladder.recordings):
+        turns.append((seen[recording.task], i))
+        seen[recording.task] += 1
+    places = [i for _, i in sorted(turns)]
+    in_turns = [ladder.recordings[i] for i in places]
+    trees = [OneTree(without_draft_model(pair), each, fit) for each in prices]
+    kept = on_all_cores([partial(replay_all, in_turns, tree, "warm") for tree in trees])
+    found = {}
+    for each, runs in zip(prices, kept, strict=True):
+        cold = [ladder.measured[TREE, each.name].runs[i] for i in places]
+        warm, fresh = (Measured(own, [0] * len(own)).counts(each) for own in (runs, cold))
+        found[each.name] = ratio_of_rates(warm, fresh)
+    return found
 
 
 def calibration(judged_by_set: Mapping[str, Judged], probabilities: TreeProbabilities) -> list[dict]:

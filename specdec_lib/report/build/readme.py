@@ -17,6 +17,7 @@ import nbformat
 
 from specdec_lib import files
 from specdec_lib.experiments.statistics import Interval
+from specdec_lib.report.build import rerun
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
 from specdec_lib.report.claims import ledger, pictures
@@ -131,6 +132,7 @@ def collect(executed: Path) -> dict[str, Any]:
         chapters[notebook] = {
             "values": {name: values[name] for name in names},
             "seconds": round(float(facts["seconds"])),
+            "span": rerun.span(content),
             "date": origin["date"],
             "commit": origin["commit"],
             "machine": origin["machine"],
@@ -169,7 +171,7 @@ def block(results: Mapping[str, Any]) -> str:
         result = text.format(**_shown(chapters[notebook]["values"])) if notebook in chapters else NOT_RUN
         result = result.replace("|", "\\|")
         rows.append(f"| [{number}](notebooks/{notebook}.ipynb) | {question} | {result} |")
-    minutes = sum(one["seconds"] for one in chapters.values()) / 60
+    minutes = rerun.minutes(one["span"] for one in chapters.values())
     machine = next(iter(chapters.values()))["machine"]
     lacking = pictures.lacking(headlines(results))
     return "\n".join(

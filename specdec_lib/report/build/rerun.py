@@ -7,6 +7,7 @@ that they name what the notebooks declare now and took last.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,20 @@ def _folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
 
 
+def span(executed: nbformat.NotebookNode) -> tuple[str, str]:
+    """When the run of an executed notebook began and ended, in the words of its metadata."""
+    return executed.metadata["papermill"]["start_time"], executed.metadata["papermill"]["end_time"]
+
+
+def minutes(spans: Iterable[tuple[str, str]]) -> float:
+    """Minutes in which at least one of the runs was going on."""
+    total, until = 0.0, float("-inf")
+    for began, ended in sorted(tuple(datetime.fromisoformat(time).timestamp() for time in one) for one in spans):
+        total += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return total / 60
+
+
 def run_facts(executed: Iterable[Path]) -> list[dict[str, Any]]:
     """Return what each executed notebook took and where, from its own metadata.
 
@@ -85,7 +100,8 @@ def run_facts(executed: Iterable[Path]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``notebook`` (str), ``title`` (str), ``profile`` (str), ``seconds`` (float), ``machine`` (str), ``date`` (str)
+        ``notebook`` (str), ``title`` (str), ``profile`` (str), ``seconds`` (float), ``span`` (what :func:`span` gives),
+        ``machine`` (str), ``date`` (str)
         and ``bytes`` (int), of the copy with its figures and tables.
     """
     rows = []
@@ -100,6 +116,7 @@ def run_facts(executed: Iterable[Path]) -> list[dict[str, Any]]:
                 "title": title(content),
                 "profile": facts["profile"],
                 "seconds": float(facts["seconds"]),
+                "span": span(content),
                 "machine": f"{machine['processor'] if machine['device'] == 'cpu' else machine['device']}, "
                 f"{threads} thread{'s' if threads != '1' else ''}",
                 "date": facts["provenance"]["date"],
@@ -116,7 +133,6 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
         f"{one['bytes'] / 1e6:.1f} | {tables.markdown_cell(one['machine'])} |"
         for one in facts
     ]
-    minutes = sum(one["seconds"] for one in facts) / 60
     size = f"{cache_bytes / 1e9:.1f} GB" if cache_bytes >= 1e8 else f"{cache_bytes / 1e6:.0f} MB"
     return "\n".join(
         [
@@ -129,7 +145,8 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
             *rows,
             ":::",
             "",
-            f"Together {minutes:.0f} minutes, one after another. What can be made again (datastores, answers, "
+            f"Together {minutes(one['span'] for one in facts):.0f} minutes; notebooks that ran at the same time share "
+            "them. What can be made again (datastores, answers, "
             f"states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {size} on that "
             "machine.",
             "",

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,15 +22,20 @@ from typing import Any, NamedTuple
 
 import nbformat
 import torch
+from filelock import ReadWriteLock
 from tqdm import tqdm
 
 from specdec_lib import files, paths
-from specdec_lib.cluster import Place
+from specdec_lib.cluster import Place, Processes
 from specdec_lib.report.build import failures, params, plan
 from specdec_lib.report.build.plan import Job
 from specdec_lib.report.display import provenance, run_context
+from specdec_lib.report.display.record import recorded
 
 METADATA = "specdec"
+#: Tag of a cell that takes times or needs all cores: no other notebook that shares the cache executes a cell
+#: meanwhile.
+ALONE = "alone"
 #: Variables of the environment that a run elsewhere has too.
 _CARRIED = ("SPECDEC_", "HF_HUB_", "OMP_", "MKL_", "NUMBA_")
 #: Stands in a failure's words for the path of the copy until it is here.
@@ -140,10 +145,20 @@ def _elsewhere(
             print(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome}", flush=True)
         else:
             waiting.append(number)
-    variables = {name: value for name, value in os.environ.items() if name.startswith(_CARRIED)}
-    sent = [Sent(jobs[number], surroundings, variables, torch.get_num_threads()) for number in waiting]
+    # Notebooks that run at the same time share the cores. Where two of them use all cores, a short pass takes ten times as
+    # long, because threads that wait for work keep their core busy. What needs all cores asks for them (SPECDEC_THREADS).
+    every = torch.get_num_threads()
+    own = max(1, every // place.count) if isinstance(place, Processes) else every
+    variables = {"OMP_NUM_THREADS": str(own)} if own < every else {}
+    variables |= {name: value for name, value in os.environ.items() if name.startswith(_CARRIED)}
+    variables.setdefault("SPECDEC_THREADS", str(every))
+    sent = [Sent(jobs[number], surroundings, variables, own) for number in waiting]
     print(f"{len(sent)} of {len(jobs)} notebooks ({profile}) are running", flush=True)
-    for ended, (outcome, seconds, written) in place.tasks(execute_sent, sent, gpu=True):
+    bars = sys.stderr.isatty() and not os.environ.get("CI")
+    done = place.tasks(execute_sent, sent, gpu=True)
+    for ended, (outcome, seconds, written) in (
+        total := tqdm(done, desc=f"notebooks ({profile})", unit="notebook", total=len(sent), disable=not bars)
+    ):
         number = waiting[ended]
         job, target = jobs[number], targets[number]
         with tempfile.TemporaryDirectory(prefix="specdec-received-") as scratch:
@@ -160,7 +175,8 @@ def _elsewhere(
                 files.replace_folder(received.output / "files" / job.name, target.output / "files" / job.name)
                 executed = (received.output / job.path.name).read_text(encoding="utf-8")
                 files.write_atomic(target.output / job.path.name, executed)
-        print(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome} ({seconds:.1f} s)", flush=True)
+        total.write(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome} ({seconds:.1f} s)", file=sys.stdout)
+        sys.stdout.flush()
     return [failed[number] for number in sorted(failed)]
 
 
@@ -241,8 +257,9 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
         scratch = Path(scratch_name)
         copy_path, downloads = scratch / job.path.name, scratch / "files"
         about = run_context.RunContext(job.name, job.profile, str(downloads), source_sum)
+        variables = {run_context.VARIABLE: about.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
         try:
-            with _environment({run_context.VARIABLE: about.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}):
+            with _environment(variables), _turns() as turns:
                 executed = papermill.execute_notebook(
                     str(job.path),
                     str(copy_path),
@@ -253,6 +270,7 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
                     # A kernel that is told to end logs the interruption as an error.
                     extra_arguments=["--log-level=CRITICAL"],
                     **_kernel_manager(Path(sockets)),
+                    **turns,
                 )
         except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way
             partial = nbformat.read(str(copy_path), as_version=4) if copy_path.is_file() else None
@@ -311,12 +329,15 @@ def _finish(executed: nbformat.NotebookNode, job: Job, surroundings: str, source
     """Write where the copy comes from into its metadata, without paths of this machine."""
     executed.metadata.papermill["input_path"] = f"notebooks/{job.path.name}"
     executed.metadata.papermill["output_path"] = f"book/notebooks/{job.path.name}"
+    about = provenance.collect(job.given)
+    # Those of the kernel, where the notebook says them: it may have asked for more than this process has.
+    about["machine"]["torch threads"] = str(recorded(executed).get("torch_threads", about["machine"]["torch threads"]))
     executed.metadata[METADATA] = {
         "key": job.key(surroundings),
         "source_sha256": source_sum,
         "profile": job.profile,
         "seconds": executed.metadata.papermill["duration"],
-        "provenance": provenance.collect(job.given),
+        "provenance": about,
     }
 
 
@@ -334,6 +355,35 @@ def _folder_of_sockets() -> str | None:
     the socket's own name take less than 30 of them.
     """
     return None if len(os.fsencode(tempfile.gettempdir())) <= 70 else "/tmp"
+
+
+@contextmanager
+def _turns() -> Iterator[dict[str, Callable]]:
+    """Hooks of nbclient that let a cell tagged :data:`ALONE` run by itself; other cells may run together.
+
+    All runs that share a cache see the lock, and the system gives it up for a process that was killed.
+    """
+    paths.cache().mkdir(parents=True, exist_ok=True)
+    lock = ReadWriteLock(paths.cache() / "cells.lock.db", is_singleton=False)
+    held = False
+
+    def begin(cell: nbformat.NotebookNode, **_: Any) -> None:
+        nonlocal held
+        acquire = lock.acquire_write if ALONE in cell.metadata.get("tags", []) else lock.acquire_read
+        acquire()
+        held = True
+
+    def end(**_: Any) -> None:
+        nonlocal held
+        if held:
+            lock.release()
+            held = False
+
+    try:
+        yield {"on_cell_execute": begin, "on_cell_executed": end}
+    finally:
+        end()  # a cell whose kernel died has no end of its own
+        lock.close()
 
 
 def _kernel_manager(sockets: Path) -> dict[str, Any]:

@@ -101,6 +101,19 @@ def machine() -> dict[str, str]:
     return facts
 
 
+def of_command(command: str) -> dict[str, str]:
+    """Where a file of results comes from, as :mod:`specdec_lib.experiments.result_files` wants it.
+
+    Call it before the work: the checkout may move on meanwhile.
+    """
+    return {
+        "commit": commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": f"{cpu_model()}, {os.cpu_count()} cores",
+        "command": f"python -m specdec_lib {command}",
+    }
+
+
 def driver_version() -> str:
     """Return the version of the NVIDIA driver as ``nvidia-smi`` gives it, ``unknown`` without it."""
     try:

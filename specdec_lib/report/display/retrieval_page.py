@@ -31,8 +31,7 @@ HOLDS = {
     "right answers": "prompts with the right answers",
     "own": "prompts with the target's own greedy answers",
     "own, first task": "the same, code prompts only",
-    "own, sampled": "code prompts with three sampled answers each",
-    "own, sampled once": "code prompts with one sampled answer each",
+    "own, sampled": "code prompts with one sampled answer each",
 }
 #: The axes of alignment in words, with the stores that lack it and have it.
 AXES = {
@@ -446,8 +445,9 @@ def dense_rows_notice(about: Mapping[str, Any] | None) -> Notice | None:
         return None
     return Notice(
         "Not recorded at scale",
-        "Dense retrieval on larger stores has not been recorded. The figure shows the small stores of this run; "
-        "`python -m specdec_lib retrieval dresd` measures stores of up to a million tokens in about an hour.",
+        "Larger dense stores are measured for the pocket target alone. The figure shows the stores of this run; larger "
+        "`dense_sizes` measure more. For the pocket target, `python -m specdec_lib retrieval dresd` makes the rows again "
+        "in about an hour.",
         "note",
     )
 
@@ -472,14 +472,16 @@ def alignment_table(rows: pd.DataFrame) -> Table:
     )
 
 
-def design_table(effects: Mapping[tuple[str, str], Mapping[str, Interval]]) -> Table:
-    """What each alignment multiplies tokens per pass by."""
+def design_table(
+    effects: Mapping[tuple[str, str], Mapping[str, Interval]], about: Mapping[str, Any] | None = None
+) -> Table:
+    """What each alignment multiplies tokens per pass by; ``about`` says where committed counts come from."""
     names = {"prompt": "Prompt", "response": "Response", "sampling": "Sampling", "product": "All over product"}
     return Table(
         pd.DataFrame([{"way": way, "method": method, **found} for (way, method), found in effects.items()]),
         name="tab-retrieval-design",
         caption="What each alignment multiplies tokens per pass by, the mean over the other two; and the gain of all three "
-        "over the product of each alone, which is 1 where they multiply.",
+        f"over the product of each alone, which is 1 where they multiply.{_origin(about)}",
         columns={"way": "Decoding", "method": "Method", **names},
         formats=dict.fromkeys(names, ".2f"),
     )

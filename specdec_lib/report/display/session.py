@@ -73,6 +73,7 @@ def provenance_table(parameters: Mapping[str, Any] | None = None) -> Any:
     parameters : mapping, optional
         What :func:`check_parameters` returned.
     """
+    import torch
     from IPython.display import display
 
     from specdec_lib.report.display import provenance, reference_pass
@@ -82,6 +83,7 @@ def provenance_table(parameters: Mapping[str, Any] | None = None) -> Any:
         spent, multiple = _reference.end()
         record("reference_pass_ms", 1e3 * spent, timed=True)
         record("reference_pass_multiple", multiple, timed=True)
+        record("torch_threads", torch.get_num_threads(), timed=True)
         box = reference_pass.disturbed(spent, multiple)
         if box is not None:
             display(box)

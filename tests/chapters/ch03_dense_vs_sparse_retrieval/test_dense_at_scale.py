@@ -33,6 +33,9 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_pa
     few = dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, smaller=("REST",))
     kept = {(row["stored"] == part.store.count, row["method"]) for row in few}
     assert kept == {(True, "REST"), *((False, method) for method in methods)}
+    # Documents stay whole: one and two tokens are the same part, which is measured once.
+    same = pd.DataFrame(dense_at_scale.size_counts(model, index, recorded, (1, 2, 12_000), ("REST",)))
+    assert same.stored.nunique() == 2 and not same.duplicated(["stored", "way", "prompt"]).any()
     with pytest.raises(ValueError, match="expected a part of this store"):
         stores.first_states(stores.dense_states(model, part, compute="bfloat16"), index)
 
@@ -64,3 +67,16 @@ def test_alignments_that_add_do_not_multiply():
 def test_equally_many_prompts_of_both_kinds_are_asked_for():
     with pytest.raises(ValueError, match="1 prompts of the kind and 2 of another"):
         list(dense_at_scale.alignment_counts(None, None, None, {}, [None], [None, None], {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("retrieval_alignment", ("target", "draft")), ("retrieval_dresd", ("target",))]
+)
+def test_the_shipped_counts_are_those_of_the_shipped_models(name, parts):
+    """The page would otherwise make them anew in every run; `python -m specdec_lib retrieval` makes the file again."""
+    names = {"target": "pocket", "draft": "pocket-draft"}
+    rows, about = measures.committed(name, **{part: load_model(names[part], "cpu")[0] for part in parts})
+    assert len(rows) and "/" not in about["command"]
+    where = ["stored", "way", "method", "prompt", *(column for column in ("store", "answers") if column in rows)]
+    axes = [f"{axis}_aligned" for axis in dense_at_scale.AXES if f"{axis}_aligned" in rows]
+    assert not rows.duplicated([*where, *axes]).any()

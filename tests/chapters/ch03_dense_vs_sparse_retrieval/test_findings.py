@@ -30,15 +30,29 @@ def test_gains_of_alignment_have_both_ends_and_their_ratio():
 
 
 def test_sampled_stores_are_compared_with_the_greedy_one_and_between_ways():
-    pairs = {(axis, way): pair(150, 300) for axis in ("response", "sampling") for way in ("greedy", "nucleus")}
-    pairs["sampling", "nucleus"] = pair(120, 240)
-    three = {"greedy": {"DReSD": counts(330)}, "nucleus": {"DReSD": counts(360)}}
-    found = findings.recorded_sampled_stores(pairs, three)
+    def store(method, way, written, tokens, answers=1, accepted=10, own=True):
+        aligned = {"prompt_aligned": True, "response_aligned": own, "sampling_aligned": way == written}
+        return counts(tokens, accepted).assign(method=method, way=way, answers=answers, **aligned)
+
+    design = pd.concat(
+        [
+            store("DReSD", "greedy", "greedy", 150),
+            store("DReSD", "nucleus", "greedy", 120),
+            store("DReSD", "greedy", "nucleus", 300),
+            store("DReSD", "nucleus", "nucleus", 240, accepted=15),
+            store("DReSD", "greedy", "nucleus", 330, answers=3, accepted=25),
+            store("DReSD", "nucleus", "nucleus", 360, answers=3, accepted=20),
+            store("REST", "greedy", "greedy", 200),
+            store("REST", "nucleus", "greedy", 180),
+            store("DReSD", "nucleus", "nucleus", 999, answers=3, accepted=99, own=False),
+        ]
+    )
+    found = findings.recorded_sampled_stores(design)
     assert found["sampling_dresd_nucleus_over_greedy_before"].value == pytest.approx(120 / 150)
-    assert found["sampling_nucleus_over_greedy_after"].value == pytest.approx(1.0)
-    assert found["sampling_nucleus_gain"].value == pytest.approx(2.0)
+    assert found["sampling_rest_nucleus_over_greedy_before"].value == pytest.approx(180 / 200)
+    assert found["sampling_nucleus_over_greedy_after"].value == pytest.approx(20 / 25)
+    assert found["sampling_nucleus_gain"].value == pytest.approx(15 / 10)
     assert found["coverage_nucleus_over_greedy"].value == pytest.approx((360 / 240) / (330 / 300))
-    assert found["response_rest_greedy_gain"].value == pytest.approx(2.0)
 
 
 def test_shapes_are_compared_at_a_price_that_cancels_for_equal_widths():

@@ -1,6 +1,7 @@
 """Rates, prices and lines of replayed outputs: against sums by hand, closed forms and the library's own metrics."""
 
 import gzip
+import json
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.models.fingerprint import fingerprint
 
 
 def recordings(count=6, seed=0):
@@ -144,3 +146,13 @@ def test_committed_rows_come_with_their_origin(tmp_path):
     (tmp_path / "some.json").write_text('{"commit": "abc"}')
     frame, about = measures.committed("some", tmp_path)
     assert frame.tokens.tolist() == [1] and about == {"commit": "abc"}
+
+
+def test_rows_of_one_model_are_not_those_of_another(tmp_path, llama):
+    """A page that another target runs must not show the shipped rows as that target's."""
+    (tmp_path / "some.csv.gz").write_bytes(gzip.compress(b"prompt,tokens\na,1\n"))
+    (tmp_path / "some.json").write_text('{"target": "of another"}')
+    assert measures.committed("some", tmp_path, target=llama) is None
+    (tmp_path / "some.json").write_text(json.dumps({"target": fingerprint(llama)}))
+    assert measures.committed("some", tmp_path, target=llama) is not None
+    assert measures.committed("some", tmp_path, target=llama, draft=llama) is None

@@ -103,7 +103,42 @@ def test_lines_need_several_sizes_of_the_store_of_python():
     found = same_stores.recorded_lines(counted(rate), published)
     level = 1 + 0.1 * math.log10(19e6)
     assert found["lead_line_19m_rest"].value == pytest.approx((level + 0.5) / level)
-    assert set(same_stores.recorded_lines(counted(rate, sizes=(1_000,)), published).values()) == {"not available"}
+    alone = same_stores.recorded_lines(counted(rate, sizes=(1_000,)), published)
+    assert (alone.pop("lead_sizes"), alone.pop("lead_line_from")) == (1, 1_000)
+    assert set(alone.values()) == {"not available"}
+
+
+def test_growth_compares_the_ends_of_stores_of_text_alone():
+    lead = {("stdlib", 1_000): 1.2, ("stdlib", 10_000): 0.9, ("packages", 500): 1.5, ("packages", 20_000): 1.0}
+    from_1 = {"REST, n from 1": 1.1}
+
+    def rate(method, store, size):
+        return 2.0 * (lead.get((store, size), 9.0) if method == "DReSD" else from_1.get(method, 1.0))
+
+    packages = counted(lambda method, _, size: rate(method, "packages", size), sizes=(500, 20_000))
+    packages = packages[packages.store == "own"].assign(store="packages")
+    found = same_stores.recorded_growth(pd.concat([counted(rate, sizes=(1_000, 3_000, 10_000)), packages]))
+    assert found["growth_first_rest"].value == pytest.approx(math.sqrt(1.2 * 1.5))
+    assert found["growth_last_from_1"].value == pytest.approx(math.sqrt(0.9 * 1.0) / 1.1)
+    assert (found["growth_first_least"], found["growth_first_most"]) == (500, 1_000)
+    assert (found["growth_last_least"], found["growth_last_most"]) == (10_000, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("slope", "says"),
+    [
+        (0.3, "10,000 (10,000⁠–⁠10,000) tokens"),  # 1 + 0.1 x meets 0.2 + 0.3 x at x = 4
+        (0.1 + 1e-4, "no size that these lines can tell"),  # they meet at 10 to the power of 8,000
+        (0.1, "no size that these lines can tell"),
+        (0.05, "no size that these lines can tell"),  # at 10 to the power of -16
+    ],
+)
+def test_a_size_where_lines_cross_is_said_only_if_it_can_be_one(slope, says):
+    def rate(method, store, size):
+        return 0.2 + slope * math.log10(size) if method == "REST" else 1 + 0.1 * math.log10(size)
+
+    found = same_stores.recorded_lines(counted(rate), {"store-code-tokens": "19"})
+    assert found["said_lead_ends_rest"] == says
 
 
 def test_rows_by_size_have_the_lead_at_each_size_and_the_number_of_outputs():

@@ -10,7 +10,8 @@ import pytest
 from specdec_lib import load_model
 from specdec_lib.chapters.ch04_pld_plus import copying_comparison
 from specdec_lib.decoding.replay import replay
-from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
+from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden, TokenRecycling
+from specdec_lib.experiments import comparison, recorded_runs
 from specdec_lib.experiments import input_guided as guided
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.recorded_runs import record_prompts, replay_all
@@ -43,6 +44,25 @@ def test_many_prompts_are_replayed_in_parts_as_all_at_once(monkeypatch):
     for name, drafter in drafters.items():
         assert [run.tokens for run in runs[name]] == [r.trace.tokens for r in whole]
         assert [len(run.steps) for run in runs[name]] == [len(replay(r.trace, drafter).steps) for r in whole]
+
+
+def test_methods_at_two_choices_of_lengths_do_what_they_do_at_each_alone(monkeypatch):
+    model, tokenizer = load_model("pocket-draft", "cpu")
+    known = record_prompts(model, tokenizer, guided.mechanical_prompts(1)[:2], None, 12)
+    state = {"PLD": "cold", "Token Recycling": "warm"}
+    drafters = {
+        how: {"PLD": PromptLookup(3, length), "Token Recycling": TokenRecycling()}
+        for how, length in (("paper", 10), ("equal", 2))
+    }
+    used = []
+    monkeypatch.setattr(
+        copying_comparison, "all_runs", lambda *given: used.append(set(given[2])) or recorded_runs.all_runs(*given)
+    )
+    found = copying_comparison.at_lengths(model, known, drafters, state)
+    assert used == [{("paper", "PLD"), ("equal", "PLD"), ("paper", "Token Recycling")}]
+    for how, own in drafters.items():
+        for name, runs in recorded_runs.all_runs(model, known, own, state).items():
+            assert all(map(comparison.same_steps, found[how][name], runs))
 
 
 def test_a_pass_costs_what_the_line_between_its_neighbours_says():

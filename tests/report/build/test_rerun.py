@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
@@ -20,9 +22,13 @@ def test_every_parameter_is_listed_with_its_default_comment_type_and_profiles(tm
 
 def test_times_and_machine_come_from_the_executed_copies(tmp_path):
     machine = {"processor": "Some | CPU", "device": "cpu", "torch threads": "2"}
-    for number, seconds in ((1, 90.4), (2, 30.0)):
+    for number, seconds in ((1, 90.0), (2, 120.0)):
         name = f"0{number}_small"
         content = new_notebook(cells=[new_markdown_cell(f"# Title {number}")])
+        # The second began a minute before the first ended.
+        began = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=30 * (number - 1))
+        times = {"start_time": began.isoformat(), "end_time": (began + timedelta(seconds=seconds)).isoformat()}
+        content.metadata["papermill"] = times
         content.metadata["specdec"] = {
             "profile": "default",
             "seconds": seconds,
@@ -36,4 +42,5 @@ def test_times_and_machine_come_from_the_executed_copies(tmp_path):
     assert facts[0]["bytes"] > 1_000_000 > facts[1]["bytes"]
     text = rerun.times_text(facts, 2_000_000_000)
     assert "| [](notebooks/01_small.ipynb) | default | 90 | 1.0 | Some \\| CPU, 2 threads |" in text
-    assert "Together 2 minutes" in text and "2.0 GB" in text
+    assert "Together 2 minutes" in text and "2.0 GB" in text  # 150 s
+    assert rerun.minutes([("2026-01-01T00:00", "2026-01-01T00:03"), ("2026-01-02T00:00", "2026-01-02T00:04")]) == 7

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 
 from specdec_lib import __main__ as command
 from specdec_lib import cluster, files, paths
@@ -366,6 +367,50 @@ def compare_grids(first: Path, second: Path) -> None:
     assert [path.name for path in first.iterdir()] == [path.name for path in second.iterdir()] == ["seed=1"]
     one, two = (folder / "seed=1" / "01_small.ipynb" for folder in (first, second))
     assert record.recorded(one) == record.recorded(two) == {"seed": 1} and facts(one) == facts(two)
+
+
+#: A cell that says when it was executed, until both notebooks have done so often enough.
+LOGGED = """import time
+from pathlib import Path
+logs = [Path({folder!r}, name) for name in ("01_alone", "02_other")]
+if any(not log.exists() or len(list(log.iterdir())) < 5 for log in logs):
+    began = time.time()
+    time.sleep(0.05)
+    logs[{own}].mkdir(exist_ok=True)
+    (logs[{own}] / "{number}").write_text(f"{{began}} {{time.time()}}")"""
+
+
+def test_no_other_notebook_works_while_a_cell_that_wants_to_be_alone_is_executed(folders, tmp_path, monkeypatch):
+    for own, name in enumerate(("01_alone", "02_other")):
+        code = [LOGGED.format(folder=str(tmp_path), own=own, number=number) for number in range(120)]
+        code.append('import torch; report.record("threads", torch.get_num_threads())')
+        write_notebook(folders["notebooks"], name=name, code=code, alone=own == 0)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert runner.run("smoke", place=cluster.Processes(2), **folders) == []
+    assert [record.recorded(path) for path in folders["output"].glob("*.ipynb")] == [{"threads": 2}] * 2
+    alone, other = (
+        [tuple(map(float, log.read_text().split())) for log in (tmp_path / name).iterdir()]
+        for name in ("01_alone", "02_other")
+    )
+    assert min(len(alone), len(other)) >= 5
+    assert [(a, b) for a in alone for b in other if a[0] < b[1] and b[0] < a[1]] == []
+
+
+def test_a_copy_says_how_many_threads_its_kernel_had(folders):
+    code = ["import torch; torch.set_num_threads(3)", "report.provenance_table(values)"]
+    path = folders["output"] / write_notebook(folders["notebooks"], code=code).name
+    assert runner.run("smoke", **folders) == []
+    assert facts(path)["provenance"]["machine"]["torch threads"] == "3" != str(torch.get_num_threads())
+
+
+def test_a_cell_alone_that_fails_or_dies_keeps_no_other_notebook_waiting(folders):
+    write_notebook(folders["notebooks"], name="01_fails", code=["1 / 0"], alone=True)
+    write_notebook(folders["notebooks"], name="02_dies", code=["import os", "os._exit(1)"], alone=True)
+    write_notebook(folders["notebooks"], name="03_small")
+    failed = runner.run("smoke", **folders)
+    assert [failure.job.name for failure in failed] == ["01_fails", "02_dies"]
+    assert (folders["output"] / "03_small.ipynb").is_file()
 
 
 def test_numbers_of_processes_that_make_no_sense_are_refused(capsys):
