@@ -351,10 +351,17 @@ class Target:
                 "which none is the one a drafter compares; capture LAST, or use a drafter that needs none"
             )
 
+        # The model may serve others at the same time: another thread, or a draft that is the target itself. A pass of
+        # another thread may find the hook before torch has noted, or after it has forgotten, that it takes ``kwargs``.
+        def before_block(module: torch.nn.Module, args: tuple, kwargs: dict | None = None) -> None:
+            if self.forward.running:
+                store(args[0] if args else kwargs["hidden_states"])
+
+        def after_norm(module: torch.nn.Module, args: tuple, out) -> None:
+            if self.forward.running:
+                store(out.last_hidden_state)
+
         def store(states: torch.Tensor) -> None:
-            # The model may serve others at the same time: another thread, or a draft that is the target itself.
-            if not self.forward.running:
-                return
             if layer not in self._states:
                 self._states[layer] = states.new_empty((self.cache.capacity, states.shape[-1]))
             if self.cache.slots is not None:
@@ -364,11 +371,9 @@ class Target:
                 self._states[layer][start : start + states.shape[1]] = states[0]
 
         if layer == self.layers:
-            hook = base_model(self.model).register_forward_hook(lambda module, args, out: store(out.last_hidden_state))
+            hook = base_model(self.model).register_forward_hook(after_norm)
         else:
-            hook = decoder_blocks(self.model)[layer].register_forward_pre_hook(
-                lambda module, args, kwargs: store(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
-            )
+            hook = decoder_blocks(self.model)[layer].register_forward_pre_hook(before_block, with_kwargs=True)
         self._hooks.append(hook)
 
 
