@@ -97,7 +97,7 @@ class Remembered:
             for state, scores, positions in zip(states, *index.search(states, neighbours), strict=True):
                 self._found[state.tobytes()] = scores, positions
 
-    def search(self, states: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`, for the recordings' states.
 
         Raises
@@ -109,7 +109,8 @@ class Remembered:
         """
         if k > self.neighbours:
             raise ValueError(f"k is {k}, but {self.neighbours} neighbours are remembered; remember more")
-        found = [self._found[state.tobytes()] for state in states.float().numpy()]
+        rows = states.float().numpy() if isinstance(states, torch.Tensor) else np.asarray(states, np.float32)
+        found = [self._found[state.tobytes()] for state in rows]
         return tuple(np.stack(parts)[:, :k] for parts in zip(*found, strict=True))
 
 

@@ -8,20 +8,19 @@ peaks at that origin.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.generate import as_token_list, end_tokens
-from specdec_lib.decoding.sampling import Sampling, choose
+from specdec_lib.decoding.generate import as_token_list, record
+from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
-from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.files import replacing
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -192,34 +191,50 @@ def identify(
                 f"prompt {i} has {len(text)} tokens and the model's context is {limit}: no room for a new "
                 "token; shorten it or leave it out"
             )
-    check_model(model)
-    sampling = Sampling() if sampling is None else sampling
+    shown = tqdm(texts, desc="induction heads", unit="prompt", disable=not progress)
+    return credited(model, (record(model, text, sampling, max_new_tokens, capture=every_head(model)) for text in shown))
+
+
+def every_head(model: PreTrainedModel) -> Capture:
+    """The attention rows of all heads, which :func:`credited` reads."""
     config = decoder_config(model)
-    blocks, heads = config.num_hidden_layers, config.num_attention_heads
-    every = Capture(heads=tuple((b, h) for b in range(blocks) for h in range(heads)))
-    peaks, weight, copied = np.zeros(blocks * heads), np.zeros(blocks * heads), 0
-    ends = end_tokens(model, None)
-    for text in tqdm(texts, desc="induction heads", unit="prompt", disable=not progress):
-        length = len(text)
-        bound = sampling.for_prompt(text)
-        new = max_new_tokens if limit is None else min(max_new_tokens, limit - length)
-        with torch.inference_mode(), Target(model, length + new, every) as target:
-            logits = target.extend(text)
-            for _ in range(new):
-                token = choose(logits, bound, len(text))
-                text.append(token)
-                if token in ends:
-                    break
-                place = origin(text, len(text) - 1, length)
-                if place is not None:
-                    rows = target.attention()
-                    peaks += (rows.argmax(-1) == place).cpu().numpy()
-                    weight += rows[:, place].double().cpu().numpy()
-                    copied += 1
-                logits = target.extend([token])
+    return Capture(
+        heads=tuple((b, h) for b in range(config.num_hidden_layers) for h in range(config.num_attention_heads))
+    )
+
+
+def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
+    """Credit the heads that looked at the origin of what was copied in recorded runs.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Whose runs they are.
+    traces : iterable of Trace
+        With :func:`every_head` captured, and perhaps more.
+
+    Raises
+    ------
+    ValueError
+        If nothing was copied, or a run has not the rows of all heads.
+    """
+    every = every_head(model).heads
+    peaks, weight, copied, runs = np.zeros(len(every)), np.zeros(len(every)), 0, 0
+    for trace in traces:
+        if trace.heads != every:
+            raise ValueError(
+                f"a run has attention rows of {len(trace.heads)} heads; expected those of all {len(every)}, in order: "
+                "record it with capture=every_head(model)"
+            )
+        runs += 1
+        text, length = [*trace.prompt, *trace.tokens], len(trace.prompt)
+        for position, rows in enumerate(trace.attention, start=length):
+            place = None if text[position] in trace.limits.eos else origin(text, position, length)
+            if place is not None:
+                peaks += (rows.argmax(-1) == place).numpy()
+                weight += rows[:, place].double().numpy()
+                copied += 1
     if not copied:
-        raise ValueError(
-            f"none of the new tokens of {len(prompts)} prompts occurs in its prompt; use input-guided prompts"
-        )
-    shape = (blocks, heads)
+        raise ValueError(f"none of the new tokens of {runs} prompts occurs in its prompt; use input-guided prompts")
+    shape = decoder_config(model).num_hidden_layers, -1
     return InductionHeads((peaks / copied).reshape(shape), (weight / copied).reshape(shape), copied, fingerprint(model))

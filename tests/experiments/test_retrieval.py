@@ -51,6 +51,9 @@ def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monk
             recorded_runs.replay_all(recorded, Dresd(x, *shape, neighbours=20)) for x in (remembered, dense)
         )
         assert comparison.same_steps(ours[0], theirs[0]) and any(step.drafted for step in ours[0].steps)
+    states = recorded[0].trace.hidden[LAST][len(recorded[0].trace.prompt) - 1 :].float()
+    for known, looked_up in zip(remembered.search(states.numpy(), 7), dense.search(states, 7), strict=True):
+        assert np.allclose(known, looked_up, atol=1e-6)
     again = retrieval.remembered(dense, recorded, 20)
     assert retrieval.remembered(dense, list(recorded), 20) is again, "looked up once"
     assert retrieval.remembered(dense, recorded, 10) is not again

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import generate
-from specdec_lib.decoding.target import Target
-from specdec_lib.heads.induction import InductionHeads, identify, origin
+from specdec_lib import Capture, generate, record
+from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.heads.induction import InductionHeads, credited, every_head, identify, origin
 from specdec_lib.models.fingerprint import fingerprint
 from tests import families
 
@@ -133,27 +133,50 @@ def test_nothing_to_look_at_is_an_error(library):
 
 def test_a_prompt_that_fills_the_context_is_refused_before_any_is_run(library, monkeypatch):
     model = library["llama-gqa"]
-    monkeypatch.setattr("specdec_lib.heads.induction.Target", None)
+    monkeypatch.setattr("specdec_lib.heads.induction.record", None)
     long = [2 + i % 80 for i in range(families.CONTEXT)]
     with pytest.raises(ValueError, match=r"prompt 1 has 128 tokens and the model's context is 128"):
         identify(model, [long[:9], long], progress=False)
 
 
 def test_a_run_ends_where_the_context_does(library, monkeypatch):
-    model, lengths = library["llama-gqa"], []
+    model, traces = library["llama-gqa"], []
     prompt = [2 + i % 80 for i in range(families.CONTEXT - 6)]
 
-    class Watched(Target):
-        def extend(self, tokens):
-            lengths.append(self.length + len(tokens))
-            return super().extend(tokens)
+    def watched(*args, **kwargs):
+        traces.append(record(*args, **kwargs))
+        return traces[-1]
 
-    monkeypatch.setattr("specdec_lib.heads.induction.Target", Watched)
+    monkeypatch.setattr("specdec_lib.heads.induction.record", watched)
     found = identify(model, [prompt], max_new_tokens=40, progress=False)
-    assert lengths == list(range(families.CONTEXT - 6, families.CONTEXT + 1))
+    assert [(len(trace.tokens), trace.finish_reason) for trace in traces] == [(6, "context")]
     monkeypatch.undo()
     same = identify(model, [prompt], max_new_tokens=6, progress=False)
     assert found.copied == same.copied and np.array_equal(found.peaks, same.peaks)
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "gpt-neox"])
+def test_recorded_runs_credit_the_heads_that_new_runs_do(library, family):
+    model = library[family]
+    prompts = [list(range(2, 80)), list(range(91, 10, -1))]
+    capture = every_head(model) | Capture(layers=(1,))
+    written = [generate(model, prompt, max_new_tokens=20) for prompt in prompts]
+    known = [
+        record_known(model, prompt, run.tokens, run.finish_reason, None, 20, capture).trace
+        for prompt, run in zip(prompts, written, strict=True)
+    ]
+    found, expected = credited(model, known), identify(model, prompts, max_new_tokens=20, progress=False)
+    assert found.copied == expected.copied and found.fingerprint == expected.fingerprint
+    assert np.allclose(found.peaks, expected.peaks, atol=0.02) and np.allclose(
+        found.attention, expected.attention, atol=1e-4
+    )
+
+
+def test_runs_without_the_rows_of_all_heads_are_refused(library):
+    model = library["llama-gqa"]
+    trace = record(model, list(range(2, 80)), max_new_tokens=4, capture=Capture(heads=((0, 1),)))
+    with pytest.raises(ValueError, match=r"rows of 1 heads; expected those of all 8, in order: .*every_head"):
+        credited(model, [trace])
 
 
 def test_heads_that_cannot_be_written_leave_the_old_ones(tmp_path, monkeypatch):
