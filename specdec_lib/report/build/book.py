@@ -81,11 +81,13 @@ def draw_pictures(folder: Path) -> bool:
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
     # Only here: the pictures run the models.
-    from specdec_lib.report.display import figures, method_pictures
+    from specdec_lib.methods import PLAIN
+    from specdec_lib.report.display import figures, method_examples, method_pictures
 
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     figures.use_style()
+    method_examples.generations([PLAIN])  # which every page shows: once, before this process is copied
     on_all_cores([partial(_draw_page, page, folder) for page in method_pictures.PICTURES])
     speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
     scale.figure(scale.content()).savefig(folder / "scale.svg", metadata={"Date": None})

@@ -219,17 +219,23 @@ def drafted(name: str, most: int = 12, longest: int = 4) -> Verified:
 def generations(names: Sequence[str], tokens: int = 48) -> tuple[dict[str, list[Generation]], dict[str, list[int]]]:
     """What the pocket target writes after each text of :data:`CONTINUED` under some methods, greedily: the runs by method, and
     the tokens of the texts by name. Every drafter starts each text knowing nothing of the others."""
-    target, _, tokenizer = pocket()
+    tokenizer = pocket().tokenizer
     prompts = {name: tokenizer(text)["input_ids"] for name, text in CONTINUED.items()}
-    runs: dict[str, list[Generation]] = {}
-    for name in names:
-        drafter = METHODS[name].make(bench()) if name in METHODS else None
-        for prompt in prompts.values():
-            if drafter is not None:
-                drafter.reset()
-            done = generate(target, prompt, drafter, max_new_tokens=tokens, eos_token_id=())
-            runs.setdefault(name, []).append(done)
-    return runs, prompts
+    return {name: _continued(name, tokens) for name in names}, prompts
+
+
+@functools.cache  # every method page shows plain decoding
+def _continued(name: str, tokens: int) -> list[Generation]:
+    """The runs of one method after each text of :data:`CONTINUED`."""
+    target, _, tokenizer = pocket()
+    drafter = METHODS[name].make(bench()) if name in METHODS else None
+    runs = []
+    for text in CONTINUED.values():
+        if drafter is not None:
+            drafter.reset()
+        prompt = tokenizer(text)["input_ids"]
+        runs.append(generate(target, prompt, drafter, max_new_tokens=tokens, eos_token_id=()))
+    return runs
 
 
 def verifier() -> Verified:
