@@ -129,9 +129,11 @@ def interval_of_sums(
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(of_sums(*table.sum(0)))
         drawn = of_sums(*_drawn_sums(table, names).T)
-    # A sample of prompts without any draft, say, has no rate; one prompt alone has no spread.
+    # A sample of prompts without any draft, say, has no rate. One prompt alone has no spread, whether it is the only one or
+    # the only one that counts: an answer of one token has no pass to compare.
     drawn = drawn[np.isfinite(drawn)]
-    if len(set(names)) < 2 or not len(drawn):
+    telling = {name for name, row in zip(names, table, strict=True) if row.any()}
+    if len(telling) < 2 or not len(drawn):
         return Interval(value, math.nan, math.nan)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(low), float(high))

@@ -107,11 +107,14 @@ def test_one_prompt_alone_has_no_interval():
     alone = pooled_rate(Counts([4, 6], [2, 2]), ["a", "a"])
     assert alone.value == 2.5 and math.isnan(alone.low) and math.isnan(alone.high) and not alone.known
     assert all(map(math.isnan, pooled_rate(Counts([], []))))
+    # Prompts of which nothing is counted are no evidence that the rate of the only other one holds.
+    silent = ratio_of_rates(Counts([6, 0, 0], [2, 0, 0]), Counts([4, 0, 0], [2, 0, 0]), ["a", "b", "c"])
+    assert silent.value == 1.5 and math.isnan(silent.low) and math.isnan(silent.high)
 
 
 def test_samples_without_a_rate_are_left_out():
-    # One prompt in three has a draft: the samples without it have no acceptance rate.
-    assert pooled_rate(Counts([1, 0, 0], [2, 0, 0])) == (0.5, 0.5, 0.5)
+    # Two prompts of four have a draft: samples without either have no acceptance rate.
+    assert pooled_rate(Counts([1, 1, 0, 0], [2, 4, 0, 0])) == (1 / 3, 0.25, 0.5)
 
 
 def test_values_of_other_prompts_are_refused():
