@@ -33,16 +33,16 @@ def composed(
     draft_token: float = 0.0,
     padded: bool = False,
 ) -> float:
-    """Seconds that the steps of replayed runs would take at measured costs, prefill left out.
+    """Time that the steps of replayed runs would take at measured costs, prefill left out, in the unit of those.
 
     Parameters
     ----------
     runs : sequence of Generation
         Steps of any target with the same outputs, such as the small model's.
     times : mapping
-        Seconds of a pass by width (:func:`specdec_lib.experiments.pass_costs.step_seconds`).
+        Time of a pass by width (:func:`specdec_lib.experiments.pass_costs.step_seconds`), in seconds or one-token passes.
     draft_step, draft_token : float
-        Seconds to propose: for each step, and for each drafted token.
+        Time to propose, in the same unit: for each step, and for each drafted token.
     padded : bool
         As for :func:`specdec_lib.experiments.pass_costs.step_seconds`.
     """
@@ -89,12 +89,16 @@ def replayed(
 
 
 def draft_costs(timed: Timed) -> dict[str, dict[str, float]]:
-    """What a proposal cost in timed runs.
+    """What a proposal cost in timed runs, in one-token passes of the target.
+
+    The passes are those of plain decoding in the same runs. The methods took turns there, so a machine that becomes slower
+    between two experiments does not make drafting dearer.
 
     Parameters
     ----------
     timed : mapping
-        By method: for each repeat its runs (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.measure`).
+        By method, plain decoding among them: for each repeat its runs
+        (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.measure`).
 
     Returns
     -------
@@ -102,10 +106,11 @@ def draft_costs(timed: Timed) -> dict[str, dict[str, float]]:
         By method the arguments of :func:`composed`, as the method's row says that its drafting is priced: by the steps, or by
         the drafted tokens.
     """
-    found = {}
+    passes = [step.verify_seconds for runs in timed[PLAIN] for run in runs for step in run.steps]
+    one_pass, found = sum(passes) / len(passes), {}
     for method, repeats in timed.items():
         runs = [run for repeat in repeats for run in repeat]
-        spent = sum(step.draft_seconds for run in runs for step in run.steps)
+        spent = sum(step.draft_seconds for run in runs for step in run.steps) / one_pass
         drafted = sum(step.drafted for run in runs for step in run.steps)
         steps = sum(len(run.steps) for run in runs)
         row = method_of(method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from specdec_lib.chapters.ch06_gpu_benchmarks import (
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Machine, Rate, step_work
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import Shape
 from specdec_lib.chapters.ch06_gpu_benchmarks.widen import place_heads, widen_to
+from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import invert_cdfs
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.drafters import SpecDecPP
@@ -261,8 +263,24 @@ def test_at_a_cost_of_one_for_any_width_the_composed_speed_up_is_tokens_per_forw
     for row in rows:
         assert row["speedup"].value == pytest.approx(row["tokens_per_forward"])
         assert row["task"] != "all" or row["speedup"].low <= row["speedup"].value <= row["speedup"].high
-    costs = composing.draft_costs({"PLD": [runs["PLD"]], "SpecDec": [runs["SpecDec"]]})
-    assert set(costs["PLD"]) == {"draft_step"} and set(costs["SpecDec"]) == {"draft_token"}
+
+
+def test_a_proposal_is_priced_in_the_one_token_passes_of_plain_decoding_beside_it(pair, prompts):
+    recordings, runs = composing.replayed(pair, prompts[:2], 12, ("plain", "PLD", "SpecDec"))
+
+    def clocked(own: str, draft: float, verify: float) -> list[list[Generation]]:
+        def timed(step: Step) -> Step:
+            return replace(step, draft_seconds=draft, verify_seconds=verify)
+
+        return [[replace(run, steps=[timed(step) for step in run.steps]) for run in runs[own]]]
+
+    costs = composing.draft_costs(
+        {"plain": clocked("plain", 0, 0.04), "PLD": clocked("PLD", 0.01, 9), "SpecDec": clocked("SpecDec", 0.02, 9)}
+    )
+    assert costs["PLD"] == pytest.approx({"draft_step": 0.25})
+    steps = [step for run in runs["SpecDec"] for step in run.steps]
+    drafted = sum(step.drafted for step in steps) / len(steps)
+    assert costs["SpecDec"] == pytest.approx({"draft_token": 0.5 / drafted})
 
 
 def test_at_published_prices_a_step_costs_what_its_width_costs_there(pair, prompts):
