@@ -46,7 +46,7 @@ def _fit(runs: Runs, drawn: np.ndarray) -> tuple[float, float]:
 
 @torch.inference_mode()
 def alone_over_in_turns(
-    model: PreTrainedModel, other: PreTrainedModel, width: int, other_width: int, context: int = 128, repeats: int = 30
+    model: PreTrainedModel, other: PreTrainedModel, width: int, other_width: int, context: int = 128, repeats: int = 200
 ) -> Interval:
     """Time of a pass after one of the same model over that of a pass of the same width after one of the other model.
 
