@@ -18,6 +18,7 @@ from specdec_lib.drafters import PromptLookupHidden
 from specdec_lib.experiments import input_guided, result_files
 from specdec_lib.experiments.recorded_runs import load_pair, record_prompts
 from specdec_lib.experiments.tasks import load_task
+from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.report.display import provenance
 
 
@@ -60,14 +61,15 @@ def _run(options: argparse.Namespace) -> None:
     model, _, tokenizer = load_pair(options.target, options.target)
     layers, layer = range(model.config.get_text_config(decoder=True).num_hidden_layers + 1), options.layer
     if layer < 0:
-        prompts = input_guided.calibration_prompts(input_guided.CALIBRATION, 4)
+        prompts = input_guided.calibration_prompts(input_guided.CALIBRATION, 8)
         tuning = record_prompts(model, tokenizer, prompts, None, 96, Capture(tuple(layers)))
         layer = input_guided.best_layer(tuning, lambda i: PromptLookupHidden(i, known_answers.LENGTHS[0]), layers)
     rows = []
     for name in known_answers.SETS:
         rows += known_answers.measure(name, model, tokenizer, layer, options.answers, known_answers.SETS)
         print(f"{name}: {sum(row['set'] == name for row in rows)} answers", flush=True)
-    result_files.write(options.out / "known_answers.csv", rows, about | {"layer": str(layer)})
+    states = {"layer": str(layer), "target": fingerprint(model)}  # whose states chose the occurrences
+    result_files.write(options.out / "known_answers.csv", rows, about | states)
     result_files.write(options.out / "prompt_words.csv", words, about)
     print(f"written to {options.out}")
 

@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Capture, load_model
+from specdec_lib import Capture, load_model, paths
 from specdec_lib.chapters.ch04_pld_plus import known_answers
 from specdec_lib.chapters.ch04_pld_plus.attribution import forced
 from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
+from specdec_lib.experiments import result_files
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.retrieval import record_replies
+from specdec_lib.models.fingerprint import fingerprint
 from tests.experiments.test_input_guided import made_up
 
 
@@ -127,3 +129,9 @@ def test_two_models_answers_to_one_problem_have_one_number():
 def test_words_are_counted_by_turn():
     prompts = [Prompt("1", "t", ("one two three", "four")), Prompt("2", "t", ("one\ntwo",))]
     assert known_answers.prompt_words(prompts).value == 2
+
+
+def test_the_kept_answers_were_read_by_the_target_that_is_shipped():
+    kept = result_files.read(paths.DATA / "results" / "pld_plus" / "known_answers.csv")
+    model, _ = load_model("pocket")
+    assert kept.about["target"] == fingerprint(model), "python -m specdec_lib known-answers reads them again"
