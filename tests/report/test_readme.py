@@ -43,13 +43,55 @@ def test_make_targets_of_the_readme_exist():
 
 def test_the_table_of_chapters_says_what_the_committed_results_say():
     text = (paths.root() / "README.md").read_text(encoding="utf-8")
-    results = json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
+    results = committed_values()
     assert results["profile"] == "default"
-    assert readme.put(text, readme.block(results)) == text, "make readme"
+    assert readme.put(text, *readme.blocks(results)) == text, "make readme"
+    # The minutes of the run stand in one place.
+    assert len(re.findall(r"\b\d+ minutes \(profile", text)) == 1
+
+
+def committed_values():
+    return json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
+
+
+def intervals(text):
+    """Every printed interval of a text, and a check that the reader's eye makes: digits, a dash, digits in brackets."""
+    return [(float(low), float(high)) for low, high in re.findall(r"\(([\d.]+)\W+([\d.]+)\)", text)]
+
+
+def test_no_comparison_of_the_table_has_an_interval_that_holds_no_difference():
+    found = intervals(readme.block(committed_values()))
+    assert len(found) > 20
+    assert [ends for ends in found if ends[0] <= 1 <= ends[1]] == []
+
+
+def test_what_an_interval_leaves_open_in_another_run_leaves_the_table():
+    results = committed_values()
+    before = readme.block(results)
+    assert "REST 0.84" in before and "times where both draft 10" in before
+    # Today's undecided comparison, decided; a decided one of text and one of numbers, undecided.
+    results["chapters"]["06_gpu_benchmarks"]["values"]["said_composed_rest"] = "0.95 (0.93\u2060–\u20600.97)"
+    results["chapters"]["07_other_systems"]["values"]["paid_rest"] = "0.99 (0.96\u2060–\u20601.02)"
+    results["chapters"]["04_pld_plus"]["values"]["equal0_h_over_pldt_all"] |= {"low": 0.9996}
+    after = readme.block(results)
+    assert "REST 0.95" in after and "REST 0.99" not in after and "times where both draft 10" not in after
+    # If nothing is left of a chapter, the row says so.
+    nothing = dict.fromkeys(("said_ratio_rest", "said_ratio_rest_from_1"), "1.00 (0.97\u2060–\u20601.03)")
+    results["chapters"]["03_dense_vs_sparse_retrieval"]["values"] |= nothing
+    assert f"REST or DReSD? | {readme.NOT_DECIDED} |" in readme.block(results)
+
+
+def test_chapters_5_and_8_are_told_from_the_committed_studies():
+    studies = readme.studied()
+    stopping, marks = studies["05_specdec_pp"], studies["08_one_tree"]
+    assert stopping["study_prompts"] >= 700 and all(v.known for k, v in stopping.items() if k != "study_prompts")
+    missed = marks["marks_missed"].count("the mark is")
+    assert marks["marks"] == marks["marks_met"] + marks["marks_unresolved"] + missed
+    assert f"Missed: {marks['marks_missed']}" in readme.block(committed_values())
 
 
 def test_the_committed_results_hold_what_the_table_and_the_figure_need_and_nothing_else():
-    results = json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
+    results = committed_values()
     needed = {name: set(values) for name, values in readme.wanted().items()}
     for name, chapter in results["chapters"].items():
         assert set(chapter["values"]) == needed[name]
@@ -60,7 +102,7 @@ def test_the_committed_results_hold_what_the_table_and_the_figure_need_and_nothi
 
 
 def test_the_figure_is_the_one_of_the_committed_results():
-    results = json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
+    results = committed_values()
     rows = readme.headlines(results)
     assert [asdict(row) for row in rows] == [asdict(row) for row in readme.headlines(json.loads(json.dumps(results)))]
     text = (paths.root() / "README.md").read_text(encoding="utf-8")
@@ -73,10 +115,10 @@ def test_the_figure_is_the_one_of_the_committed_results():
 
 
 def test_the_committed_headlines_are_those_of_the_ledger():
-    results = json.loads((paths.DATA / "results" / "cpu" / "key_results.json").read_text(encoding="utf-8"))
-    committed = [(row.claim, row.label, [(m.name, m.price) for m in row.marks]) for row in readme.headlines(results)]
+    results = committed_values()
+    told = [(row.claim, row.label, [(m.name, m.price) for m in row.marks]) for row in readme.headlines(results)]
     claims = sorted(rules.load_claims(), key=lambda claim: rules.PAPERS.index(claim.paper))
-    assert committed == [(c.id, h.label, list(h.ours.items())) for c in claims for h in c.headline], "make readme"
+    assert told == [(c.id, h.label, list(h.ours.items())) for c in claims for h in c.headline], "make readme"
 
 
 def test_values_are_collected_from_default_runs_alone(tmp_path):
@@ -134,4 +176,4 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
 
 def test_a_readme_without_marks_is_refused():
     with pytest.raises(UsageError, match="lacks the lines"):
-        readme.put("no marks", "x")
+        readme.put("no marks", readme.block(committed_values()))

@@ -143,17 +143,21 @@ def origin(rows: Kept | None) -> str:
     return f" Kept rows: `{about['command']}`, commit {about['commit'][:12]}, {about['date']}, {about['machine']}."
 
 
-def kept(target: PreTrainedModel, path: Path | None = None) -> Kept | None:
-    """Rows of a file that were measured with these weights; None where there are none, as for a model of the reader's."""
-    path = path or RESULTS
-    if not path.is_file():
-        return None
-    about, flat = result_files.read(path)
-    if any(about.get(name) != value for name, value in identity(target).items()):
-        return None
+def read(path: Path | None = None) -> Kept:
+    """Rows of a file, whatever weights they were measured with."""
+    about, flat = result_files.read(path or RESULTS)
     ends = Interval._fields
     found = [
         {name: row[name] for name in row if name not in ends} | {"ratio": Interval(*(row[end] for end in ends))}
         for row in flat
     ]
     return Kept(found, about)
+
+
+def kept(target: PreTrainedModel, path: Path | None = None) -> Kept | None:
+    """Rows of a file that were measured with these weights; None where there are none, as for a model of the reader's."""
+    path = path or RESULTS
+    if not path.is_file():
+        return None
+    found = read(path)
+    return None if any(found.about.get(name) != value for name, value in identity(target).items()) else found

@@ -1,17 +1,20 @@
 """The README's table of chapters and its figure "What reproduces", from the executed notebooks.
 
 Executed notebooks are not committed. The few values that the README shows are: ``data/results/cpu/key_results.json``
-holds them with where they come from, and the README's marked block and the figure are made from that file alone.
+holds them with where they come from. The README's marked blocks and the figure are made from that file, and from the committed
+studies of chapters 5 and 8.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Any, NamedTuple
 
 import nbformat
 
@@ -25,77 +28,230 @@ from specdec_lib.report.claims.ledger import HeadlineRow, Mark
 from specdec_lib.report.display.record import recorded, timed_names
 
 BEGIN, END = "<!-- made by `make readme`: begin -->", "<!-- made by `make readme`: end -->"
+TIME_BEGIN, TIME_END = "<!-- made by `make readme`, time: begin -->", "<!-- made by `make readme`, time: end -->"
+
+#: Two ends of an interval as they are printed.
+_PRINTED = re.compile("\\((-?[0-9.]+)\u2060–\u2060([0-9.]+)\\)")
+
+
+class Compared(NamedTuple):
+    """A sentence of a key result: ``before``, then those ``parts`` whose printed interval holds no 1, then ``after``.
+
+    Every interval in a part is a ratio, so 1 is no difference. A sentence without parts is left out as a whole.
+    """
+
+    before: str
+    parts: tuple[str, ...]
+    after: str = ""
+
 
 # By notebook: the question, and the key result with the recorded values in it.
-CHAPTERS: dict[str, tuple[str, str]] = {
+CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
     "01_speculative_decoding": (
         "What does speculation save, and does it change the text?",
-        "Of {lossless_prompts:,d} outputs {lossless_unexplained:,d} differ from plain decoding's by more than rounding. "
-        "Tokens per forward pass: PLD {rate_pld_editing} on editing and {rate_pld_code} on code, "
-        "SpecDec {rate_specdec_editing} and {rate_specdec_code}",
+        (
+            "Of {lossless_prompts:,d} outputs compared with plain decoding, {lossless_unexplained:,d} differ in a way that "
+            "rounding does not explain",
+            Compared(
+                "Tokens per forward pass, where plain decoding has 1:",
+                (
+                    "PLD {rate_pld_editing} on editing",
+                    "{rate_pld_code} on code",
+                    "SpecDec {rate_specdec_editing} on editing",
+                    "{rate_specdec_code} on code",
+                ),
+            ),
+        ),
     ),
     "02_datastore_construction": (
         "What does a datastore cost, and how fast is it searched?",
-        "{sparse_bytes:.1f} bytes a token for exact matches, {dense_bytes:.0f} for nearest neighbours",
+        ("{sparse_bytes:.1f} bytes a token for exact matches, {dense_bytes:.0f} for nearest neighbours",),
     ),
     "03_dense_vs_sparse_retrieval": (
         "Exact match or nearest neighbours: REST or DReSD?",
-        "On the same text DReSD emits {said_ratio_rest} times as many tokens per forward pass as REST, and "
-        "{said_ratio_rest_from_1} times as many as REST that accepts matches of one token",
+        (
+            Compared(
+                "On the same text DReSD emits",
+                (
+                    "{said_ratio_rest} times as many tokens per forward pass as REST",
+                    "{said_ratio_rest_from_1} times as many as REST that accepts matches of one token",
+                ),
+            ),
+        ),
     ),
     "04_pld_plus": (
         "Does the model know where to copy from?",
-        "With drafts of {plus_k:,d} tokens PLD+ (h) emits {t0_h_over_pldt_all:.2f} times as many tokens per forward pass as PLD "
-        "with partial drafts of {equal_k:,d}; where both draft {equal_k:,d}, {equal0_h_over_pldt_all:.2f} times as many, and where "
-        "both draft {plus_k:,d}, {k70_h_over_pldt_all:.2f}",
+        (
+            Compared(
+                "Tokens per forward pass of PLD+ (h) over those of PLD with partial drafts:",
+                (
+                    "{t0_h_over_pldt_all:.2f} times where PLD+ drafts {plus_k:,d} tokens and PLD {equal_k:,d}",
+                    "{equal0_h_over_pldt_all:.2f} times where both draft {equal_k:,d}",
+                    "{k70_h_over_pldt_all:.2f} times where both draft {plus_k:,d}",
+                ),
+            ),
+        ),
     ),
     "05_specdec_pp": (
         "When should a draft stop?",
-        "Throughput with SpecDec++'s acceptance head, trained here, over the best fixed draft length: "
-        "editing {head_gain_pp_fixed_editing:+.1%} ({head_low_pp_fixed_editing:+.1%} to {head_high_pp_fixed_editing:+.1%}), "
-        "code {head_gain_pp_fixed_code:+.1%} ({head_low_pp_fixed_code:+.1%} to {head_high_pp_fixed_code:+.1%}), "
-        "prose {head_gain_pp_fixed_prose:+.1%} ({head_low_pp_fixed_prose:+.1%} to {head_high_pp_fixed_prose:+.1%}). "
-        "Of one that also reads the draft's probability: "
-        "editing {head_gain_seeing_fixed_editing:+.1%} ({head_low_seeing_fixed_editing:+.1%} to "
-        "{head_high_seeing_fixed_editing:+.1%}), "
-        "code {head_gain_seeing_fixed_code:+.1%} ({head_low_seeing_fixed_code:+.1%} to {head_high_seeing_fixed_code:+.1%}), "
-        "prose {head_gain_seeing_fixed_prose:+.1%} ({head_low_seeing_fixed_prose:+.1%} to {head_high_seeing_fixed_prose:+.1%})",
+        (
+            Compared(
+                "Throughput with SpecDec++'s acceptance head over the best fixed draft length:",
+                (
+                    "{over_fixed_editing:.3f} times on editing",
+                    "{over_fixed_code:.3f} times on code",
+                    "{over_fixed_prose:.3f} times on prose",
+                ),
+            ),
+            Compared(
+                "Over stopping by the draft model's own confidence:",
+                (
+                    "{over_confidence_editing:.3f} times on editing",
+                    "{over_confidence_code:.3f} times on code",
+                    "{over_confidence_prose:.3f} times on prose",
+                ),
+            ),
+            "Greedy, on {study_prompts:,d} prompts",
+        ),
     ),
     "06_gpu_benchmarks": (
         "How much time does it save, at the cost of a wider model?",
-        "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor): PLD+ (h) {said_composed_h}, "
-        "PLD {said_composed_pld}, SpecDec {said_composed_specdec}, REST {said_composed_rest} times as fast as "
-        "plain decoding",
+        (
+            Compared(
+                "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor):",
+                (
+                    "PLD+ (h) {said_composed_h} times",
+                    "PLD {said_composed_pld} times",
+                    "SpecDec {said_composed_specdec} times",
+                    "REST {said_composed_rest} times",
+                ),
+                "as fast as plain decoding",
+            ),
+        ),
     ),
     "07_other_systems": (
-        "How do the other systems of the papers' tables compare, behind one verifier?",
-        "At the prices of passes on the machine of the run, published shapes: PLD {paid_pld}, PLD+ (h) {paid_h}, EAGLE "
-        "{paid_eagle}, Hydra {paid_hydra}, Medusa {paid_medusa}, REST {paid_rest}, Lookahead {paid_lookahead} times as fast as "
-        "plain decoding; the heads of EAGLE, Hydra and Medusa learned from a few hundred answers",
+        "How do the other systems of the papers' tables compare, with one verifier for all?",
+        (
+            Compared(
+                "At the prices of passes on the machine of the run, in their published shapes:",
+                (
+                    "PLD {paid_pld} times",
+                    "PLD+ (h) {paid_h} times",
+                    "EAGLE {paid_eagle} times",
+                    "Hydra {paid_hydra} times",
+                    "Medusa {paid_medusa} times",
+                    "REST {paid_rest} times",
+                    "Lookahead {paid_lookahead} times",
+                ),
+                "as fast as plain decoding",
+            ),
+            "The heads of EAGLE, Hydra and Medusa learned from a few hundred answers",
+        ),
     ),
     "08_one_tree": (
         "Can one draft hold what every source proposes, and size itself?",
-        "All tasks mixed, compared with the best single source at its best size in hindsight: {mixed_gpu_text} at a GPU's "
-        "prices of a pass, {mixed_cpu_text} at a processor's, {mixed_server_text} on a loaded server",
+        (
+            Compared(
+                "All tasks mixed, compared with the best single source at its best size in hindsight:",
+                (
+                    "{mixed_gpu_text} times as fast at a GPU's prices of a pass",
+                    "{mixed_cpu_text} times at a processor's",
+                    "{mixed_server_text} times on a loaded server",
+                ),
+            ),
+            "Of {marks:,d} marks set for it, {marks_met:,d} are met and {marks_unresolved:,d} not resolved. Missed: "
+            "{marks_missed}",
+        ),
     ),
     "A1_pocket_models": (
         "Which models is this measured on, and what can they do?",
-        "The draft agrees with the target at {agreement:.0%} of the positions; {looped_share:.0%} of the outputs end "
-        "in a loop",
+        (
+            "The draft agrees with the target at {agreement:.0%} of the positions; {looped_share:.0%} of the outputs end "
+            "in a loop",
+        ),
     ),
 }
 
 #: Instead of a result.
 NOT_RUN = "no run of the default profile is recorded yet"
+NOT_DECIDED = "no interval excludes that there is no difference"
+
+#: Prices of a pass by their name.
+_WHERE = {"gpu": "at a GPU's prices", "cpu": "at a processor's prices", "server": "on a loaded server"}
 
 
-def _names(template: str) -> list[str]:
-    return [name for _, name, _, _ in Formatter().parse(template) if name]
+def studied() -> dict[str, dict[str, Any]]:
+    """Return by notebook the values that come from committed studies, which have more prompts than the notebook.
+
+    Chapter 5 has the factors of SpecDec++ at temperature 0, and chapter 8 the verdicts on its marks.
+
+    Raises
+    ------
+    KeyError
+        A study has no such row.
+    """
+    from specdec_lib.chapters.ch05_specdec_pp import wide_study
+    from specdec_lib.chapters.ch08_one_tree import marks
+
+    greedy = [row for row in wide_study.read() if row.draft == "draft" and not row.temperature]
+    factors = {(row.set, row.quantity): row.interval for row in greedy}
+    stopping: dict[str, Any] = {
+        f"over_{key}_{name}": factors[name, f"over {policy}"]
+        for key, policy in (("fixed", "any fixed K"), ("confidence", "confidence"))
+        for name in wide_study.SETS
+    }
+    stopping["study_prompts"] = next(row.prompts for row in greedy if row.set == wide_study.ALL)
+    judged = marks.judged(marks.read().rows)
+    verdicts = Counter(row["verdict"] for row in judged)
+    missed = [
+        f"{row['mark']}, {row['answers']}, {_WHERE[row['prices']]}: {row['ratio']:.2f}, the mark is {marks.MARKS[row['mark']]:.2f}"
+        for row in judged
+        if row["verdict"] == "missed"
+    ]
+    one_tree = {
+        "marks": len(judged),
+        "marks_met": verdicts["met"],
+        "marks_unresolved": verdicts["not resolved"],
+        "marks_missed": "; ".join(missed) or "none",
+    }
+    return {"05_specdec_pp": stopping, "08_one_tree": one_tree}
+
+
+def _templates(result: Sequence[str | Compared]) -> list[str]:
+    """Every text of a result."""
+    return [text for one in result for text in ([one] if isinstance(one, str) else [one.before, *one.parts, one.after])]
 
 
 def wanted() -> dict[str, list[str]]:
-    """Return the recorded values that the README needs, by notebook."""
-    return {notebook: _names(text) for notebook, (_, text) in CHAPTERS.items()}
+    """Return the recorded values that the README needs, by notebook; those of a study are not recorded."""
+    studies = studied()
+    return {
+        notebook: [
+            name
+            for text in _templates(result)
+            for _, name, _, _ in Formatter().parse(text)
+            if name and name not in studies.get(notebook, {})
+        ]
+        for notebook, (_, result) in CHAPTERS.items()
+    }
+
+
+def decides(text: str) -> bool:
+    """Whether every interval that a text prints lies on one side of 1."""
+    return all(not float(low) <= 1 <= float(high) for low, high in _PRINTED.findall(text))
+
+
+def said(result: Sequence[str | Compared], values: Mapping[str, Any]) -> str:
+    """Return a key result in words: its sentences without what the intervals leave open."""
+    sentences = []
+    for one in result:
+        if isinstance(one, str):
+            sentences.append(one.format(**values))
+            continue
+        parts = [text for part in one.parts if decides(text := part.format(**values))]
+        if parts:
+            sentences.append(" ".join(filter(None, [one.before.format(**values), "; ".join(parts), one.after])))
+    return ". ".join(sentences) or NOT_DECIDED
 
 
 def collect(executed: Path) -> dict[str, Any]:
@@ -162,17 +318,16 @@ def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def block(results: Mapping[str, Any]) -> str:
-    """Return what stands between the marks of the README."""
-    chapters = results["chapters"]
+    """Return what stands between the marks of the README's table of chapters."""
+    chapters, studies = results["chapters"], studied()
     rows = []
-    for notebook, (question, text) in CHAPTERS.items():
+    for notebook, (question, parts) in CHAPTERS.items():
         number = notebook.split("_", 1)[0]
         # A chapter added after the values were collected says so until they are collected again.
-        result = text.format(**_shown(chapters[notebook]["values"])) if notebook in chapters else NOT_RUN
+        known = notebook in chapters
+        result = said(parts, _shown(chapters[notebook]["values"]) | studies.get(notebook, {})) if known else NOT_RUN
         result = result.replace("|", "\\|")
         rows.append(f"| [{number}](notebooks/{notebook}.ipynb) | {question} | {result} |")
-    minutes = rerun.minutes(one["span"] for one in chapters.values())
-    machine = next(iter(chapters.values()))["machine"]
     lacking = pictures.lacking(headlines(results))
     return "\n".join(
         [
@@ -180,9 +335,6 @@ def block(results: Mapping[str, Any]) -> str:
             "| Chapter | Question | Key result |",
             "|:--|:--|:--|",
             *rows,
-            "",
-            f"Profile `default` with the models of this repository, {machine['processor']}, {machine['cores']} cores: "
-            f"{minutes:.0f} minutes for all notebooks. Times and speed-ups hold for that machine.",
             *(
                 [
                     "",
@@ -196,19 +348,41 @@ def block(results: Mapping[str, Any]) -> str:
     )
 
 
-def put(text: str, inner: str) -> str:
-    """Return a README with ``inner`` in the place of its marked block.
+def time_block(results: Mapping[str, Any]) -> str:
+    """Return what stands between the marks of the README's sentence on the time of the run."""
+    minutes = rerun.minutes(one["span"] for one in results["chapters"].values())
+    machine = next(iter(results["chapters"].values()))["machine"]
+    return "\n".join(
+        [
+            TIME_BEGIN,
+            f"The run whose numbers stand in this README executed all notebooks in {minutes:.0f} minutes (profile `default`, "
+            f"{machine['processor']}, {machine['cores']} cores). Rendering the pages comes on top.",
+            TIME_END,
+        ]
+    )
+
+
+def put(text: str, *inner: str) -> str:
+    """Return a README with each of ``inner``, which begins and ends with its marks, in the place of what has these marks.
 
     Raises
     ------
     UsageError
         The marks are missing.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"the README lacks the lines {BEGIN!r} and {END!r}")
-    return before + inner + after
+    for one in inner:
+        begin, *_, end = one.splitlines()
+        before, there, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not there or not closed:
+            raise UsageError(f"the README lacks the lines {begin!r} and {end!r}")
+        text = before + one + after
+    return text
+
+
+def blocks(results: Mapping[str, Any]) -> tuple[str, str]:
+    """Return all that the README has of a run."""
+    return time_block(results), block(results)
 
 
 def stale(committed: Mapping[str, Any], now: Mapping[str, Any], timed: Mapping[str, Collection[str]]) -> list[str]:
@@ -254,8 +428,8 @@ def check(root: Path) -> list[str]:
     committed = json.loads(values.read_text(encoding="utf-8"))
     timed = {name: timed_names(root / "book" / "notebooks" / f"{name}.ipynb") for name in results["chapters"]}
     faults = stale(committed, results, timed)
-    if put(text, block(committed)) != text:
-        faults.append("the README's table is not what key_results.json says: make readme")
+    if put(text, *blocks(committed)) != text:
+        faults.append("the README is not what key_results.json says: make readme")
     return faults
 
 
@@ -269,7 +443,7 @@ def renew(root: Path) -> list[Path]:
     """
     values, drawings, readme = _places(root)
     results = collect(root / "book" / "notebooks")
-    renewed = put(readme.read_text(encoding="utf-8"), block(results))
+    renewed = put(readme.read_text(encoding="utf-8"), *blocks(results))
     files.write_atomic(values, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     for name, svg in pictures.reproduces_alone(headlines(results)).items():
         files.write_atomic(drawings[name], svg + "\n")
