@@ -437,6 +437,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("methods", Methods)
     app.add_directive("price-slider", PriceSlider)
     app.setup_extension("specdec_lib.report.build.headlines")
+    app.setup_extension("specdec_lib.report.build.one_token_times")
     app.setup_extension("specdec_lib.report.build.opening")
     app.add_role("published", Published())
     app.connect("html-page-context", _add_scripts)

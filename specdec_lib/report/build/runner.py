@@ -256,7 +256,8 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
     ):
         scratch = Path(scratch_name)
         copy_path, downloads = scratch / job.path.name, scratch / "files"
-        about = run_context.RunContext(job.name, job.profile, str(downloads), source_sum)
+        alone = tuple(run_context.digest(cell.source) for cell in job.source.cells if _alone(cell))
+        about = run_context.RunContext(job.name, job.profile, str(downloads), source_sum, alone)
         variables = {run_context.VARIABLE: about.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
         try:
             with _environment(variables), _turns() as turns:
@@ -357,6 +358,10 @@ def _folder_of_sockets() -> str | None:
     return None if len(os.fsencode(tempfile.gettempdir())) <= 70 else "/tmp"
 
 
+def _alone(cell: nbformat.NotebookNode) -> bool:
+    return ALONE in cell.metadata.get("tags", [])
+
+
 @contextmanager
 def _turns() -> Iterator[dict[str, Callable]]:
     """Hooks of nbclient that let a cell tagged :data:`ALONE` run by itself; other cells may run together.
@@ -369,7 +374,7 @@ def _turns() -> Iterator[dict[str, Callable]]:
 
     def begin(cell: nbformat.NotebookNode, **_: Any) -> None:
         nonlocal held
-        acquire = lock.acquire_write if ALONE in cell.metadata.get("tags", []) else lock.acquire_read
+        acquire = lock.acquire_write if _alone(cell) else lock.acquire_read
         acquire()
         held = True
 

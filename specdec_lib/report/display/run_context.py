@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -25,12 +26,15 @@ class RunContext:
         end.
     sha256 : str
         Checksum of the source notebook.
+    alone : tuple of str
+        :func:`digest` of each cell that runs while no other notebook does, because it takes times.
     """
 
     notebook: str
     profile: str
     files: str
     sha256: str
+    alone: tuple[str, ...] = ()
 
     def dumps(self) -> str:
         """Return the text for the environment variable."""
@@ -42,6 +46,11 @@ class RunContext:
         folder = Path(self.files)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def digest(source: str) -> str:
+    """A short checksum of a cell's source."""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 def current() -> RunContext | None:

@@ -20,6 +20,8 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     or the parameters cell was not run. In ``namespace``, the notebook's ``globals()``, whole numbers become floats where
     those are declared.
     """
+    from IPython import get_ipython
+
     from specdec_lib.report.display import figures, reference_pass
 
     history = namespace.get("In", [])
@@ -31,6 +33,9 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     figures.use_style()
     global _reference
     _reference = reference_pass.Reference()
+    shell = get_ipython()
+    if shell is not None:
+        _reference.before_timed_cells(shell.events)
     return {name: checked[name] for name in declared}
 
 
