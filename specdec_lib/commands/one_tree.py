@@ -1,6 +1,7 @@
 """``python -m specdec_lib one-tree``: judge one tree by the marks of chapter 8 on many prompts.
 
-Writes every ratio that the marks ask about, with where it comes from. Took 21 minutes on one core, next to other work.
+Writes every ratio that the marks ask about, with where it comes from, and beside it what one tree loses against hindsight
+and why (``one_tree_losses.csv``). Took 21 minutes on one core, next to other work.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_lib.chapters.ch08_one_tree import marks
+from specdec_lib.chapters.ch08_one_tree import losses, marks
 from specdec_lib.commands import exit_status
 from specdec_lib.experiments.recorded_runs import load_pair
 from specdec_lib.experiments.workbench import ModelPair
@@ -36,13 +37,18 @@ def _run(options: argparse.Namespace) -> None:
     plan = marks.Plan(prompts=options.prompts, max_new_tokens=options.max_new_tokens)
     about = provenance.of_command(f"one-tree --prompts {plan.prompts} --max-new-tokens {plan.max_new_tokens}")
     target, draft, tokenizer = load_pair("pocket", "pocket-draft", "cpu", "float32")
-    found = marks.measure(ModelPair(target, draft, tokenizer, store_tokens=plan.store_tokens), plan)
-    marks.write(options.out, found, about | {"prompts": str(plan.prompts)} | marks.identity(target))
+    pair = ModelPair(target, draft, tokenizer, store_tokens=plan.store_tokens)
+    about |= {"prompts": str(plan.prompts)} | marks.identity(target)
+    ladders = marks.ladders(pair, plan)
+    found = marks.rows(ladders, marks.PRICES, plan.tasks)
+    marks.write(options.out, found, about)
+    lost = options.out.with_name(f"{options.out.stem}_losses.csv")
+    marks.write(lost, losses.rows(ladders, pair, marks.PRICES), about)
     for row in marks.judged(found):
         print(
             f"{row['answers']:8} {row['prices']:7} {row['mark']:42} {row['ratio']:.3f} {row['compared']:18} {row['verdict']}"
         )
-    print(f"written to {options.out}")
+    print(f"written to {options.out} and {lost}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,11 +14,12 @@ from specdec_lib.drafters.pass_prices import PassPrices
 def acceptable(trace: Trace, sources: Sequence[Drafter]) -> np.ndarray:
     """At each new token: how many of the tokens after it the longest draft of any source has right, int64 array.
 
-    The sources are asked at every position, each with what it would know there; a source that learns from passes is asked
-    as it stands after none.
+    The sources are asked at every position, each with what it would know there of this text alone; a source that learns from
+    passes is asked as it stands after none.
     """
     longest = np.zeros(len(trace.tokens), np.int64)
     for source in sources:
+        source.reset()
         context = Context(
             [*trace.prompt, trace.tokens[0]],
             len(trace.prompt),
@@ -46,8 +47,8 @@ def acceptable(trace: Trace, sources: Sequence[Drafter]) -> np.ndarray:
     return longest
 
 
-def least_cost(longest: np.ndarray, prices: PassPrices) -> float:
-    """The least price of emitting all tokens after the first, given what is acceptable after each.
+def costs_to_go(longest: np.ndarray, prices: PassPrices) -> np.ndarray:
+    """After each token the least price of emitting all that follow, given what is acceptable there, float64 array.
 
     With V(i) the price of all that comes after token i, V(i) = min over n <= a_i of c(n + 1) + V(i + 1 + n): a pass over the
     root and the n right tokens emits n + 1. What the step costs beside the pass is added for each step.
@@ -58,4 +59,9 @@ def least_cost(longest: np.ndarray, prices: PassPrices) -> float:
     for place in range(count - 2, -1, -1):
         most = min(int(longest[place]), count - 2 - place)
         cost[place] = min(curve[n] + cost[place + 1 + n] for n in range(most + 1))
-    return float(cost[0])
+    return cost
+
+
+def least_cost(longest: np.ndarray, prices: PassPrices) -> float:
+    """The least price of emitting all tokens after the first (:func:`costs_to_go`)."""
+    return float(costs_to_go(longest, prices)[0])

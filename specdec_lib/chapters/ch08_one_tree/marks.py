@@ -34,6 +34,8 @@ MARKS = {
 }
 _NO_WORSE, _AHEAD, _RULES, _REACHED = MARKS
 
+#: Drafting is free in the marks, as in the notebook: no source is a draft model.
+PRICES = tuple(replace(curve, drafted_token=0.0) for curve in CURVES.values())
 #: One ratio that a mark asks about: ``answers``, ``prices``, ``mark``, what is ``compared``, and the ``ratio``.
 Row = dict[str, Any]
 
@@ -104,24 +106,23 @@ def judged(found: Sequence[Row]) -> list[Row]:
     return decided
 
 
-def measure(pair: ModelPair, plan: Plan = Plan()) -> list[Row]:
-    """:func:`rows` on the prompts of a plan, whose answers are decoded if they were not before.
+def ladders(pair: ModelPair, plan: Plan = Plan()) -> dict[str, Ladder]:
+    """By kind of answers the rungs that the marks ask about, on the prompts of a plan, whose answers are decoded if they were
+    not before.
 
     ``pair`` has a datastore of the plan's size.
     """
     prompts = [prompt for task in plan.tasks for prompt in load_task(task, limit=plan.prompts, seed=0)]
     study.choose_layer(pair, prompts, plan.layer_prompts)
-    # Drafting is free in the marks, as in the notebook: no source is a draft model.
-    prices = [replace(curve, drafted_token=0.0) for curve in CURVES.values()]
-    drafters = study.rungs(pair, prices, plan.sizes, pair.tree_probabilities)
+    drafters = study.rungs(pair, PRICES, plan.sizes, pair.tree_probabilities)
     sources = list(study.without_draft_model(pair).values())
-    ladders = {}
+    found = {}
     for answers, sampling in (("greedy", None), ("sampled", plan.sampling)):
         recordings = record_once(
             pair.target, pair.tokenizer, prompts, sampling, plan.max_new_tokens, Capture((pair.layer,))
         )
-        ladders[answers] = study.measure(recordings, drafters, sources)
-    return rows(ladders, prices, plan.tasks)
+        found[answers] = study.measure(recordings, drafters, sources)
+    return found
 
 
 def identity(target: PreTrainedModel) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specdec_lib import methods
-from specdec_lib.chapters.ch08_one_tree.fitting import by_source
+from specdec_lib.chapters.ch08_one_tree.fitting import by_source, fit
 from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
 from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
 from specdec_lib.decoding.contract import Capture, Drafter
@@ -38,6 +38,8 @@ SINGLES = ("PLD", "PLD+ (h)", "REST")
 SAM, ARCTIC = "SAM-Decoding's rule", "Arctic's rule"
 UNION, FIXED, TREE, NEURAL = "union, not calibrated", "calibrated, fixed size", "One tree", "One tree, draft model"
 RUNGS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
+#: One tree with weights that were fitted on the very answers it is measured on: what its features can do at best.
+REFITTED = "One tree, fitted on these answers"
 #: The selection rules and one tree again, with a suffix automaton in PLD's place: the source that both rules were made for.
 SUFFIX = "SuffixDecoding"
 SUFFIX_RUNGS = SUFFIX_SAM, SUFFIX_ARCTIC, SUFFIX_TREE = tuple(f"{rung}, suffix sources" for rung in (SAM, ARCTIC, TREE))
@@ -80,16 +82,16 @@ def suffix_sources(pair: methods.Workbench) -> dict[str, Drafter]:
 
 
 def suffix_rungs(
-    pair: methods.Workbench, prices: Sequence[PassPrices], sizes: Sequence[int], fit: TreeProbabilities
+    pair: methods.Workbench, prices: Sequence[PassPrices], sizes: Sequence[int], weights: TreeProbabilities
 ) -> dict[tuple[str, Size], Drafter]:
-    """SuffixDecoding alone and the drafters of :data:`SUFFIX_RUNGS`, by rung and size; ``fit`` has weights for it."""
+    """SuffixDecoding alone and the drafters of :data:`SUFFIX_RUNGS`, by rung and size; ``weights`` are for it."""
     made: dict[tuple[str, Size], Drafter] = {}
     for size in sizes:
         made[SUFFIX, size] = SuffixDecoding(most=size)
         made[SUFFIX_SAM, size] = Selection(suffix_retrieval(pair, size), longest_match)
         made[SUFFIX_ARCTIC, size] = Selection(suffix_retrieval(pair, size), highest_score)
     for each in prices:
-        made[SUFFIX_TREE, each.name] = OneTree(suffix_sources(pair), each, fit)
+        made[SUFFIX_TREE, each.name] = OneTree(suffix_sources(pair), each, weights)
     return made
 
 
@@ -104,7 +106,7 @@ def whole(size: int) -> PassPrices:
 
 
 def rungs(
-    pair: methods.Workbench, prices: Sequence[PassPrices], sizes: Sequence[int], fit: TreeProbabilities
+    pair: methods.Workbench, prices: Sequence[PassPrices], sizes: Sequence[int], weights: TreeProbabilities
 ) -> dict[tuple[str, Size], Drafter]:
     """The drafters of every rung but the draft model's, by rung and size."""
     made: dict[tuple[str, Size], Drafter] = {}
@@ -115,9 +117,9 @@ def rungs(
         made[SAM, size] = Selection(retrieval(pair, size), longest_match)
         made[ARCTIC, size] = Selection(retrieval(pair, size), highest_score)
         made[UNION, size] = OneTree(without_draft_model(pair), whole(size), rough, rate=0.0)
-        made[FIXED, size] = OneTree(without_draft_model(pair), whole(size), fit)
+        made[FIXED, size] = OneTree(without_draft_model(pair), whole(size), weights)
     for each in prices:
-        made[TREE, each.name] = OneTree(without_draft_model(pair), each, fit)
+        made[TREE, each.name] = OneTree(without_draft_model(pair), each, weights)
     return made
 
 
@@ -231,12 +233,12 @@ def replayed(
 
 
 def with_draft_model(
-    recordings: Sequence[Recording], pair: methods.Workbench, prices: Sequence[PassPrices], fit: TreeProbabilities
+    recordings: Sequence[Recording], pair: methods.Workbench, prices: Sequence[PassPrices], weights: TreeProbabilities
 ) -> dict[tuple[str, Size], Measured]:
     """The rung whose sources have a draft model, at each of the prices; its price per drafted token is theirs."""
     out: dict[tuple[str, Size], Measured] = {}
     for each in prices:
-        drafter = OneTree(methods.tree_sources(pair), each, fit)
+        drafter = OneTree(methods.tree_sources(pair), each, weights)
         runs, drafted = [], []
         for recording in recordings:
             runs += replay_all([recording], drafter)
@@ -245,8 +247,17 @@ def with_draft_model(
     return out
 
 
+def refitted(
+    recordings: Sequence[Recording], pair: methods.Workbench, prices: Sequence[PassPrices], jobs: int | None = None
+) -> dict[tuple[str, Size], Measured]:
+    """One tree at each of the prices with weights that were fitted on these recordings (:data:`REFITTED`)."""
+    own = fit([recording.trace for recording in recordings], without_draft_model(pair), "the answers it is measured on")
+    trees = {(REFITTED, each.name): OneTree(without_draft_model(pair), each, own) for each in prices}
+    return replayed(recordings, trees, jobs)
+
+
 def carried_over(
-    ladder: Ladder, pair: methods.Workbench, prices: Sequence[PassPrices], fit: TreeProbabilities
+    ladder: Ladder, pair: methods.Workbench, prices: Sequence[PassPrices], weights: TreeProbabilities
 ) -> dict[str, Interval]:
     """By name of the prices: one tree whose weights go on from prompt to prompt, the tasks in turn, over one that starts each
     prompt with the fitted weights. How often a source was right lately starts again with each prompt in both."""
@@ -257,7 +268,7 @@ def carried_over(
         seen[recording.task] += 1
     places = [i for _, i in sorted(turns)]
     in_turns = [ladder.recordings[i] for i in places]
-    trees = [OneTree(without_draft_model(pair), each, fit) for each in prices]
+    trees = [OneTree(without_draft_model(pair), each, weights) for each in prices]
     kept = on_all_cores([partial(replay_all, in_turns, tree, "warm") for tree in trees])
     found = {}
     for each, runs in zip(prices, kept, strict=True):
