@@ -1,7 +1,8 @@
 """``python -m specdec_lib stopping``: SpecDec++ on many prompts, greedy and sampled, for chapter 5.
 
 Writes stopping.csv, and stopping.json with where it comes from, after each draft and temperature. What the file has of the same
-models and options is not measured again. All temperatures of a draft take about 20 minutes on two cores.
+models and options is not measured again. All temperatures of the first draft take about 20 minutes on two cores, those of
+each further draft, for which fewer prompts are sampled, about 15.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--models", type=Path, default=paths.POCKET, help="folder of the target, its drafts and head")
     parser.add_argument("--prompts", type=int, default=plan.prompts, help="of each set, where sampled")
+    parser.add_argument(
+        "--further-prompts", type=int, default=plan.further_prompts, help="the same, for the drafts after the first"
+    )
     parser.add_argument("--greedy-prompts", type=int, default=plan.greedy_prompts, help="of each set, decoded greedily")
     parser.add_argument("--max-new-tokens", type=int, default=plan.tokens)
     parser.add_argument("--temperatures", type=float, nargs="+", default=list(plan.temperatures), help="0 is greedy")
@@ -55,12 +59,14 @@ def load_drafts(folder: Path) -> tuple[dict[str, PreTrainedModel], list[str]]:
     return drafts, [name for name in DRAFTS if name not in there]
 
 
-def asked(options: argparse.Namespace, temperature: float) -> dict[str, Any]:
-    """The options that the numbers at a temperature depend on."""
-    other = {"prompts", "output_seeds"} if not temperature else {"greedy_prompts"}
-    return {
-        key: value for key, value in vars(options).items() if key not in {"models", "output", "temperatures"} | other
-    }
+def asked(options: argparse.Namespace, draft: str, temperature: float) -> dict[str, Any]:
+    """The options that the numbers of a draft at a temperature depend on."""
+    other = {"models", "output", "temperatures"}
+    if temperature:
+        other |= {"greedy_prompts", "further_prompts" if draft == DRAFTS[0] else "prompts"}
+    else:
+        other |= {"prompts", "further_prompts", "output_seeds"}
+    return {key: value for key, value in vars(options).items() if key not in other}
 
 
 def finished(
@@ -85,7 +91,7 @@ def finished(
     for row in wide_study.read(options.output):
         how = story["made"].get(part := _part(row.draft, row.temperature))
         same = how and story["target"] == target and how["fingerprint"] == drafts.get(row.draft)
-        if same and how["options"] == asked(options, row.temperature):
+        if same and how["options"] == asked(options, row.draft, row.temperature):
             rows.append(row)
             made[part] = how
     return rows, made
@@ -104,6 +110,7 @@ def _run(options: argparse.Namespace) -> None:
         options.output_seeds,
         options.head_seeds,
         options.epochs,
+        further_prompts=options.further_prompts,
     )
     drafts, missing = load_drafts(options.models)
     if DRAFTS[0] not in drafts:
@@ -129,7 +136,7 @@ def _run(options: argparse.Namespace) -> None:
         name, temperature = found[0].draft, found[0].temperature
         made[_part(name, temperature)] = {
             "fingerprint": marks[name],
-            "options": asked(options, temperature),
+            "options": asked(options, name, temperature),
             "seconds": round(time.perf_counter() - began),
             **{key: told[key] for key in ("date", "commit", "machine")},
         }

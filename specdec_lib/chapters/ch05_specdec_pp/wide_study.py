@@ -85,8 +85,8 @@ class Row(NamedTuple):
 @dataclass(frozen=True)
 class Plan:
     """What is measured: prompts of each set, where sampled and where greedy, longest output, temperatures, outputs of each
-    prompt where sampled, training seeds and epochs of the head, its w_rej, D and r, the thresholds h tried, and the
-    other w_rej, D and r of which greedy decoding chooses."""
+    prompt where sampled, training seeds and epochs of the head, its w_rej, D and r, the thresholds h tried, the
+    other w_rej, D and r of which greedy decoding chooses, and sampled prompts of each set for the drafts after the first."""
 
     prompts: int = 100
     greedy_prompts: int = 300
@@ -102,6 +102,7 @@ class Plan:
     reject_weights: tuple[float, ...] = (1.0, 3.0, 6.0, 12.0)
     depths: tuple[int, ...] = (0, 1, 3)
     mixings: tuple[float, ...] = (0.0, 0.15, 0.85)
+    further_prompts: int = 50
 
     @property
     def setting(self) -> Variant:
@@ -242,10 +243,12 @@ def measure(
         wanted = {name: draft for name, draft in drafts.items() if (name, temperature) not in done}
         if not wanted:
             continue
-        say(f"temperature {temperature:g}: outputs of the target")
-        recorded, sets = recordings(target, tokenizer, plan, temperature)
-        prompts = [(r.task, r.prompt.id) for r in recorded]
         for name, draft in wanted.items():
+            first = name == next(iter(drafts))
+            own = plan if first else replace(plan, prompts=plan.further_prompts)
+            say(f"temperature {temperature:g}: outputs of the target")
+            recorded, sets = recordings(target, tokenizer, own, temperature)  # those of the draft before are kept
+            prompts = [(r.task, r.prompt.id) for r in recorded]
             say(f"temperature {temperature:g}: {name}, {len(recorded)} outputs")
             taught = labelled(target, draft, answers, temperature)
             trained = heads(draft, taught, plan)
@@ -344,11 +347,12 @@ def values(
     path = path or RESULTS
     made = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) if rows else {}
     known = {(row.draft, row.temperature, row.set, row.quantity): row.interval for row in rows}
-    most = {
-        how: max((row.prompts for row in rows if row.set in SETS and bool(row.temperature) == hot), default=0)
+    own = drafts[0]
+    counts = {
+        how: [r.prompts for r in rows if r.draft == own and r.set in SETS and bool(r.temperature) == hot] or [0]
         for how, hot in (("greedy", False), ("sampled", True))
     }
-    hottest, own = max((row.temperature for row in rows), default=0.0), drafts[0]
+    hottest = max((row.temperature for row in rows), default=0.0)
 
     def greedy(name: str, quantity: str) -> Interval | str:
         return known.get((own, 0.0, name, quantity), "not available")
@@ -381,13 +385,61 @@ def values(
         "head_fixed_transfer_sampled": sampled(ALL, GREEDY_LENGTH),
         "sampled_accepted_cold": known[own, 0.0, "editing", "acceptance"].value if rows else 0.0,
         "sampled_accepted_hot": known[own, hottest, "editing", "acceptance"].value if rows else 0.0,
-        "greedy_prompts": most["greedy"],
-        "sampled_prompts": most["sampled"],
+        **{f"{how}_prompts": max(found) for how, found in counts.items()},
+        **{f"{how}_prompts_least": min(found) for how, found in counts.items()},
         "sampled_heads": made["provenance"]["parameters"]["head_seeds"] if made else 0,
         "sampled_minutes": made["seconds"] / 60 if made else 0.0,
         "sampled_drafts": len({row.draft for row in rows}),
-        "sampled_models": "the models of this page" if same else "other weights than this page's",
+        "sampled_models": (
+            "recorded with the models of this page"
+            if same
+            else "recorded with models whose weights are not this page's"
+        ),
+        "sampled_like_fixed": like_fixed(rows, own, hottest),
+        "sizes_sampled": sampled_by_size(rows, drafts),
     }
+
+
+#: Interval of a ratio of throughputs within which the two policies are in effect the same.
+ALIKE = 0.005
+
+
+def like_fixed(rows: Sequence[Row], draft: str, temperature: float) -> str:
+    """Where SpecDec++ at its best threshold drafts what the best K of the paper's grid drafts, as a sentence."""
+    found = {(row.set, row.quantity): row for row in rows if (row.draft, row.temperature) == (draft, temperature)}
+    alike = [
+        name
+        for name in SETS
+        if (name, "over fixed K") in found
+        and found[name, "speed-up, fixed K"].setting == "K = 2"
+        and max(abs(end - 1) for end in found[name, "over fixed K"].interval) < ALIKE
+    ]
+    if not alike or not temperature:
+        return (
+            "On every set SpecDec++ drafts other lengths than the best fixed K, so their ratio compares two policies."
+        )
+    where = " and ".join(filter(None, (", ".join(alike[:-1]), alike[-1])))
+    return (
+        f"Sampled at temperature {temperature:g}, one ratio says little: on {where} the best fixed K of the paper's grid is "
+        "its shortest, 2. The best threshold of SpecDec++ is so low there that nearly every draft ends after two tokens, "
+        "the fewest it can draft. The two policies then decode alike. So their ratio is 1 with hardly any interval, and it "
+        "does not show what the head knows."
+    )
+
+
+def sampled_by_size(rows: Sequence[Row], drafts: Sequence[str]) -> str:
+    """What the study knows of sampled decoding with the drafts after the first, as a sentence."""
+    hot = [row for row in rows if row.set == INSIDE and row.temperature and row.quantity == "over any fixed K"]
+    parts = [
+        f"{row.interval:.2f} at temperature {row.temperature:g} with {row.parameters / 1e6:.1f} million parameters "
+        f"({row.prompts} prompts)"
+        for name in drafts[1:]
+        for row in hot
+        if row.draft == name
+    ]
+    if not parts:
+        return "Sampled decoding with these two drafts is not in the study."
+    return f"Sampled, on editing, these factors are {'; '.join(parts)}."
 
 
 def by_size(rows: Sequence[Row], drafts: Sequence[str]) -> dict[str, Any]:

@@ -125,10 +125,11 @@ def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_p
     ]
     assert values["head_pp_over_confidence_prose_greedy"] == row.interval
 
-    assert values["sampled_models"] == "other weights than this page's"
-    own = [row for row in rows if row.set in ("editing", "code", "prose")]
-    assert values["sampled_prompts"] == max(row.prompts for row in own if row.temperature)
-    assert values["greedy_prompts"] == max(row.prompts for row in own if not row.temperature)
+    assert values["sampled_models"] == "recorded with models whose weights are not this page's"
+    own = [row for row in rows if row.draft == "draft" and row.set in ("editing", "code", "prose")]
+    for how, hot in (("sampled", True), ("greedy", False)):
+        prompts = {row.prompts for row in own if bool(row.temperature) == hot}
+        assert (values[f"{how}_prompts_least"], values[f"{how}_prompts"]) == (min(prompts), max(prompts))
     (lead,) = [
         r
         for r in rows

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from specdec_lib import Sampling, generate
+from specdec_lib.chapters.a1_pocket_models.training import DRAFTS
 from specdec_lib.chapters.ch05_specdec_pp import cost_intervals, wide_study
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along, throughputs
 from specdec_lib.chapters.ch05_specdec_pp.resampled import resampled
 from specdec_lib.chapters.ch05_specdec_pp.sampled_law import transformed, uniform_p_value
 from specdec_lib.chapters.ch05_specdec_pp.stopping_study import PAPER_LENGTHS, Study, baselines, with_head
+from specdec_lib.commands import stopping
 from specdec_lib.decoding.generate import record
 from specdec_lib.drafters import SpecDecPP
 from specdec_lib.experiments.calibration import ranking_accuracy, ranking_lead
@@ -70,6 +74,54 @@ def test_rows_are_written_and_read_again(study, tmp_path):
     (tmp_path / "other.csv").write_text("a,b\n")
     with pytest.raises(ValueError, match="has the columns a, b"):
         wide_study.read(tmp_path / "other.csv")
+
+
+def row(draft, temperature, name, quantity, setting, *interval):
+    return wide_study.Row(draft, 3_000_000, temperature, name, 40, 90, quantity, setting, *interval, *(2 * [np.nan]))
+
+
+def test_two_policies_that_draft_alike_are_told():
+    rows = [
+        row("draft", 1.0, "code", "speed-up, fixed K", "K = 2", 1.1, 1.0, 1.2),
+        row("draft", 1.0, "code", "over fixed K", "h = 0.1", 1.0, 0.999, 1.001),
+        row("draft", 1.0, "prose", "speed-up, fixed K", "K = 2", 1.1, 1.0, 1.2),
+        row("draft", 1.0, "prose", "over fixed K", "h = 0.1", 1.01, 0.999, 1.02),
+        row("draft", 1.0, "editing", "speed-up, fixed K", "K = 4", 1.1, 1.0, 1.2),
+        row("draft", 1.0, "editing", "over fixed K", "h = 0.5", 1.0, 0.999, 1.001),
+    ]
+    assert "on code the best fixed K" in wide_study.like_fixed(rows, "draft", 1.0)
+    both = [*rows[:3], row("draft", 1.0, "prose", "over fixed K", "h = 0.1", 1.0, 1.0, 1.0)]
+    assert "on code and prose the best fixed K" in wide_study.like_fixed(both, "draft", 1.0)
+    assert "compares two policies" in wide_study.like_fixed(rows[2:], "draft", 1.0)
+
+
+def test_sampled_decoding_of_further_drafts_is_told_once_it_is_in_the_file():
+    assert "not in the study" in wide_study.sampled_by_size(
+        [row("draft", 1.0, "editing", "over any fixed K", "", 1.0, 0.9, 1.1)], ["draft", "large"]
+    )
+    hot = row("large", 1.0, "editing", "over any fixed K", "", 0.95, 0.9, 1.0)
+    text = wide_study.sampled_by_size([hot], ["draft", "large"])
+    assert f"{hot.interval:.2f} at temperature 1 with 3.0 million parameters (40 prompts)" in text
+
+
+def test_further_drafts_are_sampled_on_fewer_prompts_and_measured_again_where_their_number_changes():
+    def options(*given):
+        return stopping.build_parser().parse_args(list(given))
+
+    first, further = DRAFTS[:2]
+    usual, other = options(), options("--further-prompts", "7")
+    assert stopping.asked(usual, first, 1.0) == stopping.asked(other, first, 1.0)
+    assert stopping.asked(usual, further, 0.0) == stopping.asked(other, further, 0.0)
+    assert stopping.asked(usual, further, 1.0) != stopping.asked(other, further, 1.0)
+    assert "prompts" in stopping.asked(usual, first, 1.0) and "prompts" not in stopping.asked(usual, further, 1.0)
+
+
+def test_the_options_of_what_the_file_has_are_those_that_are_asked_today():
+    usual = stopping.build_parser().parse_args([])
+    made = json.loads(wide_study.RESULTS.with_suffix(".json").read_text(encoding="utf-8"))["made"]
+    for part, how in made.items():
+        draft, _, temperature = part.partition(" at ")
+        assert how["options"] == stopping.asked(usual, draft, float(temperature)), part
 
 
 def test_text_that_follows_the_target_gives_uniform_numbers_and_other_text_does_not(llama):
