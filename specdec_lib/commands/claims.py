@@ -24,7 +24,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--save",
         type=Path,
         metavar="FILE",
-        help="write the verdicts and what decides them; the page on the claims reads data/results/cpu/second_run.json",
+        help="write the verdicts and what decides them; the page on the claims compares first_run.json with second_run.json, "
+        "both in data/results/cpu",
     )
     parser.add_argument(
         "--add", action="store_true", help="keep what the saved file has of notebooks that were not executed this time"

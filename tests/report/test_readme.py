@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from specdec_lib import paths
 from specdec_lib.report.build import readme
 from specdec_lib.report.build.params import UsageError
-from specdec_lib.report.claims import pictures, rules
+from specdec_lib.report.claims import pictures, rules, second_run
 from specdec_lib.report.display import record
 
 pytestmark = pytest.mark.skipif(
@@ -172,6 +172,19 @@ def test_values_are_collected_from_default_runs_alone(tmp_path):
         nbformat.write(notebook, tmp_path / f"{name}.ipynb")
         with pytest.raises(UsageError, match="the README shows the default run"):
             readme.collect(tmp_path)
+
+
+def test_the_claims_that_turn_with_the_seed_are_named(tmp_path, monkeypatch):
+    for name, verdict in (("FIRST", "holds"), ("SECOND", "not resolved")):
+        claims = {"one": {"verdict": verdict, "ours": {}}, "two": {"verdict": "holds", "ours": {}}}
+        (tmp_path / name).write_text(json.dumps({"claims": claims}), encoding="utf-8")
+        monkeypatch.setattr(second_run, name, tmp_path / name)
+    said = "1 of 2 claims get another verdict: `one` (holds, then not resolved)."
+    assert said in readme.block(committed_values())
+    monkeypatch.setattr(second_run, "SECOND", tmp_path / "FIRST")
+    assert "0 of 2 claims get another verdict. The" in readme.turned()
+    monkeypatch.setattr(second_run, "FIRST", tmp_path / "missing")
+    assert "make first-run" in readme.turned()
 
 
 def test_a_readme_without_marks_is_refused():

@@ -184,9 +184,10 @@ def items_table(entries: Sequence[Entry]) -> nodes.table:
             )
             rows.append(nodes.row("", *(nodes.entry("", cell) for cell in cells)))
     headings = ("Paper", "What it says, in a line", "Row", "Verdict")
-    return make_table(
-        headings, rows, (22, 40, 20, 18), "What the papers say, and the row that answers it", ["claims-items"]
-    )
+    # Two claims may answer one item.
+    total = len({(entry.claim.paper, where) for entry in entries for where in entry.claim.items})
+    caption = f"What the papers say, and the row that answers each: {total} sentences, tables and figures"
+    return make_table(headings, rows, (22, 40, 20, 18), caption, ["claims-items"])
 
 
 def summary_table(entries: Sequence[Entry]) -> nodes.table:
@@ -208,23 +209,26 @@ def summary_table(entries: Sequence[Entry]) -> nodes.table:
     return make_table(headings, made, [1] * len(headings), "How many claims have which verdict", ["claims-summary"])
 
 
-def turned_table(entries: Sequence[Entry], second: Mapping[str, Any]) -> nodes.table:
-    """Return the table of the claims that have another verdict in the second run, with what decides it in both runs."""
-    found, rows = second_run.turned(entries, second), []
-    for row in found:
-        claim, own = row.entry.claim, row.entry.verdict
+def turned_table(entries: Sequence[Entry], first: Mapping[str, Any], second: Mapping[str, Any]) -> nodes.table:
+    """Return the table of the claims that have two verdicts in two saved runs, with what decides them in both."""
+    claims = {entry.claim.id: entry.claim for entry in entries}
+    shared = sum(name in second["claims"] for name in first["claims"])
+    # A claim that has left the ledger since the runs has no words.
+    found = {row.claim: row for row in second_run.turned(first, second) if row.claim in claims}
+    rows = []
+    for row in sorted(found.values(), key=lambda row: list(claims).index(row.claim)):
+        claim = claims[row.claim]
         cells = [
             [_place(claim, claim.where)],
             [nodes.paragraph("", claim.claim), nodes.paragraph("", "", _link(claim))],
             *(
                 [nodes.paragraph("", "", verdict_words(verdict)), _values(claim, ours)]
-                for verdict, ours in ((own.verdict, own.ours), (row.verdict, row.ours))
+                for verdict, ours in zip(row.verdicts, row.ours, strict=True)
             ),
         ]
         rows.append(nodes.row("", *(nodes.entry("", *cell) for cell in cells)))
-    shared = sum(entry.claim.id in second["claims"] for entry in entries)
     caption = f"Claims with two verdicts: {len(found)} of {shared}"
-    headings = ("Paper", "Claim", "In this book", "In the second run")
+    headings = ("Paper", "Claim", "In the first run", "In the second run")
     return make_table(headings, rows, (14, 30, 28, 28), caption, ["claims-turned"])
 
 
@@ -331,21 +335,32 @@ class ClaimsItems(FromLedger):
 
 
 class ClaimsTurned(FromLedger):
-    """``{claims-turned}``: the claims that have another verdict in a second run with other seeds."""
+    """``{claims-turned}``: the claims that have two verdicts in the two saved runs, and where this run differs from the first."""
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes."""
-        self.env.note_dependency(str(second_run.RESULTS))
+        for path in (second_run.FIRST, second_run.SECOND):
+            self.env.note_dependency(str(path))
+        if not second_run.FIRST.is_file():
+            text = f"The verdicts of the first run are not saved: {second_run.FIRST.name} is missing. make first-run writes it."
+            return [nodes.paragraph("", text)]
         try:
-            second = second_run.load()
+            first, second = map(second_run.load, (second_run.FIRST, second_run.SECOND))
         except ClaimError as error:
             raise self.error(str(error)) from error
         entries = self.entries()
-        if second_run.profiles(entries) != second["profiles"]:
-            text = "The second run is of another profile than the runs of this page. They are not compared."
-            return [nodes.paragraph("", text)]
+        other = {name: second_run.differs(entries, run) for name, run in (("first", first), ("second", second))}
+        for name, what in other.items():
+            if what:
+                text = f"The {name} run differs from the run of this page in its {what}. They are not compared."
+                return [nodes.paragraph("", text)]
         note = [nodes.paragraph("", second["note"])] if second["note"] else []
-        return [*note, self.labelled(turned_table(entries, second), "tab-claims-turned")]
+        now = {entry.claim.id: {"verdict": entry.verdict.verdict, "ours": entry.verdict.ours} for entry in entries}
+        moved = [row.claim for row in second_run.turned(first, {"claims": now})]
+        if moved:
+            text = "The run of this page has the first run's seeds and yet other verdicts on: " + ", ".join(moved) + "."
+            note.append(nodes.paragraph("", text))
+        return [*note, self.labelled(turned_table(entries, first, second), "tab-claims-turned")]
 
 
 class Published(SphinxRole):

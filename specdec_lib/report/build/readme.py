@@ -23,7 +23,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.build import rerun
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
-from specdec_lib.report.claims import ledger, pictures
+from specdec_lib.report.claims import ledger, pictures, second_run
 from specdec_lib.report.claims.ledger import HeadlineRow, Mark
 from specdec_lib.report.display.record import recorded, timed_names
 
@@ -317,6 +317,26 @@ def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: Interval(**value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
+def turned() -> str:
+    """Return the sentence on the claims that get two verdicts from two runs with different seeds.
+
+    Raises
+    ------
+    ClaimError
+        The verdicts of the second run cannot be read.
+    """
+    if not second_run.FIRST.is_file():
+        return "Whether other seeds give the same verdicts on the claims is not known: `make first-run` saves what is compared."
+    first, second = map(second_run.load, (second_run.FIRST, second_run.SECOND))
+    found = second_run.turned(first, second)
+    shared = sum(name in second["claims"] for name in first["claims"])
+    rows = "; ".join(f"`{row.claim}` ({row.verdicts[0]}, then {row.verdicts[1]})" for row in found)
+    return (
+        f"With other seeds, which choose other prompts, {len(found)} of {shared} claims get another verdict"
+        f"{f': {rows}' if rows else ''}. The book's page *Claims* has the intervals of both runs."
+    )
+
+
 def block(results: Mapping[str, Any]) -> str:
     """Return what stands between the marks of the README's table of chapters."""
     chapters, studies = results["chapters"], studied()
@@ -335,6 +355,8 @@ def block(results: Mapping[str, Any]) -> str:
             "| Chapter | Question | Key result |",
             "|:--|:--|:--|",
             *rows,
+            "",
+            turned(),
             *(
                 [
                     "",

@@ -287,20 +287,20 @@ def test_every_item_is_listed_with_its_row_and_verdict(project):
         *("REST Table 1", "it is faster", "whole", "holds"),
         *("REST Table 1 (again)", "than &lt;any&gt; other", "whole", "holds"),
     ]
-    assert 'href="#claim-whole"' in table
+    assert 'href="#claim-whole"' in table and "the row that answers each: 2 sentences, tables and figures" in page
 
 
 @pytest.fixture
-def second(project, monkeypatch):
-    """Saves the verdicts of the project as those of a second run."""
-    file = project / "second_run.json"
-    monkeypatch.setattr(second_run, "RESULTS", file)
+def save(project, monkeypatch):
+    """Saves the verdicts of the project, with other recorded values, as those of the first or the second run."""
+    for name in ("FIRST", "SECOND"):
+        monkeypatch.setattr(second_run, name, project / f"{name}.json")
 
-    def save(recorded, profile="default"):
+    def save(which, recorded, profile="default", **parameters):
         notebook = project / "book" / "notebooks" / "07_speed.ipynb"
         own = notebook.read_text(encoding="utf-8")
-        nbformat.write(executed(recorded, profile), notebook)
-        assert command.main(["--save", str(file), "--note", "Its machine was busy."]) == 0
+        nbformat.write(executed(recorded, profile, **parameters), notebook)
+        assert command.main(["--save", str(project / f"{which}.json"), "--note", "Its machine was busy."]) == 0
         notebook.write_text(own, encoding="utf-8")
 
     return save
@@ -313,30 +313,69 @@ def turned_cells(project):
     return text, [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in cells if row]
 
 
-def test_claims_with_another_verdict_in_a_second_run_stand_beside_its_numbers(project, second):
-    second(RECORDED | {"range": {"value": 1.7, "low": 1.6, "high": 1.8}, "slow": 2.0})
+TURNS = RECORDED | {"range": {"value": 1.7, "low": 1.6, "high": 1.8}, "slow": 2.0}
+
+
+def test_claims_with_two_verdicts_stand_with_the_numbers_of_both_runs(project, save):
+    save("FIRST", RECORDED)
+    save("SECOND", TURNS)
     text, rows = turned_cells(project)
     assert "Its machine was busy." in text and "Claims with two verdicts: 4 of 7" in text
+    assert "and yet other verdicts" not in text
     assert [row[1].split()[-1] for row in rows] == ["whole", "open", "part", "none"]
-    assert rows[1][2] == "not resolved 1.512 [1.4, 1.6] speed, twice"
-    assert rows[1][3] == "holds 1.7 [1.6, 1.8] speed, twice"
-    assert rows[3][2].startswith("does not hold here 1.235 speed here 0.5 speed of the other")
-    assert rows[3][3].startswith("holds 1.235 speed here 2 speed of the other")
+    by_id = {row[1].split()[-1]: row for row in rows}
+    assert by_id["open"][2] == "not resolved 1.512 [1.4, 1.6] speed, twice"
+    assert by_id["open"][3] == "holds 1.7 [1.6, 1.8] speed, twice"
+    assert by_id["none"][2].startswith("does not hold here 1.235 speed here 0.5 speed of the other")
+    assert by_id["none"][3].startswith("holds 1.235 speed here 2 speed of the other")
 
 
-def test_a_second_run_with_the_same_verdicts_leaves_no_row_and_one_of_another_profile_is_not_compared(project, second):
-    second(RECORDED | {"fast": 1.3})
+def test_a_run_of_this_page_that_is_not_the_first_run_is_named(project, save):
+    save("FIRST", RECORDED | {"range": {"value": 1.7, "low": 1.6, "high": 1.8}})
+    save("SECOND", RECORDED | {"range": {"value": 1.7, "low": 1.6, "high": 1.8}})
     text, rows = turned_cells(project)
     assert rows == [] and "Claims with two verdicts: 0 of 7" in text
-    second(RECORDED | {"slow": 2.0}, "smoke")
+    assert "seeds and yet other verdicts on: open." in text
+
+
+@pytest.mark.parametrize(
+    "which, profile, parameters, what",
+    [
+        ("SECOND", "smoke", {}, "second run differs from the run of this page in its profile"),
+        ("FIRST", "smoke", {}, "first run differs from the run of this page in its profile"),
+        ("SECOND", "default", {"target": "other"}, "second run differs from the run of this page in its models"),
+    ],
+)
+def test_runs_that_differ_in_more_than_their_seeds_are_not_compared(project, save, which, profile, parameters, what):
+    for name in ("FIRST", "SECOND"):
+        save(name, RECORDED, *((profile,) if name == which else ()), **(parameters if name == which else {}))
     text, _, status = build(project, "Claims\n======\n\n.. claims-turned::\n")
-    assert "The second run is of another profile" in text and not status
+    assert what in text and "They are not compared." in text and not status
 
 
-def test_no_second_run_is_an_error_that_says_how_to_make_it(project, monkeypatch):
-    monkeypatch.setattr(second_run, "RESULTS", project / "none.json")
+def test_other_weights_are_not_compared(project, save, monkeypatch):
+    save("FIRST", RECORDED)
+    save("SECOND", RECORDED)
+    monkeypatch.setattr(second_run, "weights", lambda: {"pocket": "0"})
+    text, _, _ = build(project, "Claims\n======\n\n.. claims-turned::\n")
+    assert "The first run differs from the run of this page in its models" in text
+
+
+def test_a_saved_run_that_is_missing_is_named(project, save):
+    text, _, status = build(project, "Claims\n======\n\n.. claims-turned::\n")
+    assert "FIRST.json is missing. make first-run writes it." in text and not status
+    save("FIRST", RECORDED)
     _, warnings, status = build(project, "Claims\n======\n\n.. claims-turned::\n")
-    assert status and "none.json cannot be read" in warnings and "specdec_lib claims --save" in warnings
+    assert status and "SECOND.json cannot be read" in warnings and "specdec_lib claims --save" in warnings
+
+
+@pytest.mark.parametrize("path", [second_run.FIRST, second_run.SECOND], ids=lambda path: path.stem)
+def test_a_committed_run_is_of_the_shipped_pair_and_of_claims_that_there_are(path):
+    if path == second_run.FIRST and not path.is_file():
+        pytest.skip("the first run is not saved yet")
+    run = second_run.load(path)
+    assert run["profiles"] == ["default"] and run["weights"] == second_run.weights()
+    assert {row["verdict"] for row in run["claims"].values()} <= {*ledger.VERDICTS}
 
 
 def test_a_run_without_all_its_notebooks_is_not_saved(project, capsys):
@@ -480,5 +519,5 @@ def test_notebooks_that_were_not_run_again_keep_their_rows(project, capsys):
     assert "6 kept as they were" in capsys.readouterr().out
     assert json.loads(file.read_text(encoding="utf-8"))["claims"] == saved
     del saved["whole"]
-    file.write_text(json.dumps({"profiles": ["default"], "claims": saved}), encoding="utf-8")
+    file.write_text(json.dumps({"profiles": [], "models": [], "claims": saved}), encoding="utf-8")
     assert command.main(["--save", str(file), "--add"]) == 2 and "1 claims wait" in capsys.readouterr().err
