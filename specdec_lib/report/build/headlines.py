@@ -61,7 +61,7 @@ def headlines_table(rows: Sequence[HeadlineRow], link: Callable[[str, str], node
         for place, mark in enumerate(row.marks):
             own = [nodes.entry("", cell) for cell in (_ours(mark), nodes.paragraph("", size_words(mark, row)))]
             if place == 0:
-                # What is said once for the headline stands beside all of its numbers.
+                # What is said once for the headline stands next to all of its numbers.
                 before, after = (
                     [nodes.entry("", cell, morerows=len(row.marks) - 1) for cell in cells] for cells in (first, last)
                 )
@@ -106,6 +106,13 @@ def presumed(argument: str, entries: Sequence[Entry]) -> list[tuple[Entry, list[
             raise ClaimError(f"holds-if: {unknown[0]!r} is no verdict; expected one of {', '.join(ledger.VERDICTS)}")
         made.append((by_id[name], verdicts))
     return made
+
+
+def contradicted(argument: str, entries: Sequence[Entry]) -> list[tuple[Entry, list[str]]]:
+    """Return what :func:`presumed` gives without the claims that have a verdict that they may have."""
+    return [
+        (entry, verdicts) for entry, verdicts in presumed(argument, entries) if entry.verdict.verdict not in verdicts
+    ]
 
 
 class _Headlines(FromLedger):
@@ -189,21 +196,20 @@ class HoldsIf(_Headlines):
         """Return the nodes."""
         self.assert_has_content()
         try:
-            conditions = presumed(self.arguments[0], self.entries())
+            failed = contradicted(self.arguments[0], self.entries())
         except ClaimError as error:
             raise self.error(str(error)) from error
         holder = nodes.Element()
         self.state.nested_parse(self.content, self.content_offset, holder)
         notes = []
-        for entry, verdicts in conditions:
-            if entry.verdict.verdict not in verdicts:
-                said = [nodes.Text("The text above presumes that "), self.link(entry.claim.id)]
-                said.append(nodes.Text(f" {' or '.join(verdicts)}. In this run: "))
-                said += [verdict_words(entry.verdict.verdict), nodes.Text(".")]
-                notes.append(
-                    nodes.admonition("", nodes.title("", "This run does not show it"), nodes.paragraph("", "", *said))
-                )
-                notes[-1]["classes"] = ["warning", "holds-if"]
+        for entry, verdicts in failed:
+            said = [nodes.Text("The text above presumes that "), self.link(entry.claim.id)]
+            said.append(nodes.Text(f" {' or '.join(verdicts)}. In this run: "))
+            said += [verdict_words(entry.verdict.verdict), nodes.Text(".")]
+            notes.append(
+                nodes.admonition("", nodes.title("", "This run does not show it"), nodes.paragraph("", "", *said))
+            )
+            notes[-1]["classes"] = ["warning", "holds-if"]
         return [*holder.children, *notes]
 
 

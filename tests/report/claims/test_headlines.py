@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from specdec_lib import paths
+from specdec_lib.report.build import headlines
 from specdec_lib.report.claims import ledger, pictures, rules
 from specdec_lib.report.display import forest
 from tests.report.claims.test_claims_page import HEADER, NUMBERS, ROW, build, executed, write
@@ -277,3 +278,70 @@ def test_the_page_has_three_sentences_a_paper_that_presume_a_verdict():
             assert ledger.PAPERS[known[claim]] == name
             assert set(verdicts.split(" or ")) <= set(ledger.VERDICTS)
     assert parts[::2] == list(ledger.PAPERS.values())
+
+
+def real_blocks():
+    """Every ``{holds-if}`` of the book: its file and number there, and its argument."""
+    root = paths.ROOT / "book"
+    sources = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.md")}
+    for path in (paths.ROOT / "notebooks").glob("*.ipynb"):
+        cells = nbformat.read(str(path), as_version=4).cells
+        sources[path.name] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    found = {}
+    for name in sorted(sources):
+        for i, argument in enumerate(re.findall(r"^:{3,}\{holds-if\} (.+)$", sources[name], flags=re.MULTILINE)):
+            found[f"{name}-{i + 1}"] = argument
+    return found
+
+
+BLOCKS = real_blocks() if paths.ROOT else {}
+
+
+def flips(argument):
+    """Verdicts by claim that a block is tried with: those it presumes, then each claim with each verdict that it may not have,
+    which is named."""
+    parts = [part.strip().partition(": ") for part in argument.split(";")]
+    allowed = {claim: verdicts.split(" or ") for claim, _, verdicts in parts}
+    for one in range(max(map(len, allowed.values()))):
+        yield {claim: verdicts[one % len(verdicts)] for claim, verdicts in allowed.items()}, None
+    for claim, verdicts in allowed.items():
+        for verdict in set(ledger.VERDICTS) - set(verdicts):
+            held = {name: own[0] for name, own in allowed.items()}
+            yield held | {claim: verdict}, (claim, verdict)
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """Every block of the book in every try of :func:`flips`, on one page; gives the text of each block's tries."""
+    root = tmp_path_factory.mktemp("blocks")
+    (root / "book").mkdir()
+    claims = rules.load_claims(paths.ROOT / "data" / "claims.yml")
+    tries = [(name, *one) for name, argument in BLOCKS.items() for one in flips(argument)]
+
+    def entries(directive):
+        verdicts = tries[int(directive.content[0].split()[1])][1]
+        judged = (rules.Verdict(claim, verdicts.get(claim.id, rules.HOLDS), {}, ()) for claim in claims)
+        return [ledger.Entry(verdict, (), (), None) for verdict in judged]
+
+    lines = [f".. holds-if:: {BLOCKS[name]}\n\n   Try {i} of it.\n" for i, (name, _, _) in enumerate(tries)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(headlines.HoldsIf, "entries", entries)
+        text, warnings, _ = build(root, "Page\n====\n\n" + "\n".join(lines))
+    assert [line for line in warnings.splitlines() if line and "unknown document" not in line] == []
+    plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", text))
+    parts = re.split(r"Try \d+ of it\.", plain)[1:]
+    found = {}
+    for (name, _, flipped), part in zip(tries, parts, strict=True):
+        found.setdefault(name, []).append((flipped, part))
+    return found
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_sentence_of_the_book_that_presumes_a_verdict_is_noted_where_a_run_gives_another(rendered, name):
+    noted = "This run does not show it"
+    assert any(flipped is None for flipped, _ in rendered[name]) and any(flipped for flipped, _ in rendered[name])
+    for flipped, part in rendered[name]:
+        assert part.count(noted) == (flipped is not None), flipped
+        if flipped:
+            claim, verdict = flipped
+            assert f"presumes that {claim} " in part and f"In this run: {verdict}." in part
