@@ -31,7 +31,8 @@ from specdec_lib.experiments import released_rules
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
-from specdec_lib.experiments.recorded_runs import Recording, replay_all
+from specdec_lib.experiments.recorded_runs import Recording, prompts_of, replay_all
+from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
 
 
 class KeepsMatches(WrappedDrafter):
@@ -133,13 +134,14 @@ def remembered(index: DenseIndex, recordings: Sequence[Recording], neighbours: i
 
 class Bias(NamedTuple):
     """What a multi-draft sampling rule does to the target's distribution: total variation over the steps with a draft,
-    and the draft tokens expected to be accepted under the rule and with one draw a node, which is lossless."""
+    and the draft tokens expected to be accepted under the rule and with one draw a node, which is lossless; means have
+    intervals over prompts."""
 
     steps: int
-    mean: float
+    mean: Interval
     largest: float
-    accepted: float
-    accepted_exactly: float
+    accepted: Interval
+    accepted_exactly: Interval
 
 
 def sampling_bias(
@@ -184,13 +186,15 @@ def sampling_bias(
         return rows
 
     found = on_all_cores([partial(measured, *each) for each in zip(recordings, runs, strict=True)])
-    drafts = [row for rows in found for row in rows]
-    if not drafts:
+    steps = [len(rows) for rows in found]
+    if not sum(steps):
         raise ValueError("no step of the runs has a draft; there is nothing to measure")
-    distances, released, exact = map(np.array, zip(*drafts, strict=True))
-    return Bias(
-        len(drafts), float(distances.mean()), float(distances.max()), float(released.mean()), float(exact.mean())
+    distance, accepted, exactly = (
+        pooled_rate(Counts([sum(row[i] for row in rows) for rows in found], steps), prompts_of(recordings))
+        for i in range(3)
     )
+    largest = max(row[0] for rows in found for row in rows)
+    return Bias(sum(steps), distance, float(largest), accepted, exactly)
 
 
 def record_replies(

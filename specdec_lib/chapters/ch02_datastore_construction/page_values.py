@@ -14,6 +14,7 @@ from specdec_lib.datastores.ranks import mean_reciprocal_rank
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.experiments import retrieval
 from specdec_lib.experiments.published_numbers import published
+from specdec_lib.experiments.statistics import Interval
 
 Values = dict[str, Any]
 #: REST's largest store: 27 GB, at the six bytes a token of its files.
@@ -66,19 +67,20 @@ def variance(index: DenseIndex) -> Values:
     }
 
 
-def dimensions(rows: Sequence[Mapping[str, float]], ablated: Mapping[tuple[int, str], float], kept: int) -> Values:
+def dimensions(rows: Sequence[Mapping[str, Any]], ablated: Mapping[tuple[int, str], Interval], kept: int) -> Values:
     """The fewest, the paper's and the most components: ranks, acceptance, and what each normalisation is for.
 
     Parameters
     ----------
     rows : sequence of mapping
-        For each number of components ``dims``, ``variance``, ``both`` (the MRR), ``next``, ``rate`` and ``calls``.
+        For each number of components ``dims``, ``variance`` and the intervals ``both`` (the MRR), ``next``, ``rate`` and
+        ``calls``.
     ablated : mapping
         MRR by number of components and what is left out, of :data:`WITHOUT`.
     kept : int
         The paper's number of components, or the nearest to it.
     """
-    by_dims = {int(row["dims"]): row for row in rows}
+    by_dims = {int(row["dims"]): {key: _value(value) for key, value in row.items()} for row in rows}
     narrow, widest = by_dims[min(by_dims)], by_dims[max(by_dims)]
     values: Values = {"mrr_both": by_dims[kept]["both"]}
     values |= {f"kept_{name}": by_dims[kept][name] for name in ("next", "rate", "calls")}
@@ -86,8 +88,12 @@ def dimensions(rows: Sequence[Mapping[str, float]], ablated: Mapping[tuple[int, 
     values |= {"widest_dims": int(widest["dims"]), "narrow_dims": int(narrow["dims"])}
     values |= {"narrow_rate": narrow["rate"], "narrow_variance": narrow["variance"], "narrow_mrr_both": narrow["both"]}
     for name in WITHOUT:
-        values |= {f"mrr_{name}": ablated[kept, name], f"narrow_mrr_{name}": ablated[min(by_dims), name]}
+        values |= {f"mrr_{name}": ablated[kept, name].value, f"narrow_mrr_{name}": ablated[min(by_dims), name].value}
     return values
+
+
+def _value(number: float | Interval) -> float:
+    return number.value if isinstance(number, Interval) else number
 
 
 def states(
@@ -117,8 +123,10 @@ def states(
     return values
 
 
-def matches(counts: Counter[int]) -> Values:
-    """Shares of the steps that have a match, and of the matches that are short and long."""
+def matches(each: Sequence[Counter[int]]) -> Values:
+    """Shares of the steps that have a match, and of the matches that are short and long; ``each`` counts the steps of one
+    output by the length of their match."""
+    counts = sum(each, Counter())
     total = sum(counts.values())
     drafted = sum(n for length, n in counts.items() if length >= 2)
     return {

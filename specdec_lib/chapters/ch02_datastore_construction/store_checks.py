@@ -8,7 +8,7 @@ import numpy as np
 
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.faiss_index import load_faiss
-from specdec_lib.datastores.ranks import next_token_reciprocal_rank
+from specdec_lib.datastores.ranks import next_token_reciprocal_rank, recall, reciprocal_ranks
 from specdec_lib.experiments import statistics
 from specdec_lib.experiments.statistics import Counts, Interval
 
@@ -91,6 +91,28 @@ def repeated_contexts(tokens: np.ndarray, positions: np.ndarray, length: int = 8
     return inside & (counts[which.reshape(-1)][np.where(inside, begins, 0)] > 1)
 
 
+def found_again(index: DenseIndex, states: np.ndarray, positions: np.ndarray, k: int = 50) -> Interval:
+    """Mean reciprocal rank of stored positions looked up by their own states, as
+    :func:`~specdec_lib.datastores.ranks.mean_reciprocal_rank`; the interval is over the states looked up."""
+    return statistics.mean(reciprocal_ranks(index.search(states, k)[1], np.asarray(positions)))
+
+
+def mean_recall(found: np.ndarray, exact: np.ndarray) -> Interval:
+    """Share of the exact neighbours that were found, with its interval over queries; both have shape (n, k)."""
+    return statistics.mean([recall(a[None], b[None]) for a, b in zip(found, exact, strict=True)])
+
+
+def typical_time(times: Sequence[float]) -> Interval:
+    """Geometric mean of the times of some queries, which a few interrupted ones hardly move; the interval is over queries."""
+    return statistics.interval_of_sums(lambda logs, count: np.exp(logs / count), [np.log(times), np.ones(len(times))])
+
+
+def next_token_rank(index: DenseIndex, outputs: Sequence[tuple[np.ndarray, Sequence[int]]]) -> Interval:
+    """Mean reciprocal rank of the next token over the states of held-out outputs; arguments and interval as for
+    :func:`next_token_ratio`."""
+    return statistics.pooled_rate(_next_token_counts(index, outputs))
+
+
 def next_token_ratio(
     ours: DenseIndex, theirs: DenseIndex, outputs: Sequence[tuple[np.ndarray, Sequence[int]]]
 ) -> Interval:
@@ -101,9 +123,10 @@ def next_token_ratio(
     outputs : sequence of (states, tokens)
         Of each held-out output its states and the token after each.
     """
+    return statistics.ratio_of_rates(*(_next_token_counts(index, outputs) for index in (ours, theirs)))
+
+
+def _next_token_counts(index: DenseIndex, outputs: Sequence[tuple[np.ndarray, Sequence[int]]]) -> Counts:
     counted = [len(tokens) for _, tokens in outputs]
-    sums = [
-        [next_token_reciprocal_rank(index, states, tokens) * len(tokens) for states, tokens in outputs]
-        for index in (ours, theirs)
-    ]
-    return statistics.ratio_of_rates(*(Counts(ranks, counted) for ranks in sums))
+    ranks = [next_token_reciprocal_rank(index, states, tokens) * len(tokens) for states, tokens in outputs]
+    return Counts(ranks, counted)

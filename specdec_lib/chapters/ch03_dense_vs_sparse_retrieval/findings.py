@@ -139,9 +139,10 @@ def shape_rows(by_way: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame
         {
             "way": way,
             "shape": shape,
+            "prompts": measures.telling(counts),
             "nodes": measures.rate(counts, "nodes_per_draft").value,
             "prompt_rate": measures.mean_over_outputs(counts, "acceptance_rate"),
-            "accepted": measures.rate(counts, "accepted_per_draft").value,
+            "accepted": measures.rate(counts, "accepted_per_draft"),
             "tokens_per_pass": measures.rate(counts),
         }
         for way, counts_of in by_way.items()
@@ -170,7 +171,9 @@ def recorded_shapes(by_way: Mapping[str, Mapping[str, pd.DataFrame]]) -> Values:
     return found | {
         "composed_dresd_own_over_plain_gpu": measures.speed(greedy[deep], price),
         "composed_rest_own_over_plain_gpu": measures.speed(greedy[rest], price),
+        "composed_rest_own_from_1_over_plain_gpu": measures.speed(greedy[from_1], price),
         "composed_dresd_own_over_rest_own_gpu": measures.speed_ratio(greedy[deep], greedy[rest], price),
+        "composed_dresd_own_over_rest_own_from_1_gpu": measures.speed_ratio(greedy[deep], greedy[from_1], price),
     }
 
 
@@ -195,7 +198,7 @@ def recorded_lengths(swept: Mapping[tuple[str, str], Mapping[int, pd.DataFrame]]
         found |= {f"{what}_{way}_first": measures.rate(first).value, f"{what}_{way}_last": measures.rate(last).value}
         if way == "greedy":
             for end, rows in (("first", first), ("last", last)):
-                share = measures.mean_over_outputs(rows, "acceptance_rate")
+                share = measures.mean_over_outputs(rows, "acceptance_rate").value
                 found[f"{what}_rate_{end}"] = float(np.nan_to_num(share))
     first, *_, last = swept["length", "greedy"].values()
     found["length_rate_last_over_first"] = measures.ratio(last, first, "acceptance_rate")
@@ -252,6 +255,7 @@ def variant_rows(tried: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFram
         {
             "variant": variant,
             **{way: measures.rate(tried[way][variant]) for way in tried},
+            **{f"{way}_prompts": measures.telling(tried[way][variant]) for way in tried},
             **{f"{way}_nodes": measures.rate(tried[way][variant], "nodes_per_draft").value for way in tried},
             "microseconds": 1e6 * measures.rate(tried["greedy"][variant], "draft_seconds_per_token").value,
         }
@@ -313,8 +317,12 @@ def recorded_ablations(
 
 def recorded_bias(by_rule: Mapping[str, Bias]) -> Values:
     """Distance of the released sampling rules from the target, and the tokens that they accept."""
-    fields = ("mean", "largest", "accepted", "accepted_exactly")
-    return {f"bias_{rule}_{field}": getattr(bias, field) for rule, bias in by_rule.items() for field in fields}
+    found: Values = {f"bias_{rule}_largest": bias.largest for rule, bias in by_rule.items()}
+    for rule, bias in by_rule.items():
+        found |= {
+            f"bias_{rule}_{field}": getattr(bias, field).value for field in ("mean", "accepted", "accepted_exactly")
+        }
+    return found
 
 
 def recorded_losslessness(compared: pd.DataFrame, replays: Sequence[bool]) -> Values:

@@ -23,7 +23,7 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.recorded_runs import Recording, replay_all, replay_each
 from specdec_lib.experiments.released_rules import rows
-from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, pooled_rate
+from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, mean, pooled_rate
 from specdec_lib.models.fingerprint import fingerprint
 
 #: Widths by which passes are counted: a pass of any width counts as two parts, at the widths next to it, so that every
@@ -116,10 +116,16 @@ def rate(frame: pd.DataFrame, of: str = "tokens_per_pass") -> Interval:
     return pooled_rate(Counts(*(sums[column].to_numpy() for column in RATES[of])))
 
 
-def mean_over_outputs(frame: pd.DataFrame, of: str) -> float:
+def mean_over_outputs(frame: pd.DataFrame, of: str) -> Interval:
     """The mean over outputs of one of :data:`RATES`, outputs without one left out; NaN if all are."""
     above, below = (frame[column] for column in RATES[of])
-    return float((above / below).where(below > 0).mean())
+    there = (below > 0).to_numpy()
+    return mean((above / below)[there].to_numpy(), frame["prompt"][there].tolist())
+
+
+def telling(frame: pd.DataFrame) -> int:
+    """How many prompts a rate is of: an output of a single token, which the prefill gives, has no pass to count."""
+    return int(frame["prompt"][frame["passes"] > 0].nunique())
 
 
 def speed(frame: pd.DataFrame, price: Mapping[int, float] | float = 1.0, drafting: float = 0.0) -> Interval:
@@ -193,10 +199,10 @@ def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], of: str
 
 
 def _of_tables(pairs: Sequence[Sequence[pd.DataFrame]]) -> Interval:
-    def mean(*rates: Any) -> Any:
+    def of_ratios(*rates: Any) -> Any:
         return np.exp(sum(np.log(a / b) for a, b in zip(rates[::2], rates[1::2], strict=True)) / len(pairs))
 
-    return _function([table for pair in pairs for table in pair], mean)
+    return _function([table for pair in pairs for table in pair], of_ratios)
 
 
 def _function(tables: Sequence[pd.DataFrame], of_rates: Callable[..., Any]) -> Interval:

@@ -68,13 +68,15 @@ def ratios(counts: pd.DataFrame) -> dict[str, dict[str, Interval]]:
 
 
 def rates(counts: pd.DataFrame) -> pd.DataFrame:
-    """One row a setting and method with its tokens per pass, acceptance ``rate`` and share of passes with a draft."""
+    """One row a setting and method: the number of ``prompts`` that count, tokens per pass, acceptance ``rate`` and share of
+    passes with a draft."""
     return pd.DataFrame(
         {
             "group": group,
             "way": way,
             "store": store,
             "method": method,
+            "prompts": measures.telling(rows),
             "tokens_per_pass": measures.rate(rows),
             "rate": measures.rate(rows, "acceptance_rate"),
             "drafting": measures.rate(rows, "share_with_draft"),
@@ -96,14 +98,15 @@ def lead_by_size(counts: pd.DataFrame, version: str = "REST") -> tuple[list[int]
 
 
 def lead_rows(counts: pd.DataFrame) -> pd.DataFrame:
-    """One row a store, way of decoding and size with the number of outputs and the lead over two versions of REST."""
+    """One row a store, way of decoding and size with the number of prompts that count and the lead over two versions of
+    REST."""
     found = []
     for (store, way), rows in counts.groupby(["store", "way"], sort=False):
         sizes, over_rest = lead_by_size(rows)
         _, over_one = lead_by_size(rows, "REST, n from 1")
-        outputs = [len(of_method(part, "DReSD")) for _, part in rows.groupby("stored")]
-        for size, count, rest, one in zip(sizes, outputs, over_rest, over_one, strict=True):
-            found.append({"store": store, "way": way, "size": size, "outputs": count, "rest": rest, "one": one})
+        prompts = [measures.telling(of_method(part, "DReSD")) for _, part in rows.groupby("stored")]
+        for size, count, rest, one in zip(sizes, prompts, over_rest, over_one, strict=True):
+            found.append({"store": store, "way": way, "size": size, "prompts": count, "rest": rest, "one": one})
     return pd.DataFrame(found)
 
 
@@ -191,7 +194,7 @@ def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[s
         "lead_line_from": int(rows.stored.max()),
     }
     for key, version in (("rest", "REST"), ("from_1", "REST, n from 1")):
-        names = (f"lead_line_19m_{key}", f"lead_ends_{key}", f"said_lead_line_{key}", f"said_lead_ends_{key}")
+        names = (f"lead_line_19m_{key}", f"lead_ends_{key}", f"said_lead_line_{key}", f"lead_ends_tokens_{key}")
         if rows.stored.nunique() < 2:
             found |= dict.fromkeys(names, "not available")
             continue
@@ -199,6 +202,6 @@ def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[s
         line, ends = measures.lead_at(*pair, size), measures.lead_ends(*pair)
         # The size itself to two digits, from its logarithm; lines that hardly differ cross nowhere that counts.
         tokens = Interval(*(float(f"{10**end:.2g}") if 0 <= end < LARGEST else math.nan for end in ends))
-        said = f"{tokens:,.0f} tokens" if tokens.known else "no size that these lines can tell"
-        found |= dict(zip(names, (line, ends, f"{line:.2f}", said), strict=True))
+        crossing = tokens if tokens.known else "not available"
+        found |= dict(zip(names, (line, ends, f"{line:.2f}", crossing), strict=True))
     return found

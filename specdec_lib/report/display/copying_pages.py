@@ -182,15 +182,15 @@ def aggregations(
     by_block: Mapping[tuple[int, str], Runs],
     by_set: Mapping[tuple[str, str], Runs],
 ) -> Figure:
-    """Draw PLD+ (a) by block, with level lines for the chosen heads and for the whole model."""
+    """Draw PLD+ (a) by block, with level lines for the chosen heads and for the whole model; each has one whisker."""
     blocks = sorted({block for block, _ in by_block})
     curves = {
         f"one block, {fold}": (blocks, _rates(recordings, {b: by_block[b, fold] for b in blocks}))
         for fold in ("max", "sum")
     }
     titles = {"chosen": "chosen heads", "every": "whole model"}
-    for (what, fold), runs in by_set.items():
-        curves[f"{titles[what]}, {fold}"] = (blocks, [interval(runs, recordings).value] * len(blocks))
+    for place, ((what, fold), runs) in enumerate(by_set.items()):
+        curves[f"{titles[what]}, {fold}"] = _level(blocks, interval(runs, recordings), place)
     return charts.panels({"": curves}, "block", PER_PASS, markers=False, integers=True)
 
 
@@ -201,9 +201,15 @@ def layers(recordings: Sequence[Recording], by_layer: Mapping[int, Runs], partia
         (level,) = _rates(recordings, {"": partial}, task)
         content[title] = {
             "PLD+ (h)": (list(by_layer), _rates(recordings, by_layer, task)),
-            "PLD, partial drafts": (list(by_layer), [level.value] * len(by_layer)),
+            "PLD, partial drafts": _level(list(by_layer), level),
         }
     return charts.panels(content, "layer", PER_PASS, markers=False, integers=True)
+
+
+def _level(x: Sequence[int], level: Interval, place: int = 0) -> charts.Curve:
+    """A level line, with its interval half-way between two points of the other curves: between the first two, or later."""
+    between = min(x[0] + place + 0.5, x[-1])
+    return [x[0], between, x[-1]], [level.value, level, level.value]
 
 
 def averages_table(recordings: Sequence[Recording], averaged: Mapping[str, Runs]) -> Table:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from specdec_lib.chapters.ch02_datastore_construction.page_values import WITHOUT, dense_bytes
 from specdec_lib.experiments import retrieval
+from specdec_lib.experiments.statistics import Counts, pooled_rate
 from specdec_lib.report.display import figures
 from specdec_lib.report.display.tables import Table
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from specdec_lib.datastores.dense import DenseIndex
     from specdec_lib.datastores.suffix_array import SuffixIndex
+    from specdec_lib.experiments.statistics import Interval
 
 
 def sorted_ends(
@@ -83,13 +85,14 @@ def variance(index: DenseIndex) -> Figure:
     return figure
 
 
-def dimensions_table(rows: Sequence[Mapping[str, float]]) -> Table:
-    """Ranks and acceptance by the number of components."""
+def dimensions_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Ranks and acceptance by the number of components, with their intervals."""
     return Table(
         pd.DataFrame(rows),
         "tab-store-mrr",
         "By the number of dimensions: mean reciprocal rank (MRR) of stored states looked up by themselves, and on held-out "
-        "outputs the MRR of the next token, the acceptance rate, and the passes.",
+        "outputs the MRR of the next token, the acceptance rate, and the passes. Intervals are over the states looked up, and over "
+        "prompts.",
         {
             "dims": "Dimensions",
             "variance": "Variance",
@@ -102,7 +105,7 @@ def dimensions_table(rows: Sequence[Mapping[str, float]]) -> Table:
     )
 
 
-def normalisation_table(rows: Sequence[Mapping[str, float]], ablated: Mapping[tuple[int, str], float]) -> Table:
+def normalisation_table(rows: Sequence[Mapping[str, Any]], ablated: Mapping[tuple[int, str], Interval]) -> Table:
     """What leaving out a normalisation costs."""
     both = {int(row["dims"]): row["both"] for row in rows}
     columns = {"dims": "Dimensions", "both": "both", "no_zscore": "no z-scores", "no_unit": "no unit length"}
@@ -114,36 +117,43 @@ def normalisation_table(rows: Sequence[Mapping[str, float]], ablated: Mapping[tu
     return Table(
         pd.DataFrame(shown),
         "tab-store-normalised",
-        "Mean reciprocal rank of stored states looked up by themselves, with both normalisations and without.",
+        "Mean reciprocal rank of stored states looked up by themselves, with both normalisations and without; intervals are over "
+        "the states.",
         columns,
         dict.fromkeys(list(columns)[1:], ".3f"),
     )
 
 
 def approximate_table(rows: Sequence[Mapping[str, Any]], states: int) -> Table:
-    """Exact and approximate searches."""
+    """Exact and approximate searches; recall, rank and time are means with intervals over queries."""
     return Table(
         pd.DataFrame(rows),
         "tab-store-approximate",
-        f"Search for 10 neighbours among {states:,} states, one query at a time on one thread.",
+        f"Search for 10 neighbours among {states:,} states, one query at a time on one thread; intervals are over queries.",
         {
             "factory": "FAISS index",
             "bytes": "Bytes a state",
             "recall": "Recall@10",
             "mrr": "MRR",
-            "microseconds": "Median time, µs",
+            "microseconds": "Time, geometric mean, µs",
         },
         {"bytes": ".0f", "recall": ".3f", "mrr": ".3f", "microseconds": ".0f"},
         timed=["microseconds"],
     )
 
 
-def match_lengths(counts: Counter[int], unlooped: Counter[int]) -> Figure:
-    """Draw how often the longest match has each length, for all outputs and for those without loops."""
+def match_lengths(each: Sequence[Counter[int]], unlooped: Sequence[Counter[int]]) -> Figure:
+    """Draw how often the longest match has each length, for all outputs and for those without loops.
+
+    Parameters
+    ----------
+    each, unlooped : sequence of Counter
+        Of each output its steps by the length of their match.
+    """
     lengths = range(17)
     shares = {
-        "all outputs": [counts[n] / sum(counts.values()) for n in lengths],
-        "without loops": [unlooped[n] / sum(unlooped.values()) for n in lengths],
+        name: [pooled_rate(Counts([one[n] for one in outputs], [one.total() for one in outputs])) for n in lengths]
+        for name, outputs in {"all outputs": each, "without loops": unlooped}.items()
     }
     return figures.bars([str(n) for n in lengths], shares, "share of steps")
 

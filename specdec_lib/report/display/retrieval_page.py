@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specdec_lib import Generation
+    from specdec_lib.datastores import SuffixIndex
     from specdec_lib.decoding.results import Step
+    from specdec_lib.experiments.recorded_runs import Recording
     from specdec_lib.experiments.retrieval import Bias
 
 #: What each store holds, by its name in the chapter.
@@ -42,7 +44,9 @@ AXES = {
 }
 _VERSIONS = {"rest": "REST", "one": "REST, n from 1", "run": "REST, as DReSD ran it", "dresd": "DReSD"}
 _HEADINGS = {"rest": "REST", "one": "n from 1", "run": "as DReSD ran it", "dresd": "DReSD"}
-_SETTING = {"prompts": "Prompts", "store": "Store"}
+_SETTING = {"prompts": "Prompts (number that count)", "store": "Store"}
+#: Why fewer prompts count than were decoded.
+COUNTED = "A prompt counts if its output has a second token; the first comes from the pass over the prompt."
 #: Markers of the series of one panel; a hollow one of the same colour is another version of the same method.
 _MARKS = ("o", "D", "s", "^")
 
@@ -160,7 +164,10 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, list(axes.flat)
 
 
-def _marks(ax: Axes, drawn: Sequence[tuple[float, Interval]], label: str, mark: str) -> None:
+def _marks(
+    ax: Axes, drawn: Sequence[tuple[float, Interval]], label: str, mark: str, hollow: bool | None = None
+) -> None:
+    """Marks with whiskers; those of a ``"method, variant"`` are hollow unless ``hollow`` says otherwise."""
     method, _, variant = label.partition(", ")
     color = figures.color(method)
     ax.plot(
@@ -169,7 +176,7 @@ def _marks(ax: Axes, drawn: Sequence[tuple[float, Interval]], label: str, mark: 
         linestyle="",
         marker=mark,
         color=color,
-        markerfacecolor="white" if variant else color,
+        markerfacecolor="white" if (bool(variant) if hollow is None else hollow) else color,
         label=label,
         zorder=3,
     )
@@ -257,7 +264,7 @@ def leads(counts: pd.DataFrame) -> Figure:
 
 
 def alignment(rows: pd.DataFrame) -> Figure:
-    """Draw rates before and after the alignment of the store as arrows, acceptance above tokens per pass.
+    """Draw rates before (hollow) and after (filled) the alignment of the store, acceptance above tokens per pass.
 
     Parameters
     ----------
@@ -265,33 +272,22 @@ def alignment(rows: pd.DataFrame) -> Figure:
         Of :func:`specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.findings.alignment`.
     """
     axes_shown, ways = list(dict.fromkeys(rows.axis)), list(dict.fromkeys(rows.way))
-    figure, axes = _panels(2 * len(ways), 1.0 + 0.55 * len(axes_shown))
+    figure, axes = _panels(2 * len(ways), 1.2 + 0.7 * len(axes_shown))
     quantities = (("before", "after", "acceptance rate", True), ("before_tpf", "after_tpf", "tokens per pass", False))
     panels = [(quantity, way) for quantity in quantities for way in ways]
     for ax, ((before, after, words, share), way) in zip(axes, panels, strict=False):
         of_way = rows[rows.way == way]
-        for place, (method, mark) in enumerate((("REST", "o"), ("DReSD", "s"))):
-            own = of_way[of_way.method == method].set_index("axis")
-            for i, axis in enumerate(axes_shown):
-                _arrow(ax, own.loc[axis, before].value, own.loc[axis, after].value, i + 0.3 * place - 0.15, method)
-            ends = [(i + 0.3 * place - 0.15, own.loc[axis, after]) for i, axis in enumerate(axes_shown)]
-            ax.plot(
-                [value.value for _, value in ends],
-                [y for y, _ in ends],
-                linestyle="",
-                marker=mark,
-                color=figures.color(method),
-                label=method,
-            )
+        for shift, method, mark in ((-0.2, "REST", "o"), (0.2, "DReSD", "s")):
+            own = of_way[of_way.method == method].set_index("axis").loc[axes_shown]
+            # One above the other: both intervals are seen where they overlap.
+            upper, lower = ([i + shift + step for i in range(len(own))] for step in (-0.08, 0.08))
+            for y, old, z, new in zip(upper, own[before], lower, own[after], strict=True):
+                ax.plot([old.value, new.value], [y, z], color=figures.color(method), linewidth=0.8, alpha=0.6)
+            _marks(ax, list(zip(upper, own[before], strict=True)), f"{method}, before", mark)
+            _marks(ax, list(zip(lower, own[after], strict=True)), f"{method}, after", mark, hollow=False)
         _finish(ax, f"{words}, {way}", [AXES[axis] for axis in axes_shown], words, None if share else 1.0, share)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
-
-
-def _arrow(ax: Axes, before: float, after: float, y: float, method: str) -> None:
-    color = figures.color(method)
-    ax.plot([before], [y], "|", color=color, markersize=9)
-    ax.hlines(y, before, after, color=color, linewidth=1.6)
 
 
 def design(effects: Mapping[tuple[str, str], Mapping[str, Interval]]) -> Figure:
@@ -380,7 +376,9 @@ def _side_by_side(rates: pd.DataFrame, what: str, methods: Mapping[str, str]) ->
         for name, method in methods.items()
     }
     rows = pd.DataFrame(columns).reset_index()
-    return rows.assign(prompts=rows.group + ", " + rows.way)
+    counted = rates.groupby(["group", "way", "store"]).prompts.max()
+    places = zip(rows.group, rows.way, rows.store, strict=True)
+    return rows.assign(prompts=[f"{group}, {way} ({counted[group, way, store]})" for group, way, store in places])
 
 
 def matched_table(rates: pd.DataFrame) -> Table:
@@ -388,7 +386,8 @@ def matched_table(rates: pd.DataFrame) -> Table:
     return Table(
         _side_by_side(rates, "tokens_per_pass", _VERSIONS),
         name="tab-retrieval-matched",
-        caption="Tokens per pass of REST (64 nodes) and DReSD (10 drafts of 6 tokens) on the largest of the shared stores.",
+        caption="Tokens per pass of REST (64 nodes) and DReSD (10 drafts of 6 tokens) on the largest of the shared stores. "
+        f"{COUNTED}",
         columns={**_SETTING, **_HEADINGS},
         formats=dict.fromkeys(_VERSIONS, ".2f"),
     )
@@ -400,7 +399,8 @@ def acceptance_table(rates: pd.DataFrame) -> Table:
     return Table(
         _side_by_side(rates, "rate", equal),
         name="tab-retrieval-acceptance",
-        caption="Acceptance rate with drafts of at most 6 tokens: accepted tokens over the depth of the draft.",
+        caption="Acceptance rate with drafts of at most 6 tokens: accepted tokens over the depth of the draft. "
+        f"{COUNTED}",
         columns={**_SETTING, **_HEADINGS},
         formats=dict.fromkeys(equal, ".1%"),
     )
@@ -412,7 +412,7 @@ def drafting_table(rates: pd.DataFrame) -> Table:
     return Table(
         _side_by_side(rates, "drafting", methods),
         name="tab-retrieval-length",
-        caption="Share of the passes that verify a draft.",
+        caption=f"Share of the passes that verify a draft. {COUNTED}",
         columns={**_SETTING, **{name: _HEADINGS[name] for name in methods}},
         formats=dict.fromkeys(methods, ".0%"),
     )
@@ -420,11 +420,11 @@ def drafting_table(rates: pd.DataFrame) -> Table:
 
 def lead_table(counts: pd.DataFrame, about: Mapping[str, Any] | None) -> Table:
     """The lead by size of the store; ``about`` says where committed counts come from."""
-    columns = {"store": "Store", "way": "Decoding", "size": "Tokens", "outputs": "Outputs"}
+    columns = {"store": "Store", "way": "Decoding", "size": "Tokens", "prompts": "Prompts that count"}
     return Table(
         same_stores.lead_rows(counts),
         name="tab-retrieval-lead",
-        caption=f"Tokens per pass of DReSD over those of REST, by size of the store.{_origin(about)}",
+        caption=f"Tokens per pass of DReSD over those of REST, by size of the store. {COUNTED}{_origin(about)}",
         columns={**columns, "rest": "over REST", "one": "over REST, n from 1"},
         formats={"size": ",d", "rest": ".2f", "one": ".2f"},
     )
@@ -448,6 +448,30 @@ def dense_rows_notice(about: Mapping[str, Any] | None) -> Notice | None:
         "Larger dense stores are measured for the pocket target alone. The figure shows the stores of this run; larger "
         "`dense_sizes` measure more. For the pocket target, `python -m specdec_lib retrieval dresd` makes the rows again "
         "in about an hour.",
+        "note",
+    )
+
+
+def crossing_notice(lines: Mapping[str, Any]) -> Notice:
+    """A box that says at which size of the store the lines through both methods' rates cross, or why there is none.
+
+    Parameters
+    ----------
+    lines : mapping
+        Of :func:`specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.same_stores.recorded_lines`.
+    """
+    crossing = lines["lead_ends_tokens_rest"]
+    if lines["lead_sizes"] < 2:
+        said = (
+            "This run has one size of that store, and no line goes through a single size. So it gives no ratio either."
+        )
+        return Notice("No line to carry on", said, "note")
+    if isinstance(crossing, Interval):
+        said = f"DReSD's line and REST's cross at {crossing:,.0f} tokens."
+        return Notice("Where the lead would end", said, "note")
+    return Notice(
+        "These lines do not say where the lead ends",
+        "Either the two lines do not cross at a size that a store could have, or the interval of that size has no end.",
         "note",
     )
 
@@ -492,16 +516,18 @@ def shape_table(rows: pd.DataFrame) -> Table:
     return Table(
         rows,
         name="tab-retrieval-shape",
-        caption="DReSD's shapes on code with the target's own greedy answers stored; nodes are those of the merged tree.",
+        caption="DReSD's shapes on code with the target's own greedy answers stored; nodes are those of the merged tree. "
+        f"{COUNTED}",
         columns={
             "way": "Decoding",
             "shape": "Shape",
+            "prompts": "Prompts that count",
             "nodes": "Nodes a draft",
             "prompt_rate": "Acceptance rate",
             "accepted": "Accepted a draft",
             "tokens_per_pass": "Tokens per pass",
         },
-        formats={"nodes": ".1f", "prompt_rate": ".1%", "accepted": ".2f", "tokens_per_pass": ".2f"},
+        formats={"prompts": ",d", "nodes": ".1f", "prompt_rate": ".1%", "accepted": ".2f", "tokens_per_pass": ".2f"},
     )
 
 
@@ -510,7 +536,8 @@ def variant_table(rows: pd.DataFrame, stored: int) -> Table:
     return Table(
         rows,
         name="tab-retrieval-selection",
-        caption=f"Variants of REST on code, {stored:,} tokens stored.",
+        caption=f"Variants of REST on code, {stored:,} tokens stored. {rows.greedy_prompts.max():,d} prompts count greedily, "
+        f"{rows.nucleus_prompts.max():,d} sampled. {COUNTED}",
         columns={
             "variant": "Variant",
             "greedy": "Tokens per pass, greedy",
@@ -567,14 +594,17 @@ def lossless_table(compared: pd.DataFrame) -> Table:
     )
 
 
-def time_table(rows: pd.DataFrame, about: str) -> Table:
-    """Speed-ups on this machine with the range over the repeats; ``about`` says what was decoded.
+def time_table(rows: pd.DataFrame, decoded: Sequence[Recording], rest: SuffixIndex, dresd: SuffixIndex) -> Table:
+    """Speed-ups on this machine with the range over the repeats.
 
     Parameters
     ----------
     rows : DataFrame
         Of :func:`specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.findings.times`.
-    about : str
+    decoded : sequence of Recording
+        What was decoded.
+    rest, dresd : SuffixIndex
+        The stores of both methods.
     """
     shown = rows.assign(
         rate=[charts.spread(values, ".0f") for values in rows.rates],
@@ -583,7 +613,9 @@ def time_table(rows: pd.DataFrame, about: str) -> Table:
     return Table(
         shown,
         name="tab-retrieval-time",
-        caption=f"Greedy code completion on this machine; {about}; medians, with the range.",
+        caption=f"Greedy code completion on this machine: {len(decoded)} outputs, {sum(r.looped for r in decoded)} of them in a "
+        f"loop. REST has {rest.store.count:,} tokens stored, DReSD {dresd.store.count:,} (3 drafts of 20). Medians, with the "
+        "range over repeats.",
         columns={
             "method": "Method",
             "tokens_per_pass": "Tokens per pass",

@@ -77,3 +77,18 @@ def test_the_ratio_of_ranks_pools_the_states_of_all_outputs():
     outputs = [(np.zeros((3, 2)), [1, 1, 2]), (np.zeros((1, 2)), [3])]
     ratio = store_checks.next_token_ratio(first, second, outputs)
     assert ratio.value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / (1 / 3 + 1 / 3 + 1 / 2 + 1))
+    assert store_checks.next_token_rank(first, outputs).value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / 4)
+
+
+def test_a_rank_and_a_recall_have_the_interval_of_their_mean_over_queries():
+    index = Index([1, 2, 3])
+    rank = store_checks.found_again(index, np.zeros((4, 2)), [1, 1, 2, 9])
+    assert rank.value == pytest.approx((1 + 1 + 1 / 2 + 0) / 4) and rank.low < rank.value < rank.high
+    recall = store_checks.mean_recall(np.array([[1, 2], [3, 4]]), np.array([[2, 1], [4, 5]]))
+    assert recall == (0.75, 0.5, 1.0)
+
+
+def test_a_typical_time_is_hardly_moved_by_an_interruption():
+    assert store_checks.typical_time([20.0] * 50) == pytest.approx((20.0,) * 3)
+    time = store_checks.typical_time([*[20.0] * 499, 5000.0])
+    assert time.value == pytest.approx(20.0 * 250 ** (1 / 500)) and time.low == pytest.approx(20.0)

@@ -5,6 +5,7 @@ import pytest
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import findings, measures
 from specdec_lib.experiments.retrieval import Bias
+from specdec_lib.experiments.statistics import Interval
 
 
 def counts(tokens, accepted=10, nodes=100, drafts=50, prompts=5):
@@ -124,7 +125,14 @@ def test_outputs_that_differ_are_counted_by_method_and_reason():
 
 
 def test_bias_and_design_are_recorded_by_rule_and_way():
-    assert findings.recorded_bias({"rest": Bias(3, 0.1, 0.2, 1.0, 1.1)})["bias_rest_accepted_exactly"] == 1.1
+    mean, accepted, exactly = (Interval(value, value - 0.1, value + 0.1) for value in (0.1, 1.0, 1.1))
+    found = findings.recorded_bias({"rest": Bias(3, mean, 0.2, accepted, exactly)})
+    assert found == {
+        "bias_rest_mean": 0.1,
+        "bias_rest_largest": 0.2,
+        "bias_rest_accepted": 1.0,
+        "bias_rest_accepted_exactly": 1.1,
+    }
     effects = {(way, "DReSD"): {"product": way} for way in ("greedy", "nucleus")}
     found = findings.recorded_design(effects, 40)
     assert found == {"alignment_documents": 40, "alignment_product": "greedy", "alignment_product_nucleus": "nucleus"}

@@ -85,9 +85,15 @@ def test_several_drafters_are_counted_as_each_alone(monkeypatch):
 
 
 def test_the_mean_over_outputs_leaves_out_those_without_a_rate():
-    frame = pd.DataFrame({"accepted": [1.0, 3.0, 0.0], "depth": [4.0, 4.0, 0.0]})
-    assert measures.mean_over_outputs(frame, "acceptance_rate") == pytest.approx(0.5)
-    assert np.isnan(measures.mean_over_outputs(frame[2:], "acceptance_rate"))
+    frame = pd.DataFrame({"prompt": ["a", "b", "c"], "accepted": [1.0, 3.0, 0.0], "depth": [4.0, 4.0, 0.0]})
+    mean = measures.mean_over_outputs(frame, "acceptance_rate")
+    assert mean == (pytest.approx(0.5), 0.25, 0.75)
+    assert np.isnan(measures.mean_over_outputs(frame[2:], "acceptance_rate").value)
+
+
+def test_prompts_whose_outputs_have_no_pass_are_not_counted():
+    frame = pd.DataFrame({"prompt": ["a", "a", "b", "c"], "passes": [3, 2, 0, 1]})
+    assert measures.telling(frame) == 2
 
 
 def test_a_price_of_drafting_is_added_to_every_token():

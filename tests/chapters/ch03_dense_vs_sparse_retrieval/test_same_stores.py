@@ -125,26 +125,26 @@ def test_growth_compares_the_ends_of_stores_of_text_alone():
 
 
 @pytest.mark.parametrize(
-    ("slope", "says"),
+    ("slope", "tokens"),
     [
-        (0.3, "10,000 (10,000⁠–⁠10,000) tokens"),  # 1 + 0.1 x meets 0.2 + 0.3 x at x = 4
-        (0.1 + 1e-4, "no size that these lines can tell"),  # they meet at 10 to the power of 8,000
-        (0.1, "no size that these lines can tell"),
-        (0.05, "no size that these lines can tell"),  # at 10 to the power of -16
+        (0.3, (10_000.0,) * 3),  # 1 + 0.1 x meets 0.2 + 0.3 x at x = 4
+        (0.1 + 1e-4, "not available"),  # they meet at 10 to the power of 8,000
+        (0.1, "not available"),
+        (0.05, "not available"),  # at 10 to the power of -16
     ],
 )
-def test_a_size_where_lines_cross_is_said_only_if_it_can_be_one(slope, says):
+def test_a_size_where_lines_cross_is_recorded_only_if_it_can_be_one(slope, tokens):
     def rate(method, store, size):
         return 0.2 + slope * math.log10(size) if method == "REST" else 1 + 0.1 * math.log10(size)
 
     found = same_stores.recorded_lines(counted(rate), {"store-code-tokens": "19"})
-    assert found["said_lead_ends_rest"] == says
+    assert found["lead_ends_tokens_rest"] == tokens
 
 
-def test_rows_by_size_have_the_lead_at_each_size_and_the_number_of_outputs():
+def test_rows_by_size_have_the_lead_at_each_size_and_the_number_of_prompts():
     counts = counted(lambda method, store, size: (2.0 if method == "DReSD" else 1.0) + size / 1e4)
     rows = same_stores.lead_rows(counts)
-    assert len(rows) == 2 * 2 * 2 and set(rows.outputs) == {6}
+    assert len(rows) == 2 * 2 * 2 and set(rows.prompts) == {6}
     assert rows[rows["size"] == 1_000].rest.iloc[0].value == pytest.approx(2.1 / 1.1)
     rates = same_stores.rates(counts[counts.stored == 1_000])
     assert len(rates) == 2 * 2 * len(METHODS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -12,6 +13,10 @@ from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import retrieval_page
+
+
+def known(value):
+    return Interval(value, value - 0.05, value + 0.05)
 
 
 class Letters:
@@ -78,8 +83,8 @@ def test_alignment_goes_from_the_store_without_to_the_one_with():
             "axis": axis,
             "way": way,
             "method": method,
-            **{name: Interval(value, value, value) for name, value in (("before", 0.1), ("after", 0.3))},
-            **{name: Interval(value, value, value) for name, value in (("before_tpf", 1.2), ("after_tpf", 1.8))},
+            **{name: known(value) for name, value in (("before", 0.1), ("after", 0.3))},
+            **{name: known(value) for name, value in (("before_tpf", 1.2), ("after_tpf", 1.8))},
             "gain": Interval(3.0, 3.0, 3.0),
             "gain_tpf": Interval(1.5, 1.5, 1.5),
         }
@@ -90,10 +95,14 @@ def test_alignment_goes_from_the_store_without_to_the_one_with():
     figure = retrieval_page.alignment(rows)
     above, below = figure.axes[0], figure.axes[2]
     for ax, ends in ((above, (0.1, 0.3)), (below, (1.2, 1.8))):
-        segments = [tuple(s[:, 0]) for lines in ax.collections for s in lines.get_segments()]
-        assert segments == [pytest.approx(ends)] * 4
+        joined = [tuple(line.get_xdata()) for line in ax.get_lines() if line.get_linestyle() == "-"]
+        assert [each for each in joined if each[0] != each[1]] == [pytest.approx(ends)] * 4
+        whiskers = [tuple(s[:, 0]) for lines in ax.collections for s in lines.get_segments()]
+        assert sorted(whiskers) == sorted((end - 0.05, end + 0.05) for end in ends for _ in range(4))
+        marks = {line.get_label(): line.get_markerfacecolor() for line in ax.get_lines()}
+        assert marks["REST, before"] == "white" != marks["REST, after"]
     table = retrieval_page.alignment_table(rows)
-    assert "10.0% (10.0%" in table.to_myst().replace("\u2060", "")
+    assert "10.0% (5.0%" in table.to_myst().replace("\u2060", "")
     assert set(table.frame.axis) == {"response, code: right answers → own", "prompt, code: prose → Python"}
 
 
@@ -121,11 +130,40 @@ def test_times_show_the_median_and_the_range():
             }
         ]
     )
-    table = retrieval_page.time_table(rows, "three outputs")
+    decoded = [SimpleNamespace(looped=looped) for looped in (True, False, True)]
+    small, large = (SimpleNamespace(store=SimpleNamespace(count=count)) for count in (2_000, 30_000))
+    table = retrieval_page.time_table(rows, decoded, large, small)
     assert table.frame.rate.iloc[0].startswith("20 (10") and table.frame.speedup.iloc[0].startswith("1.25 (1.00")
-    assert "rate" in table.timed and "three outputs" in table.caption
+    assert "rate" in table.timed and "3 outputs, 2 of them in a loop" in table.caption
 
 
 def test_every_axis_of_the_chapter_has_its_words():
     assert set(retrieval_page.AXES) == {"response", "response_editing", "prompt", "sampling"}
     assert set(findings.NAMES) >= {"as published", "released selection"}
+
+
+def test_the_box_on_the_crossing_has_a_text_for_each_case():
+    crossing = {"lead_sizes": 4, "lead_ends_tokens_rest": Interval(2e6, 1e6, 4e6)}
+    said = retrieval_page.crossing_notice(crossing)
+    assert "2,000,000 (1,000,000" in said.text and said.title == "Where the lead would end"
+    unknown = retrieval_page.crossing_notice(crossing | {"lead_ends_tokens_rest": "not available"})
+    assert "do not cross" in unknown.text and "not available" not in unknown.text
+    assert "no line goes through a single size" in retrieval_page.crossing_notice({**crossing, "lead_sizes": 1}).text
+
+
+def test_settings_say_how_many_prompts_count():
+    rows = pd.DataFrame(
+        {
+            "group": "code",
+            "way": "greedy",
+            "store": "own",
+            "method": method,
+            "prompts": 28,
+            "tokens_per_pass": known(2.0),
+            "rate": known(0.5),
+            "drafting": known(0.9),
+        }
+        for method in ("REST", "REST, n from 1", "REST, as DReSD ran it", "DReSD")
+    )
+    table = retrieval_page.matched_table(rows)
+    assert list(table.frame.prompts) == ["code, greedy (28)"] and "second token" in table.caption
