@@ -59,7 +59,8 @@ class Workbench(Protocol):
 
     Attributes
     ----------
-    target, draft : PreTrainedModel
+    target : PreTrainedModel
+    draft : PreTrainedModel, optional
     tokenizer : PreTrainedTokenizerBase
     draft_runtime : Runtime, optional
         How the draft model's passes are run.
@@ -76,11 +77,11 @@ class Workbench(Protocol):
     prices : PassPrices
         What passes of the target and of the draft model cost, for drafts that are sized by it.
     tree_probabilities : TreeProbabilities
-        Fitted weights of the sources of one tree.
+        Fitted weights of the sources of one tree, which name what it drafts from.
     """
 
     target: PreTrainedModel
-    draft: PreTrainedModel
+    draft: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerBase
     draft_runtime: Runtime | None
 
@@ -186,27 +187,64 @@ class Method:
     network: bool = False
 
 
-def tree_sources(bench: Workbench) -> dict[str, Drafter]:
+def _draft(bench: Workbench) -> PreTrainedModel:
+    if bench.draft is None:
+        raise Unavailable("a draft model")
+    return bench.draft
+
+
+#: Sources of one tree that draft more than their rows do: how much of it is verified is decided by the tree.
+_GENEROUS: dict[str, Maker] = {
+    "PLD": lambda bench: PromptLookup(3, 70, variant="transformers"),
+    "PLD+ (h)": lambda bench: PromptLookupHidden(bench.layer, 70),
+    "REST": lambda bench: Rest(bench.sparse, choices=64, min_ngram=1),
+    "SpecDec": lambda bench: AdaptiveDraftModel(
+        _draft(bench), WorthItsPrice(), min_tokens=0, max_tokens=10, runtime=bench.draft_runtime
+    ),
+}
+#: What one tree drafts from unless other sources are named.
+TREE_SOURCES = tuple(_GENEROUS)
+
+
+def check_sources(names: Collection[str]) -> None:
+    """Refuse names that one tree cannot draft from.
+
+    Raises
+    ------
+    ValueError
+        If a name is not of :data:`METHODS`, or its drafts cannot be merged.
+    """
+    possible = [row.name for row in _ROWS if not issubclass(row.drafter, OneTree | Lookahead)]
+    for name in names:
+        if name not in possible:
+            raise ValueError(f"one tree cannot draft from {name!r}; expected some of {', '.join(possible)}")
+
+
+def tree_sources(bench: Workbench, names: Collection[str] = TREE_SOURCES) -> dict[str, Drafter]:
     """What one tree drafts from, by the names that its weights are kept under; sources that these models have nothing for
     are left out.
 
-    A source drafts as much as it can: how much of it is verified is decided by the tree.
+    Raises
+    ------
+    ValueError
+        As for :func:`check_sources`.
     """
-    makers: dict[str, Maker] = {
-        "PLD": lambda bench: PromptLookup(3, 70, variant="transformers"),
-        "PLD+ (h)": lambda bench: PromptLookupHidden(bench.layer, 70),
-        "REST": lambda bench: Rest(bench.sparse, choices=64, min_ngram=1),
-        "SpecDec": lambda bench: AdaptiveDraftModel(
-            bench.draft, WorthItsPrice(), min_tokens=0, max_tokens=10, runtime=bench.draft_runtime
-        ),
-    }
+    check_sources(names)
     sources = {}
-    for name, make in makers.items():
+    for name in names:
         try:
-            sources[name] = make(bench)
+            sources[name] = _GENEROUS.get(name, METHODS[name].make)(bench)
         except Unavailable:
             continue
     return sources
+
+
+def _one_tree(bench: Workbench) -> OneTree:
+    fitted = bench.tree_probabilities
+    sources = tree_sources(bench, fitted.sources)
+    if not sources:
+        raise Unavailable(f"what at least one of its sources needs: {', '.join(fitted.sources)}")
+    return OneTree(sources, bench.prices, fitted)
 
 
 _ROWS = (
@@ -245,16 +283,16 @@ _ROWS = (
     Method(
         "SpecDec", "specdec", "#d55e00", "X", "A small model of the same vocabulary drafts a fixed number of tokens.",
         "specdec", "leviathan2023", DraftModel,
-        lambda bench: DraftModel(bench.draft, bench.length("SpecDec"), runtime=bench.draft_runtime),
+        lambda bench: DraftModel(_draft(bench), bench.length("SpecDec"), runtime=bench.draft_runtime),
         exact="in distribution", price="token", length=4, network=True,
-        variants={"SpecDec, adaptive": lambda bench: AdaptiveDraftModel(bench.draft, Confidence(0.4))},
-        sized=lambda bench, width: DraftModel(bench.draft, width - 1, runtime=bench.draft_runtime),
+        variants={"SpecDec, adaptive": lambda bench: AdaptiveDraftModel(_draft(bench), Confidence(0.4))},
+        sized=lambda bench, width: DraftModel(_draft(bench), width - 1, runtime=bench.draft_runtime),
         published=("SpS", "SpecDec, best K"),
     ),
     Method(
         "SpecDec++", "specdec_pp", "#e69f00", "*", "A small model drafts until a trained head expects a refusal.",
         "specdec-pp", "huang2024", SpecDecPP,
-        lambda bench: SpecDecPP(bench.draft, bench.acceptance_head, runtime=bench.draft_runtime),
+        lambda bench: SpecDecPP(_draft(bench), bench.acceptance_head, runtime=bench.draft_runtime),
         exact="in distribution", price="token", chapters=("06",), network=True, published=("SpecDec++, best setting",),
     ),
     Method(
@@ -313,8 +351,7 @@ _ROWS = (
     Method(
         "One tree", "one_tree", "#000000", "$1$", "Merges what several sources draft and verifies as much as pays.",
         "one-tree", "wang2025", OneTree,
-        lambda bench: OneTree(tree_sources(bench), bench.prices, bench.tree_probabilities), state="warm", chapters=("06",),
-        network=True,
+        _one_tree, state="warm", chapters=("06",), network=True,
     ),
 )  # fmt: skip
 
@@ -370,18 +407,13 @@ def states(names: Collection[str]) -> dict[str, str]:
 def how_measured(names: Collection[str]) -> str:
     """Sentences for the caption of a table: which methods ran cold, which warm, and which could not be replayed."""
     warm = [name for name, state in states(names).items() if state == "warm"]
-    text = "Every drafter starts each prompt cold."
-    if warm:
-        them = "it" if len(warm) == 1 else "them"
-        text = f"Every drafter starts each prompt cold, but {_listed(warm)} ran warm, with what earlier prompts taught {them}."
     live = [name for name in names if name in METHODS and METHODS[name].drafter.replays == "never"]
-    they = "it" if len(live) == 1 else "they"
-    return f"{text} No replay can serve {_listed(live)}: {they} ran for real." if live else text
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    sentences = ["Drafters start each prompt cold, without knowledge of earlier prompts."]
+    if warm:
+        sentences.append(f"Those that ran warm instead, and kept what earlier prompts taught: {', '.join(warm)}.")
+    if live:
+        sentences.append(f"Those that no replay can serve, and that ran for real: {', '.join(live)}.")
+    return " ".join(sentences)
 
 
 def without_length(names: Collection[str]) -> str:

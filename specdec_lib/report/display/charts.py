@@ -214,7 +214,8 @@ def task_bars(
         By method: one height a task; an interval has a whisker.
     ylabel : str
     ticks : mapping, optional
-        By method: the second value a task; NaN draws none.
+        By method: the second value a task; NaN draws none. The whisker of an interval stands at the right end of its line, apart
+        from that of the bar.
     tick_label : str
         What the short line is, for the legend.
     reference : float, optional
@@ -235,6 +236,7 @@ def task_bars(
                 linewidth=2.2,
                 label=None if place else tick_label,
             )
+            figures.whiskers(ax, [x + 0.78 * width for x in left], ticks[method], "black")
     ax.get_legend() and ax.get_legend().remove()
     _legend(figure, [ax])
     return figure

@@ -9,6 +9,7 @@ import pytest
 
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import charts, figures
 
 
@@ -103,6 +104,14 @@ def test_bars_carry_their_second_value_across_them():
         if not math.isnan(level):
             assert any(a == pytest.approx(start) and b == pytest.approx(end) for a, b, _ in bars)
     assert sorted(level for (_, level), _ in lines if not math.isnan(level)) == [1.2, 1.5, 3.5]
+
+
+def test_both_values_of_a_bar_have_their_interval_at_places_apart():
+    heights, ticks = {"PLD": [Interval(2.0, 1.8, 2.3)]}, {"PLD": [Interval(1.5, 1.2, 1.7)]}
+    (ax,) = charts.task_bars(["a"], heights, "rate", ticks, "without").axes
+    lines = [segment for lines in ax.collections for segment in lines.get_segments() if len(segment)]
+    upright = {(round(x, 3), low, high) for (x, low), (end, high) in lines if x == end}
+    assert {ends[1:] for ends in upright} == {(1.8, 2.3), (1.2, 1.7)} and len({x for x, *_ in upright}) == 2
 
 
 def test_the_parts_of_the_time_add_up_to_the_time_of_a_token():

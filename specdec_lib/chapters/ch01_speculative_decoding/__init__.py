@@ -1,0 +1,1 @@
+"""Chapter 1: two drafters on the same recordings, counted by task."""
