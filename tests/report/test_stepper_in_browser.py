@@ -113,6 +113,55 @@ def test_keys_step_through_from_anywhere_in_the_viewer(page):
     )
 
 
+def press(page, key):
+    """The step after a key, pressed wherever the focus is."""
+    page.keyboard.press(key)
+    return step(page)
+
+
+def test_arrows_step_without_a_click_while_the_viewer_is_in_view_and_nothing_has_the_focus(page):
+    page.evaluate("document.addEventListener('keydown', (e) => { window.turned = (window.turned || 0) + 1; })")
+    assert [press(page, key) for key in ("ArrowRight", "ArrowRight", "ArrowLeft")] == ["2", "3", "2"]
+    # A theme that turns the page with these keys does not hear them.
+    assert page.evaluate("window.turned") is None
+    assert press(page, "Shift+ArrowRight") == "2" and press(page, "Home") == "2"
+    page.evaluate(
+        """() => {
+            const field = document.createElement("input");
+            document.body.append(field);
+            field.focus();
+        }"""
+    )
+    assert press(page, "ArrowRight") == "2"
+    page.evaluate("document.activeElement.blur()")
+    assert press(page, "ArrowRight") == "3"
+    # Scrolled out of view, it leaves the keys to the page.
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<p style=height:5000px></p>'); scrollTo(0, 4000)")
+    page.wait_for_function("document.querySelector('.specdec-stepper').getBoundingClientRect().bottom < 0")
+    assert press(page, "ArrowLeft") == "3" and page.evaluate("window.turned") >= 3
+
+
+def test_of_two_viewers_one_moves(page):
+    page.evaluate(
+        """() => {
+            const one = document.querySelector(".specdec-stepper"), script = document.querySelector("script:not([type])");
+            const two = one.cloneNode(true);
+            delete two.dataset.ready;
+            two.classList.remove("is-live");
+            two.querySelector(".specdec-live").remove();
+            two.style.marginTop = "3000px";
+            one.parentNode.append(two);
+            const again = document.createElement("script");
+            again.textContent = script.textContent;
+            document.body.append(again);
+        }"""
+    )
+    sliders = page.get_by_role("slider")
+    assert sliders.count() == 2
+    page.keyboard.press("ArrowRight")
+    assert [slider.input_value() for slider in sliders.all()] == ["2", "1"]
+
+
 def test_the_slider_and_the_buttons_do_the_same(page):
     page.get_by_role("slider").fill("3")
     assert "the target wrote “f” itself" in summary(page) and "drafted nothing" in summary(page)

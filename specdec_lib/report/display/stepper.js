@@ -198,11 +198,29 @@
       show(moves[event.key]);
     });
 
+    root.specdecMove = (steps) => show(place() + steps);
     show(1);
     root.prepend(live);
     root.classList.add("is-live");
     context.scrollTop = context.scrollHeight; // before, the box was not on the page and had no height
   };
+
+  // While nothing has the focus, the arrows move the viewer that is nearest to the middle of the window, if one is there.
+  document.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!steps || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+    if (document.activeElement && document.activeElement !== document.body) return;
+    const middle = window.innerHeight / 2;
+    const away = (root) => {
+      const { top, bottom } = root.getBoundingClientRect();
+      return Math.max(top - middle, middle - bottom, 0);
+    };
+    const [nearest] = [...document.querySelectorAll(".specdec-stepper.is-live")].sort((one, two) => away(one) - away(two));
+    if (!nearest || away(nearest) > middle / 2) return;
+    event.preventDefault();
+    event.stopImmediatePropagation(); // a theme turns the page with these keys, and each viewer brings this script
+    nearest.specdecMove(steps);
+  }, true);
 
   for (const root of document.querySelectorAll(".specdec-stepper:not([data-ready])")) {
     root.dataset.ready = "yes";
