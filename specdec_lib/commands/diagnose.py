@@ -31,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--tokenizer", default="pocket", help="the model's: a directory, a name on the hub, or pocket (default)"
     )
     parser.add_argument("--store", type=Path, help="a datastore of this tokenizer, for REST and one tree")
+    parser.add_argument("--weights", type=Path, help="one tree's, a file of fit-tree's (default: the pocket pair's)")
     parser.add_argument(
         "--prices",
         default="cpu",
@@ -63,10 +64,13 @@ def _run(options: argparse.Namespace) -> None:
     for path in (options.json, options.page):
         if path is not None and not path.resolve().parent.is_dir():
             raise FileNotFoundError(f"no folder {path.resolve().parent} for {path.name}")
+    given = {"store": options.store, "weights": options.weights}
     answers, prices = read_answers(options.answers), _prices(options.prices)
     tokenizer = load_tokenizer(options.tokenizer)
     store = None if options.store is None else SuffixIndex.open(TokenStore.open(options.store, tokenizer))
-    found = diagnose(answers, TokensAlone(tokenizer, prices, store), prices)
+    bench = TokensAlone(tokenizer, prices, store, options.weights)
+    bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)
+    found = diagnose(answers, bench, prices)
     print(
         f"{len(found.each):,d} answers of {found.tokens:,d} tokens; tokenizer {options.tokenizer}, prices {prices.name}"
     )
@@ -77,8 +81,11 @@ def _run(options: argparse.Namespace) -> None:
         print(line.replace("\u2060", ""))
     for name, needed in found.needs.items():
         print(f"{name} is not predicted: it needs {needed}.")
+    if found.free:
+        print(f"Drafting counts as free, because these prices have no time for it: {', '.join(found.free)}.")
     if options.json is not None:
-        about = {"tokenizer": options.tokenizer, "store": None if options.store is None else str(options.store)}
+        about = {"tokenizer": options.tokenizer}
+        about |= {name: None if path is None else str(path) for name, path in given.items()}
         write_atomic(options.json, json.dumps(about | found.about(), indent=1, ensure_ascii=False) + "\n")
         print(f"written to {options.json}")
     if options.page is not None:

@@ -15,6 +15,7 @@ from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.input_guided import calibration_prompts
 from specdec_lib.experiments.recorded_runs import load_pair, record_prompts
 from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.models.loading import load_model
 
 #: All that can be made from the training side: tasks that copy much, little and not at all.
 TASKS = tuple(made_tasks.TASKS)
@@ -26,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib fit-tree", description=__doc__)
     parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
-    parser.add_argument("--draft", required=True, help="a draft model of the same vocabulary")
+    parser.add_argument("--draft", help="a draft model of the same vocabulary, for sources that draft with one")
     parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
     parser.add_argument(
         "--task",
@@ -34,6 +35,15 @@ def build_parser() -> argparse.ArgumentParser:
         default=[],
         help=f"a task of the book; may be repeated (default: the {len(TASKS)} that the library makes)",
     )
+    parser.add_argument(
+        "--source",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=f"methods of the book that the tree drafts from (default: {', '.join(methods.TREE_SOURCES)})",
+    )
+    parser.add_argument("--heads", type=Path, help="folder of train-heads, for sources that draft with heads")
     parser.add_argument("--prompts", type=int, default=6, help="prompts of each task (default: %(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
     parser.add_argument(
@@ -53,9 +63,20 @@ def _run(options: argparse.Namespace) -> None:
     tasks = options.task or list(TASKS)
     # Prompts first: a model can take minutes to load, a misspelt task is found at once.
     prompts = calibration_prompts(tasks, options.prompts, split="train")
-    target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
-    pair = ModelPair(target, draft, tokenizer, store_tokens=options.store_tokens)
-    sources = methods.tree_sources(pair)
+    names = tuple(dict.fromkeys(options.source)) or methods.TREE_SOURCES
+    methods.check_sources(names)
+    for name in names:
+        if methods.METHODS[name].drafter.replays == "never":
+            raise ValueError(f"{name} cannot be fitted: its drafts depend on outputs that no recorded answer has")
+    if options.draft is None:
+        (target, tokenizer), draft = load_model(options.target, options.device, options.dtype), None
+    else:
+        target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
+    pair = ModelPair(target, draft, tokenizer, store_tokens=options.store_tokens, heads_folder=options.heads)
+    sources = methods.tree_sources(pair, names)
+    if options.source and len(sources) < len(names):
+        _, missing = methods.build(pair, [name for name in names if name not in sources])
+        raise ValueError("; ".join(f"the source {name} needs {what}" for name, what in missing.items()))
     capture = Capture()
     for source in sources.values():
         capture |= source.capture
@@ -67,6 +88,7 @@ def _run(options: argparse.Namespace) -> None:
     fitted_on = f"{len(traces)} answers of {options.target}, greedy and sampled, to prompts of {', '.join(tasks)}"
     weights = fit(traces, sources, fitted_on)
     weights.save(options.out)
+    print(f"sources: {', '.join(weights.sources)}")
     print(f"fitted on {fitted_on}; written to {options.out}")
 
 

@@ -17,7 +17,7 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.dresd import Dresd
 from specdec_lib.drafters.merged_tree import MergedTree, judged, learn
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
 from specdec_lib.drafters.rest import Rest
@@ -150,17 +150,26 @@ class WorthItsPrice(StoppingRule):
             self._right[tenth] += place < accepted
 
 
+def _paying(source: AdaptiveDraftModel) -> AdaptiveDraftModel:
+    """A draft model that stops where another token does not pay; the given one where it does so already."""
+    if isinstance(source.rule, WorthItsPrice):
+        return source
+    return AdaptiveDraftModel(
+        source.model, WorthItsPrice(), min_tokens=0, max_tokens=source.max_tokens, runtime=source.runtime
+    )
+
+
 class OneTree(Drafter):
     """Merge the drafts of several sources, estimate each node's probability, verify as many as pay.
 
     Of all parent-closed subtrees T of the merged draft the one is sent that maximises::
 
-        (1 + sum of P(v) over T) / (c(|T| + 1) + t),
+        (1 + sum of P(v) over T) / (c(|T| + 1) + t + sum of the sources' prices),
 
     the expected tokens of the step per unit of price: P(v) is the probability that the target's output goes through v, c the
-    price of a pass by its width and t what the step costs beside it. There is no draft length and no number of nodes to
-    choose. A draft model is asked last, and for one more token only as long as that is expected to pay
-    (:class:`WorthItsPrice`).
+    price of a pass by its width, t what the step costs besides it, and a source's price what it costs to ask it for a draft
+    (:class:`~specdec_lib.drafters.pass_prices.PassPrices`). There is no draft length and no number of nodes to choose. A draft
+    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsPrice`).
 
     Every candidate is verified by the one draw that the target makes at its parent, where sampling too, so the output is
     that of plain decoding token for token. A draft model drafts greedily for that reason, whatever the target does.
@@ -168,7 +177,9 @@ class OneTree(Drafter):
     Parameters
     ----------
     sources : mapping of str to Drafter
-        By name; the weights are found by it. The order is that in which they are asked, draft models excepted.
+        By name; weights and prices are found by it. The order is that in which they are asked, draft models excepted. A draft
+        model may have any stopping rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest, and
+        an acceptance head is not asked.
     prices : PassPrices
     probabilities : TreeProbabilities, optional
         Weights for at least these sources; rough ones (:meth:`TreeProbabilities.unfitted`) where it is left out.
@@ -188,6 +199,8 @@ class OneTree(Drafter):
         Tokens that the last step was expected to emit.
     drafted : int
         Tokens that draft models were asked for since the generation began.
+    step_price : float
+        What each step costs besides its pass and the tokens of draft models.
 
     Raises
     ------
@@ -195,7 +208,7 @@ class OneTree(Drafter):
         If there is no source or one has two names, ``room`` is below 1, ``rate`` is negative or the probabilities lack a
         source; while decoding, if a source's draft has passengers, which a merged draft has no place for.
     TypeError
-        If a source is no drafter, or draws its drafts.
+        If a source is no drafter.
     """
 
     def __init__(
@@ -220,16 +233,10 @@ class OneTree(Drafter):
             raise ValueError(f"room is {room!r}; expected a whole number, 1 or more")
         if not 0.0 <= rate < math.inf:
             raise ValueError(f"rate is {rate!r}; expected a finite number, 0 or more")
-        drawing = [name for name, source in sources.items() if isinstance(source, AdaptiveDraftModel)]
-        order = [name for name in sources if name not in drawing] + drawing
-        self.sources = {name: sources[name] for name in order}
-        for name in drawing:
-            source = sources[name]
-            if not isinstance(source.rule, WorthItsPrice):
-                raise TypeError(
-                    f"the source {name!r} stops by {type(source.rule).__name__}; expected "
-                    "AdaptiveDraftModel(model, WorthItsPrice(), min_tokens=0)"
-                )
+        drawing = {name: _paying(source) for name, source in sources.items() if isinstance(source, AdaptiveDraftModel)}
+        self.sources = {name: source for name, source in sources.items() if name not in drawing} | drawing
+        order = list(self.sources)
+        self.step_price = prices.step_of(MERGING, *(name for name in order if name not in drawing))
         self.prices, self.room, self.rate, self.observe = prices, room, rate, observe
         self.probabilities = (probabilities or TreeProbabilities.unfitted(order)).of(order)
         # One wider than the largest draft: the draft model is asked what a token beyond it would cost.
@@ -276,7 +283,7 @@ class OneTree(Drafter):
         tree = self._tree
         tree.clear()
         self._proposed_at, self._steps, self._judged = len(context.tokens), self._steps + 1, False
-        sunk = self.prices.step
+        sunk = self.step_price
         for number, (name, source) in enumerate(self.sources.items()):
             drawing = isinstance(source, AdaptiveDraftModel)
             if drawing:

@@ -13,6 +13,9 @@ import numpy as np
 
 from specdec_lib.files import replacing
 
+#: Names in :attr:`PassPrices.drafting` what one tree does besides asking its sources: merge, score, choose, judge and learn.
+MERGING = "merging"
+
 
 def _price(name: str, value: Any, least: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
@@ -31,9 +34,12 @@ class PassPrices:
     widths : mapping of int to float
         By tokens of a pass (the root included): its price in units of a pass over one token. 1 must be among them.
     step : float
-        What a step costs beside the pass: the loop and the sources that look something up.
+        What any step costs besides the pass and the draft, a step of plain decoding too: the loop's own work.
     drafted_token : float
         A pass of the draft model over one token.
+    drafting : mapping of str to float
+        What it costs to ask a source for a draft, by the source's name, and under :data:`MERGING` what one tree does with the
+        drafts. What is not named is free; a draft model is paid by the token.
     name : str
         What is measured, for tables.
 
@@ -48,6 +54,7 @@ class PassPrices:
     step: float = 0.0
     drafted_token: float = 0.0
     name: str = "given"
+    drafting: Mapping[str, float] = field(default_factory=dict)
     _line: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,6 +66,8 @@ class PassPrices:
             raise ValueError(f"widths are {sorted(self.widths)}; expected a price above 0 for a pass over 1 token")
         _price("step", self.step)
         _price("drafted_token", self.drafted_token)
+        for source, price in self.drafting.items():
+            _price(f"drafting of {source!r}", price)
         known = np.array(sorted(self.widths), float)
         prices = np.array([self.widths[int(width)] for width in known]) / self.widths[1]
         object.__setattr__(self, "_line", (known, prices))
@@ -74,6 +83,10 @@ class PassPrices:
             curve[beyond] = prices[-1] + max(slope, 0.0) * (wanted[beyond] - known[-1])
         return curve
 
+    def step_of(self, *sources: str) -> float:
+        """What a step costs besides its pass where some sources are asked: the loop's work and theirs."""
+        return self.step + sum(self.drafting.get(source, 0.0) for source in sources)
+
     def save(self, path: str | Path) -> None:
         """Write a JSON file that :meth:`load` reads."""
         about = {
@@ -81,6 +94,7 @@ class PassPrices:
             "widths": {str(width): price for width, price in self.widths.items()},
             "step": self.step,
             "drafted_token": self.drafted_token,
+            "drafting": dict(self.drafting),
         }
         with replacing(path) as aside:
             aside.write_text(json.dumps(about, indent=1) + "\n")
@@ -97,11 +111,13 @@ class PassPrices:
         try:
             about = json.loads(Path(path).read_text())
             widths = {int(width): price for width, price in about["widths"].items()}
-            return cls(widths, about.get("step", 0.0), about.get("drafted_token", 0.0), about.get("name", str(path)))
+            about = {"step": 0.0, "drafted_token": 0.0, "name": str(path), "drafting": {}} | about
+            return cls(widths, about["step"], about["drafted_token"], about["name"], dict(about["drafting"]))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
                 f'{path} holds no prices ({type(error).__name__}: {error}); expected JSON like {{"widths": {{"1": 1.0, '
-                '"16": 1.25}}, "step": 0.0, "drafted_token": 0.1}, as `python -m specdec_lib calibrate` writes it'
+                '"16": 1.25}, "step": 0.0, "drafted_token": 0.1, "drafting": {"PLD": 0.01}}, as `python -m specdec_lib '
+                "calibrate` writes it"
             ) from None
 
 

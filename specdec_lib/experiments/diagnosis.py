@@ -11,6 +11,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,8 @@ from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.one_tree import OneTree
+from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.overlap import overlap
@@ -100,6 +102,15 @@ class TokensAlone:
     """A :class:`specdec_lib.methods.Workbench` without models: it has prices, weights of one tree, and a datastore if given.
 
     Whatever else a method asks for raises :class:`specdec_lib.methods.Unavailable`.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+    prices : PassPrices
+    store : SuffixIndex, optional
+        A datastore of this tokenizer.
+    weights : path, optional
+        What ``python -m specdec_lib fit-tree`` wrote; the weights that come with the pocket pair by default.
     """
 
     _OF_MODELS = {
@@ -114,8 +125,14 @@ class TokensAlone:
         "sparse": "a datastore (--store)",
     }
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prices: PassPrices, store: SuffixIndex | None = None):
-        self.tokenizer, self.prices = tokenizer, prices
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prices: PassPrices,
+        store: SuffixIndex | None = None,
+        weights: str | Path | None = None,
+    ):
+        self.tokenizer, self.prices, self._weights = tokenizer, prices, weights
         if store is not None:
             self.sparse = store
 
@@ -124,10 +141,10 @@ class TokensAlone:
             raise methods.Unavailable(self._OF_MODELS[name])
         raise AttributeError(name)
 
-    @property
+    @cached_property
     def tree_probabilities(self) -> TreeProbabilities:
-        """The shipped weights: they tell of sources, not of models, and go on learning."""
-        return TreeProbabilities.load(paths.POCKET / "one_tree.safetensors")
+        """The weights of one tree: they tell of sources, not of models, and go on learning."""
+        return TreeProbabilities.load(self._weights or paths.POCKET / "one_tree.safetensors")
 
     def length(self, method: str) -> int:
         """Draft length of a method: its row's."""
@@ -225,6 +242,8 @@ class Diagnosis:
     predictions : list of Prediction
     needs : dict
         By name of a method without a prediction: what it needs.
+    free : list of str
+        Predicted methods and sources of one tree whose drafting the prices have no time for: it counts as free.
     each : list of dict
         For each answer: ``tokens``, ``copied`` (its share), and by method ``tokens_per_pass``.
     """
@@ -234,6 +253,7 @@ class Diagnosis:
     text: Text
     predictions: list[Prediction]
     needs: Mapping[str, str]
+    free: list[str]
     each: list[dict[str, Any]]
 
     @property
@@ -272,6 +292,7 @@ class Diagnosis:
                 for one in self.predictions
             ],
             "needs": dict(self.needs),
+            "free": self.free,
             "each": self.each,
         }
 
@@ -306,6 +327,8 @@ def diagnose(
     answers, recordings = [answers[place] for place in keep], [recordings[place] for place in keep]
     drafters, needs = drafters_for(bench)
     predictions, each = [], [_copied(recording) for recording in recordings]
+    asked = {name: _asked(name, drafter) for name, drafter in drafters.items()}
+    free = sorted({source for sources in asked.values() for source in sources} - {MERGING, *prices.drafting})
     with tqdm(total=len(drafters) * len(recordings), desc="replaying", unit="answer", disable=not progress) as bar:
         for name, drafter in drafters.items():
 
@@ -315,13 +338,20 @@ def diagnose(
 
             runs = in_state(recordings, drafter, methods.METHODS[name].state, run)
             passes = counts(runs, "tokens_per_forward")
-            # Plain decoding emits a token for the price of a pass over one token, which is 1.
-            speedup = pooled_rate(counted(runs, prices))
+            # Plain decoding emits a token for the price of a pass over one token, which is 1, and of a step's own work.
+            tokens, price = counted(runs, prices, asked=asked[name])
+            speedup = pooled_rate(Counts([(1.0 + prices.step) * count for count in tokens], price))
             width = sum(step.width for run in runs for step in run.steps) / sum(passes.below)
             predictions.append(Prediction(name, repr(drafter), pooled_rate(passes), speedup, width))
             for row, run in zip(each, runs, strict=True):
                 row["tokens_per_pass"][name] = run.stats["tokens_per_forward"]
-    return Diagnosis(sum(row["tokens"] for row in each), prices.name, _text(answers, each), predictions, needs, each)
+    text = _text(answers, each)
+    return Diagnosis(sum(row["tokens"] for row in each), prices.name, text, predictions, needs, free, each)
+
+
+def _asked(name: str, drafter: Drafter) -> tuple[str, ...]:
+    """What a method's draft is paid as: by its own name, or one tree's by those of its sources."""
+    return (MERGING, *drafter.sources) if isinstance(drafter, OneTree) else (name,)
 
 
 def _copied(recording: Recording) -> dict[str, Any]:

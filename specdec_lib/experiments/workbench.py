@@ -56,7 +56,8 @@ class ModelPair:
 
     Attributes
     ----------
-    target, draft : PreTrainedModel
+    target : PreTrainedModel
+    draft : PreTrainedModel, optional
     tokenizer : PreTrainedTokenizerBase
     store_tokens, dense_tokens : int
         Sizes of the datastores, which hold text of the standard library that the prompts are not from.
@@ -66,13 +67,18 @@ class ModelPair:
         What was chosen, for the results: ``layer`` and ``heads``, which may be given.
     draft_runtime : Runtime, optional
     prices : PassPrices
-        Of one tree; those of a processor by default.
+        What one tree sizes its drafts by: passes by width, a token of the draft model, and asking each source. Give the prices
+        that were measured for this pair, ``ModelPair(..., prices=PassPrices(widths, drafted_token=...))``, or set the field once
+        they are known. The default is a processor's curve, and drafting counts as free in it.
     heads_folder : Path, optional
         Of the heads of Medusa, Hydra and EAGLE; those that come with the pocket pair by default.
+    tree_weights : Path, optional
+        What ``python -m specdec_lib fit-tree`` wrote, with the names of the sources that one tree drafts from; the weights that
+        come with the pocket pair by default.
     """
 
     target: PreTrainedModel
-    draft: PreTrainedModel
+    draft: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerBase
     store_tokens: int = 200_000
     dense_tokens: int = 40_000
@@ -81,9 +87,12 @@ class ModelPair:
     draft_runtime: Runtime | None = None
     prices: PassPrices = CURVES["cpu"]
     heads_folder: Path | None = None
+    tree_weights: Path | None = None
 
     @classmethod
-    def untuned(cls, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ModelPair:
+    def untuned(
+        cls, target: PreTrainedModel, draft: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase
+    ) -> ModelPair:
         """A pair with small stores, the middle layer and all heads of the last block, for comparisons of outputs alone: any
         layer and any heads must leave the output as it is."""
         config = decoder_config(target)
@@ -154,9 +163,9 @@ class ModelPair:
 
     @cached_property
     def tree_probabilities(self) -> TreeProbabilities:
-        """The shipped weights of one tree's sources, fitted on the pocket pair's answers; they tell of sources, not of
-        models, and go on learning as decoding does."""
-        return TreeProbabilities.load(paths.POCKET / "one_tree.safetensors")
+        """The weights of one tree's sources. Those that are shipped were fitted on the pocket pair's answers; they tell of
+        sources, not of models, and go on learning as decoding does."""
+        return TreeProbabilities.load(self.tree_weights or paths.POCKET / "one_tree.safetensors")
 
     @property
     def layer(self) -> int:

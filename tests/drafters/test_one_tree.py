@@ -14,16 +14,18 @@ from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.replay import replay
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
-from specdec_lib.drafters.draft_model import AdaptiveDraftModel
+from specdec_lib.drafters.draft_model import AdaptiveDraftModel, DraftModel
 from specdec_lib.drafters.merged_tree import FEATURES, MergedTree, width
 from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
+from specdec_lib.drafters.specdec_pp import SpecDecPP
 from specdec_lib.drafters.stopping import Round
 from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments.comparison import apart
+from tests.chaos import head_of
 
 FLAT = PassPrices({1: 1.0})
 
@@ -221,11 +223,19 @@ def test_prices_between_and_beyond_widths_are_on_the_lines():
 def test_impossible_prices_are_refused(widths, message):
     with pytest.raises(ValueError, match=message):
         PassPrices(widths)
+    with pytest.raises(ValueError, match="drafting of 'PLD' is -1"):
+        PassPrices({1: 1.0}, drafting={"PLD": -1})
 
 
 def test_prices_are_written_and_read(tmp_path):
-    CURVES["cpu"].save(tmp_path / "prices.json")
-    assert PassPrices.load(tmp_path / "prices.json") == CURVES["cpu"]
+    measured = PassPrices({1: 1.0, 8: 1.5}, 0.1, 0.2, "mine", {"PLD": 0.01, "merging": 0.02})
+    for number, prices in enumerate((CURVES["cpu"], measured)):
+        prices.save(tmp_path / f"{number}.json")
+        assert PassPrices.load(tmp_path / f"{number}.json") == prices
+    assert measured.step_of("PLD", "merging", "REST") == pytest.approx(0.13)
+    # As written by releases before prices of drafting.
+    (tmp_path / "old.json").write_text('{"widths": {"1": 1.0}, "step": 0.5}')
+    assert PassPrices.load(tmp_path / "old.json").step_of("PLD") == 0.5
     (tmp_path / "other.json").write_text('{"1": 2}')
     with pytest.raises(ValueError, match="holds no prices"):
         PassPrices.load(tmp_path / "other.json")
@@ -300,11 +310,44 @@ def test_runs_that_are_not_their_replays_are_counted(library):
     assert apart([one], [short])[:2] == (1, 1)
 
 
-def test_a_source_that_draws_by_another_rule_is_refused(library):
-    with pytest.raises(TypeError, match="WorthItsPrice"):
-        from specdec_lib.drafters.draft_model import DraftModel
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, top_p=0.95, seed=5)])
+def test_draft_models_of_any_rule_stop_where_another_token_does_not_pay(library, sampling):
+    """The rows SpecDec and SpecDec++ as sources: they draft less the more a token costs, and change no token."""
+    model, prompt = library["llama-gqa"], [5, 6, 7, 8, 5, 6, 7, 8]
+    expected = generate(model, prompt, None, sampling, 30).tokens
+    asked = {}
+    for price in (0.01, 0.6, 50.0):
+        given = [DraftModel(model, 6), SpecDecPP(model, head_of(model), max_tokens=5)]
+        for name, source in zip(("SpecDec", "SpecDec++"), given, strict=True):
+            drafter = OneTree({name: source}, PassPrices({1: 1.0}, drafted_token=price))
+            assert isinstance(drafter.sources[name].rule, WorthItsPrice)
+            run = generate(model, prompt, drafter, sampling, 30)
+            assert run.tokens == expected
+            assert max(step.tree.depth for step in run.steps) <= source.max_tokens
+            asked[name, price] = drafter.drafted
+    for name in ("SpecDec", "SpecDec++"):
+        assert asked[name, 0.01] > asked[name, 0.6] >= asked[name, 50.0] == 0
 
-        OneTree({"draft": DraftModel(library["llama-gqa"], 3)}, FLAT)
+
+def test_what_sources_cost_is_part_of_the_step_that_pays():
+    """The tree sent is that of brute force over its sizes, with the loop, the merging and every source in the price; where a
+    step is dear anyway, more nodes pay."""
+    widths = {1: 1.0, 2: 1.3, 8: 3.0}
+    sizes = {}
+    for drafting in ({}, {"a": 0.5, "b": 2.0, "merging": 0.25, "elsewhere": 9.0}):
+        prices = PassPrices(widths, step=0.125, drafting=drafting)
+        drafter = OneTree({"a": Fixed([1, 2, 3, 4]), "b": Fixed([1, 2, 7])}, prices)
+        sunk = 0.125 + (2.75 if drafting else 0.0)
+        assert drafter.step_price == sunk
+        context = Context([9, 9], 1, 16, Sampling())
+        drafter.start(context)
+        tree = drafter.propose(context, 8)
+        likely = sorted(drafter._tree.probability[: drafter._tree.count], reverse=True)
+        curve = prices.curve(9)
+        rates = [(1 + sum(likely[:n])) / (curve[n] + sunk) for n in range(len(likely) + 1)]
+        assert len(tree) == int(np.argmax(rates))
+        sizes[bool(drafting)] = len(tree)
+    assert sizes[True] > sizes[False]
 
 
 def test_expected_tokens_are_close_to_those_emitted_where_the_source_is_what_it_says(library):
