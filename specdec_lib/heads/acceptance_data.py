@@ -286,6 +286,14 @@ def check_mixing(mixing: float | None) -> None:
         raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
 
 
+def own_tokens(responses: Sequence[Response], mixing: float | None, seed: int = 0) -> list[np.ndarray]:
+    """Which tokens of each answer are the draft model's own in a mixture, bool; the arguments are those of :func:`examples`."""
+    rng = np.random.default_rng(seed)
+    return [
+        np.ones(len(r.tokens), dtype=bool) if mixing is None else rng.random(len(r.tokens)) >= mixing for r in responses
+    ]
+
+
 @torch.inference_mode()
 def examples(
     draft: PreTrainedModel, responses: Sequence[Response], mixing: float | None = 0.15, seed: int = 0
@@ -308,20 +316,17 @@ def examples(
         If ``mixing`` is outside [0, 1), or no token is left to learn from.
     """
     check_mixing(mixing)
-    rng = np.random.default_rng(seed)
     last = decoder_config(draft).num_hidden_layers
     states, labels, confidence = [], [], []
-    for r in responses:
+    for r, own in zip(responses, own_tokens(responses, mixing, seed), strict=True):
         length, count = len(r.prompt), len(r.tokens)
         with Target(draft, 0, Capture(layers=(last,)), capacity=length + 2 * count) as model:
             if mixing is None:
-                own = np.ones(count, dtype=bool)
                 model.extend([*r.prompt.tolist(), *r.tokens[:-1].tolist()])
                 before = torch.ones((count, length + count - 1), dtype=torch.bool).tril(length - 1)
                 visible = torch.cat([before, torch.eye(count, dtype=torch.bool)], dim=1)
                 model.extend_rows(r.drawn.tolist(), [length + i for i in range(count)], visible)
             else:
-                own = rng.random(count) >= mixing
                 model.extend([*r.prompt.tolist(), *np.where(own, r.drawn, r.tokens).tolist()])
             states.append(model.hidden(last)[-count:][torch.from_numpy(own)].float().cpu().clone())
         labels.append(torch.from_numpy(r.acceptance[own]))

@@ -118,11 +118,7 @@ def gain_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         made[f"head_{pair[0]}_over_{pair[1]}_{row['set']}"] = ratio
         for key, end in zip(("gain", "low", "high"), ratio, strict=True):
             made[f"head_{key}_{pair[0]}_{pair[1]}_{row['set']}"] = end - 1 if ratio.known else "not available"
-        made[f"head_said_{pair[0]}_{pair[1]}_{row['set']}"] = (
-            f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})"
-            if ratio.known
-            else "not available"
-        )
+        made[f"head_said_{pair[0]}_{pair[1]}_{row['set']}"] = f"{ratio:.2f} times"
     return made
 
 
@@ -152,27 +148,36 @@ def speedups(contest: Contest, free: np.ndarray) -> list[dict[str, Any]]:
     return rows
 
 
-def rates(contest: Contest, families: Mapping[str, Sequence[Policy]]) -> dict[str, dict[str, np.ndarray]]:
+#: Verification and discard rate of one policy.
+Rates = tuple[Interval, Interval]
+
+
+def rates(contest: Contest, families: Mapping[str, Sequence[Policy]]) -> dict[str, dict[str, list[Rates]]]:
     """Verification and discard rate of every setting of some families, by set and family: the paper's Figure 4."""
     return {
-        name: {family: contest.study.rates(policies, keep) for family, policies in families.items()}
+        name: {family: contest.study.rate_intervals(policies, keep) for family, policies in families.items()}
         for name, keep in contest.sets.items()
     }
 
 
-def rate_values(contest: Contest, points: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
+def _points(curve: Sequence[Rates]) -> np.ndarray:
+    return np.array([[verified.value, discarded.value] for verified, discarded in curve])
+
+
+def rate_values(contest: Contest, points: Mapping[str, Mapping[str, Sequence[Rates]]]) -> dict[str, Any]:
     """What is recorded of :func:`rates`: the share of points below the line of fixed lengths, and of the fixed lengths those
     that some head and threshold match; a length with a rate lower than that of every setting is out of reach."""
     made: dict[str, Any] = {}
-    for name, curves in points.items():
+    for name, found in points.items():
+        curves = {family: _points(curve) for family, curve in found.items()}
         fixed, ours = curves["fixed K"], contest.study.rates(contest.families["SpecDec++"], contest.sets[name])
         for key, family in (("", "SpecDec++"), ("seeing_", "SpecDec++ with confidence")):
             made[f"head_pareto_{key}{name}"] = _known(below(curves[family], fixed))
-        found, near = matched(ours, fixed), (fixed >= ours.min(axis=0)).all(axis=1)
-        made[f"head_front_{name}"] = found
-        made[f"head_front_count_{name}"] = round(found * len(fixed))
+        share, near = matched(ours, fixed), (fixed >= ours.min(axis=0)).all(axis=1)
+        made[f"head_front_{name}"] = share
+        made[f"head_front_count_{name}"] = round(share * len(fixed))
         made[f"head_front_within_{name}"] = near.sum()
-        made[f"head_front_share_{name}"] = found * len(fixed) / near.sum() if near.any() else "not available"
+        made[f"head_front_share_{name}"] = share * len(fixed) / near.sum() if near.any() else "not available"
         made["head_front_lengths"] = len(fixed)
     return made
 
@@ -191,24 +196,43 @@ def one_setting(contest: Contest, paper_setting: Policy) -> dict[str, Any]:
     )
     single = policies[int((tuned / tuned.max(axis=0)).min(axis=1).argmax())]
     own = {name: contest.chosen[name]["SpecDec++"] for name in contest.sets}
-    keeps = [study.against(single, own[name], keep, contest.times) for name, keep in contest.sets.items()]
+    keeps, theirs = (
+        min(
+            (study.against(policy, own[name], keep, contest.times) for name, keep in contest.sets.items()),
+            key=lambda ratio: ratio.value,
+        )
+        for policy in (single, paper_setting)
+    )
     paper = np.array([contest.mean_speedup(paper_setting, keep) for keep in contest.sets.values()])
     return {
         "head_single_share": float((speed / best).min(axis=1).max()),
         "head_paper_setting_share": float((paper / np.maximum(best, paper)).min()),
-        "head_one_setting": min(keeps, key=lambda ratio: ratio.value),
+        "head_one_setting": keeps,
+        "said_one_setting": f"{keeps:.3f}",
+        "said_paper_setting": f"{theirs:.3f}",
     }
 
 
 def best_thresholds(
     contest: Contest, name: str, heads: Mapping[str, AcceptanceHead], thresholds: Sequence[float]
-) -> dict[str, float]:
-    """Mean speed-up of each head on all prompts of a set, at the threshold h that is best for it."""
-    keep = contest.sets[name]
+) -> dict[str, Policy]:
+    """Each head at the threshold h that is best for it on the tuning half of a set."""
+    return {label: best_of(contest, name, with_head("SpecDec++", head, thresholds)) for label, head in heads.items()}
+
+
+def on_the_rest(contest: Contest, name: str, policies: Mapping[str, Policy]) -> dict[str, Interval]:
+    """Speed-up of some policies over plain decoding on the half of a set that settings were not chosen on."""
+    test = contest.sets[name] & ~contest.study.tuning
     return {
-        label: max(contest.mean_speedup(policy, keep) for policy in with_head("SpecDec++", head, thresholds))
-        for label, head in heads.items()
+        label: contest.study.speedup(policy, test, contest.times, contest.alone) for label, policy in policies.items()
     }
+
+
+def best_over_worst(contest: Contest, name: str, policies: Mapping[str, Policy]) -> Interval:
+    """Throughput of the best of some policies over that of the worst, on the half of a set that neither was chosen on."""
+    tuned = contest.sets[name] & contest.study.tuning
+    ordered = sorted(policies.values(), key=lambda policy: contest.mean_speedup(policy, tuned))
+    return contest.study.against(ordered[-1], ordered[0], contest.sets[name], contest.times)
 
 
 def best_of(contest: Contest, name: str, policies: Iterator[Policy] | Sequence[Policy]) -> Policy:
@@ -219,7 +243,7 @@ def best_of(contest: Contest, name: str, policies: Iterator[Policy] | Sequence[P
 def on_other_prompts(
     contest: Contest, policies: Mapping[str, Policy], outputs: Sequence[tuple[str, DraftPass]]
 ) -> list[dict[str, Any]]:
-    """Mean speed-up of chosen policies on outputs of other sets, one row a policy.
+    """Speed-up of chosen policies on outputs of other sets, with intervals over them, one row a policy.
 
     Parameters
     ----------
@@ -236,6 +260,6 @@ def on_other_prompts(
     there = replace(contest, study=study)
     return [
         {"family": family, "setting": policy.setting}
-        | {name: there.mean_speedup(policy, keep) for name, keep in there.sets.items()}
+        | {name: study.speedup(policy, keep, contest.times, contest.alone) for name, keep in there.sets.items()}
         for family, policy in policies.items()
     ]

@@ -26,6 +26,13 @@ def r_squared(runs: Runs) -> Interval:
     return resampled(lambda drawn: _fit(runs, drawn)[1], len(runs[1]))
 
 
+def forward_times(runs: Runs) -> list[Interval]:
+    """Seconds of a pass of each model by equation 2.1, with intervals over generations."""
+    return [
+        resampled(lambda drawn, kind=kind: _times(runs, drawn)[kind], len(runs[1])) for kind in range(runs[0].shape[1])
+    ]
+
+
 def spread_share(sets: Sequence[Runs]) -> Interval:
     """Standard deviation between sets of prompts of the fitted time of the draft model's pass, over its mean."""
 
@@ -42,6 +49,13 @@ def _fit(runs: Runs, drawn: np.ndarray) -> tuple[float, float]:
     except ValueError:
         return float("nan"), float("nan")
     return fit.seconds[0], fit.r_squared
+
+
+def _times(runs: Runs, drawn: np.ndarray) -> Sequence[float]:
+    try:
+        return fit_forward_times(runs[0][drawn], runs[1][drawn]).seconds
+    except ValueError:
+        return [float("nan")] * runs[0].shape[1]
 
 
 @torch.inference_mode()

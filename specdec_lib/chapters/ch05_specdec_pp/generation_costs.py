@@ -105,14 +105,18 @@ def table_2(timed: TimedRuns) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``setting``, ``runs``, ``t_draft`` and ``t_target`` (as far as the setting has them) and ``r_squared``.
+        ``setting``, ``runs``, ``t_draft`` and ``t_target`` (as far as the setting has them) and ``r_squared``, these with
+        intervals over the generations.
     """
     names = {SPECDEC: ("t_draft", "t_target"), DRAFT_ALONE: ("t_draft",), TARGET_ALONE: ("t_target",)}
     rows = []
     for setting, (passes, seconds) in timed.counts().items():
-        fit = fit_forward_times(passes, seconds)
-        times = {name: 1e3 * value for name, value in zip(names[setting], fit.seconds, strict=True)}
-        rows.append({"setting": setting, "runs": len(seconds), **times, "r_squared": fit.r_squared})
+        found = cost_intervals.forward_times((passes, seconds))
+        times = {
+            name: Interval(*(1e3 * end for end in value)) for name, value in zip(names[setting], found, strict=True)
+        }
+        fit = cost_intervals.r_squared((passes, seconds))
+        rows.append({"setting": setting, "runs": len(seconds), **times, "r_squared": fit})
     return rows
 
 
@@ -137,12 +141,11 @@ def values(timed: TimedRuns, found: Prediction) -> dict[str, float | Interval]:
         "cost_draft_seconds_ms": 1e3 * sum(s.draft_seconds for s in steps) / sum(s.drafted for s in steps),
         "cost_wide_ratio": widths[max(widths)] / widths[min(widths)],
     }
-    counts = timed.counts()
     for row in table_2(timed):
         end = row["setting"].lower().replace(" ", "_")
-        made[f"cost_r2_{end}"] = row["r_squared"]
-        made[f"cost_fit_{end}"] = cost_intervals.r_squared(counts[row["setting"]])
-        made |= {f"cost_{name}_{end}_ms": row[name] for name in ("t_draft", "t_target") if name in row}
+        made[f"cost_r2_{end}"] = row["r_squared"].value
+        made[f"cost_fit_{end}"] = row["r_squared"]
+        made |= {f"cost_{name}_{end}_ms": row[name].value for name in ("t_draft", "t_target") if name in row}
     return made
 
 

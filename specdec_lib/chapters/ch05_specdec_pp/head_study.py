@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.target import Target
 from specdec_lib.experiments.acceptance_training import parted
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.calibration import expected_calibration_error, ranking_accuracy
 from specdec_lib.experiments.statistics import ratio_of_means
 from specdec_lib.heads.acceptance import AcceptanceHead, Examples
@@ -95,25 +97,34 @@ class Workshop:
 
     def head(self, variant: Variant = Variant()) -> AcceptanceHead:
         """The trained head."""
-        if variant not in self._heads:
-            fit, held_out = self.examples(variant.mixing, variant.labels)
-            some = fit[: max(1, round(variant.share * len(fit)))]
-            self._heads[variant] = train(
-                some,
-                held_out,
-                Training(variant.reject_weight, self.epochs, seed=self.seed + variant.seed),
-                variant.depth,
-                variant.tied,
-                draft=self._own,
-                sees_confidence=variant.sees_confidence,
-                progress=False,
-            )
-        return self._heads[variant]
+        return self.heads([variant])[0]
+
+    def heads(self, variants: Sequence[Variant]) -> list[AcceptanceHead]:
+        """The trained heads; those that are not there yet are trained on all cores."""
+        missing = [variant for variant in dict.fromkeys(variants) if variant not in self._heads]
+        for variant in missing:
+            self.examples(variant.mixing, variant.labels)  # once, before the process is copied
+        trained = on_all_cores([partial(self._train, variant) for variant in missing])
+        self._heads.update(zip(missing, trained, strict=True))
+        return [self._heads[variant] for variant in variants]
+
+    def _train(self, variant: Variant) -> AcceptanceHead:
+        fit, held_out = self.examples(variant.mixing, variant.labels)
+        return train(
+            fit[: max(1, round(variant.share * len(fit)))],
+            held_out,
+            Training(variant.reject_weight, self.epochs, seed=self.seed + variant.seed),
+            variant.depth,
+            variant.tied,
+            draft=self._own,
+            sees_confidence=variant.sees_confidence,
+            progress=False,
+        )
 
     def reseeded(self, head: AcceptanceHead, seeds: int) -> list[AcceptanceHead]:
         """A head that was trained here, and the same setting with further training seeds: ``seeds`` heads in all."""
         variant = next(own for own, trained in self._heads.items() if trained is head)
-        return [self.head(replace(variant, seed=seed)) for seed in range(variant.seed, variant.seed + seeds)]
+        return self.heads([replace(variant, seed=seed) for seed in range(variant.seed, variant.seed + seeds)])
 
 
 def met(passes: Sequence[DraftPass]) -> Examples:

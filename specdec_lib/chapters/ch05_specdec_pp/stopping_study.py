@@ -212,6 +212,17 @@ class Study:
         2)."""
         return np.array([rates(self.tallies(policy, keep)) for policy in policies])
 
+    def rate_intervals(self, policies: Sequence[Policy], keep: np.ndarray) -> list[tuple[Interval, Interval]]:
+        """Verification and discard rate of each policy over the kept prompts, with intervals over these."""
+        made = []
+        for policy in policies:
+            played = zip(self.prompts, self.play(policy, keep), keep, strict=True)
+            own = [(prompt, tally) for prompt, tally, kept in played if kept and tally.tokens]
+            names, tokens = [prompt for prompt, _ in own], [tally.tokens for _, tally in own]
+            verified = pooled_rate(([tally.calls for _, tally in own], tokens), names)
+            made.append((verified, pooled_rate(([t.drafted - t.accepted for _, t in own], tokens), names)))
+        return made
+
     def throughput(self, policy: Policy, keep: np.ndarray, times: tuple[float, float]) -> np.ndarray:
         """Tokens per second of each kept prompt, for the seconds of one pass of draft and target."""
         return throughputs(self.tallies(policy, keep), *times)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec_lib.chapters.ch05_specdec_pp.wide_study import SETS
+from specdec_lib.experiments.statistics import mean
 from specdec_lib.report.display import figures
 from specdec_lib.report.display.ratio_charts import ratios
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from specdec_lib.chapters.ch05_specdec_pp.contest import Rates
     from specdec_lib.chapters.ch05_specdec_pp.generation_costs import Prediction
     from specdec_lib.chapters.ch05_specdec_pp.head_knowledge import Said
     from specdec_lib.chapters.ch05_specdec_pp.theory.best_rules import Bound
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Rounds
     from specdec_lib.chapters.ch05_specdec_pp.wide_study import Row
     from specdec_lib.decoding.results import Generation
+    from specdec_lib.experiments.statistics import Interval
 
 _LINE = "#444444"
 _MARKS = "osD^vPX"
@@ -120,6 +123,8 @@ def reliability(said: Mapping[str, Mapping[str, Said]], bins: int = 10, fewest: 
             many = found["count"] >= fewest
             shown = {"marker": _MARKS[place], "color": figures.PALETTE[place], "label": kind}
             ax.plot(found["predicted"][many], found["outcome"][many], **shown)
+            shares = [share for _, share in sorted(_shares(one, bins, fewest).items())]
+            figures.whiskers(ax, found["predicted"][many], shares, figures.PALETTE[place])
         ax.set_title(name)
     for ax in axes[-1]:
         ax.set_xlabel("predicted")
@@ -130,22 +135,36 @@ def reliability(said: Mapping[str, Mapping[str, Said]], bins: int = 10, fewest: 
     return figure
 
 
-def rates(points: Mapping[str, Mapping[str, np.ndarray]], oracle: Mapping[str, np.ndarray]) -> Figure:
+def _shares(said: Said, bins: int, fewest: int) -> dict[int, Interval]:
+    """Share of accepted tokens by bin, with its interval over outputs; of bins that have enough tokens."""
+    place = np.minimum((said.predicted * bins).astype(int), bins - 1)
+    kept = {bin: place == bin for bin in np.unique(place).tolist() if np.sum(place == bin) >= fewest}
+    return {bin: mean(said.accepted[own], said.outputs[own].tolist()) for bin, own in kept.items()}
+
+
+def rates(points: Mapping[str, Mapping[str, Sequence[Rates]]], oracle: Mapping[str, Rates]) -> Figure:
     """Draw the discard rate against the verification rate, one panel a set and one line a family: the paper's Figure 4.
 
     Parameters
     ----------
     points : mapping
-        By set and family, shape (settings, 2).
+        By set and family the two rates of each setting, with their intervals.
     oracle : mapping
-        By set, shape (2,).
+        The two rates by set.
     """
     figure, axes = figures.new(8.4, 3.9, len(points), sharey=True, squeeze=False)
     for ax, (name, curves) in zip(axes[0], points.items(), strict=True):
         for place, (family, curve) in enumerate(curves.items()):
-            shown = {"marker": _MARKS[place % len(_MARKS)], "color": figures.PALETTE[place % len(figures.PALETTE)]}
-            ax.plot(*curve.T, label=family, markersize=4, **shown)
-        ax.plot(*oracle[name], "k*", label="oracle", markersize=9)
+            color = figures.PALETTE[place % len(figures.PALETTE)]
+            x, y = ([rate.value for rate in both] for both in zip(*curve, strict=True))
+            ax.plot(x, y, label=family, markersize=4, marker=_MARKS[place % len(_MARKS)], color=color)
+            known = [both for both in curve if both[0].known and both[1].known]
+            thin = {"color": color, "linewidth": 0.7, "alpha": 0.6}
+            ax.hlines([d.value for _, d in known], [v.low for v, _ in known], [v.high for v, _ in known], **thin)
+            ax.vlines([v.value for v, _ in known], [d.low for _, d in known], [d.high for _, d in known], **thin)
+        ax.plot(*(rate.value for rate in oracle[name]), "k*", label="oracle", markersize=9)
+        if oracle[name][0].known:
+            ax.hlines(oracle[name][1].value, oracle[name][0].low, oracle[name][0].high, color="k", linewidth=0.7)
         ax.set(title=name, xlabel="verification rate", ylim=(-0.04, 1.25))
     axes[0, 0].set_ylabel("discard rate")
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -153,23 +172,28 @@ def rates(points: Mapping[str, Mapping[str, np.ndarray]], oracle: Mapping[str, n
     return figure
 
 
-def settings(best: Mapping[str, Mapping[str, float]], fixed: float) -> Figure:
+def settings(best: Mapping[str, Mapping[str, Interval]], fixed: Interval) -> Figure:
     """Draw the speed-up of SpecDec++ with each setting of its head, at the threshold that is best for it.
 
     Parameters
     ----------
     best : mapping
         By what is varied and by setting.
-    fixed : float
-        Speed-up of the best fixed length.
+    fixed : Interval
+        Speed-up of the best fixed length, whose interval is shaded.
     """
     labels = [label for some in best.values() for label in some]
     figure, ax = figures.new(7.0, 1.2 + 0.27 * len(labels))
-    ax.axvline(fixed, color=_LINE, linestyle="--", linewidth=1, label="best fixed $K$")
+    ax.axvline(fixed.value, color=_LINE, linestyle="--", linewidth=1, label="best fixed $K$")
+    if fixed.known:
+        ax.axvspan(fixed.low, fixed.high, color=_LINE, alpha=0.1, linewidth=0)
     row = 0
     for place, (title, some) in enumerate(best.items()):
         shown = {"linestyle": "", "marker": _MARKS[place], "color": figures.PALETTE[place]}
-        ax.plot(list(some.values()), range(row, row + len(some)), label=title, **shown)
+        ax.plot(figures.points(list(some.values())), range(row, row + len(some)), label=title, **shown)
+        for y, speed in enumerate(some.values(), row):
+            if speed.known:
+                ax.hlines(y, speed.low, speed.high, color=figures.PALETTE[place], linewidth=1.2)
         row += len(some)
     ax.set_yticks(range(len(labels)), labels)
     ax.set(xlabel="speed-up over plain decoding")

@@ -36,7 +36,7 @@ def knowledge(rows: Sequence[Mapping[str, Any]]) -> Table:
         pd.DataFrame(rows),
         "tab-head-knows",
         "What predictions of acceptance know, in training and in decoding. The held-out part of the training mixture also "
-        "chose the epoch.",
+        "chose the epoch. The last column has 95 % intervals over outputs.",
         {
             "where": "Tokens",
             "what": "Prediction",
@@ -44,8 +44,9 @@ def knowledge(rows: Sequence[Mapping[str, Any]]) -> Table:
             "accepted": "Accepted",
             "ece": "ECE",
             "auc": "AUC",
+            "lead": "AUC less that of confidence",
         },
-        {"predicted": ".1%", "accepted": ".1%", "ece": ".3f", "auc": ".3f"},
+        {"predicted": ".1%", "accepted": ".1%", "ece": ".3f", "auc": ".3f", "lead": "+.3f"},
     )
 
 
@@ -60,12 +61,13 @@ def sampled(rows: Sequence[Row], draft: str) -> Table:
     known = {(row.temperature, row.set, row.quantity): row for row in rows if row.draft == draft}
     cases = [(temperature, name) for temperature in dict.fromkeys(key[0] for key in known) for name in SETS]
     made = [
-        {"temperature": case[0], "set": case[1], "outputs": known[*case, "acceptance"].outputs}
+        {"temperature": case[0], "set": case[1]}
+        | {count: getattr(known[*case, "acceptance"], count) for count in ("prompts", "outputs")}
         | {column: known[*case, quantity].interval for column, quantity in quantities.items()}
         for case in cases
     ]
     return Table(
-        pd.DataFrame(made, columns=["temperature", "set", "outputs", *quantities]),
+        pd.DataFrame(made, columns=["temperature", "set", "prompts", "outputs", *quantities]),
         "tab-head-sampled",
         "Greedy (temperature 0) and sampled decoding at the paper's times: the share of drafted tokens that are accepted, "
         "speed-ups over plain decoding, and the AUC of the head less that of the draft model's own probability; 95 % "
@@ -73,6 +75,7 @@ def sampled(rows: Sequence[Row], draft: str) -> Table:
         {
             "temperature": "Temperature",
             "set": "Set",
+            "prompts": "Prompts",
             "outputs": "Outputs",
             "accepted": "Accepted",
             "fixed": "Best fixed $K$",
@@ -103,7 +106,8 @@ def fits(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table(
         pd.DataFrame(rows),
         "tab-cost-forward-times",
-        "Time of a pass by least squares over whole generations, without an intercept (Table 2 of the paper).",
+        "Time of a pass by least squares over whole generations, without an intercept (Table 2 of the paper), with 95 % "
+        "intervals over the generations.",
         {
             "setting": "Setting",
             "runs": "Generations",
@@ -129,7 +133,8 @@ def published_prompts(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str
     return Table(
         pd.DataFrame(rows, columns=["family", "setting", *names]),
         "tab-head-published",
-        "Speed-up over plain decoding at the paper's times, with the settings that were chosen on editing.",
+        "Speed-up over plain decoding at the paper's times, with the settings that were chosen on editing and 95 % intervals "
+        "over prompts.",
         {"family": "Policy", "setting": "Setting", **names},
         dict.fromkeys(names, ".2f"),
     )

@@ -70,7 +70,7 @@ def test_gains_are_recorded_as_ratios_and_as_shares(played):
     assert values["head_pp_over_confidence_b"] == ratio
     assert values["head_gain_pp_confidence_b"] == pytest.approx(ratio.value - 1)
     assert values["head_low_pp_confidence_b"] <= values["head_gain_pp_confidence_b"]
-    assert values["head_said_pp_confidence_b"].startswith(f"{ratio.value - 1:+.1%} (")
+    assert values["head_said_pp_confidence_b"] == f"{ratio:.2f} times"
 
 
 def test_matched_lengths_are_counted_among_those_within_reach(played):
@@ -80,7 +80,10 @@ def test_matched_lengths_are_counted_among_those_within_reach(played):
     values = contest.rate_values(played, points)
     assert values["head_front_lengths"] == 12
     for name in played.sets:
-        fixed, ours = points[name]["fixed K"], points[name]["SpecDec++"]
+        fixed, ours = (played.study.rates(lines[kind], played.sets[name]) for kind in ("fixed K", "SpecDec++"))
+        found = [[rate.value for rate in both] for both in points[name]["fixed K"]]
+        assert np.allclose(found, fixed)
+        assert all(one.low <= one.value <= one.high for both in points[name]["SpecDec++"] for one in both)
         matched = sum(bool(((ours <= length).all(axis=1)).any()) for length in fixed)
         assert values[f"head_front_count_{name}"] == matched <= values[f"head_front_within_{name}"]
 
@@ -92,6 +95,21 @@ def test_one_setting_keeps_at_most_all(played):
     alone = Contest(played.study, {"SpecDec++": [setting]}, played.workshop, TIMES, ALONE)
     only = contest.one_setting(alone, setting)
     assert only["head_single_share"] == only["head_paper_setting_share"] == 1
+    assert only["said_one_setting"] == only["said_paper_setting"] == f"{only['head_one_setting']:.3f}"
+
+
+def test_settings_are_chosen_on_one_half_and_compared_on_the_other(played):
+    heads = {"one": played.workshop.heads[0], "two": played.workshop.heads[1]}
+    best = contest.best_thresholds(played, "a", heads, [0.3, 0.8])
+    tuned, test = played.sets["a"] & played.study.tuning, played.sets["a"] & ~played.study.tuning
+    for label, head in heads.items():
+        speeds = [played.mean_speedup(policy, tuned) for policy in with_head("SpecDec++", head, [0.3, 0.8])]
+        assert played.mean_speedup(best[label], tuned) == max(speeds)
+    shown = contest.on_the_rest(played, "a", best)
+    assert shown["one"].value == pytest.approx(played.mean_speedup(best["one"], test))
+    ordered = sorted(best.values(), key=lambda policy: played.mean_speedup(policy, tuned))
+    ratio = contest.best_over_worst(played, "a", best)
+    assert ratio == played.study.against(ordered[1], ordered[0], played.sets["a"], TIMES)
 
 
 def test_other_prompts_have_a_row_a_policy(played):
@@ -99,7 +117,8 @@ def test_other_prompts_have_a_row_a_policy(played):
     outputs = [("c", passed) for passed in played.study.passes[:3]]
     rows = contest.on_other_prompts(played, policies, outputs)
     first = np.arange(8) < 3
-    assert [row["c"] for row in rows] == [played.mean_speedup(p, first) for p in policies.values()]
+    assert [row["c"].value for row in rows] == pytest.approx([played.mean_speedup(p, first) for p in policies.values()])
+    assert all(row["c"].low <= row["c"].value <= row["c"].high for row in rows)
     assert contest.on_other_prompts(played, policies, []) == []
 
 

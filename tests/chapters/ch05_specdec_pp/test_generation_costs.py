@@ -7,15 +7,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec_lib import record
+from specdec_lib import Sampling, record
 from specdec_lib.chapters.ch05_specdec_pp import generation_costs, head_knowledge, published, real_runs, wide_study
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
-from specdec_lib.chapters.ch05_specdec_pp.head_study import reweighted
+from specdec_lib.chapters.ch05_specdec_pp.head_study import Variant, Workshop, reweighted
 from specdec_lib.chapters.ch05_specdec_pp.stopping_study import Study, baselines, with_head
 from specdec_lib.chapters.ch05_specdec_pp.theory import best_rules
 from specdec_lib.drafters import DraftModel, SpecDecPP
+from specdec_lib.experiments.acceptance_training import parted
+from specdec_lib.experiments.calibration import ranking_accuracy
 from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.sum_of_forwards import fit_forward_times
 from specdec_lib.heads.acceptance import Examples
+from specdec_lib.heads.acceptance_data import label
 from tests.chaos import head_of
 from tests.families import perturbed, prompt
 
@@ -61,7 +66,13 @@ def test_table_2_has_the_times_that_a_setting_can_tell(timed):
         ("draft alone", True, False),
         ("target alone", False, True),
     ]
-    assert rows["SpecDec"]["runs"] == 12 and rows["target alone"]["t_target"] > 0
+    assert rows["SpecDec"]["runs"] == 12 and rows["target alone"]["t_target"].value > 0
+    counts = timed.counts()
+    for setting, row in rows.items():
+        fit = fit_forward_times(*counts[setting])
+        found = [row[name] for name in ("t_draft", "t_target") if name in row]
+        assert [one.value for one in found] == pytest.approx([1e3 * seconds for seconds in fit.seconds])
+        assert all(one.low <= one.high for one in found) and row["r_squared"].value == pytest.approx(fit.r_squared)
 
 
 def test_predictions_are_about_the_other_half(timed):
@@ -70,7 +81,7 @@ def test_predictions_are_about_the_other_half(timed):
     values = generation_costs.values(timed, found)
     errors = abs(found.predicted - found.measured) / found.measured
     assert values["cost_error_largest"] == errors.max() >= values["cost_error_median"] > 0
-    assert values["cost_t_draft_specdec_ms"] == generation_costs.table_2(timed)[0]["t_draft"]
+    assert values["cost_t_draft_specdec_ms"] == generation_costs.table_2(timed)[0]["t_draft"].value
 
 
 def test_real_runs_are_counted_and_a_wrong_count_is_seen(pair, recordings):
@@ -100,7 +111,8 @@ def test_the_weight_of_the_loss_is_undone_and_the_confidence_is_as_it_is(pair):
     head = head_of(pair[1])
     states = torch.randn(5, head.out.in_features, generator=torch.Generator().manual_seed(0))
     found = Examples(states, torch.tensor([1.0, 0, 1, 1, 0]), torch.tensor([0.9, 0.2, 0.8, 0.7, 0.6]))
-    tokens = {head_knowledge.MIXTURE: found, "a": found}
+    own = head_knowledge.Tokens(found, np.array([0, 0, 1, 1, 2]))
+    tokens = {head_knowledge.MIXTURE: own, "a": own}
     said = head_knowledge.predictions(tokens, {"head": head}, 6.0)
     assert np.allclose(said["a"]["confidence"].predicted, [0.9, 0.2, 0.8, 0.7, 0.6])
     expected = reweighted(head.probability(states, found.confidence), 6.0)
@@ -108,6 +120,33 @@ def test_the_weight_of_the_loss_is_undone_and_the_confidence_is_as_it_is(pair):
     values = head_knowledge.values(head_knowledge.table(said, tokens), "a", {"confidence": "head_auc_confidence"})
     assert values["head_auc_confidence_a"] == 1.0 and values["head_auc_gain_confidence"] == "1.000"
     assert "head_auc_confidence_training mixture, held out" not in values
+    lead = head_knowledge.lead(said["a"], "head")
+    assert lead.value == pytest.approx(ranking_accuracy(expected, found.acceptance.numpy()) - 1)
+    assert values["said_lead_a"] == f"{lead:.3f}"
+
+
+def test_the_page_gives_a_reason_only_for_what_the_run_found():
+    worse, better, open_ = Interval(-0.2, -0.3, -0.1), Interval(0.2, 0.1, 0.3), Interval(0.0, -0.1, 0.1)
+    assert "ranks tokens worse" in head_knowledge.why([worse, worse])
+    assert "ranks tokens better" in head_knowledge.why([better, better])
+    assert all("depends on the text" in head_knowledge.why([worse, other]) for other in (better, open_))
+
+
+def test_held_out_tokens_are_told_apart_by_their_answers(pair):
+    import torch
+
+    target, small = pair
+    with torch.no_grad():
+        traces = [record(target, prompt(s, 8), max_new_tokens=9) for s in range(12)]
+        responses = [label(target, small, trace.prompt, trace.tokens, Sampling()) for trace in traces]
+        workshop = Workshop(small, responses, 1)
+        for mixing in (0.4, None):
+            tokens = head_knowledge.held_out(workshop, mixing)
+            assert len(tokens.outputs) == len(tokens.examples)
+            assert set(tokens.outputs.tolist()) == set(range(len(parted(responses)[1])))
+    first, again = (workshop.reseeded(workshop.head(Variant(depth=1, mixing=None)), 3) for _ in range(2))
+    assert len(first) == 3 and all(one is other for one, other in zip(first, again, strict=True))
+    assert len({one.out.bias.item() for one in first}) == 3
 
 
 def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_path):

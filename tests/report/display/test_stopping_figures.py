@@ -13,7 +13,7 @@ from specdec_lib.chapters.ch05_specdec_pp.head_knowledge import Said
 from specdec_lib.chapters.ch05_specdec_pp.theory import best_rules, mdp
 from specdec_lib.chapters.ch05_specdec_pp.theory.chains import random_pair
 from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Rounds
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics import Interval, mean
 from specdec_lib.report.display import stopping_charts, stopping_tables
 
 
@@ -21,6 +21,12 @@ def drawn(ax, label):
     """Points of the line of a label."""
     (line,) = [line for line in ax.get_lines() if line.get_label() == label]
     return list(line.get_xdata()), list(line.get_ydata())
+
+
+def whiskers(ax):
+    """Ends of the vertical lines of intervals."""
+    segments = [segment for lines in ax.collections for segment in lines.get_segments()]
+    return [tuple(segment[:, 1]) for segment in segments if segment[0, 0] == segment[1, 0]]
 
 
 def test_the_first_figure_has_a_row_a_set_and_temperature_of_the_file():
@@ -57,21 +63,31 @@ def test_gains_have_a_row_a_set_and_rival():
 
 
 def test_bins_with_few_tokens_are_not_drawn():
-    said = {"a": {"head": Said(np.array([0.05] * 12 + [0.95] * 3), np.array([0.0] * 6 + [1.0] * 9))}}
+    outputs = np.array([0, 1, 2] * 5)
+    said = {"a": {"head": Said(np.array([0.05] * 12 + [0.95] * 3), np.array([0.0] * 6 + [1.0] * 9), outputs)}}
     ax = stopping_charts.reliability(said).axes[0]
     x, y = drawn(ax, "head")
     assert x == pytest.approx([0.05]) and y == pytest.approx([0.5])
+    ((low, high),) = whiskers(ax)
+    own = mean(np.array([0.0] * 6 + [1.0] * 6), outputs[:12].tolist())
+    assert (low, high) == pytest.approx((own.low, own.high))
 
 
 def test_rates_have_a_panel_a_set_and_the_oracle():
-    curve = np.array([[0.5, 0.1], [0.3, 0.6]])
-    axes = stopping_charts.rates({"a": {"fixed K": curve}, "b": {"fixed K": curve}}, dict.fromkeys("ab", [0.2, 0])).axes
+    curve = [(Interval(x, x - 0.1, x + 0.1), Interval(y, y - 0.05, y + 0.05)) for x, y in ((0.5, 0.1), (0.3, 0.6))]
+    oracle = (Interval(0.2, np.nan, np.nan), Interval(0, np.nan, np.nan))
+    axes = stopping_charts.rates({"a": {"fixed K": curve}, "b": {"fixed K": curve}}, dict.fromkeys("ab", oracle)).axes
     assert [ax.get_title() for ax in axes] == ["a", "b"]
+    assert whiskers(axes[0]) == pytest.approx(np.array([(0.05, 0.15), (0.55, 0.65)]))
     assert drawn(axes[0], "fixed K") == ([0.5, 0.3], [0.1, 0.6]) and drawn(axes[1], "oracle") == ([0.2], [0])
 
 
 def test_settings_stand_one_below_the_other():
-    (ax,) = stopping_charts.settings({"depth": {"D = 0": 1.2, "D = 3": 1.3}, "mixing": {"r = 0": 1.1}}, 1.0).axes
+    one, two, three = (Interval(value, value - 0.1, value + 0.1) for value in (1.2, 1.3, 1.1))
+    varied = {"depth": {"D = 0": one, "D = 3": two}, "mixing": {"r = 0": three}}
+    (ax,) = stopping_charts.settings(varied, Interval(1.0, 0.9, 1.1)).axes
+    ends = [tuple(segment[:, 0]) for lines in ax.collections for segment in lines.get_segments()]
+    assert ends == [tuple(value[1:]) for value in (one, two, three)]
     assert [text.get_text() for text in ax.get_yticklabels()] == ["D = 0", "D = 3", "r = 0"]
     assert drawn(ax, "mixing") == ([1.1], [2])
 
