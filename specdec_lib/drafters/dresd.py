@@ -46,6 +46,8 @@ class Dresd(Drafter):
     ----------
     survivors : int
         Neighbours whose continuation started with the target's token at the last proposal.
+    similarities : list of float
+        Of each node of the last proposal: the score of the nearest neighbour whose draft goes through it.
 
     Raises
     ------
@@ -74,6 +76,7 @@ class Dresd(Drafter):
         self.drafts, self.length, self.neighbours = drafts, length, neighbours
         self.deduplicate, self.share = deduplicate, share
         self.survivors = 0
+        self._drafted: tuple[DraftTree, list[tuple[float, list[int]]]] = (EMPTY, [])
 
     def __repr__(self) -> str:
         return (
@@ -96,40 +99,59 @@ class Dresd(Drafter):
                 f"{self.index.width}: they are another model's; build a dense index with this "
                 "model"
             )
-        self.survivors = 0
+        self.survivors, self._drafted = 0, (EMPTY, [])
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         found = list(self._continuations(context, min(self.length, limit)))
-        if not found:
-            return EMPTY
-        return DraftTree.from_drafts(found) if self.share else DraftTree.batch(found)
+        drafts = [draft for _, draft in found]
+        tree = EMPTY
+        if drafts:
+            tree = DraftTree.from_drafts(drafts) if self.share else DraftTree.batch(drafts)
+        self._drafted = tree, found
+        return tree
 
-    def _continuations(self, context: Context, length: int) -> Iterator[list[int]]:
-        """At most ``drafts`` continuations after the last token, nearest first."""
+    @property
+    def similarities(self) -> list[float]:
+        tree, found = self._drafted
+        if not self.share:
+            return [score for score, draft in found for _ in draft]
+        scores: list[float | None] = [None] * len(tree)
+        for score, draft in found:
+            node = -1
+            for token in draft:
+                node = tree.child(node, token)
+                if scores[node] is None:
+                    scores[node] = score
+        return scores
+
+    def _continuations(self, context: Context, length: int) -> Iterator[tuple[float, list[int]]]:
+        """Scores and tokens of at most ``drafts`` continuations after the last token, nearest first."""
         # The last token's own state is not computed yet; the last row is that of the token before it.
         states, token = context.hidden(LAST)[-1:], context.tokens[-1]
         if isinstance(self.index, ShardedDenseIndex):
             survivors = self._of_shards(states, token, length)
             self.survivors = len(survivors)
         else:
-            positions = self._survivors(self.index.search(states, self.neighbours)[1][0], token).tolist()
-            survivors = (self.index.store.continuation(position + 1, length) for position in positions)
+            scores, found = (rows[0] for rows in self.index.search(states, self.neighbours))
+            score_at = dict(zip(found.tolist(), scores.tolist(), strict=True))
+            positions = self._survivors(found, token).tolist()
+            survivors = ((score_at[at], self.index.store.continuation(at + 1, length)) for at in positions)
             self.survivors = len(positions)
         seen: set[tuple[int, ...]] = set()
         count = 0
-        for draft in survivors:
+        for score, draft in survivors:
             if not draft or (self.deduplicate and tuple(draft) in seen):
                 continue
             seen.add(tuple(draft))
-            yield draft
+            yield score, draft
             count += 1
             if count == self.drafts:
                 return
 
-    def _of_shards(self, states: torch.Tensor, token: int, length: int) -> list[list[int]]:
-        """What follows the token in each of the shards' neighbours whose continuation starts with it."""
+    def _of_shards(self, states: torch.Tensor, token: int, length: int) -> list[tuple[float, list[int]]]:
+        """The score of each of the shards' neighbours whose continuation starts with the token, and what follows it there."""
         nearest = self.index.nearest(states, self.neighbours, length + 1)
-        return [one.tokens[1:] for one in nearest if one.tokens[0] == token]
+        return [(one.score, one.tokens[1:]) for one in nearest if one.tokens[0] == token]
 
     def _survivors(self, positions: np.ndarray, token: int) -> np.ndarray:
         """The positions whose continuation starts with the target's token."""

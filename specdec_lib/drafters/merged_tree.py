@@ -27,8 +27,11 @@ FEATURES = (
     "right lately",
     "right in a row",
     "log support",
-    "evidence 1",
-    "evidence 2",
+    "log candidates",
+    "margin",
+    "log rank",
+    "similarity",
+    "log attention",
 )
 _PER_SOURCE = len(FEATURES)
 #: Scores beyond these are cut: a probability is never rounded to 0 or 1.
@@ -64,6 +67,7 @@ class MergedTree:
         self.features = np.zeros((room, width(sources)))
         self.conditional, self.probability = np.zeros((2, room))
         self._renamed = np.zeros(room, np.int64)
+        self._ranks = np.zeros(room + 1, np.int64)
         self._order = np.zeros(room, np.int64)
 
     def clear(self) -> None:
@@ -73,7 +77,9 @@ class MergedTree:
         self.count = 0
         self.first_child[0] = -1
 
-    def add(self, source, tokens, parents, shares, support, match, lately, streak, evidence, limit) -> None:
+    def add(
+        self, source, tokens, parents, shares, support, match, lately, streak, candidates, margin, similarity, attention, limit
+    ) -> None:  # fmt: skip
         """Merge one source's draft, cut at ``limit`` tokens of depth and at the room there is.
 
         Parameters
@@ -88,16 +94,21 @@ class MergedTree:
             Tokens before the draft that the source and the context share.
         lately, streak : float, int
             Log-odds of the source having been right lately; its tokens in a row that were right.
-        evidence : (float, float)
-            Numbers of the source's own kind.
+        candidates, margin : float
+            Logarithm of the number of places that the source chose among; how far ahead of the next best the best was.
+        similarity : sequence of float, length 1 or n
+            How near what is copied from is to the context: one number for the draft, or one a node; 0 where nobody looked.
+        attention : float
+            Logarithm of the attention that the target pays to the copied place; 0 where nobody looked.
         limit : int
         """
         size = min(len(tokens), self.room)
         self.count = _add(
             source, self.sources, np.array(tokens[:size], np.int64), np.array(parents[:size], np.int64),
-            np.asarray(shares[:size], np.float64), support, match, lately, streak, evidence[0], evidence[1], limit, self.count,
+            np.asarray(shares[:size], np.float64), support, match, lately, streak, candidates, margin,
+            np.asarray(similarity, np.float64), attention, limit, self.count,
             self.tokens, self.parents, self.depths, self.first_child, self.next_sibling, self.proposed, self.features,
-            self._renamed,
+            self._renamed, self._ranks,
         )  # fmt: skip
 
     def score(self, weights: np.ndarray) -> None:
@@ -138,10 +149,11 @@ def width(sources: int) -> int:
 
 @compiled
 def _add(
-    source, sources, tokens, parents, shares, support, match, lately, streak, first, second, limit, count,
-    out_tokens, out_parents, depths, first_child, next_sibling, proposed, features, renamed,
+    source, sources, tokens, parents, shares, support, match, lately, streak, candidates, margin, similarity,
+    attention, limit, count, out_tokens, out_parents, depths, first_child, next_sibling, proposed, features, renamed, ranks,
 ):  # fmt: skip
     begin = source * _PER_SOURCE
+    ranks[:] = 0
     for i in range(len(tokens)):
         parent = -1 if parents[i] < 0 else renamed[parents[i]]
         renamed[i] = -2
@@ -184,8 +196,13 @@ def _add(
         row[10] = lately
         row[11] = np.log1p(np.float64(streak))
         row[12] = np.log(max(support * whole, 1.0))
-        row[13] = first / depth
-        row[14] = second / depth
+        row[13] = candidates / depth
+        row[14] = margin / depth
+        # The source's own order of what it proposes after one parent, best first.
+        row[15] = np.log1p(np.float64(ranks[parent + 1]))
+        ranks[parent + 1] += 1
+        row[16] = similarity[min(i, len(similarity) - 1)] / depth
+        row[17] = attention / depth
     return count
 
 

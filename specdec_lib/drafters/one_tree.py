@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from typing import NamedTuple
@@ -41,13 +41,22 @@ class Evidence(NamedTuple):
         Tokens before the draft that the source and the context share.
     support : float
         Occurrences that the draft rests on.
-    own : (float, float)
-        Numbers of the source's own kind.
+    candidates : float
+        Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
+    margin : float
+        How far ahead of the next best place the best one was.
+    similarity : sequence of float
+        How near what is copied from is to the context: one number, or one a node.
+    attention : float
+        Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
     """
 
     match: int = 0
     support: float = 1.0
-    own: tuple[float, float] = (0.0, 0.0)
+    candidates: float = 0.0
+    margin: float = 0.0
+    similarity: Sequence[float] = (0.0,)
+    attention: float = 0.0
 
 
 @singledispatch
@@ -72,10 +81,18 @@ def _(source: PromptLookup, context: Context) -> Evidence:
     return Evidence(_match_of_copy(source, context))
 
 
-@evidence.register(PromptLookupHidden)
-@evidence.register(PromptLookupAttention)
-def _(source: PromptLookupHidden | PromptLookupAttention, context: Context) -> Evidence:
-    return Evidence(_match_of_copy(source, context), 1.0, (math.log1p(source.candidates), source.margin))
+@evidence.register
+def _(source: PromptLookupHidden, context: Context) -> Evidence:
+    score = source.score(context)
+    return Evidence(_match_of_copy(source, context), 1.0, math.log1p(source.candidates), source.margin, (score,))
+
+
+@evidence.register
+def _(source: PromptLookupAttention, context: Context) -> Evidence:
+    attention = math.log(max(source.score(context), 1e-3)) if source.candidates else 0.0
+    return Evidence(
+        _match_of_copy(source, context), 1.0, math.log1p(source.candidates), source.margin, attention=attention
+    )
 
 
 @evidence.register
@@ -90,7 +107,7 @@ def _(source: SuffixDecoding, context: Context) -> Evidence:
 
 @evidence.register
 def _(source: Dresd, context: Context) -> Evidence:
-    return Evidence(0, source.survivors)
+    return Evidence(0, source.survivors, similarity=source.similarities or (0.0,))
 
 
 def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
@@ -302,11 +319,12 @@ class OneTree(Drafter):
                 shares = np.cumprod(source.confidence)
                 sunk += self.prices.drafted_token * len(draft)
                 self.drafted += len(draft)
-            match, support, own = evidence(source, self._views[name])
+            known = evidence(source, self._views[name])
             lately = self._lately[number]
             tree.add(
-                number, draft.tokens, draft.parents, shares, support, match,
-                math.log(lately / (1 - lately)), self._streak[number], own, limit,
+                number, draft.tokens, draft.parents, shares, known.support, known.match,
+                math.log(lately / (1 - lately)), self._streak[number],
+                known.candidates, known.margin, known.similarity, known.attention, limit,
             )  # fmt: skip
         tree.score(self.weights)
         tokens, parents, nodes, _ = tree.best(self._curve, sunk)

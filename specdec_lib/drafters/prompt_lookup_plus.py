@@ -37,7 +37,7 @@ class _RankedLookup(Drafter):
         if not isinstance(num_tokens, int) or num_tokens < 1:
             raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
         self.num_tokens, self.generated = num_tokens, generated
-        self.source, self.candidates, self.margin = None, 0, 0.0
+        self.source, self.candidates, self.margin, self._score = None, 0, 0.0, None
         self._places: dict[int, list[int]] = {}
         self._indexed = 0
 
@@ -52,7 +52,7 @@ class _RankedLookup(Drafter):
             self._places.setdefault(tokens[place], []).append(place)
         self._indexed = max(self._indexed, end)
         candidates = self._candidates(self._places.get(tokens[last], []))
-        self.candidates, self.margin = len(candidates), 0.0
+        self.candidates, self.margin, self._score = len(candidates), 0.0, None
         if not candidates:
             return EMPTY
         best = self._best(context, candidates)
@@ -64,17 +64,28 @@ class _RankedLookup(Drafter):
     def _candidates(self, places: list[int]) -> list[int]:
         return places
 
-    def _note(self, scores: torch.Tensor) -> int:
-        """The place of the best of the candidates' scores, the first among equals; keeps its margin."""
-        best = int(scores.argmax())
-        if len(scores) > 1:
-            first, second = scores.topk(2).values.tolist()
-            self.margin = first - second
-        return best
+    def score(self, context: Context) -> float:
+        """How good the place is that the last draft was copied from, 0 without a draft: computed here where it was the only
+        candidate."""
+        return 0.0 if self.source is None else self._score_of(context, self.source - 1)
+
+    def _score_of(self, context: Context, best: int) -> float:
+        if self._score is None:
+            self._score = float(self._scores(context, [best])[0])
+        return self._score
+
+    def _best(self, context: Context, candidates: list[int]) -> int | None:
+        """The candidate to copy from, the first among equals; None for no draft."""
+        if len(candidates) == 1:
+            return candidates[0]
+        scores = self._scores(context, candidates)
+        self._score, second = scores.topk(2).values.tolist()
+        self.margin = self._score - second
+        return candidates[int(scores.argmax())]
 
     @abstractmethod
-    def _best(self, context: Context, candidates: list[int]) -> int | None:
-        """The candidate to copy from; None for no draft."""
+    def _scores(self, context: Context, candidates: list[int]) -> torch.Tensor:
+        """How good each candidate is, higher is better."""
 
 
 class PromptLookupHidden(_RankedLookup):
@@ -149,16 +160,14 @@ class PromptLookupHidden(_RankedLookup):
         return (states[offsets.clamp_min(0)] * inside).sum(1) / inside.sum(1)
 
     def _best(self, context: Context, candidates: list[int]) -> int | None:
-        if len(candidates) == 1 and self.threshold is None:
-            return candidates[0]
+        best = super()._best(context, candidates)
+        return best if self.threshold is None or self._score_of(context, best) >= self.threshold else None
+
+    def _scores(self, context: Context, candidates: list[int]) -> torch.Tensor:
         states = context.hidden(self.layer)
         ends = torch.tensor([*(j - 1 for j in candidates), len(states) - 1], device=states.device)
         means = self._means(states, ends).float()
-        cosines = torch.nn.functional.cosine_similarity(means[:-1], means[-1:], dim=-1)
-        best = self._note(cosines)
-        if self.threshold is not None and float(cosines[best]) < self.threshold:
-            return None
-        return candidates[best]
+        return torch.nn.functional.cosine_similarity(means[:-1], means[-1:], dim=-1)
 
 
 class PromptLookupAttention(_RankedLookup):
@@ -203,10 +212,7 @@ class PromptLookupAttention(_RankedLookup):
     def __repr__(self) -> str:
         return f"PromptLookupAttention({len(self.heads)} heads, num_tokens={self.num_tokens})"
 
-    def _best(self, context: Context, candidates: list[int]) -> int | None:
-        if len(candidates) == 1:
-            return candidates[0]
+    def _scores(self, context: Context, candidates: list[int]) -> torch.Tensor:
         rows = context.attention()
         columns = rows[:, torch.tensor(candidates, device=rows.device)].float()
-        scores = columns.amax(0) if self.aggregate == "max" else columns.sum(0)
-        return candidates[self._note(scores)]
+        return columns.amax(0) if self.aggregate == "max" else columns.sum(0)

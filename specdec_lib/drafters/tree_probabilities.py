@@ -19,7 +19,11 @@ from specdec_lib.files import replacing
 FORMAT = 1
 #: Scores of a node by the match before it where nothing was fitted: likelier right than wrong from two tokens on.
 _UNFITTED = dict(
-    zip(FEATURES, (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0), strict=True)
+    zip(
+        FEATURES,
+        (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+        strict=True,
+    )
 )
 
 

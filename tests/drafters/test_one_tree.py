@@ -51,7 +51,7 @@ class Fixed(Drafter):
 def _merged(drafts: list[DraftTree], limit: int = 9, room: int = 64) -> MergedTree:
     merged = MergedTree(len(drafts), room)
     for source, draft in enumerate(drafts):
-        merged.add(source, draft.tokens, draft.parents, [1.0] * len(draft), 1.0, 1, 0.0, 0, (0.0, 0.0), limit)
+        merged.add(source, draft.tokens, draft.parents, [1.0] * len(draft), 1.0, 1, 0.0, 0, 0.0, 0.0, [0.0], 0.0, limit)
     return merged
 
 
@@ -134,7 +134,7 @@ def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
     for _ in range(4000):
         share = rng.uniform(0.1, 0.9)
         merged = MergedTree(1, 8)
-        merged.add(0, [1, 2], [-1, -1], [share, 1 - share], 1.0, 1, 0.0, 0, (0.0, 0.0), 8)
+        merged.add(0, [1, 2], [-1, -1], [share, 1 - share], 1.0, 1, 0.0, 0, 0.0, 0.0, [0.0], 0.0, 8)
         merged.score(weights)
         first, second = merged.conditional[:2]
         outcome = rng.choice([0, 1, -1], p=[first, second, 1 - first - second])
