@@ -58,7 +58,7 @@ def costs_to_go(longest: np.ndarray, prices: PassPrices) -> np.ndarray:
     cost = np.zeros(count)
     for place in range(count - 2, -1, -1):
         most = min(int(longest[place]), count - 2 - place)
-        cost[place] = min(curve[n] + cost[place + 1 + n] for n in range(most + 1))
+        cost[place] = (curve[: most + 1] + cost[place + 1 : place + 2 + most]).min()
     return cost
 
 

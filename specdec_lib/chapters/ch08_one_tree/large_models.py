@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
+from specdec_lib.chapters.ch08_one_tree import study
+from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
+from specdec_lib.chapters.ch08_one_tree.study import ARCTIC, SAM, SUFFIX, TREE, Ladder, Size
 from specdec_lib.datastores import SuffixIndex
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments.diagnosis import Answer, TokensAlone, diagnose
+from specdec_lib.drafters.prompt_lookup import PromptLookup
+from specdec_lib.drafters.rest import Rest
+from specdec_lib.drafters.suffix_decoding import SuffixDecoding
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments.diagnosis import Answer, copied_tokens, recorded
+from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
+from specdec_lib.experiments.statistics import Counts, pooled_rate
 
 #: By name of the table: what gives the answers.
 SETS: dict[str, Callable[[], list[Reply]]] = {
@@ -18,41 +31,121 @@ SETS: dict[str, Callable[[], list[Reply]]] = {
     "Vicuna-13B, AlpacaEval": lambda: alpaca_eval_replies("vicuna-13b-v1.3"),
     "CodeGen-16B, HumanEval": codegen_replies,
 }
+#: The rows of the table; all but the last have their size chosen in hindsight.
+RUNGS = ("PLD", "REST", SUFFIX, SAM, ARCTIC, TREE)
 
 
-def predictions(
-    tokenizer: PreTrainedTokenizerBase, store: SuffixIndex, prices: Sequence[PassPrices], count: int
-) -> tuple[list[dict], list[str]]:
-    """What the methods save on answers of each set, and the names of the sets that are not on this machine.
+def sources(store: SuffixIndex, size: int = 64) -> dict[str, Drafter]:
+    """The sources that tokens alone tell what to draft, each with drafts of ``size`` tokens; the last is what a selection
+    rule falls back on."""
+    return {
+        SUFFIX: SuffixDecoding(most=size),
+        "REST": Rest(store, choices=size, min_ngram=1),
+        "PLD": PromptLookup(3, size, variant="transformers"),
+    }
+
+
+def rungs(
+    store: SuffixIndex, prices: Sequence[PassPrices], sizes: Sequence[int], weights: TreeProbabilities
+) -> dict[tuple[str, Size], Drafter]:
+    """The drafters of :data:`RUNGS`, by rung and size; ``weights`` are for :func:`sources`."""
+    made: dict[tuple[str, Size], Drafter] = {}
+    for size in sizes:
+        for name, source in sources(store, size).items():
+            made[name, size] = source
+        made[SAM, size] = Selection(sources(store, size), longest_match)
+        made[ARCTIC, size] = Selection(sources(store, size), highest_score)
+    for each in prices:
+        made[TREE, each.name] = OneTree(sources(store), each, weights)
+    return made
+
+
+def spread(replies: Sequence[Reply], count: int) -> list[Answer]:
+    """At most ``count`` answers that have a text, evenly spread over a set."""
+    written = [reply for reply in replies if reply.text]
+    return [Answer(reply.prompt, reply.text) for reply in written[:: max(1, len(written) // count)][:count]]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What was replayed.
+
+    Attributes
+    ----------
+    ladders : mapping of str to Ladder
+        By set.
+    absent : tuple of str
+        Sets that are not on this machine.
+    """
+
+    ladders: Mapping[str, Ladder]
+    absent: tuple[str, ...]
+
+    def rows(self, prices: Sequence[PassPrices]) -> list[dict]:
+        """By set, prices and rung: its size, tokens per pass, speed-up, share of the hindsight bound, and one tree over it."""
+        found = []
+        for name, ladder in self.ladders.items():
+            traces = [recording.trace for recording in ladder.recordings]
+            lengths = [len(trace.tokens) for trace in traces]
+            copied = pooled_rate(Counts([copied_tokens(trace.prompt, trace.tokens) for trace in traces], lengths))
+            for each in prices:
+                for rung in RUNGS:
+                    size = ladder.best_size(rung, each)
+                    runs = ladder.measured[rung, size].runs
+                    found.append(
+                        {
+                            "set": name,
+                            "copied": copied,
+                            "prices": each.name,
+                            "method": rung,
+                            "size": size if isinstance(size, int) else None,
+                            "tokens_per_pass": pooled_rate(counts(runs, "tokens_per_forward")),
+                            "speedup": ladder.rate(rung, each),
+                            "share": ladder.share(rung, each),
+                            "ahead": None if rung == TREE else ladder.ratio(TREE, rung, each),
+                        }
+                    )
+        return found
+
+
+def table(replayed: Replayed, prices: Sequence[PassPrices]) -> pd.DataFrame:
+    """:meth:`Replayed.rows` as a frame; one empty row where no set is on this machine."""
+    columns = ("set", "copied", "prices", "method", "size", "tokens_per_pass", "speedup", "share", "ahead")
+    return pd.DataFrame(replayed.rows(prices) or [dict.fromkeys(columns)])
+
+
+def presence(absent: Sequence[str]) -> str:
+    """A sentence on the sets that are not on this machine, or that all are."""
+    if not absent:
+        return f"All {len(SETS)} sets of answers were on the machine of this run."
+    return f"The machine of this run has no answers of {', '.join(absent)}, which are left out above."
+
+
+def replayed(
+    tokenizer: PreTrainedTokenizerBase,
+    store: SuffixIndex,
+    drafters: Mapping[tuple[str, Size], Drafter],
+    count: int,
+) -> Replayed:
+    """Replay drafters on answers of each set.
 
     Parameters
     ----------
     tokenizer : PreTrainedTokenizerBase
     store : SuffixIndex
-        Of this tokenizer.
-    prices : sequence of PassPrices
+        Of this tokenizer; the bound's sources read it.
+    drafters : mapping
+        Of :func:`rungs`.
     count : int
-        Answers of each set, evenly spread over it.
+        Answers of each set.
     """
-    rows, absent = [], []
+    ladders, absent = {}, []
     for name, load in SETS.items():
         try:
-            replies = [reply for reply in load() if reply.text]
+            answers = spread(load(), count)
         except MissingData:
             absent.append(name)
             continue
-        answers = [Answer(reply.prompt, reply.text) for reply in replies[:: max(1, len(replies) // count)][:count]]
-        for each in prices:
-            found = diagnose(answers, TokensAlone(tokenizer, each, store), each, progress=False)
-            rows += [
-                {
-                    "set": name,
-                    "copied": found.text.copied,
-                    "prices": each.name,
-                    "method": one.method,
-                    "tokens_per_pass": one.tokens_per_pass,
-                    "speedup": one.speedup,
-                }
-                for one in found.predictions
-            ]
-    return rows, absent
+        recordings = [one for one in recorded(answers, tokenizer) if len(one.trace.tokens) > 1]
+        ladders[name] = study.measure(recordings, drafters, list(sources(store).values()))
+    return Replayed(ladders, tuple(absent))

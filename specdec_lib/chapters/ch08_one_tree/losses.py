@@ -61,7 +61,7 @@ def split(run: Generation, longest: np.ndarray, prices: PassPrices) -> dict[str,
     for number, step in enumerate(run.steps):
         after = place + len(step.tokens)
         most = min(int(longest[place]), len(longest) - 2 - place)
-        best = min(range(most + 1), key=lambda n, here=place: curve[n] + ahead[here + 1 + n])
+        best = int((curve[: most + 1] + ahead[place + 1 : place + 2 + most]).argmin())
         progress = curve[step.accepted] + ahead[after] - ahead[place]
         refused = curve[step.width - 1] - curve[step.accepted]
         last = step.path[-1] if step.path else -1
@@ -107,7 +107,7 @@ def rows(
         ladder = Ladder(own.recordings, {**own.measured, **refitted}, own.longest)
         warm = study.carried_over(ladder, pair, prices, pair.tree_probabilities)
         for each in prices:
-            least = [costs_to_go(longest, each)[0] for longest in ladder.longest]
+            least = ladder.least(each)
             for rung in (TREE, REFITTED):
                 measured = ladder.measured[rung, each.name]
                 price = measured.counts(each).below
@@ -165,3 +165,66 @@ class Losses:
     def best_single(self, answers: str, prices: str) -> str:
         """The single source with the largest share of the bound."""
         return max(SINGLES, key=lambda name: self.get(answers, prices, SHARE, name).value)
+
+
+#: What stands for a part in the name of a recorded value.
+KEYS = dict(zip(PARTS, ("short_early", "short", "wrong", "long_after", "long"), strict=True))
+_VERDICTS = {
+    "met": "which meets the mark",
+    "missed": "which misses the mark",
+    "not resolved": "and the interval leaves the mark open",
+}
+_FITS = {
+    "met": "so a closer fit of the same features would reach the mark",
+    "missed": "so a closer fit of the same features does not reach the mark",
+    "not resolved": "so it stays open whether a closer fit of the same features would reach the mark",
+}
+#: The two marks that the page explains one by one: kind of answers, prices, mark, and the measure that it asks about.
+_EXPLAINED = {
+    "bound": ("greedy", "cpu", marks.REACHED, SHARE),
+    "ahead": ("greedy", "server", marks.AHEAD, "over PLD+ (h)"),
+}
+
+
+def page_values(lost: Losses, judged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the page says of the marks that were missed, in numbers and in words that fit them.
+
+    Parameters
+    ----------
+    lost : Losses
+    judged : sequence of dict
+        Of :func:`specdec_lib.chapters.ch08_one_tree.marks.judged`.
+    """
+    values: dict[str, Any] = {}
+    for name, (answers, prices, mark, measure) in _EXPLAINED.items():
+        aim, parts = marks.MARKS[mark], lost.parts(answers, prices)
+        reached, fitted = (lost.get(answers, prices, measure, drafter) for drafter in (TREE, REFITTED))
+        spec = ".0%" if measure == SHARE else ".2f"
+        values |= {
+            f"{name}_reached": f"{reached:{spec}}",
+            f"{name}_verdict": _VERDICTS[marks.verdict([reached], aim)],
+            f"{name}_fitted": f"{fitted:{spec}}",
+            f"{name}_fit_says": _FITS[marks.verdict([fitted], aim)],
+            f"{name}_share": lost.get(answers, prices, SHARE).value,
+            f"{name}_lost": 1.0 - lost.get(answers, prices, SHARE).value,
+            f"{name}_largest": max(parts, key=lambda part, parts=parts: parts[part].value),
+        }
+        values |= {f"{name}_{KEYS[part]}": f"{value:.1%}" for part, value in parts.items()}
+    answers, prices, mark, measure = _EXPLAINED["ahead"]
+    room = lost.get(answers, prices, measure, BOUND)
+    values |= {"ahead_room": f"{room:.2f}", "ahead_needed": marks.MARKS[mark] / room.value}
+    told = {(answers, prices, mark) for answers, prices, mark, _ in _EXPLAINED.values()}
+    others = [
+        f"{row['mark']} ({row['answers']}, prices {row['prices']}: {row['ratio']:.2f})"
+        for row in judged
+        if row["verdict"] == "missed" and (row["answers"], row["prices"], row["mark"]) not in told
+    ]
+    values["marks_missed_others"] = f"Missed as well: {'; '.join(others)}" if others else "No other mark is missed"
+    single = lost.best_single("greedy", "cpu")
+    values |= {
+        "single_cpu_share": lost.get("greedy", "cpu", SHARE, single).value,
+        "copied_share": lost.get("greedy", "cpu", COPIED, BOUND).value,
+    }
+    for each in dict.fromkeys(prices for _, prices in lost.runs()):
+        values[f"carried_{each}_text"] = f"{lost.get('greedy', each, KEPT_WEIGHTS):.2f}"
+    return values

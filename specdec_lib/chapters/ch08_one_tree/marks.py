@@ -32,7 +32,7 @@ MARKS = {
     "ahead of the selection rules, all mixed": 1.0,
     "75 % of the hindsight bound, all mixed": 0.75,
 }
-_NO_WORSE, _AHEAD, _RULES, _REACHED = MARKS
+NO_WORSE, AHEAD, RULES, REACHED = MARKS
 
 #: Drafting is free in the marks, as in the notebook: no source is a draft model.
 PRICES = tuple(replace(curve, drafted_token=0.0) for curve in CURVES.values())
@@ -73,11 +73,11 @@ def rows(ladders: Mapping[str, Ladder], prices: Sequence[PassPrices], tasks: Seq
     found = []
     for answers, ladder in ladders.items():
         for each in prices:
-            asked = [(_NO_WORSE, task, ladder.best_single(each, task), task) for task in tasks]
-            asked += [(_AHEAD, name, name, None) for name in SINGLES]
-            asked += [(_RULES, name, name, None) for name in (SAM, ARCTIC)]
+            asked = [(NO_WORSE, task, ladder.best_single(each, task), task) for task in tasks]
+            asked += [(AHEAD, name, name, None) for name in SINGLES]
+            asked += [(RULES, name, name, None) for name in (SAM, ARCTIC)]
             ratios = [(mark, label, ladder.ratio(TREE, other, each, task)) for mark, label, other, task in asked]
-            for mark, label, ratio in (*ratios, (_REACHED, "the bound", ladder.share(TREE, each))):
+            for mark, label, ratio in (*ratios, (REACHED, "the bound", ladder.share(TREE, each))):
                 found.append({"answers": answers, "prices": each.name, "mark": mark, "compared": label, "ratio": ratio})
     return found
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specdec_lib import methods
-from specdec_lib.chapters.ch08_one_tree.fitting import by_source, fit
+from specdec_lib.chapters.ch08_one_tree.fitting import by_source, fit, judged_on
 from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
 from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
 from specdec_lib.decoding.contract import Capture, Drafter
@@ -151,6 +151,7 @@ class Ladder:
     recordings: Sequence[Recording]
     measured: Mapping[tuple[str, Size], Measured]
     longest: Sequence[np.ndarray] = field(repr=False, default=())
+    _least: dict[tuple, list[float]] = field(init=False, repr=False, default_factory=dict)
 
     def places(self, task: str | None = None) -> list[int]:
         """Recordings of a task; of all tasks mixed without one."""
@@ -188,11 +189,17 @@ class Ladder:
         """Speed of one rung over that of another, on the same answers."""
         return ratio_of_rates(self.best(ours, prices, task), self.best(theirs, prices, task))
 
+    def least(self, prices: PassPrices) -> list[float]:
+        """The hindsight bound of each recording."""
+        key = (tuple(sorted(prices.widths.items())), prices.step)
+        if key not in self._least:
+            self._least[key] = [least_cost(longest, prices) for longest in self.longest]
+        return self._least[key]
+
     def share(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
         """Share of the hindsight bound that a rung reached: the least price over its own."""
-        places, own = self.places(task), self.best(rung, prices, task)
-        least = [least_cost(self.longest[i], prices) for i in places]
-        return pooled_rate(Counts(least, own.below))
+        least, own = self.least(prices), self.best(rung, prices, task)
+        return pooled_rate(Counts([least[i] for i in self.places(task)], own.below))
 
     def gains(self, prices: PassPrices, tasks: Sequence[str]) -> list[dict]:
         """By task, and for all mixed: one tree over the best single source, and their shares of the bound."""
@@ -212,6 +219,19 @@ class Ladder:
                 }
             )
         return rows
+
+
+def compared(answers: str, ladder: Ladder, ours: str, theirs: str, prices: PassPrices) -> dict:
+    """One rung over another, all tasks mixed, and the share of the bound that each reached; a draft model has no bound."""
+    return {
+        "sampling": answers,
+        "prices": prices.name,
+        "ours": ours,
+        "share": None if ours == NEURAL else ladder.share(ours, prices),
+        "theirs": theirs,
+        "share_theirs": ladder.share(theirs, prices),
+        "ratio": ladder.ratio(ours, theirs, prices),
+    }
 
 
 def measure(
@@ -278,18 +298,30 @@ def carried_over(
     return found
 
 
-def calibration(judged_by_set: Mapping[str, Judged], probabilities: TreeProbabilities) -> list[dict]:
-    """By set of judged nodes and source: how many nodes, the share that was emitted, and the expected calibration error."""
+def judged_on_each(
+    sets: Mapping[str, Sequence[Recording]], sources: Mapping[str, Drafter], jobs: int | None = None
+) -> dict[str, Judged]:
+    """Nodes of the sources on sets of recordings, judged (:func:`specdec_lib.chapters.ch08_one_tree.fitting.judged_on`)."""
+    pieces = [(name, one) for name, own in sets.items() for one in own]
+    parts = on_all_cores([partial(judged_on, [one.trace], sources) for _, one in pieces], jobs)
+    judged = {name: Judged.none() for name in sets}
+    for (name, _), part in zip(pieces, parts, strict=True):
+        judged[name].features.extend(part.features)
+        judged[name].outcomes.extend(part.outcomes)
+    return judged
+
+
+def calibration(judged_by_set: Mapping[str, Judged], weights: Mapping[str, TreeProbabilities]) -> list[dict]:
+    """By set of judged nodes and source: how many nodes, the share that was emitted, and for each of the weights, by their
+    name, the expected calibration error."""
     rows = []
     for name, judged in judged_by_set.items():
-        for source, (predicted, hit) in by_source(judged, probabilities).items():
-            rows.append(
-                {
-                    "set": name,
-                    "source": source,
-                    "nodes": len(hit),
-                    "emitted": float(hit.mean()) if len(hit) else float("nan"),
-                    "error": expected_calibration_error(predicted, hit) if len(hit) else float("nan"),
-                }
-            )
+        of_each = {label: by_source(judged, own) for label, own in weights.items()}
+        for source, (_, hit) in next(iter(of_each.values())).items():
+            row = {"set": name, "source": source, "nodes": len(hit)}
+            row["emitted"] = float(hit.mean()) if len(hit) else float("nan")
+            for label, found in of_each.items():
+                predicted = found[source][0]
+                row[label] = expected_calibration_error(predicted, hit) if len(hit) else float("nan")
+            rows.append(row)
     return rows

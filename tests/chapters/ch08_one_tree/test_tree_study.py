@@ -18,6 +18,7 @@ from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments import result_files
+from specdec_lib.experiments.calibration import expected_calibration_error
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, load_pair
 from specdec_lib.experiments.statistics import Interval
@@ -197,6 +198,21 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
     parts = by_source(judged, TreeProbabilities.unfitted(("a", "b")))
     nodes = sum(len(rows) for rows in judged.features)
     assert len(parts["a"][0]) == nodes > len(parts["b"][0]) > 0
-    rows = study.calibration({"all": judged}, TreeProbabilities.unfitted(("a", "b")))
+    sure = TreeProbabilities(("a", "b"), TreeProbabilities.unfitted(("a", "b")).weights * 9.0)
+    weights = {"rough": TreeProbabilities.unfitted(("a", "b")), "sure": sure}
+    rows = study.calibration({"all": judged}, weights)
     assert [row["nodes"] for row in rows] == [nodes, len(parts["b"][0])]
     assert rows[0]["emitted"] == pytest.approx(parts["a"][1].mean())
+    for name, own in weights.items():
+        assert rows[1][name] == expected_calibration_error(*by_source(judged, own)["b"])
+    assert rows[1]["rough"] != rows[1]["sure"]
+
+
+def test_nodes_judged_answer_by_answer_are_those_judged_in_one_go():
+    recordings = _recordings()
+    sets = {"first": recordings[:2], "rest": recordings[2:], "none": []}
+    judged = study.judged_on_each(sets, _sources(), jobs=1)
+    for name, own in sets.items():
+        whole = judged_on([one.trace for one in own], _sources())
+        assert judged[name].outcomes == whole.outcomes
+        assert all(map(np.array_equal, judged[name].features, whole.features))

@@ -1,0 +1,94 @@
+"""Figures of the chapter on one tree: speed-ups with their share of what hindsight could reach, and what is lost of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from specdec_lib.chapters.ch08_one_tree.losses import Losses
+from specdec_lib.chapters.ch08_one_tree.study import REFITTED, TREE, Ladder
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.report.display import charts, figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def ladders(content: Mapping[str, Ladder], rungs: Sequence[str], prices: Sequence[PassPrices]) -> Figure:
+    """Draw the speed-up of every rung, a panel a ladder and a group of bars a price curve.
+
+    In each bar stands the share of the hindsight bound that it reached, in percent.
+
+    Parameters
+    ----------
+    content : mapping
+        By title.
+    rungs : sequence of str
+    prices : sequence of PassPrices
+    """
+    if not content:
+        figure, ax = figures.new(6.4, 1.2)
+        ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center", va="center", color="#666666")
+        ax.set_axis_off()
+        return figure
+    heights = {
+        title: {rung: [ladder.rate(rung, each) for each in prices] for rung in rungs}
+        for title, ladder in content.items()
+    }
+    figure = charts.bar_panels([each.name for each in prices], heights, "speed-up over plain decoding", reference=1)
+    for ax, ladder in zip(figure.axes, content.values(), strict=False):
+        for rung, bars in zip(rungs, ax.containers, strict=True):
+            for each, bar in zip(prices, bars, strict=True):
+                ax.text(
+                    bar.get_x() + bar.get_width() / 2,
+                    0.06,
+                    f"{ladder.share(rung, each).value:.0%}",
+                    rotation=90,
+                    ha="center",
+                    va="bottom",
+                    fontsize=6.5,
+                    bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+                )
+    return figure
+
+
+def reliability(lines: Mapping[str, Mapping[str, charts.Curve]]) -> Figure:
+    """Draw the share of nodes that were emitted against the predicted probability: a panel a set, a line a source, and a thin
+    line where the two are equal."""
+    figure = charts.panels(lines, "predicted probability", "share emitted", ylim=(-0.03, 1.03), height=3.2)
+    for ax in figure.axes:
+        ax.plot([0, 1], [0, 1], color="#666666", linewidth=0.8)
+        ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    return figure
+
+
+def losses(lost: Losses) -> Figure:
+    """Draw what one tree lost against hindsight, part by part: a bar for each kind of answers and prices, and below it the
+    same with weights that were fitted on these very answers."""
+    runs = lost.runs()
+    figure, ax = figures.new(7.2, 1.6 + 0.55 * len(runs))
+    labels, places = [], []
+    for row, (answers, prices) in enumerate(runs):
+        for drafter, shift, name in ((TREE, -0.19, ""), (REFITTED, 0.19, ", fitted here")):
+            left = 0.0
+            for number, (part, value) in enumerate(lost.parts(answers, prices, drafter).items()):
+                ax.barh(
+                    row + shift,
+                    100 * value.value,
+                    0.34,
+                    left=left,
+                    label=None if labels else part,
+                    color=figures.PALETTE[number],
+                    edgecolor="white",
+                    linewidth=0,
+                    hatch=figures.HATCHES[number],
+                )
+                left += 100 * value.value
+            labels.append(f"{answers}, {prices}{name}")
+            places.append(row + shift)
+    ax.set_yticks(places, labels, fontsize=8)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("percent of the price paid that hindsight would have saved")
+    figures.legend_below(figure, *ax.get_legend_handles_labels(), 2)
+    return figure
