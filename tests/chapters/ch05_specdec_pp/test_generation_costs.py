@@ -21,6 +21,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.sum_of_forwards import fit_forward_times
 from specdec_lib.heads.acceptance import Examples
 from specdec_lib.heads.acceptance_data import label
+from specdec_lib.report.claims import rules
 from tests.chaos import head_of
 from tests.families import perturbed, prompt
 
@@ -208,3 +209,14 @@ def test_the_published_times_are_a_small_and_a_large_model():
     paper = published.paper()
     assert paper.times[0] < paper.alone < paper.times[1] and 0 < paper.threshold < 1
     assert paper.setting.reject_weight > 1 and set(paper.speedups) == {"alpaca", "humaneval", "gsm8k"}
+
+
+def test_what_the_claims_say_of_sampled_ratios_is_true_of_the_file():
+    rows = wide_study.read()
+    hottest = max(row.temperature for row in rows)
+    assert "on editing, code and prose the best fixed K" in wide_study.like_fixed(rows, "draft", hottest)
+    prompts = {(row.set, row.temperature): row.prompts for row in rows if row.draft == "draft"}
+    for temperature in {row.temperature for row in rows}:
+        assert prompts["code", temperature] < min(prompts[name, temperature] for name in ("editing", "prose"))
+    (note,) = [claim.note for claim in rules.load_claims() if claim.id == "specdec-pp-table-1"]
+    assert "The three sampled ratios say little" in note
