@@ -16,6 +16,7 @@ from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.experiments.statistics import median
 
 #: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
 RUNTIMES = ("eager", "static", "compiled", "graph", "compiled-graph")
@@ -43,11 +44,14 @@ def warm(device: torch.device, run: Callable[[], Any]) -> None:
             torch.cuda.synchronize(device)
 
 
-def summary(spent: Sequence[float]) -> dict[str, float]:
-    """Median, 10th, 90th and 99th percentile of times in milliseconds."""
+def summary(spent: Sequence[float]) -> dict[str, float | None]:
+    """Median, 10th, 90th and 99th percentile of times in milliseconds, and the ends of the median's 95 % interval."""
+    middle = median(spent)
     return {
         "samples": len(spent),
-        "ms": float(np.median(spent)),
+        "ms": middle.value,
+        "median_low": middle.low if middle.known else None,
+        "median_high": middle.high if middle.known else None,
         "ms_low": float(np.percentile(spent, 10)),
         "ms_high": float(np.percentile(spent, 90)),
         "ms_p99": float(np.percentile(spent, 99)),

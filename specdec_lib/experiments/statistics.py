@@ -78,6 +78,16 @@ def mean(values: Sequence[float], prompts: Sequence[Hashable] | None = None) -> 
     return pooled_rate(_each_once(values), prompts)
 
 
+def median(values: Sequence[float]) -> Interval:
+    """Median of repeats of one measurement, with the percentiles of the medians of bootstrap samples of the repeats."""
+    repeats = np.asarray(values, float)
+    if len(repeats) < 2:
+        return Interval(float(np.median(repeats)), math.nan, math.nan)
+    places = np.random.default_rng(SEED).integers(len(repeats), size=(SAMPLES, len(repeats)))
+    low, high = np.quantile(np.median(repeats[places], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(np.median(repeats)), float(low), float(high))
+
+
 def ratio_of_rates(ours: Counts, theirs: Counts, prompts: Sequence[Hashable] | None = None) -> Interval:
     """Ratio of two pooled rates over the same runs in the same order; ``prompts`` is as for :func:`pooled_rate`."""
     return interval_of_sums(lambda a, b, c, d: (a / b) / (c / d), (*ours, *theirs), prompts)

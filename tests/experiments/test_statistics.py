@@ -177,6 +177,16 @@ def test_samples_drawn_once_for_a_number_of_prompts_are_those_drawn_each_time(ru
         assert np.array_equal(statistics._drawn_sums(table, names), expected)
 
 
+def test_the_median_has_the_interval_of_its_repeats():
+    values = np.random.default_rng(4).lognormal(0, 0.5, 41)
+    found = statistics.median(values)
+    ordered = np.sort(values)
+    assert found.value == ordered[20]
+    # The order statistics that bracket a median with 95 % probability: those of a fair coin thrown 41 times.
+    assert ordered[12] <= found.low <= ordered[16] and ordered[24] <= found.high <= ordered[28]
+    assert statistics.median([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0) and not statistics.median([2.0]).known
+
+
 def test_an_interval_below_zero_has_a_word_between_its_ends():
     assert f"{Interval(-0.125, -0.135, -0.116):.2f}" == "-0.12 (-0.14 to -0.12)"
     assert f"{Interval(1.2, 1.1, 1.3):.1f}" == "1.2 (1.1\u2060–\u20601.3)"

@@ -12,13 +12,13 @@ from typing import Any
 
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.metrics import counts, pooled
 from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
 from specdec_lib.experiments.recorded_runs import Recording, Runs, all_runs, select
 from specdec_lib.experiments.recordings import record_once
-from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
+from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN, compared_in, method_of, states
 
@@ -133,7 +133,8 @@ def composed_table(
     -------
     list of dict
         ``method``, ``task``, ``speedup`` (:class:`~specdec_lib.experiments.statistics.Interval`: ratio of pooled rates,
-        prefill left out), ``tokens_per_forward`` and ``width``, the mean tokens of a pass. A task without a step after
+        prefill left out), ``tokens_per_forward`` (:class:`~specdec_lib.experiments.statistics.Interval`) and ``width``, the
+        mean tokens of a pass. A task without a step after
         the prefill has no row.
     """
     pricing, rows = Pricing(times, costs, padded), []
@@ -153,11 +154,16 @@ def composed_table(
                     "method": method,
                     "task": task,
                     "speedup": pricing.over(recordings, runs, method, PLAIN, keep),
-                    "tokens_per_forward": stats["tokens_per_forward"],
+                    "tokens_per_forward": _tokens_per_forward([r for r in recordings if keep(r)], kept),
                     "width": 1 + drafted / stats["calls"],
                 }
             )
     return rows
+
+
+def _tokens_per_forward(recordings: Sequence[Recording], runs: Runs) -> Interval:
+    prompts = [(recording.task, recording.prompt.id) for recording in recordings]
+    return pooled_rate(counts(runs, "tokens_per_forward"), prompts)
 
 
 def at_published_prices(
@@ -287,7 +293,7 @@ def variants_table(
         rows.append(
             {
                 "method": name,
-                "tokens_per_forward": stats["tokens_per_forward"],
+                "tokens_per_forward": _tokens_per_forward(recordings, runs[name]),
                 "width": 1 + drafted / stats["calls"],
                 "speedups": over_plain(recordings, runs, [name], prices)[name],
             }

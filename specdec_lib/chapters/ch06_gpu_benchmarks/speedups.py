@@ -18,7 +18,7 @@ from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.experiments.comparison import first_divergence
-from specdec_lib.experiments.metrics import pooled, speedups
+from specdec_lib.experiments.metrics import counts, pooled, speedups
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import (
     Recording,
@@ -28,6 +28,7 @@ from specdec_lib.experiments.recorded_runs import (
     select,
     time_methods,
 )
+from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate, ratio_of_means, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN, compared_in, draft_length, states
 
@@ -112,12 +113,38 @@ def table(recordings: Sequence[Recording], timed: Timed, tasks: Sequence[str]) -
 
 
 def by_sampling(measured: Mapping[str, tuple[Sequence[Recording], Timed]]) -> list[dict[str, Any]]:
-    """Rows of :func:`table` over the tasks of each measurement, each row with ``sampling``, the measurement's name."""
+    """Rows of :func:`table` over the tasks of each measurement, each row with ``sampling``, the measurement's name, and
+    :func:`intervals` of what it compares."""
     return [
-        {"sampling": name, **row}
+        {"sampling": name, **row, "intervals": intervals(recordings, timed, row["method"], row["task"])}
         for name, (recordings, timed) in measured.items()
         for row in table(recordings, timed, list(dict.fromkeys(recording.task for recording in recordings)))
     ]
+
+
+def intervals(recordings: Sequence[Recording], timed: Timed, method: str, task: str = "all") -> dict[str, Interval]:
+    """Rates and speed-ups of a method over all repeats together, with intervals over prompts and over their repeats.
+
+    Returns
+    -------
+    dict
+        ``tokens_per_second``, ``tokens_per_forward`` and the speed-ups :data:`DEFINITIONS`.
+    """
+    places = [i for i, recording in enumerate(recordings) if task in ("all", recording.task)]
+    ours, theirs = ([repeat[i] for repeat in timed[name] for i in places] for name in (method, PLAIN))
+    prompts = [i for _ in timed[method] for i in places]
+    rates = [counts(runs, "tokens_per_second") for runs in (ours, theirs)]
+    whole = [[run.stats["tokens_per_second_with_prefill"] for run in runs] for runs in (ours, theirs)]
+    speeds = (
+        ratio_of_rates(*rates, prompts),
+        ratio_of_means(*whole, prompts),
+        mean([a / b for a, b in zip(*whole, strict=True)], prompts),
+    )
+    return {
+        "tokens_per_second": pooled_rate(rates[0], prompts),
+        "tokens_per_forward": pooled_rate(counts(ours, "tokens_per_forward"), prompts),
+        **dict(zip(DEFINITIONS, speeds, strict=True)),
+    }
 
 
 def _row(recordings: Sequence[Recording], repeats: Sequence[Runs], plain: Sequence[Runs]) -> dict[str, Any]:
@@ -303,8 +330,8 @@ def peers(
     list of dict
         For each of :data:`PEERS` ``method``, ``ours``, ``runtime`` of ours; ``tokens_per_second`` and ``ours_tokens_per_second``,
         prefill
-        included, of all prompts together, medians over the repeats; ``ratio`` of ours to theirs with ``ratio_low`` and
-        ``ratio_high``; ``equal``, how many of their ``outputs`` are those of our plain decoding.
+        included, of all prompts and repeats together; ``ratio`` of ours to theirs with ``ratio_low`` and ``ratio_high``, its
+        interval over prompts and their repeats; ``equal``, how many of their ``outputs`` are those of our plain decoding.
     """
     lengths = lengths or {}
     drafters = pair.drafters(list(PEERS.values()), lengths, draft_runtime)
@@ -326,37 +353,39 @@ def _peers(
     runtime: Runtime | None,
     drafters: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in PEERS}
+    found: dict[str, list[tuple[int, float, int, float, int]]] = {name: [] for name in PEERS}
+    equal = dict.fromkeys(PEERS, 0)
     for repeat in range(-1, repeats):
         chosen = recordings[:1] if repeat < 0 else recordings
         for name, ours in PEERS.items():
-            mine, theirs, tokens, equal = 0.0, 0.0, [0, 0], 0
             for place, recording in enumerate(chosen):
+                mine, theirs, tokens = 0.0, 0.0, [0, 0]
                 for turn in (0, 1) if (place + repeat) % 2 else (1, 0):
                     if turn:
-                        seconds, out = _transformers(pair, recording, name, lengths)
-                        theirs, tokens[0] = theirs + seconds, tokens[0] + len(out)
-                        equal += out == recording.trace.tokens
+                        theirs, out = _transformers(pair, recording, name, lengths)
+                        tokens[0] = len(out)
+                        equal[name] += repeat == 0 and out == recording.trace.tokens
                     else:
                         began = time.perf_counter()
                         run = run_again(pair.target, [recording], drafters[ours], runtime)[0]
-                        mine, tokens[1] = mine + time.perf_counter() - began, tokens[1] + len(run.tokens)
-            if repeat >= 0:
-                found[name].append((tokens[0] / theirs, tokens[1] / mine, equal))
+                        mine, tokens[1] = time.perf_counter() - began, len(run.tokens)
+                if repeat >= 0:
+                    found[name].append((place, mine, tokens[1], theirs, tokens[0]))
     rows = []
     for name, repeated in found.items():
-        ratios = [ours / theirs for theirs, ours, _ in repeated]
+        prompts, mine, written, theirs, others = map(list, zip(*repeated, strict=True))
+        ratio = ratio_of_rates(Counts(written, mine), Counts(others, theirs), prompts)
         rows.append(
             {
                 "method": name,
                 "ours": PEERS[name],
                 "runtime": "eager" if runtime is None else runtime.mode,
-                "tokens_per_second": median(r[0] for r in repeated),
-                "ours_tokens_per_second": median(r[1] for r in repeated),
-                "ratio": median(ratios),
-                "ratio_low": min(ratios),
-                "ratio_high": max(ratios),
-                "equal": repeated[0][2],
+                "tokens_per_second": sum(others) / sum(theirs),
+                "ours_tokens_per_second": sum(written) / sum(mine),
+                "ratio": ratio.value,
+                "ratio_low": ratio.low if ratio.known else None,
+                "ratio_high": ratio.high if ratio.known else None,
+                "equal": equal[name],
                 "outputs": len(recordings),
             }
         )

@@ -123,13 +123,15 @@ def passes_table(steps: Rows) -> Table:
     """Milliseconds of a pass: a row a width, a column a runtime, and the time that the machine allows."""
     rows: dict[int, dict[str, Any]] = {}
     for row in steps:
-        rows.setdefault(row["width"], {"width": row["width"]})[row["runtime"]] = row["ms"]
+        ends = (math.nan if row[end] is None else row[end] for end in ("median_low", "median_high"))
+        rows.setdefault(row["width"], {"width": row["width"]})[row["runtime"]] = Interval(row["ms"], *ends)
         rows[row["width"]]["bound"] = row["bound_ms"]
     times = ["bound", *dict.fromkeys(row["runtime"] for row in steps)]
     return Table(
         pd.DataFrame(list(rows.values())),
         "tab-wide-steps",
-        "Milliseconds of a pass of the target by its width. The bound is the time that bandwidth and matrix rate allow.",
+        "Milliseconds of a pass of the target by its width: medians, with 95 % intervals over the repeats. The bound is the "
+        "time that bandwidth and matrix rate allow.",
         {"width": "$w$", **{name: name for name in times}},
         dict.fromkeys(times, ".2f"),
         timed=times,
@@ -160,14 +162,16 @@ def measured_table(rows: Rows, compared: Collection[str]) -> Table:
     columns |= dict(zip(DEFINITIONS, ("pooled", "of mean rates", "mean of ratios"), strict=True))
     columns |= {"tokens_per_forward": "tokens/pass", "equal": "as plain"}
     return Table(
-        pd.DataFrame([row for row in rows if row["task"] == "all"]),
+        pd.DataFrame([row | row["intervals"] for row in rows if row["task"] == "all"]),
         "tab-wide-speedups",
-        "Measured rates over all tasks, and the speed-up by each definition in use. *Pooled* leaves out the prefill, the "
-        "other two keep it. The last column counts the outputs that are those of plain decoding. "
+        "Measured rates over all tasks, and the speed-up by each definition in use, with 95 % intervals over prompts and "
+        "their repeats. *Pooled* leaves out the prefill, the other two keep it. The last column counts the outputs that are "
+        "those of plain decoding. "
         f"{methods.how_measured(compared)}",
         columns,
         {"tokens_per_second": ".1f", "tokens_per_forward": ".2f", "equal": "d", **dict.fromkeys(DEFINITIONS, ".2f")},
-        timed=["tokens_per_second", *DEFINITIONS],
+        # One tree sizes its drafts by the measured prices.
+        timed=["tokens_per_second", *DEFINITIONS, "tokens_per_forward", "equal"],
     )
 
 
@@ -199,20 +203,27 @@ def parts_table(rows: Rows) -> Table:
 def record_peers(rows: Rows) -> None:
     """Record how many times as fast as transformers' own methods ours are."""
     for row in rows:
-        record("peer_ratio_" + row["method"].replace(" ", "_"), row["ratio"], timed=True)
+        name = row["method"].replace(" ", "_")
+        record(f"peer_ratio_{name}", row["ratio"], timed=True)
+        record(f"said_peer_ratio_{name}", f"{_peer_ratio(row):.2f}", timed=True)
+
+
+def _peer_ratio(row: Mapping[str, Any]) -> Interval:
+    ends = (math.nan if row[end] is None else row[end] for end in ("ratio_low", "ratio_high"))
+    return Interval(row["ratio"], *ends)
 
 
 def peers_table(rows: Rows) -> Table:
     """Transformers' own methods and ours (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.speedups.peers`)."""
-    shown = [{**row, "ratio": Interval(row["ratio"], row["ratio_low"], row["ratio_high"])} for row in rows]
+    shown = [{**row, "ratio": _peer_ratio(row)} for row in rows]
     columns = {"method": "transformers", "tokens_per_second": "tokens/s", "ours": "here"}
     columns |= {"ours_tokens_per_second": "tokens/s", "ratio": "here over there", "equal": "same output"}
     times = ["tokens_per_second", "ours_tokens_per_second", "ratio"]
     return Table(
         pd.DataFrame(shown),
         "tab-wide-peers",
-        "Tokens per second of transformers' own methods and of ours, greedy, prefill included. The bracket has the lowest "
-        "and the highest repeat.",
+        "Tokens per second of transformers' own methods and of ours, greedy, prefill included. The bracket is the 95 % "
+        "interval over prompts and their repeats.",
         columns,
         {**dict.fromkeys(times[:2], ".1f"), "ratio": ".2f"},
         timed=times,
@@ -235,9 +246,11 @@ def record_equal(rows: Rows, through_one_width: Rows, width: int) -> None:
     same = [row for row in through_one_width if row["reference"] == "same width"]
     for name, own in (("bf16", drafted), ("one_width", same)):
         record(f"{name}_outputs", sum(row["outputs"] for row in own))
-        record(f"{name}_equal", sum(row["equal"] for row in own))
+        record(
+            f"{name}_equal", sum(row["equal"] for row in own), timed=True
+        )  # one tree's widths follow measured prices
     margins = [row["margin_largest"] for row in drafted if row["margin_largest"] is not None]
-    record("margin_largest", f"{max(margins):.1f}" if margins else "none differs")
+    record("margin_largest", f"{max(margins):.1f}" if margins else "none differs", timed=True)
     record("one_width", width)
 
 
@@ -256,9 +269,33 @@ def record_composed(rows: Rows, unlooped: Rows) -> None:
     for row in unlooped:
         if row["task"] == "all":
             record(f"composed_unlooped_{methods.slug(row['method'])}_all", row["speedup"].value, timed=True)
+    copying = [row["speedup"] for row in rows if row["task"] == "all" and methods.slug(row["method"]) in _COPYING]
+    record("said_copying", copying_pays(max(copying, key=lambda speed: speed.value)), timed=True)
     for task in dict.fromkeys(row["task"] for row in rows):
         best = max((row for row in rows if row["task"] == task), key=lambda row: row["speedup"].value)
         record(f"winner_{TASKS[task]}", best["method"], timed=True)
+
+
+#: Slugs of the methods that copy from the prompt and the output.
+_COPYING = ("pld", "h", "a")
+
+
+def copying_pays(best: Interval) -> str:
+    """What the page says of the best copying method, whose speed-up over all tasks is given, as a sentence."""
+    if best.low > 1:
+        return (
+            "Copying pays on this machine: over all tasks the best copying method is faster than plain decoding by its whole "
+            "interval. Most of these answers repeat their prompt."
+        )
+    if best.high < 1:
+        return (
+            "Copying does not pay on this machine: over all tasks even the best copying method is slower than plain "
+            "decoding, although most of these answers repeat their prompt."
+        )
+    return (
+        "Whether copying pays on this machine is not resolved: over all tasks the interval of the best copying method holds "
+        "1, although most of these answers repeat their prompt."
+    )
 
 
 def composed_table(rows: Rows, unlooped: Rows, compared: Collection[str]) -> Table:
@@ -274,7 +311,7 @@ def composed_table(rows: Rows, unlooped: Rows, compared: Collection[str]) -> Tab
         f"loop; and what it follows from. {methods.how_measured(compared)}",
         columns,
         dict.fromkeys(("speedup", "unlooped", "tokens_per_forward", "width"), ".2f"),
-        timed=["speedup", "unlooped"],
+        timed=["speedup", "unlooped", "tokens_per_forward", "width"],
     )
 
 
@@ -312,7 +349,8 @@ def record_variants(rows: Rows, price: str) -> None:
         record(f"composed_tree_{key}", row["speedups"][price].value, timed=True)
     large, little = by_name["REST, 64 nodes"], by_name["REST, small store"]
     record("store_growth_speed", large["speedups"][price].value / little["speedups"][price].value, timed=True)
-    record("store_growth_tokens", large["tokens_per_forward"] / little["tokens_per_forward"])
+    tokens = [row["tokens_per_forward"].value for row in (large, little)]
+    record("store_growth_tokens", tokens[0] / tokens[1])
 
 
 def variants_table(rows: Rows) -> Table:
@@ -322,7 +360,7 @@ def variants_table(rows: Rows) -> Table:
     return Table(
         pd.DataFrame([{**row, **row["speedups"]} for row in rows]),
         "tab-wide-trees",
-        "Drafts of other widths, all tasks, greedy: composed speed-up by what a pass costs.",
+        "Drafts of other widths, all tasks, greedy: composed speed-up by what a pass costs, with 95 % intervals over prompts.",
         columns | {price: f"Speed-up, {price}" for price in prices},
         dict.fromkeys(("tokens_per_forward", "width", *prices), ".2f"),
         timed=[prices[0]],

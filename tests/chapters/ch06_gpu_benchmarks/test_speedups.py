@@ -26,7 +26,7 @@ from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import invert_cdfs
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.drafters import SpecDecPP
-from specdec_lib.experiments import pass_costs, recorded_runs
+from specdec_lib.experiments import metrics, pass_costs, recorded_runs
 from specdec_lib.experiments.published_numbers import pass_prices
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.acceptance import AcceptanceHead
@@ -127,6 +127,21 @@ def test_every_method_is_measured_and_in_float32_none_changes_a_token(measured):
     assert {row["prompts"] for row in of_task} == {sum(r.task == recordings[0].task for r in recordings)}
 
 
+def test_what_is_compared_has_intervals_over_prompts_and_their_repeats(measured):
+    recordings, timed = measured
+    rows = speedups.by_sampling({"greedy": measured})
+    for row in rows:
+        if row["task"] == "all":
+            found = row["intervals"]
+            assert {*found} == {"tokens_per_second", "tokens_per_forward", *speedups.DEFINITIONS}
+            assert all(one.low <= one.value <= one.high for one in found.values())
+            assert found["tokens_per_forward"].value == pytest.approx(row["tokens_per_forward"])
+    ours, theirs = ([run for repeat in timed[name] for run in repeat] for name in ("PLD", "plain"))
+    found = next(row["intervals"] for row in rows if (row["method"], row["task"]) == ("PLD", "all"))
+    expected = metrics.speedups(ours, theirs)
+    assert {name: found[name].value for name in speedups.DEFINITIONS} == pytest.approx(expected)
+
+
 def test_a_divergence_is_found_with_the_margin_of_the_choice(pair, measured):
     recordings, timed = measured
     altered = recorded_runs.run_again(pair.target, recordings, None)
@@ -144,7 +159,10 @@ def test_a_divergence_is_found_with_the_margin_of_the_choice(pair, measured):
 def test_transformers_own_methods_write_the_same_and_are_timed_beside_ours(pair, measured):
     rows = speedups.peers(pair, measured[0], repeats=1)
     assert [row["method"] for row in rows] == list(speedups.PEERS)
-    assert all(row["equal"] == row["outputs"] == 2 and row["ratio"] > 0 for row in rows)
+    assert all(
+        row["equal"] == row["outputs"] == 2 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"] for row in rows
+    )
+    assert all(row["ratio"] == pytest.approx(row["ours_tokens_per_second"] / row["tokens_per_second"]) for row in rows)
 
 
 def test_step_times_cover_each_width_and_stand_beside_what_the_machine_allows(pair):
@@ -163,6 +181,7 @@ def test_step_times_cover_each_width_and_stand_beside_what_the_machine_allows(pa
     ]
     for row in found:
         assert row["ms_low"] <= row["ms"] <= row["ms_high"] <= row["ms_p99"]
+        assert row["median_low"] <= row["ms"] <= row["median_high"]
         work = step_work(pair.draft.config, row["width"], 48 - row["width"], torch.float32)
         assert row["bound_ms"] == pytest.approx(1e3 * max(work.bytes / 1e15, work.flops / 1e12))
         assert row["bandwidth_fraction"] == pytest.approx(work.bytes / (row["ms"] / 1e3) / 1e15)
@@ -261,7 +280,8 @@ def test_at_a_cost_of_one_for_any_width_the_composed_speed_up_is_tokens_per_forw
     rows = composing.composed_table(recordings, runs, {1: 1.0, 2: 1.0}, {}, tasks)
     assert len(rows) == len(runs) * (1 + len(tasks))
     for row in rows:
-        assert row["speedup"].value == pytest.approx(row["tokens_per_forward"])
+        assert row["speedup"].value == pytest.approx(row["tokens_per_forward"].value)
+        assert row["speedup"].low == pytest.approx(row["tokens_per_forward"].low, nan_ok=True)
         assert row["task"] != "all" or row["speedup"].low <= row["speedup"].value <= row["speedup"].high
 
 

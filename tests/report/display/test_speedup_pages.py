@@ -86,7 +86,7 @@ def test_outputs_that_loop_are_left_out(texts, runs):
 def test_variants_have_their_width_and_a_speed_up_at_each_price(texts, runs):
     prices = {"this machine": composing.Pricing(PRICES, {}), "a card": composing.Pricing({1: 1.0, 5: 1.0}, {})}
     (row,) = composing.variants_table(texts, runs, ["REST, 8 nodes"], prices)
-    assert (row["width"], row["tokens_per_forward"]) == (5, 2)
+    assert (row["width"], row["tokens_per_forward"]) == (5, (2, 2, 2))
     assert [value.value for value in row["speedups"].values()] == pytest.approx([1, 2])
     assert "1.00" in speedup_pages.variants_table([row]).to_myst()
 
@@ -103,6 +103,7 @@ def test_without_a_gpu_result_there_is_a_sentence_and_no_table():
 
 STEPS = [
     {"runtime": name, "width": width, "ms": ms, "ms_low": ms, "ms_high": ms, "bound_ms": ms / 2, "ratio": ms / 10}
+    | {"median_low": ms - 1, "median_high": ms + 1}
     for name in ("eager", "transformers")
     for width, ms in ((1, 10.0), (8, 30.0))
 ]
@@ -112,16 +113,20 @@ def test_prices_of_passes_are_drawn_with_the_roofline_and_the_published_curve():
     (ax,) = speedup_charts.price_curves(STEPS, {"a card": {1: 1.0, 65: 1.2}}).axes
     lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()}
     assert lines["eager, here"] == [1, 3] and lines["roofline, here"] == [1, 3] and lines["a card"] == [1, 1.2]
-    assert "| 8 | 15.00 | 30.00 | 30.00 |" in speedup_pages.passes_table(STEPS).to_myst()
+    shown = f"{Interval(30.0, 29.0, 31.0):.2f}"
+    assert f"| 8 | 15.00 | {shown} | {shown} |" in speedup_pages.passes_table(STEPS).to_myst()
+    once = [row | {"median_low": None, "median_high": None} for row in STEPS]
+    assert "30.00 (–)" in speedup_pages.passes_table(once).to_myst()
 
 
-def test_measured_speed_ups_have_their_lowest_and_highest_repeat():
+def test_measured_speed_ups_have_their_interval():
     row = {
         "task": "all",
         "sampling": "greedy",
-        "speedup_low": 1.5,
-        "speedup_high": 2.5,
+        "speedup_low": 1.9,
+        "speedup_high": 2.1,
         speedup_pages.DEFINITIONS[0]: 2.0,
+        "intervals": {speedup_pages.DEFINITIONS[0]: Interval(2.0, 1.5, 2.5)},
     }
     rows = [{**row, "method": "PLD"}, {**row, "method": "plain"}, {**row, "method": "REST", "task": "completion"}]
     (ax,) = speedup_charts.measured(rows).axes
@@ -147,3 +152,10 @@ def test_a_task_whose_outputs_are_one_token_each_has_no_rate(monkeypatch):
     found = recorded_by(monkeypatch, lambda: speedup_pages.record_measured(rows))
     assert found["speedup_pld_all_greedy"] == 2.0 and found["tokens_per_s_pld_all_greedy"] == 50.0
     assert found["speedup_pld_completion_greedy"] == found["tokens_per_s_pld_completion_greedy"] == "not available"
+
+
+def test_the_page_says_that_copying_pays_only_where_it_does():
+    assert "Copying pays" in speedup_pages.copying_pays(Interval(1.3, 1.1, 1.5))
+    assert "does not pay" in speedup_pages.copying_pays(Interval(0.8, 0.7, 0.9))
+    for ends in ((0.9, 1.1), (float("nan"), float("nan"))):
+        assert "not resolved" in speedup_pages.copying_pays(Interval(1.0, *ends))
