@@ -1,0 +1,73 @@
+"""Answers of large models: which are replayed, and that what is told of a method is what its replay did."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_lib.chapters.ch08_one_tree import large_models, study
+from specdec_lib.datastores import SuffixIndex, build_from_texts
+from specdec_lib.decoding.replay import replay
+from specdec_lib.drafters.pass_prices import CURVES
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments.priced_runs import price_of
+from specdec_lib.experiments.published_sets import MissingData
+from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments.recorded_runs import load_pair
+
+TEXTS = [f"def add_{i}(a, b):\n    return a + b\n" for i in range(6)]
+PRICES = [CURVES["cpu"]]
+
+
+def _replies(count: int = 6) -> list[Reply]:
+    return [Reply(str(i), "made", TEXTS[i % 6], TEXTS[(i + 1) % 6]) for i in range(count)]
+
+
+@pytest.fixture
+def store(tmp_path) -> SuffixIndex:
+    build_from_texts(tmp_path / "store", TEXTS, load_pair("pocket", "pocket")[2], progress=False)
+    return SuffixIndex.open(tmp_path / "store")
+
+
+def test_answers_are_spread_over_a_set_and_empty_ones_left_out():
+    replies = [*_replies(10), Reply("x", "made", "asked", "")]
+    assert [one.prompt for one in large_models.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
+    assert len(large_models.spread(replies, 99)) == 10
+
+
+def test_rows_are_those_of_replays_and_absent_sets_are_named(store, monkeypatch):
+    def missing() -> list[Reply]:
+        raise MissingData("not here")
+
+    monkeypatch.setattr(large_models, "SETS", {"here": _replies, "elsewhere": missing})
+    tokenizer = load_pair("pocket", "pocket")[2]
+    weights = TreeProbabilities.unfitted(list(large_models.sources(store)))
+    drafters = large_models.rungs(store, PRICES, (2, 8), weights)
+    found = large_models.replayed(tokenizer, store, drafters, 4)
+    assert found.absent == ("elsewhere",) and list(found.ladders) == ["here"]
+    rows = {row["method"]: row for row in found.rows(PRICES)}
+    assert tuple(rows) == large_models.RUNGS
+    traces = [recording.trace for recording in found.ladders["here"].recordings]
+    for name, row in rows.items():
+        drafter = drafters[name, row["size"] or "cpu"]
+        runs = []
+        for trace in traces:
+            drafter.reset()
+            runs.append(replay(trace, drafter))
+        spent = sum(price_of(run, PRICES[0]) for run in runs)
+        assert row["speedup"].value == pytest.approx(sum(len(run.tokens) - 1 for run in runs) / spent)
+        assert 0 < row["share"].value <= 1 + 1e-9
+    assert rows[study.TREE]["ahead"] is None and rows["PLD"]["size"] in (2, 8)
+    ratio = rows[study.TREE]["speedup"].value / rows["PLD"]["speedup"].value
+    assert rows["PLD"]["ahead"].value == pytest.approx(ratio)
+    assert len(large_models.table(found, PRICES)) == len(rows)
+
+
+def test_without_any_set_the_table_has_an_empty_row():
+    nothing = large_models.Replayed({}, tuple(large_models.SETS))
+    (row,) = large_models.table(nothing, PRICES).to_dict("records")
+    assert set(row.values()) == {None}
+
+
+def test_the_page_says_which_sets_are_missing_and_that_none_is():
+    assert large_models.presence(()) == "All 3 sets of answers were on the machine of this run."
+    assert "no answers of a, b," in large_models.presence(("a", "b"))
