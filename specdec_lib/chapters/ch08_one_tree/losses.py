@@ -179,10 +179,11 @@ _FITS = {
     "missed": "so a closer fit of the same features does not reach the mark",
     "not resolved": "so it stays open whether a closer fit of the same features would reach the mark",
 }
-#: The two marks that the page explains one by one: kind of answers, prices, mark, and the measure that it asks about.
+#: The marks that the page explains one by one: kind of answers, prices, mark, and the measure that it asks about.
 _EXPLAINED = {
     "bound": ("greedy", "cpu", marks.REACHED, SHARE),
     "ahead": ("greedy", "server", marks.AHEAD, "over PLD+ (h)"),
+    "drawn": ("sampled", "cpu", marks.AHEAD, "over PLD+ (h)"),
 }
 
 
@@ -210,9 +211,9 @@ def page_values(lost: Losses, judged: Sequence[Mapping[str, Any]]) -> dict[str, 
             f"{name}_largest": max(parts, key=lambda part, parts=parts: parts[part].value),
         }
         values |= {f"{name}_{KEYS[part]}": f"{value:.1%}" for part, value in parts.items()}
-    answers, prices, mark, measure = _EXPLAINED["ahead"]
-    room = lost.get(answers, prices, measure, BOUND)
-    values |= {"ahead_room": f"{room:.2f}", "ahead_needed": marks.MARKS[mark] / room.value}
+        if measure != SHARE:
+            room = lost.get(answers, prices, measure, BOUND)
+            values |= {f"{name}_room": f"{room:.2f}", f"{name}_needed": aim / room.value}
     told = {(answers, prices, mark) for answers, prices, mark, _ in _EXPLAINED.values()}
     others = [
         f"{row['mark']} ({row['answers']}, prices {row['prices']}: {row['ratio']:.2f})"
