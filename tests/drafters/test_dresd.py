@@ -50,10 +50,17 @@ def propose(drafter: Dresd, context: Context, limit: int = 1000) -> DraftTree:
     return drafter.propose(context, limit)
 
 
+class Found(list):
+    """Drafts, and the positions of the neighbours that they follow."""
+
+    def __init__(self):
+        self.places = []
+
+
 def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neighbours: int, deduplicate: bool):
     """Drafts in order, and how many neighbours start with the last token."""
     store = index.store
-    found, survivors = [], 0
+    found, survivors = Found(), 0
     for position in index.search(context.hidden(LAST)[-1], neighbours)[1][0].tolist():
         document = int(np.searchsorted(store.starts, position, side="right")) - 1
         end = int(store.starts[document + 1]) - 1
@@ -63,6 +70,7 @@ def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neigh
         draft = tuple(store.tokens[position + 1 : min(end, position + 1 + length)].tolist())
         if draft and len(found) < drafts and not (deduplicate and draft in found):
             found.append(draft)
+            found.places.append(position)
     return found, survivors
 
 
@@ -84,6 +92,14 @@ def test_drafts_are_the_first_filtered_continuations_merged_into_one_tree(
         assert tree_paths(tree.tokens, tree.parents) == list(prefixes)
         every = [draft[:n] for draft in expected for n in range(1, len(draft) + 1)]
         assert tree_paths(batch.tokens, batch.parents) == every
+        scores, positions = (rows[0] for rows in index.search(context.hidden(LAST)[-1], neighbours))
+        score_of = dict(zip(positions.tolist(), scores.tolist(), strict=True))
+        nearest = [score_of[place] for place in expected.places]
+        assert shared.similarities == [
+            max(score for score, draft in zip(nearest, expected, strict=True) if draft[: len(path)] == path)
+            for path in prefixes
+        ]
+        assert apart.similarities == [score for score, draft in zip(nearest, expected, strict=True) for _ in draft]
         sizes.append((len(tree), len(batch)))
     if drafts > 1:
         assert any(ours < theirs for ours, theirs in sizes)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Sampling, generate
-from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib import Sampling, generate, record
+from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.replay import replay
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel, DraftModel
 from specdec_lib.drafters.merged_tree import FEATURES, MergedTree, width
-from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
+from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice, evidence
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
@@ -91,6 +91,58 @@ def test_probabilities_are_the_conditional_logit(seed):
         parent = merged.parents[node]
         above = 1.0 if parent < 0 else merged.probability[parent]
         assert merged.probability[node] == pytest.approx(expected * above)
+
+
+def _feature(merged: MergedTree, name: str, source: int = 0) -> list[float]:
+    return merged.features[: merged.count, source * len(FEATURES) + FEATURES.index(name)].tolist()
+
+
+def test_a_rank_is_the_place_among_what_the_source_itself_proposes_after_a_node():
+    """In the source's own order, whatever other sources proposed there before."""
+    merged = _merged([DraftTree.from_drafts([[4], [2, 9]]), DraftTree.from_drafts([[1], [2, 5], [3], [2, 6]])])
+    order = merged.tokens[: merged.count].tolist()
+    ranks = {
+        (token, int(merged.depths[node])): (
+            _feature(merged, "log rank", 0)[node],
+            _feature(merged, "log rank", 1)[node],
+        )
+        for node, token in enumerate(order)
+    }
+    first, second, third = 0.0, pytest.approx(math.log(2)), pytest.approx(math.log(3))
+    assert ranks[1, 1][1] == first and ranks[2, 1] == (second, second) and ranks[3, 1][1] == third
+    assert ranks[4, 1][0] == first and ranks[5, 2][1] == first and ranks[6, 2][1] == second and ranks[9, 2][0] == first
+
+
+def test_similarity_of_each_node_and_attention_count_less_the_deeper_a_node_is():
+    merged = MergedTree(1, 8)
+    merged.add(0, [1, 2, 3], [-1, 0, -1], [1.0] * 3, 1.0, 1, 0.0, 0, 0.0, 0.0, [0.5, 0.5, 0.25], -2.0, 9)
+    assert _feature(merged, "similarity") == [0.5, 0.25, 0.25]
+    assert _feature(merged, "log attention") == [-2.0, -1.0, -2.0]
+    merged.clear()
+    merged.add(0, [1, 2, 3], [-1, 0, -1], [1.0] * 3, 1.0, 1, 0.0, 0, 0.0, 0.0, [0.5], 0.0, 9)
+    assert _feature(merged, "similarity") == [0.5, 0.25, 0.5]
+
+
+def test_sources_say_how_near_what_they_copy_is(library):
+    """PLD+ (h) the cosine and PLD+ (a) the attention of the place that was copied, also of an only candidate."""
+    model = library["llama-gqa"]
+    for prompt in ([3, 5, 6, 7, 8, 5, 9, 10, 5], [3, 5, 6, 7, 8, 9, 10, 11, 5]):
+        trace = record(model, prompt, max_new_tokens=2, capture=Capture((1,), ((1, 0), (0, 1))))
+        context = Context([*prompt], len(prompt), trace.vocabulary, Sampling())
+        context.hidden = lambda layer, trace=trace: trace.hidden[layer][: len(context.tokens) - 1]
+        rows = torch.rand(2, len(prompt) - 1, generator=torch.Generator().manual_seed(0))
+        context.attention = lambda rows=rows: rows
+        near, attended = PromptLookupHidden(1, 4), PromptLookupAttention([(1, 0), (0, 1)], 4)
+        for source in (near, attended):
+            source.start(context)
+            assert len(source.propose(context, 9))
+        states = trace.hidden[1].double()
+        cosine = torch.cosine_similarity(states[near.source - 2], states[len(prompt) - 2], 0)
+        assert near.candidates == prompt[:-1].count(5)
+        assert evidence(near, context).similarity[0] == pytest.approx(float(cosine), abs=1e-6)
+        found = evidence(attended, context)
+        assert found.attention == pytest.approx(math.log(float(rows[:, attended.source - 1].max())))
+        assert found.similarity == (0.0,) and evidence(near, context).attention == 0.0
 
 
 @pytest.mark.parametrize("seed", range(30))
