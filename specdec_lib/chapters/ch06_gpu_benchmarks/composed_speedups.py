@@ -88,6 +88,20 @@ def replayed(
     return recordings, all_runs(model, recordings, drafters, states(drafters))
 
 
+def replayed_seeds(
+    pair: ModelPair, prompts: Sequence[Prompt], max_new_tokens: int, samplings: Sequence[Sampling]
+) -> tuple[list[Recording], dict[str, list]]:
+    """:func:`replayed` with each sampling, one after the other: several outputs of each prompt."""
+    recordings: list[Recording] = []
+    runs: dict[str, list] = {}
+    for sampling in samplings:
+        own, done = replayed(pair, prompts, max_new_tokens, sampling=sampling)
+        recordings += own
+        for name, some in done.items():
+            runs.setdefault(name, []).extend(some)
+    return recordings, runs
+
+
 def draft_costs(timed: Timed) -> dict[str, dict[str, float]]:
     """What a proposal cost in timed runs, in one-token passes of the target.
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -260,7 +261,7 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
         about = run_context.RunContext(job.name, job.profile, str(downloads), source_sum, alone)
         variables = {run_context.VARIABLE: about.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
         try:
-            with _environment(variables), _turns() as turns:
+            with _environment(variables), _turns(job.source.cells) as turns:
                 executed = papermill.execute_notebook(
                     str(job.path),
                     str(copy_path),
@@ -363,24 +364,34 @@ def _alone(cell: nbformat.NotebookNode) -> bool:
 
 
 @contextmanager
-def _turns() -> Iterator[dict[str, Callable]]:
+def _turns(cells: Sequence[nbformat.NotebookNode]) -> Iterator[dict[str, Callable]]:
     """Hooks of nbclient that let a cell tagged :data:`ALONE` run by itself; other cells may run together.
 
-    All runs that share a cache see the lock, and the system gives it up for a process that was killed.
+    All runs that share a cache see the lock, and the system gives it up for a process that was killed. It is kept between two
+    such cells that follow each other: each time it is asked for, a core waits until the other notebook's cell is over.
+
+    Parameters
+    ----------
+    cells : sequence of cell
+        Those of the notebook, in order.
     """
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    followed = {one.get("id") for one, other in pairwise(code) if _alone(one) and _alone(other)}
     paths.cache().mkdir(parents=True, exist_ok=True)
     lock = ReadWriteLock(paths.cache() / "cells.lock.db", is_singleton=False)
     held = False
 
     def begin(cell: nbformat.NotebookNode, **_: Any) -> None:
         nonlocal held
+        if held:
+            return
         acquire = lock.acquire_write if _alone(cell) else lock.acquire_read
         acquire()
         held = True
 
-    def end(**_: Any) -> None:
+    def end(cell: nbformat.NotebookNode | None = None, **_: Any) -> None:
         nonlocal held
-        if held:
+        if held and (cell is None or cell.get("id") not in followed):
             lock.release()
             held = False
 

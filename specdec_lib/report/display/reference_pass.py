@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -56,7 +55,8 @@ def probe(repeats: int = 15) -> Probe:
 
 
 class Reference:
-    """The reference pass of one chapter: timed when it is made, before each cell that takes times, and by :meth:`end`.
+    """The reference pass of one chapter: timed before and after each cell that takes times; in Jupyter, where nobody knows
+    which cells those are, when it is made and by :meth:`end`.
 
     Parameters
     ----------
@@ -70,7 +70,10 @@ class Reference:
         self._all = self._read()
         self.least = self._all.get(self._machine, float("inf"))
         self._longest: list[tuple[float, Probe]] = []
-        self.again()
+        run = run_context.current()
+        self._alone = () if run is None else run.alone
+        if not self._alone:
+            self.again()
 
     def again(self) -> None:
         """Time the pass once more; what took too long is tried again, and the best try counts."""
@@ -81,25 +84,31 @@ class Reference:
             tries.append((max(found.seconds / self.least, found.waited), found))
         self._longest.append(min(tries))
 
-    def before_timed_cells(self, events: Any) -> None:
-        """Time the pass before each cell that the runner executes alone; in Jupyter nobody knows which those are.
+    def watch(self, events: Any) -> None:
+        """Time the pass before and after each cell that the runner executes alone.
 
         Parameters
         ----------
         events : IPython.core.events.EventManager
         """
-        run = run_context.current()
-        if run is not None and run.alone:
-            events.register("pre_run_cell", _watch(run, self.again))
+
+        def timed(source: str) -> None:
+            if run_context.digest(source) in self._alone:
+                self.again()
+
+        if self._alone:
+            events.register("pre_run_cell", lambda info: timed(info.raw_cell))
+            events.register("post_run_cell", lambda result: timed(result.info.raw_cell))
 
     def end(self) -> tuple[float, float]:
-        """Time the pass a last time; give the longest of all times, s, and the multiple of what it takes on a free machine.
+        """Give the longest of all times, s, and the multiple of what the pass takes on a free machine.
 
         That is the larger of two: the time over this machine's least, which is kept for each processor, so that chapters
         run on different days are compared with the same number; and the time over what the work had the processor for,
         which also tells a machine that was busy in every chapter.
         """
-        self.again()
+        if not self._alone or not self._longest:
+            self.again()
         known = self._read()
         known[self._machine] = min(self.least, known.get(self._machine, float("inf")))
         write_atomic(self.known, json.dumps(known, indent=1) + "\n")
@@ -111,14 +120,6 @@ class Reference:
             return json.loads(self.known.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}  # no chapter before, or a file cut off: this one begins
-
-
-def _watch(run: run_context.RunContext, again: Callable[[], None]) -> Callable[[Any], None]:
-    def before(info: Any) -> None:
-        if run_context.digest(info.raw_cell) in run.alone:
-            again()
-
-    return before
 
 
 def disturbed(spent: float, multiple: float) -> Notice | None:

@@ -35,7 +35,7 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     _reference = reference_pass.Reference()
     shell = get_ipython()
     if shell is not None:
-        _reference.before_timed_cells(shell.events)
+        _reference.watch(shell.events)
     return {name: checked[name] for name in declared}
 
 

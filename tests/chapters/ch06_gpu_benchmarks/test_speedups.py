@@ -285,6 +285,16 @@ def test_at_a_cost_of_one_for_any_width_the_composed_speed_up_is_tokens_per_forw
         assert row["task"] != "all" or row["speedup"].low <= row["speedup"].value <= row["speedup"].high
 
 
+def test_outputs_of_several_seeds_stand_one_after_the_other(pair, prompts):
+    samplings = [Sampling(1.0, seed=seed) for seed in (3, 4)]
+    recordings, runs = composing.replayed_seeds(pair, prompts[:2], 6, samplings)
+    half = len(recordings) // 2
+    assert [r.prompt.id for r in recordings[:half]] == [r.prompt.id for r in recordings[half:]]
+    assert [r.trace.sampling.seed for r in recordings] == [3] * half + [4] * half
+    assert all(len(own) == len(recordings) for own in runs.values())
+    assert [run.tokens for run in runs["plain"]] == [r.trace.tokens for r in recordings]
+
+
 def test_a_proposal_is_priced_in_the_one_token_passes_of_plain_decoding_beside_it(pair, prompts):
     recordings, runs = composing.replayed(pair, prompts[:2], 12, ("plain", "PLD", "SpecDec"))
 

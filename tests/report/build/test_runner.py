@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from filelock import ReadWriteLock, Timeout
 
 from specdec_lib import __main__ as command
 from specdec_lib import cluster, files, paths
@@ -395,6 +396,35 @@ def test_no_other_notebook_works_while_a_cell_that_wants_to_be_alone_is_executed
     )
     assert min(len(alone), len(other)) >= 5
     assert [(a, b) for a in alone for b in other if a[0] < b[1] and b[0] < a[1]] == []
+
+
+def test_the_lock_is_kept_between_cells_alone_that_follow_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
+    tags = {"one": ["alone"], "two": ["alone"], "three": [], "four": ["alone"]}
+    cells = {name: nbformat.v4.new_code_cell("1", id=name, metadata={"tags": own}) for name, own in tags.items()}
+    prose = nbformat.v4.new_markdown_cell("Text.", id="prose")
+
+    def free():
+        other = ReadWriteLock(tmp_path / "cells.lock.db", is_singleton=False)
+        try:
+            other.acquire_write(timeout=0.01)
+        except Timeout:
+            return False
+        finally:
+            other.close()
+        return True
+
+    with runner._turns([cells["one"], prose, *[cells[name] for name in ("two", "three", "four")]]) as turns:
+        after = {}
+        for name, cell in cells.items():
+            turns["on_cell_execute"](cell=cell)
+            assert not free()
+            turns["on_cell_executed"](cell=cell, cell_index=0, execute_reply={})
+            after[name] = free()
+        assert after == {"one": False, "two": True, "three": True, "four": True}
+        turns["on_cell_execute"](cell=cells["one"])
+        turns["on_cell_executed"](cell=cells["one"])
+    assert free()  # a notebook that ended between the two
 
 
 def test_a_copy_says_how_many_threads_its_kernel_had(folders):

@@ -56,24 +56,36 @@ def test_a_short_interruption_is_tried_again(tmp_path, clock):
     assert not clock
 
 
-def test_a_machine_that_is_busy_before_a_timed_cell_is_noticed(tmp_path, clock, monkeypatch):
-    run = run_context.RunContext("01_x", "default", str(tmp_path), "0" * 64, (run_context.digest("time_it()"),))
-    monkeypatch.setenv(run_context.VARIABLE, run.dumps())
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run of a notebook with one cell that takes times."""
+    made = run_context.RunContext("01_x", "default", str(tmp_path), "0" * 64, (run_context.digest("time_it()"),))
+    monkeypatch.setenv(run_context.VARIABLE, made.dumps())
+
+
+def test_a_machine_that_is_busy_around_a_timed_cell_is_noticed(tmp_path, clock, run):
     hooks = {}
-    clock += [0.010, 0.020, 0.021, 0.022, 0.010]
     reference = reference_pass.Reference(tmp_path / "least.json")
-    reference.before_timed_cells(SimpleNamespace(register=hooks.__setitem__))
-    hooks["pre_run_cell"](SimpleNamespace(raw_cell="plot()"))
-    assert len(clock) == 4
-    hooks["pre_run_cell"](SimpleNamespace(raw_cell="time_it()"))
-    assert len(clock) == 1
+    reference.watch(SimpleNamespace(register=hooks.__setitem__))
+    clock += [0.010, 0.020, 0.021, 0.022]
+    for source, left in (("plot()", 4), ("time_it()", 0)):
+        info = SimpleNamespace(raw_cell=source)
+        hooks["pre_run_cell"](info)
+        hooks["post_run_cell"](SimpleNamespace(info=info))
+        assert len(clock) == left
     assert reference.end() == (0.020, 2.0)
+
+
+def test_a_run_without_a_timed_cell_so_far_times_the_pass_at_its_end(tmp_path, clock, run):
+    reference = reference_pass.Reference(tmp_path / "least.json")
+    clock += [0.010]
+    assert reference.end() == (0.010, 1.0)
 
 
 def test_outside_of_a_run_no_cell_is_watched(tmp_path, clock, monkeypatch):
     monkeypatch.delenv(run_context.VARIABLE, raising=False)
     clock += [0.010]
-    reference_pass.Reference(tmp_path / "least.json").before_timed_cells(None)
+    reference_pass.Reference(tmp_path / "least.json").watch(None)
 
 
 def test_a_file_that_was_cut_off_is_begun_again(tmp_path, clock):
