@@ -11,6 +11,7 @@ from pathlib import Path
 from specdec_lib import methods
 from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on
 from specdec_lib.commands import exit_status
+from specdec_lib.datastores import SuffixIndex, TokenStore
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters.one_tree import OneTree
@@ -54,6 +55,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"methods of the book that the tree drafts from (default: {', '.join(methods.TREE_SOURCES)})",
     )
+    parser.add_argument(
+        "--store", type=Path, help="a datastore of this tokenizer for REST (default: text of Python's library)"
+    )
     parser.add_argument("--heads", type=Path, help="folder of train-heads, for sources that draft with heads")
     parser.add_argument("--prompts", type=int, default=6, help="prompts of each task (default: %(default)s)")
     parser.add_argument(
@@ -61,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
     parser.add_argument(
-        "--store-tokens", type=int, default=1_000_000, help="of REST's datastore (default: %(default)s)"
+        "--store-tokens", type=int, default=1_000_000, help="of REST's datastore without --store (default: %(default)s)"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16")
@@ -91,6 +95,8 @@ def _run(options: argparse.Namespace) -> None:
     else:
         target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
     pair = ModelPair(target, draft, tokenizer, store_tokens=options.store_tokens, heads_folder=options.heads)
+    if options.store is not None:
+        pair.sparse = SuffixIndex.open(TokenStore.open(options.store, tokenizer))
     sources = methods.tree_sources(pair, names)
     if options.source and len(sources) < len(names):
         _, missing = methods.build(pair, [name for name in names if name not in sources])

@@ -64,6 +64,8 @@ SMALLER = {
         "--device",
         "cpu",
     ],
+    "fit-tree": ["--task", "gsm8k", "--prompts", "2", "--max-new-tokens", "24", "--device", "cpu"],
+    "calibrate": ["--context", "64", "--repeats", "2", "--device", "cpu"],
     "find-heads": ["--task", "gsm8k", "--prompts", "2", "--max-new-tokens", "24", "--device", "cpu"],
 }
 
