@@ -56,7 +56,8 @@ def probe(repeats: int = 15) -> Probe:
 
 class Reference:
     """The reference pass of one chapter: timed before and after each cell that takes times; in Jupyter, where nobody knows
-    which cells those are, when it is made and by :meth:`end`.
+    which cells those are, when it is made and by :meth:`end`. In a run other cells share the machine with another notebook, so
+    the pass is timed around no others.
 
     Parameters
     ----------
@@ -71,8 +72,8 @@ class Reference:
         self.least = self._all.get(self._machine, float("inf"))
         self._longest: list[tuple[float, Probe]] = []
         run = run_context.current()
-        self._alone = () if run is None else run.alone
-        if not self._alone:
+        self._alone = None if run is None else run.alone
+        if self._alone is None:
             self.again()
 
     def again(self) -> None:
@@ -100,15 +101,18 @@ class Reference:
             events.register("pre_run_cell", lambda info: timed(info.raw_cell))
             events.register("post_run_cell", lambda result: timed(result.info.raw_cell))
 
-    def end(self) -> tuple[float, float]:
-        """Give the longest of all times, s, and the multiple of what the pass takes on a free machine.
+    def end(self) -> tuple[float, float] | None:
+        """Give the longest of all times, s, and the multiple of what the pass takes on a free machine; None where no cell took
+        times.
 
         That is the larger of two: the time over this machine's least, which is kept for each processor, so that chapters
         run on different days are compared with the same number; and the time over what the work had the processor for,
         which also tells a machine that was busy in every chapter.
         """
-        if not self._alone or not self._longest:
+        if self._alone is None:
             self.again()
+        if not self._longest:
+            return None
         known = self._read()
         known[self._machine] = min(self.least, known.get(self._machine, float("inf")))
         write_atomic(self.known, json.dumps(known, indent=1) + "\n")

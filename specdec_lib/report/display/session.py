@@ -85,11 +85,12 @@ def provenance_table(parameters: Mapping[str, Any] | None = None) -> Any:
     from specdec_lib.report.display.record import record
 
     if _reference is not None:
-        spent, multiple = _reference.end()
-        record("reference_pass_ms", 1e3 * spent, timed=True)
-        record("reference_pass_multiple", multiple, timed=True)
         record("torch_threads", torch.get_num_threads(), timed=True)
-        box = reference_pass.disturbed(spent, multiple)
-        if box is not None:
-            display(box)
+        found = _reference.end()
+        if found is not None:
+            record("reference_pass_ms", 1e3 * found[0], timed=True)
+            record("reference_pass_multiple", found[1], timed=True)
+            box = reference_pass.disturbed(*found)
+            if box is not None:
+                display(box)
     return provenance.Provenance(provenance.collect(parameters))
