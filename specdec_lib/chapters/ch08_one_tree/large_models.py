@@ -114,6 +114,13 @@ def table(replayed: Replayed, prices: Sequence[PassPrices]) -> pd.DataFrame:
     return pd.DataFrame(replayed.rows(prices) or [dict.fromkeys(columns)])
 
 
+def tally(replayed: Replayed, prices: Sequence[PassPrices]) -> dict[str, int]:
+    """How many comparisons of one tree with another method there are, and in how many its whole interval lies ahead or behind."""
+    ratios = [row["ahead"] for row in replayed.rows(prices) if row["ahead"] is not None]
+    ahead, behind = sum(one.low > 1 for one in ratios), sum(one.high < 1 for one in ratios)
+    return {"large_compared": len(ratios), "large_ahead": ahead, "large_behind": behind}
+
+
 def presence(absent: Sequence[str]) -> str:
     """A sentence on the sets that are not on this machine, or that all are."""
     if not absent:
