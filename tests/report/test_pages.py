@@ -112,3 +112,19 @@ def test_the_citations_of_the_pages_are_in_the_references():
     for page in PAGES:
         for group in re.findall(r"\{cite:?\w*\}`([^`]+)`", page.read_text(encoding="utf-8")):
             assert set(group.split(",")) <= keys, f"{page.name}: {group}"
+
+
+def test_every_item_of_the_errata_has_a_weight_and_stands_once_in_the_index():
+    text = (ROOT / "book" / "errata.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\*(\w+)\.\* \*\*([GRDLS]\d+)\.", text, re.MULTILINE)
+    weights = {item: weight.lower() for weight, item in said}
+    assert {item.lower() for item in weights} == set(re.findall(r"^\{#([grdls]\d+)\}", text, re.MULTILINE))
+    rows = re.findall(r"^\| (?:All four|REST|DReSD|PLD\+|SpecDec\+\+) \| (.*) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    indexed = {
+        item: weight
+        for row in rows
+        for weight, cell in zip(("grave", "notable", "small"), row, strict=True)
+        for item in re.findall(r"\[(\w+)\]", cell)
+    }
+    assert len(rows) == 5 and indexed == weights
+    assert len(re.findall(r"^> \d\. \[", text, re.MULTILINE)) == list(weights.values()).count("grave")
