@@ -1,4 +1,4 @@
-"""``python -m specdec_lib bench``: how fast the library itself is, beside programs that do the same work."""
+"""``python -m specdec_lib bench``: how fast the library itself is, compared with programs that do the same work."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--mixing",
         type=_mixing,
         default=0.15,
-        help="r, the share of the target's tokens; none: each token behind an unmixed prefix",
+        help="r, the share of the target's tokens; none: each token after an unmixed prefix",
     )
     parser.add_argument("--reject-weight", type=float, default=Training.reject_weight, help="w_rej")
     parser.add_argument("--depth", type=int, default=3, help="D, 0 to 4")

@@ -421,7 +421,7 @@ class DenseIndex:
         faiss_index.set_effort(self.index, nprobe, ef_search)
 
     def search_rows(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`search`, with rows of the index in place of positions."""
+        """As :meth:`search`, with rows of the index instead of positions."""
         if not isinstance(k, int) or k < 1:
             raise ValueError(f"k is {k!r}; expected a whole number, 1 or more")
         if isinstance(states, torch.Tensor):

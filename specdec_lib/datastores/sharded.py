@@ -225,7 +225,7 @@ class ShardedStore:
         (about,) = (shard for shard in self.manifest["shards"] if shard["name"] == name)
         store = TokenStore.open(self.path / name)
         if store.vocabulary != self.vocabulary or describe_shard(name, store.manifest) != about:
-            raise StoreError(f"{store.path} is another store than {self.path / MANIFEST} names; build it again")
+            raise StoreError(f"{store.path} is not the store that {self.path / MANIFEST} names; build it again")
         return store
 
     def __repr__(self) -> str:

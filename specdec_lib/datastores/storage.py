@@ -147,7 +147,7 @@ def fetch_shard(url: str | Path, about: dict[str, Any], folder: Path) -> TokenSt
                 TokenStore.open(here).verify()
     store = TokenStore.open(here)
     if describe_shard(about["name"], store.manifest) != about:
-        raise StoreError(f"{here} is another store than {url} names; remove it, and it is fetched again")
+        raise StoreError(f"{here} is not the store that {url} names; remove it, and it is fetched again")
     return store
 
 

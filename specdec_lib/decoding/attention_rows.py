@@ -84,7 +84,7 @@ class AttentionRows:
         return list(self._rows)
 
     def take(self, rows: list[torch.Tensor]) -> None:
-        """Have ``rows`` in place of those read: a replayed pass computes them without reading."""
+        """Have ``rows`` instead of those read: a replayed pass computes them without reading."""
         self._rows = list(rows)
 
     def read(

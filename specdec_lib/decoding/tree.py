@@ -156,7 +156,7 @@ class DraftTree:
         sources: Sequence[str] | None = None,
         passengers: Passengers | None = None,
     ) -> DraftTree:
-        """The same tree with notes of the drafter in place of those it has.
+        """The same tree with the drafter's notes instead of those it has.
 
         Parameters
         ----------

@@ -23,7 +23,7 @@ class PromptLookup(Drafter):
     variant : {"original", "transformers"}
         What happens where the continuation is shorter than ``num_tokens``. ``"original"``, the released code and
         Spec-Bench: that occurrence is passed over and the next shorter n-gram tried; so is one whose continuation
-        starts within the n-gram itself, or right behind it. ``"transformers"``: the shorter
+        starts within the n-gram itself, or right after it. ``"transformers"``: the shorter
         continuation is drafted (there the default ``max_ngram`` is 2).
 
     Attributes

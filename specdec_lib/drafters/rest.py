@@ -97,7 +97,7 @@ class Rest(Drafter):
     Attributes
     ----------
     last : Match
-        The match behind the last proposal; its length is below ``min_ngram`` where nothing was drafted.
+        The match that the last proposal came from; its length is below ``min_ngram`` where nothing was drafted.
 
     Raises
     ------

@@ -139,7 +139,7 @@ class Heuristic(StoppingRule):
 
 
 class Confidence(StoppingRule):
-    """Stop behind the first token whose probability is below ``threshold`` (Kim et al. 2023; transformers).
+    """Stop after the first token whose probability is below ``threshold`` (Kim et al. 2023; transformers).
 
     Raises
     ------
@@ -184,7 +184,7 @@ def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> f
 
 
 class FittedConfidence(Confidence):
-    """A confidence threshold fitted anew after each round to what was accepted so far (transformers).
+    """A confidence threshold fitted again after each round to what was accepted so far (transformers).
 
     Of each round the accepted tokens and the first refused one count; each generation begins with
     ``threshold``.
@@ -230,7 +230,7 @@ class CumulativeConfidence(StoppingRule):
 
 
 class Entropy(StoppingRule):
-    """Stop behind the first token drawn from a distribution of an entropy above ``threshold``.
+    """Stop after the first token drawn from a distribution of an entropy above ``threshold``.
 
     The bound of AdaEDL (Agrawal et al. 2024) with a constant threshold: 1 - sqrt(gamma H) < lambda is
     H > (1 - lambda)^2 / gamma.

@@ -1,4 +1,4 @@
-"""Outputs beside those of plain decoding, token for token."""
+"""Outputs compared with those of plain decoding, token for token."""
 
 from __future__ import annotations
 

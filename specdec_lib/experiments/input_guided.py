@@ -195,7 +195,7 @@ def by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[d
 
 
 def intervals_by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[dict[str, Any]]:
-    """Rows of :func:`by_task` with intervals in place of numbers, and as the last one all outputs without a loop at
+    """Rows of :func:`by_task` with intervals instead of numbers, and as the last one all outputs without a loop at
     their end."""
     rows: list[dict[str, Any]] = []
     groups: list[tuple[str, Any]] = [(task, task) for task in dict.fromkeys(r.task for r in recordings)]

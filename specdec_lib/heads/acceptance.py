@@ -70,7 +70,7 @@ class AcceptanceHead(nn.Module):
         Begin with blocks that do nothing.
     sees_confidence : bool
         Also read the log-odds of the probability that the draft model gave the token, which the paper's
-        head does not: a small model's state behind a token says little about how likely it found it.
+        head does not: a small model's state after a token says little about how likely it found it.
     draft : str
         Fingerprint of the draft model whose states it reads.
     story : dict

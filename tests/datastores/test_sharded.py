@@ -251,7 +251,7 @@ def test_a_store_that_does_not_fit_the_shards_is_refused(tmp_path):
         (lambda about: about["shards"].append(about["shards"][0]), "each once"),
         (lambda about: about["shards"][0].update(name="../x"), "expected the name of a folder beside it"),
         (lambda about: about["shards"][0].pop("tokens"), "no field 'tokens'"),
-        (lambda about: about["shards"][0].update(tokens_sha256="0"), "another store than"),
+        (lambda about: about["shards"][0].update(tokens_sha256="0"), "is not the store that"),
         (lambda about: about["shards"][0].update(name="elsewhere"), "no datastore at"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The ledger of claims beside the runs that decide it: what the command prints and the book shows.
+"""The ledger of claims and the runs that decide it: what the command prints and the book shows.
 
 Every number is read: the published ones from ``data/published``, ours from what the executed notebooks
 recorded.

@@ -431,7 +431,7 @@ def judge(claim: Claim, values: Mapping[str, Any]) -> Verdict:
     """Decide a claim by its rule.
 
     A value that decides and that its notebook has not recorded, or has recorded without the interval that the row needs,
-    makes it "no number yet"; a text in place of a number ("not available") that leaves the rule undecided makes it not
+    makes it "no number yet"; a text instead of a number ("not available") that leaves the rule undecided makes it not
     testable here.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Tables and recorded values of the chapter on real cost: what its pages show beside the figures."""
+"""Tables and recorded values of the chapter on real cost: what its pages show besides the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stopping rules cost beside the best policy, on one pair of Markov chains or on many random ones."""
+"""What stopping rules cost compared with the best policy, on one pair of Markov chains or on many random ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cheapest(choices: Sequence[Choice]) -> Choice:
 
 
 class Bound(NamedTuple):
-    """Theorem 3.1 for one policy, beside what the true costs of both actions say.
+    """Theorem 3.1 for one policy, compared with what the true costs of both actions say.
 
     Attributes
     ----------
