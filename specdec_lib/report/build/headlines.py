@@ -25,6 +25,8 @@ from specdec_lib.report.display import forest
 
 _HEADINGS = ("Headline and its claim", "Published", "Ours", "Size", "Direction")
 _WIDTHS = (30, 14, 26, 14, 16)
+#: A headline's interval that reaches further than this to either side is named as wide.
+WIDE = 0.02
 CSV_COLUMNS = ("paper", "headline", "claim", "published_low", "published_high")
 CSV_COLUMNS += ("price", "recorded", "value", "low", "high", "times_published", "direction")
 
@@ -38,9 +40,19 @@ def size_words(mark: Mark, row: HeadlineRow) -> str:
     return "as published" if mark.off == 1 else f"{mark.off:.2f} times"
 
 
+def spread(value: Any) -> float | None:
+    """Half the width of a value's interval in relation to the value; None without an interval or of a value of 0."""
+    ends = rules.bounds(value)
+    return (ends[1] - ends[0]) / 2 / abs(rules.centre(value)) if ends and rules.centre(value) else None
+
+
 def _ours(mark: Mark) -> nodes.paragraph:
     price = inline(f" {rules.PRICES[mark.price]}", "headline-price")
-    return nodes.paragraph("", "", nodes.strong("", ledger.shown(mark.value, ".2f")), price)
+    made = nodes.paragraph("", "", nodes.strong("", ledger.shown(mark.value, ".2f")), price)
+    wide = spread(mark.value)
+    if wide is not None and wide > WIDE:
+        made += inline(f", ± {wide:.0%}", "headline-wide")
+    return made
 
 
 def headlines_table(rows: Sequence[HeadlineRow], link: Callable[[str, str], nodes.reference]) -> nodes.table:

@@ -184,6 +184,18 @@ def test_a_condition_is_drawn_as_far_ahead_as_its_claimed_side_is(project):
     assert row.marks[0].kind == "open" and row.marks[0].low < 1 < row.marks[0].high
 
 
+@pytest.mark.parametrize(
+    "value, wide",
+    [
+        ({"value": 2.0, "low": 1.9, "high": 2.06}, 0.04),
+        ({"value": -1.0, "low": -1.01, "high": -0.99}, 0.01),
+        (None, None),
+    ],
+)
+def test_how_far_an_interval_reaches_to_either_side(value, wide):
+    assert headlines.spread(value) == (wide and pytest.approx(wide))
+
+
 def page_of(root):
     text, warnings, failed = build(root, PAGE)
     left = [line for line in warnings.splitlines() if line and "unknown document" not in line]
@@ -202,7 +214,7 @@ def test_the_page_shows_figure_missing_rows_table_and_file(project):
     cells = re.findall(r"(?s)<td.*?</td>", table[table.index("<tbody") : table.index("</tbody")])
     said = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in cells]
     assert said == [
-        *("REST Speed-up", "2.36", "1.50 [1.25, 1.75] this machine", "0.64 times", "holds"),
+        *("REST Speed-up", "2.36", "1.50 [1.25, 1.75] this machine , ± 17%", "0.64 times", "holds"),
         *("no number yet published GPU price", "no number yet"),
         *("REST Speed-up, not printed", "not published", "no number yet published GPU price", "not published", "holds"),
     ]
