@@ -208,6 +208,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib claims --save", lambda words: parses(words[3:])),  # it needs a run of all notebooks
     (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
     # Each remakes committed results of the shipped pair, in minutes to hours.
+    (r"python -m specdec_lib fit-tree --target pocket ", lambda words: parses(words[3:])),
     (
         r"python -m specdec_lib (recordings|known-answers|stopping|one-tree|retrieval|scale|train-acceptance-head --seeds)",
         lambda words: parses(words[3:]),
