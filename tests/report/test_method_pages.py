@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import random
 import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from specdec_lib import paths
+from specdec_lib import Sampling, paths
+from specdec_lib.decoding.contract import Context
+from specdec_lib.drafters import PromptLookup
 from specdec_lib.methods import METHODS
 from specdec_lib.report.build import book
 from specdec_lib.report.display import method_pictures
@@ -88,3 +91,20 @@ def test_every_figure_of_a_page_has_a_name_a_description_and_a_caption(page):
         assert re.search(r"^:name: fig-[a-z0-9-]+$", block, re.MULTILINE)
         assert re.search(r"^:alt: .{40,}$", block, re.MULTILINE)
         assert re.sub(r"^:.*$", "", block, flags=re.MULTILINE).strip(), "no caption"
+
+
+def test_the_plain_listing_of_pld_drafts_what_the_library_drafts():
+    (listing,) = re.findall(r"```python\n(def prompt_lookup.*?)```", text(FOLDER / "pld.md"), re.DOTALL)
+    scope: dict = {}
+    exec(compile(listing, "pld.md", "exec"), scope)
+    draw, drafted = random.Random(0), 0
+    for _ in range(500):
+        tokens = draw.choices(range(draw.randint(1, 6)), k=draw.randint(1, 40))
+        most, length = draw.randint(1, 4), draw.randint(1, 6)
+        plain = scope["prompt_lookup"](tokens, most, length)
+        drafter = PromptLookup(max_ngram=most, num_tokens=length)
+        context = Context(tokens, len(tokens), 6, Sampling())
+        drafter.start(context)
+        assert plain == drafter.propose(context, 10**9).tokens, (tokens, most, length)
+        drafted += bool(plain)
+    assert 100 < drafted < 480
