@@ -46,7 +46,7 @@ def test_every_method_has_a_page_that_links_to_its_class_and_shows_code_of_its_m
 
 @each_page
 def test_the_code_that_a_page_includes_is_there(page):
-    blocks = re.findall(r"```\{literalinclude\} (\S+)\n(.*?)```", text(page), re.DOTALL)
+    blocks = re.findall(r"```\{literalinclude\} (\S+\.py)\n(.*?)```", text(page), re.DOTALL)
     assert blocks
     for target, options in blocks:
         path = (page.parent / target).resolve()
