@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from specdec_lib import paths
 from specdec_lib.drafters.merged_tree import FEATURES, width
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.experiments import result_files
 from specdec_lib.experiments.tree_features import EVIDENCE, gains, predicted, without
 
 
@@ -50,3 +52,12 @@ def test_likelihoods_by_hand_and_without_a_feature():
     blind = predicted(without(judged, 1, ["margin"]), weights)
     assert blind[0] == pytest.approx([math.log(1 / 3), math.log(1 / 2)])
     assert features[0, FEATURES.index("margin")] == math.log(3)
+
+
+@pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
+def test_the_page_on_one_tree_says_what_the_shipped_file_says():
+    _, rows = result_files.read(paths.DATA / "results" / "cpu" / "tree_features.csv")
+    text = " ".join((paths.root() / "book" / "methods" / "one-tree.md").read_text(encoding="utf-8").split())
+    told = "No such feature by itself adds a gain that its interval tells from zero, and all of them together do."
+    assert (told in text) == (all(row["low"] <= 0 <= row["high"] for row in rows[:-1]) and rows[-1]["low"] > 0)
+    assert [row["left_out"] for row in rows] == [*EVIDENCE, "all of these"]
