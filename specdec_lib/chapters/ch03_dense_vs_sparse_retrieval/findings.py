@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import dense_at_scale, measures, rest_at_scale
-from specdec_lib.decoding.results import Generation
-from specdec_lib.experiments.metrics import pooled, speedups
+from specdec_lib.decoding.results import Generation, sums
 from specdec_lib.experiments.published_numbers import gpu_prices
-from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.recorded_runs import Recording, gain, interval, prompts_of
 from specdec_lib.experiments.retrieval import Bias
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
 
 Values = dict[str, Any]
 #: Counts of both methods by name, with a store that lacks an alignment and with one that has it.
@@ -351,28 +350,31 @@ def recorded_losslessness(compared: pd.DataFrame, replays: Sequence[bool]) -> Va
 Timings = Mapping[str, Sequence[Sequence[Generation]]]
 
 
-def times(timings: Timings) -> pd.DataFrame:
-    """One row a method: tokens a second and speed-up of every repeat, and the medians of what drafting takes.
+def times(timings: Timings, recordings: Sequence[Recording]) -> pd.DataFrame:
+    """One row a method: tokens a second, speed-up over plain decoding and what drafting takes, with intervals over prompts.
 
     Parameters
     ----------
     timings : mapping
         By method, ``"plain"`` among them, its runs for each repeat
         (:func:`specdec_lib.experiments.recorded_runs.time_methods`).
+    recordings : sequence of Recording
+        What was decoded.
     """
+    every = {method: [run for runs in repeats for run in runs] for method, repeats in timings.items()}
+    some = [recording for _ in timings["plain"] for recording in recordings]
     rows = []
-    for method, repeats in timings.items():
-        stats = [pooled(runs) for runs in repeats]
-        ratio = "speedup_ratio_of_pooled_rates"
-        spent = [s["draft_seconds"] / (s["seconds"] - s["prefill_seconds"]) for s in stats]
+    for method, runs in every.items():
+        spent = [sums([run]) for run in runs]
+        drafting = Counts([s["draft_seconds"] for s in spent], [s["step_seconds"] for s in spent])
         rows.append(
             {
                 "method": method,
-                "tokens_per_pass": stats[0]["tokens_per_forward"],
-                "rates": [s["tokens_per_second"] for s in stats],
-                "speedups": [speedups(a, b)[ratio] for a, b in zip(repeats, timings["plain"], strict=True)],
-                "draft_ms": float(np.median([s["draft_ms_per_token"] for s in stats])),
-                "draft_share": float(np.median(spent)),
+                "tokens_per_pass": interval(runs, some),
+                "rate": interval(runs, some, "tokens_per_second"),
+                "speedup": gain(runs, every["plain"], some, "tokens_per_second"),
+                "draft_ms": interval(runs, some, "draft_ms_per_token"),
+                "draft_share": pooled_rate(drafting, prompts_of(some)),
             }
         )
     return pd.DataFrame(rows)
@@ -392,9 +394,10 @@ def recorded_times(rows: pd.DataFrame, recordings: Sequence[Recording], rest: Se
     """
     of = rows.set_index("method")
     names = {"REST": "rest", "REST, 16 nodes": "rest_narrow", "DReSD": "dresd"}
-    found: Values = {f"{name}_speedup": float(np.median(of.speedups[method])) for method, name in names.items()}
-    found |= {"rest_draft_share": of.draft_share["REST"], "rest_draft_ms": of.draft_ms["REST"]}
-    found["dresd_draft_share"] = of.draft_share["DReSD"]
+    found: Values = {f"{name}_speedup": of.speedup[method].value for method, name in names.items()}
+    found |= {f"said_{name}_speedup": f"{of.speedup[method]:.2f}" for method, name in names.items()}
+    found |= {"rest_draft_share": of.draft_share["REST"].value, "rest_draft_ms": of.draft_ms["REST"].value}
+    found["dresd_draft_share"] = of.draft_share["DReSD"].value
     counts = pd.concat(
         measures.of_runs(recordings, runs).assign(
             seconds=[r.stats["seconds"] - r.stats["prefill_seconds"] for r in runs]

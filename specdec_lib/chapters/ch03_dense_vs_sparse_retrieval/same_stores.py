@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
+from specdec_lib.datastores import SuffixIndex
 from specdec_lib.experiments.statistics import Interval
 
 #: Versions of REST that DReSD is compared with, by their names in recorded values.
@@ -47,6 +48,15 @@ def of_method(counts: pd.DataFrame, method: str) -> pd.DataFrame:
 def at_largest(counts: pd.DataFrame) -> pd.DataFrame:
     """The rows of every store at its largest size."""
     return counts[counts.stored == counts.groupby("store").stored.transform("max")]
+
+
+def of_setting(
+    counts: pd.DataFrame, index: SuffixIndex, store: str, way: str, group: str
+) -> dict[str, pd.DataFrame] | None:
+    """The rows of REST and of DReSD with all of a store; None where they were not counted."""
+    rows = counts[(counts.store == store) & (counts.stored == index.store.count)]
+    rows = rows[(rows.way == way) & (rows.group == group)]
+    return {method: of_method(rows, method) for method in ("REST", "DReSD")} if len(rows) else None
 
 
 def settings(counts: pd.DataFrame, ours: str, theirs: str) -> Pairs:

@@ -595,7 +595,7 @@ def lossless_table(compared: pd.DataFrame) -> Table:
 
 
 def time_table(rows: pd.DataFrame, decoded: Sequence[Recording], rest: SuffixIndex, dresd: SuffixIndex) -> Table:
-    """Speed-ups on this machine with the range over the repeats.
+    """Speed-ups on this machine with intervals over the outputs.
 
     Parameters
     ----------
@@ -606,16 +606,12 @@ def time_table(rows: pd.DataFrame, decoded: Sequence[Recording], rest: SuffixInd
     rest, dresd : SuffixIndex
         The stores of both methods.
     """
-    shown = rows.assign(
-        rate=[charts.spread(values, ".0f") for values in rows.rates],
-        speedup=[charts.spread(values) for values in rows.speedups],
-    )
     return Table(
-        shown,
+        rows,
         name="tab-retrieval-time",
         caption=f"Greedy code completion on this machine: {len(decoded)} outputs, {sum(r.looped for r in decoded)} of them in a "
-        f"loop. REST has {rest.store.count:,} tokens stored, DReSD {dresd.store.count:,} (3 drafts of 20). Medians, with the "
-        "range over repeats.",
+        f"loop. REST has {rest.store.count:,} tokens stored, DReSD {dresd.store.count:,} (3 drafts of 20). "
+        "Intervals are over outputs.",
         columns={
             "method": "Method",
             "tokens_per_pass": "Tokens per pass",
@@ -624,7 +620,7 @@ def time_table(rows: pd.DataFrame, decoded: Sequence[Recording], rest: SuffixInd
             "draft_ms": "Drafting, ms a token",
             "draft_share": "Share of time drafting",
         },
-        formats={"tokens_per_pass": ".2f", "draft_ms": ".3f", "draft_share": ".1%"},
+        formats={"tokens_per_pass": ".2f", "rate": ".0f", "speedup": ".2f", "draft_ms": ".3f", "draft_share": ".1%"},
         timed=["rate", "speedup", "draft_ms", "draft_share"],
     )
 

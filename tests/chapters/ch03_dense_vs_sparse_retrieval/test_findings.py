@@ -1,9 +1,13 @@
 """What chapter 3 records of its experiments: each value under its name, from counts that are known."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import findings, measures
+from specdec_lib.decoding.results import Generation, Step
+from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.retrieval import Bias
 from specdec_lib.experiments.statistics import Interval
 
@@ -136,3 +140,29 @@ def test_bias_and_design_are_recorded_by_rule_and_way():
     effects = {(way, "DReSD"): {"product": way} for way in ("greedy", "nucleus")}
     found = findings.recorded_design(effects, 40)
     assert found == {"alignment_documents": 40, "alignment_product": "greedy", "alignment_product_nucleus": "nucleus"}
+
+
+def test_times_are_ratios_of_sums_over_all_repeats():
+    def run(seconds, drafting=0.0):
+        step = Step(DraftTree.chain([]), (), (1,), drafting, seconds - drafting, 0.0)
+        return Generation([0, 1, 1], [step, step], "length", 1, 5.0)
+
+    recordings = [
+        SimpleNamespace(task="code", looped=False, prompt=SimpleNamespace(id=name)) for name in ("one", "two", "three")
+    ]
+    timings = {
+        "plain": [[run(1.0)] * 3, [run(2.0)] * 3],
+        "REST": [[run(0.5, 0.1)] * 3, [run(1.0, 0.1)] * 3],
+        "REST, 16 nodes": [[run(0.5)] * 3] * 2,
+        "DReSD": [[run(3.0, 1.0)] * 3] * 2,
+    }
+    rows = findings.times(timings, recordings)
+    rest = rows.set_index("method").loc["REST"]
+    assert rest.speedup == pytest.approx((2.0, 2.0, 2.0)), "what makes a repeat slow cancels"
+    assert rest.rate.value == pytest.approx(2 / 1.5) and rest.rate.low < rest.rate.value < rest.rate.high
+    assert rest.draft_share.value == pytest.approx(0.2 / 1.5)
+    assert rest.draft_ms.value == pytest.approx(100.0), "of a token after the first"
+    found = findings.recorded_times(rows, recordings, timings["REST"])
+    assert found["rest_speedup"] == pytest.approx(2.0) and found["said_dresd_speedup"].startswith("0.50")
+    assert found["rest_draft_ms_token"].value == pytest.approx(100.0)
+    assert found["rest_draft_time_share"].value == pytest.approx(0.2 / 1.5)

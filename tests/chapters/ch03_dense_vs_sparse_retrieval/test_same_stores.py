@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -41,6 +42,16 @@ def test_settings_pair_the_same_store_size_way_and_group():
         assert set(ours.method) == {"DReSD"} and set(theirs.method) == {"REST"}
         for name in same_stores.SETTING:
             assert set(ours[name]) == set(theirs[name]) and ours[name].nunique() == 1
+
+
+def test_rows_of_a_setting_are_those_of_the_whole_store():
+    counts = counted(lambda method, store, size: size / 1e3 + (method == "DReSD"))
+    whole, part = (SimpleNamespace(store=SimpleNamespace(count=count)) for count in (10_000, 20_000))
+    found = same_stores.of_setting(counts, whole, "own", "nucleus", "code")
+    assert set(found) == {"REST", "DReSD"} and len(found["DReSD"]) == 6
+    assert measures.rate(found["DReSD"]).value == pytest.approx(11) and set(found["REST"].way) == {"nucleus"}
+    assert same_stores.of_setting(counts, part, "own", "nucleus", "code") is None, "a part of it was counted"
+    assert same_stores.of_setting(counts, whole, "prose", "nucleus", "code") is None
 
 
 def test_the_largest_size_is_that_of_each_store():
