@@ -178,9 +178,12 @@ def recorded_leads(counts: pd.DataFrame) -> dict[str, Interval | int | str]:
 
 def recorded_growth(counts: pd.DataFrame) -> dict[str, Interval | int | str]:
     """DReSD over REST with stores of ordinary text at their smallest and at their largest size: the geometric mean over
-    stores and ways of decoding, all prompts together."""
+    stores and ways of decoding, all prompts together; and the ends of every store's sizes."""
     rows = counts[counts.store.isin(TEXT_STORES)]
     found: dict[str, Interval | int | str] = {}
+    for store, each in counts.groupby("store"):
+        name = str(store).replace(" ", "_")
+        found |= {f"stored_least_{name}": int(each.stored.min()), f"stored_most_{name}": int(each.stored.max())}
     for end, which in (("first", "min"), ("last", "max")):
         there = rows[rows.stored == rows.groupby("store").stored.transform(which)]
         found |= {f"growth_{end}_least": int(there.stored.min()), f"growth_{end}_most": int(there.stored.max())}

@@ -133,6 +133,7 @@ def test_growth_compares_the_ends_of_stores_of_text_alone():
     assert found["growth_last_from_1"].value == pytest.approx(math.sqrt(0.9 * 1.0) / 1.1)
     assert (found["growth_first_least"], found["growth_first_most"]) == (500, 1_000)
     assert (found["growth_last_least"], found["growth_last_most"]) == (10_000, 20_000)
+    assert (found["stored_least_packages"], found["stored_most_own"]) == (500, 10_000)
 
 
 @pytest.mark.parametrize(

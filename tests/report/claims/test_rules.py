@@ -307,6 +307,7 @@ SOME = tuple(
 #: the words make of each.
 CASES = {
     "rest-table-2": {(1, 1): "holds", (0, 1): "part", (0, 0): "not"},
+    "rest-figure-13": {(1, 1, 1): "holds", (1, 0, 1): "part", (0, 1, 1): "part", (0, 1, 0): "not"},
     "rest-figure-12-time": {
         (1, 1, 1): "holds",
         (1, 0, 1): "part",
@@ -338,6 +339,14 @@ CASES = {
         (0, 0, 0, 0, 1): "not",
     },
     "dresd-storage": {(1, 1): "holds", (0, 1): "part", (0, 0): "not"},
+    "pld-plus-conversation": {
+        (1,) * 5: "holds",
+        (0, 1, 1, 1, 1): "part",
+        (1, 0, 1, 1, 1): "part",
+        (1, 1, 0, 1, 1): "not",
+        (1, 1, 1, 0, 1): "not",
+        (0, 1, 1, 1, 0): "not",
+    },
     "pld-plus-table-1-copying": {
         (1,) * 10: "holds",
         (1,) * 5 + (0,) * 5: "part",
