@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,9 +18,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.acceptance_training import TASKS, parted, training_prompts
+from specdec_lib.experiments.statistics import Counts, pooled_rate
 from specdec_lib.files import write_atomic
 from specdec_lib.heads.answers import record_answers
-from specdec_lib.heads.draft_training import HeadTraining, Loss, Text, distances, read_by, train_heads
+from specdec_lib.heads.draft_training import HeadTraining, Loss, Text, distances, rank_counts, read_by, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -124,7 +126,8 @@ def compare_losses(
     dict
         ``kind``, ``target``, ``answers`` that were trained on, ``held_out`` ones, ``epochs``, ``rate``, and ``losses``: by loss
         ``epoch_kept`` and, for each depth on held-out answers, ``top1`` and ``top10``, how often the first choice and one of
-        the first ten were right, and ``distance``, the mean total variation distance from the target.
+        the first ten were right, and ``distance``, the mean total variation distance from the target. Under ``intervals``
+        stand the ends of the 95 % intervals of these three over the held-out answers.
     """
     texts, held_out = _answered(target, tokenizer, data, settings.seed, tasks, per_task, max_new_tokens, progress)
     found = {}
@@ -137,6 +140,7 @@ def compare_losses(
             "top1": [row[0] for row in head.story["accuracies"]],
             "top10": [round(sum(row), 4) for row in head.story["accuracies"]],
             "distance": distances(head, Ends(target), held_out),
+            "intervals": _intervals(head, Ends(target), held_out),
         }
     return {
         "kind": kind,
@@ -146,6 +150,25 @@ def compare_losses(
         "epochs": settings.epochs,
         "rate": head.story["training"]["rate"],
         "losses": found,
+    }
+
+
+def _intervals(head: DraftHead, ends: Ends, held_out: Sequence[Text]) -> dict[str, list[list[float] | None]]:
+    """Ends of the intervals of a head's ``top1``, ``top10`` and ``distance`` over answers, for each depth; None without."""
+    counted = [rank_counts(head, ends, text) for text in held_out]
+    places = np.array([count for _, count in counted])
+    above = {
+        "top1": np.array([right[:, 0] for right, _ in counted]),
+        "top10": np.array([right.sum(1) for right, _ in counted]),
+        "distance": np.array([distances(head, ends, [text]) for text in held_out]) * places,
+    }
+    found = {
+        name: [pooled_rate(Counts(values[:, depth], places[:, depth])) for depth in range(places.shape[1])]
+        for name, values in above.items()
+    }
+    return {
+        name: [[round(rate.low, 4), round(rate.high, 4)] if rate.known else None for rate in rates]
+        for name, rates in found.items()
     }
 
 

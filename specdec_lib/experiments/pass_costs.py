@@ -58,7 +58,6 @@ def summary(spent: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-@torch.inference_mode()
 def step_times(
     model: PreTrainedModel,
     context: int,
@@ -70,10 +69,27 @@ def step_times(
     """Time the target's pass over chains of draft tokens, under one of :data:`RUNTIMES`; ValueError if it cannot be had
     here.
 
+    Gives for each width the ``slots``, ``samples``, the median ``ms``, ``ms_low`` and ``ms_high`` (10th and 90th percentile)
+    and ``ms_p99`` of :func:`step_samples`.
+    """
+    spent, slots = step_samples(model, context, runtime, widths, repeats, capture), slots_of(context, widths)
+    return [{"runtime": runtime, "width": width, "slots": slots, **summary(own)} for width, own in spent.items()]
+
+
+@torch.inference_mode()
+def step_samples(
+    model: PreTrainedModel,
+    context: int,
+    runtime: str = "eager",
+    widths: Sequence[int] = WIDTHS,
+    repeats: int = 20,
+    capture: Capture = Capture(),
+) -> dict[int, list[float]]:
+    """Milliseconds of the target's pass over chains of draft tokens, by width, in the order of the rounds.
+
     Every pass attends over the same number of slots, whatever its width and runtime: those of :func:`slots_of`, of
     which the last are its own. The widths take turns, narrow ones first, so that what else the machine does falls on all
-    of them; three rounds go before those that are timed. Gives for each width the ``slots``, ``samples``, the median
-    ``ms``, ``ms_low`` and ``ms_high`` (10th and 90th percentile) and ``ms_p99``, the device's own time on a GPU.
+    of them; three rounds go before those that are timed. On a GPU it is the device's own time.
     """
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")
@@ -94,8 +110,7 @@ def step_times(
                 target.verify(5, tree)
                 marks[width].append((began, clock.mark()))
         clock.settle()
-        spent = {width: [1e3 * clock.seconds(*pair) for pair in own[3:]] for width, own in marks.items()}
-    return [{"runtime": runtime, "width": width, "slots": slots, **summary(spent[width])} for width in widths]
+        return {width: [1e3 * clock.seconds(*pair) for pair in own[3:]] for width, own in marks.items()}
 
 
 def step_seconds(times: Mapping[int, float], width: int, padded: bool = False) -> float:

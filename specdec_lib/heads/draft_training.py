@@ -199,23 +199,32 @@ def mean_loss(head: DraftHead, ends: Ends, texts: Sequence[Text], settings: Head
     return sum(loss * count for loss, count in sums) / sum(count for _, count in sums)
 
 
-@torch.no_grad()
 def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[float]]:
     """For each depth, the share of places where the choice of each rank, from the first, was the answer's token.
 
     All choices are made along the answer: those of a depth are counted whatever the depths above would have chosen.
     """
+    each = [rank_counts(head, ends, text) for text in texts]
+    right, count = (sum(found[i] for found in each) for i in (0, 1))
+    return [[round(float(share), 4) for share in row] for row in right / np.maximum(count, 1)[:, None]]
+
+
+@torch.no_grad()
+def rank_counts(head: DraftHead, ends: Ends, text: Text) -> tuple[np.ndarray, np.ndarray]:
+    """At how many places of one text the choice of each rank was the text's token, shape (depths, ranks), and how many
+    places each depth has.
+    """
     depths = head.depth or DEPTHS
     right = np.zeros((depths, min(RANKS, ends.vocabulary)))
     count = np.zeros(depths)
-    for batch in _batches(texts, 1, ends.device):
+    for batch in _batches([text], 1, ends.device):
         features = head.features(ends, batch.states, batch.tokens, batch.where, depths)
         for depth in range(1, depths + 1):
             there, tokens, _ = batch.ahead(depth)
             best = head.logits(ends, depth, features[depth - 1][there]).topk(right.shape[1], dim=-1).indices
             right[depth - 1] += (best == tokens[:, None]).sum(0).cpu().numpy()
             count[depth - 1] += len(tokens)
-    return [[round(float(share), 4) for share in row] for row in right / np.maximum(count, 1)[:, None]]
+    return right, count
 
 
 @torch.no_grad()

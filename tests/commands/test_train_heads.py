@@ -75,7 +75,8 @@ def test_losses_are_compared_on_the_same_answers_and_no_heads_are_written(tmp_pa
     alone = json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]["medusa"]
     assert told["losses"]["total-variation"]["top1"] == alone["top1"]
     lines = head_losses.curves(told["losses"])["first choice"]
-    assert lines["total-variation loss"] == ([1, 2, 3, 4, 5], alone["top1"])
+    depths, shares = lines["total-variation loss"]
+    assert (depths, [share.value for share in shares]) == ([1, 2, 3, 4, 5], alone["top1"])
     with pytest.raises(FileNotFoundError, match="train-heads --compare-losses"):
         head_losses.load(tmp_path / "none.json")
 

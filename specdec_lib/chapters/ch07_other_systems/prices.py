@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+
+import numpy as np
 
 from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.pass_widths import units
 from specdec_lib.experiments.recorded_runs import Recording, Runs
-from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
+from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Counts, Interval, pooled_rate
 from specdec_lib.methods import Method, method_of
 
 
@@ -84,7 +87,28 @@ def speedup(recordings: Sequence[Recording], plain: Runs, name: str, runs: Runs,
     return pooled_rate(Counts(prices.of(None, plain), prices.of(method_of(name), runs)), names_of(recordings))
 
 
-def mean_width(runs: Runs) -> float:
+def mean_width(recordings: Sequence[Recording], runs: Runs) -> Interval:
     """Mean tokens of a pass."""
-    widths = [step.width for run in runs for step in run.steps]
-    return sum(widths) / len(widths) if widths else float("nan")
+    widths = Counts([sum(step.width for step in run.steps) for run in runs], [len(run.steps) for run in runs])
+    return pooled_rate(widths, names_of(recordings))
+
+
+def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
+    """Price of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
+
+    Parameters
+    ----------
+    spent : mapping
+        By width, 1 among them: the time in each round, in the order of the rounds
+        (:func:`specdec_lib.experiments.pass_costs.step_samples`).
+    """
+    times = {width: np.asarray(own) for width, own in spent.items()}
+    rounds = len(times[1])
+    drawn = np.random.default_rng(SEED).integers(rounds, size=(SAMPLES, rounds))
+    one = np.median(times[1][drawn], axis=1)
+    found = {}
+    for width, own in times.items():
+        ratios = np.median(own[drawn], axis=1) / one
+        ends = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if rounds > 1 else (math.nan, math.nan)
+        found[width] = Interval(float(np.median(own) / np.median(times[1])), *map(float, ends))
+    return found

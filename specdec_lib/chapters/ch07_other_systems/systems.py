@@ -62,8 +62,8 @@ def best_widths(
     Returns
     -------
     list of dict
-        ``method``, ``width`` asked for, ``tokens_per_pass``, ``mean_width``, ``speedup``, and ``chosen``, true for the width of
-        the largest speed-up of its method (the smallest such width).
+        ``method``, ``width`` asked for, ``speedup`` with its interval, and ``chosen``, true for the width of the largest
+        speed-up of its method (the smallest such width).
     """
     (plain,) = all_runs(model, recordings, {PLAIN: None}).values()
     drafters = {f"{name}, {width}": each for name, by in candidates.items() for width, each in by.items()}
@@ -72,19 +72,15 @@ def best_widths(
     runs_of_shape = recorded_runs.all_runs(model, recordings, drafters, state)
     rows: list[dict[str, Any]] = []
     for name, by_width in candidates.items():
-        found = []
-        for width in by_width:
-            runs = runs_of_shape[f"{name}, {width}"]
-            found.append(
-                {
-                    "method": name,
-                    "width": width,
-                    "tokens_per_pass": tokens_per_pass(recordings, runs).value,
-                    "mean_width": mean_width(runs),
-                    "speedup": speedup(recordings, plain, name, runs, prices).value,
-                }
-            )
-        best = max(found, key=lambda row: (row["speedup"], -row["width"]))
+        found = [
+            {
+                "method": name,
+                "width": width,
+                "speedup": speedup(recordings, plain, name, runs_of_shape[f"{name}, {width}"], prices),
+            }
+            for width in by_width
+        ]
+        best = max(found, key=lambda row: (row["speedup"].value, -row["width"]))
         rows += [row | {"chosen": row is best} for row in found]
     return rows
 
@@ -103,6 +99,16 @@ class Measured:
     recordings: Sequence[Recording]
     runs: Mapping[str, Mapping[str, Runs]]
 
+    @classmethod
+    def of(
+        cls,
+        model: PreTrainedModel,
+        recordings: Sequence[Recording],
+        shapes: Mapping[str, Mapping[str, Drafter | None]],
+    ) -> Measured:
+        """Run all systems on the recordings, in some shapes."""
+        return cls(recordings, {shape: all_runs(model, recordings, drafters) for shape, drafters in shapes.items()})
+
     def table(self, prices: Mapping[str, Prices], task: str | None = None) -> list[dict[str, Any]]:
         """One row a method and shape: ``method``, ``shape``, ``tokens_per_pass``, ``width``, and under the name of each of the
         prices the composed speed-up. Rates are intervals; ``task`` None stands for all tasks.
@@ -120,9 +126,20 @@ class Measured:
                     continue
                 runs = select(by_method[name], self.recordings, keep)
                 row = {"method": name, "shape": shape, "tokens_per_pass": tokens_per_pass(known, runs)}
-                row["width"] = mean_width(runs)
+                row["width"] = mean_width(known, runs)
                 rows.append(row | {key: speedup(known, plain, name, runs, each) for key, each in prices.items()})
         return rows
+
+    def by_task(self, prices: Prices, tasks: Sequence[str]) -> dict[str, dict[str, Interval]]:
+        """By task and method: the composed speed-up in the published shape."""
+        return {
+            task: {
+                row["method"]: row["speedup"]
+                for row in self.table({"speedup": prices}, task)
+                if row["shape"] == PUBLISHED
+            }
+            for task in tasks
+        }
 
 
 def ratios(

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from specdec_lib import DraftTree
-from specdec_lib.chapters.ch07_other_systems import orders, published_rows, systems
-from specdec_lib.chapters.ch07_other_systems.prices import Prices, mean_width, seconds_a_unit, speedup, tokens_per_pass
+from specdec_lib.chapters.ch07_other_systems import head_losses, orders, published_rows, systems
+from specdec_lib.chapters.ch07_other_systems.prices import (
+    Prices,
+    curve,
+    mean_width,
+    seconds_a_unit,
+    speedup,
+    tokens_per_pass,
+)
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.experiments import made_tasks, recorded_runs
 from specdec_lib.experiments.prompt import Prompt
@@ -15,6 +22,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, compared_in, slug
 from specdec_lib.report.claims.rules import load_claims
+from specdec_lib.report.display import systems_page
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +55,8 @@ def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass():
         generation(step(1, 2, 100.0), step(3, 2, 0.3), step(3, 4, 0.3)),
         generation(step(0, 1, 0.0), step(1, 1, 0.1)),
     ]
-    curve = {1: 1.0, 2: 1.5, 4: 2.0}
-    own, large = Prices(curve, 0.05), Prices(curve, 2.0, network=0.25)
+    costs = {1: 1.0, 2: 1.5, 4: 2.0}
+    own, large = Prices(costs, 0.05), Prices(costs, 2.0, network=0.25)
     assert seconds_a_unit(METHODS["SpecDec"], runs) == pytest.approx(0.1)
     assert own.of(METHODS["SpecDec"], runs) == pytest.approx([1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2])
     assert large.of(METHODS["SpecDec"], runs) == pytest.approx([5.5 + 7 * 0.25, 2.5 + 0.25])
@@ -56,7 +64,35 @@ def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass():
     spent = seconds_a_unit(METHODS["PLD"], runs)
     assert spent == pytest.approx(0.3)
     assert large.of(METHODS["PLD"], runs) == pytest.approx([5.5 + 3 * spent / 2, 2.5 + 2 * spent / 2])
-    assert own.of(None, runs) == [5.5, 2.5] and mean_width(runs) == pytest.approx((2 + 4 + 4 + 1 + 2) / 5)
+    assert own.of(None, runs) == [5.5, 2.5]
+    known = [recorded_runs.Recording(Prompt(str(number), "rename", ("",)), 0, None) for number in range(2)]
+    width = mean_width(known, runs)
+    assert width.value == pytest.approx((2 + 4 + 4 + 1 + 2) / 5) and width.low < width.value < width.high
+
+
+def test_a_price_is_a_ratio_of_medians_with_its_interval_over_rounds():
+    found = curve({1: [1.0, 2.0, 1.0, 1.0, 9.0], 4: [2.0, 4.0, 2.0, 3.0, 2.0]})
+    assert found[1] == (1.0, 1.0, 1.0)
+    assert found[4].value == pytest.approx(2) and found[4].low <= 2 <= found[4].high and found[4].low < found[4].high
+    assert not curve({1: [1.0], 4: [3.0]})[4].known
+
+
+def test_a_loss_has_its_intervals_by_depth_and_none_where_there_is_none():
+    row = {"top1": [0.5, 0.25], "intervals": {"top1": [[0.4, 0.6], None]}}
+    first, second = head_losses.rates(row, "top1")
+    assert first == Interval(0.5, 0.4, 0.6) and second.value == 0.25 and not second.known
+
+
+def test_a_chart_of_widths_has_a_row_a_system_with_the_interval_of_each_width():
+    rows = [
+        {"method": name, "width": width, "speedup": Interval(width / 8, width / 10, width / 6)}
+        for name in ("PLD", "REST")
+        for width in (4, 16)
+    ]
+    (ax,) = systems_page.widths_chart(rows).axes
+    points = [line for line in ax.get_lines() if line.get_marker() != "None"]
+    assert [list(line.get_xdata()) for line in points] == [[0.5, 0.5], [2, 2]]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["PLD", "REST"] and len(ax.collections) == 4
 
 
 def test_rates_are_sums_over_all_prompts_with_an_interval(pair, recordings):
