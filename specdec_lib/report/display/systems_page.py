@@ -71,9 +71,7 @@ def tasks_map(by_task: Mapping[str, Mapping[str, Interval]]) -> Figure:
         for name, speedup in found.items()
     ]
     names = list(dict.fromkeys(row["method"] for row in rows))
-    # Systems down and tasks across: a cell then has room for its interval.
-    turned = [{"task": row["method"], "method": row["task"], "speedup": row["speedup"]} for row in rows]
-    return speedup_charts.which_method(turned, list(by_task), names)
+    return speedup_charts.which_method(rows, names, list(by_task), upright=True)
 
 
 def published_table(
