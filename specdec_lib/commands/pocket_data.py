@@ -33,6 +33,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _run(folder: Path) -> None:
     corpus = training_text.Corpus.read()
+    # Checked before the packages are fetched, which takes minutes.
+    training_text.conversation_files(corpus)
     training_text.fetch(corpus, folder / "packages")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     training_text.prepare(tokenizer, folder, corpus)

@@ -95,10 +95,11 @@ def test_the_text_is_fetched_and_prepared_in_one_folder(tmp_path, monkeypatch, c
         called.append((folder, len(tokenizer)))
         (folder / "corpus.json").write_text('{"tokens": 3}')
 
+    monkeypatch.setattr(training_text, "conversation_files", lambda corpus: called.append("sets"))
     monkeypatch.setattr(training_text, "fetch", lambda corpus, folder: called.append(folder))
     monkeypatch.setattr(training_text, "prepare", prepare)
     assert main(["pocket-data", "--folder", str(tmp_path)]) == 0
-    assert called == [tmp_path / "packages", (tmp_path, 4096)] and '{"tokens": 3}' in capsys.readouterr().out
+    assert called == ["sets", tmp_path / "packages", (tmp_path, 4096)] and '{"tokens": 3}' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,20 @@ def test_packages_that_cannot_be_had_are_told(error, status, says, tmp_path, mon
     def fetch(corpus, folder):
         raise error
 
+    monkeypatch.setattr(training_text, "conversation_files", lambda corpus: [])
     monkeypatch.setattr(training_text, "fetch", fetch)
     assert main(["pocket-data", "--folder", str(tmp_path)]) == status
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", [None, "sets"])
+def test_missing_data_sets_are_told_before_anything_is_fetched(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("SPECDEC_DATASETS", raising=False)
+    if folder:
+        (tmp_path / folder).mkdir()
+        monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path / folder))
+    monkeypatch.setattr(training_text, "fetch", lambda *_: pytest.fail("packages are fetched first"))
+    assert main(["pocket-data", "--folder", str(tmp_path / "pocket")]) == 2
+    told = capsys.readouterr().err
+    assert "conversations of corpus.yml need" in told and ("jsonl" in told) == bool(folder)
+    assert not (tmp_path / "pocket").exists()

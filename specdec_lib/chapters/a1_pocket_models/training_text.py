@@ -200,8 +200,8 @@ def package_files(package: Package, corpus: Corpus, folder: Path) -> list[Module
     return modules
 
 
-def conversations(corpus: Corpus, root: Path | None = None) -> list[str]:
-    """English questions and answers of the published sets, as the chat template writes them.
+def conversation_files(corpus: Corpus, root: Path | None = None) -> list[Path]:
+    """Files of the published sets that hold the conversations, in the order of the corpus.
 
     Raises
     ------
@@ -211,11 +211,26 @@ def conversations(corpus: Corpus, root: Path | None = None) -> list[str]:
     root = root or paths.datasets_root()
     if root is None:
         raise FileNotFoundError("the conversations of corpus.yml need the published sets; set SPECDEC_DATASETS")
+    files = [root / entry["file"] for entry in corpus.chat]
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise FileNotFoundError(f"the conversations of corpus.yml need {', '.join(missing)}; see book/datasets.md")
+    return files
+
+
+def conversations(corpus: Corpus, root: Path | None = None) -> list[str]:
+    """English questions and answers of the published sets, as the chat template writes them.
+
+    Raises
+    ------
+    FileNotFoundError
+        As for :func:`conversation_files`.
+    """
     texts = []
-    for entry in corpus.chat:
-        opened = gzip.open if entry["file"].endswith(".gz") else open
+    for entry, file in zip(corpus.chat, conversation_files(corpus, root), strict=True):
+        opened = gzip.open if file.suffix == ".gz" else open
         asked, answered = entry["fields"]
-        with opened(root / entry["file"], "rt", encoding="utf-8") as lines:
+        with opened(file, "rt", encoding="utf-8") as lines:
             for line in lines:
                 row = json.loads(line)
                 text = f"{USER}{row[asked]}{ASSISTANT}{row[answered]}{END}"
