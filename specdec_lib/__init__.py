@@ -12,7 +12,7 @@ from specdec_lib.decoding.transformers_generate import custom_generate
 from specdec_lib.decoding.tree import DraftTree, Passengers
 from specdec_lib.models.loading import load_model
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = [
     "LAST",
     "Capture",
