@@ -599,6 +599,8 @@ class Answer:
         Its first tokens end in a loop.
     agreement : bool array, shape (tokens,)
         Where the draft's first choice is the token written.
+    asked, tokens : list of int
+        Token ids before the answer, and those of the answer with its end token.
     """
 
     prompt: Prompt
@@ -606,6 +608,8 @@ class Answer:
     right: bool
     looped: bool
     agreement: np.ndarray
+    asked: list[int]
+    tokens: list[int]
 
 
 def answer_greedily(
@@ -635,9 +639,10 @@ def answer_greedily(
     said: list[str] = []
     for _, run in each_turn(prompt, tokenizer, write):
         said.append(tokenizer.decode(run.tokens, skip_special_tokens=True))
-    agreement = greedy_agreement(draft, render(prompt, tokenizer, said[:-1]), run.tokens)
+    asked = render(prompt, tokenizer, said[:-1])
+    agreement = greedy_agreement(draft, asked, run.tokens)
     right = prompt.chat and run.finish_reason == "eos" and said[-1] == prompt.reference
-    return Answer(prompt, said[-1], right, ends_in_loop(run.tokens[:loop_tokens]), agreement)
+    return Answer(prompt, said[-1], right, ends_in_loop(run.tokens[:loop_tokens]), agreement, asked, run.tokens)
 
 
 def answer_all(

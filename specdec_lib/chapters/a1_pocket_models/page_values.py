@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from statistics import mean
+from statistics import mean as mean_of
 from typing import Any, NamedTuple
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from specdec_lib.chapters.a1_pocket_models import training_rows
+from specdec_lib.chapters.a1_pocket_models.wrong_tokens import (
+    COPIED,
+    EDITED,
+    FirstWrong,
+    Forced,
+    by_source,
+    gains,
+    proportion,
+    share,
+    tokens_right,
+)
 from specdec_lib.experiments import corpus, edit_tasks, made_tasks
+from specdec_lib.experiments.metrics import greedy_agreement
 from specdec_lib.experiments.recorded_runs import Answer
+from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate, ratio_of_means
 from specdec_lib.files import replacing
 
 Values = dict[str, Any]
@@ -21,18 +36,24 @@ _KEPT = ("task", "prompts", "target", "right", "looped")
 
 
 class Aim(NamedTuple):
-    """What was aimed for: ``value`` between ``low`` and ``high``."""
+    """What was aimed for: ``value``, which has an interval, between ``low`` and ``high``."""
 
     of: str
     what: str
-    value: float
+    value: Interval
     low: float
     high: float
 
     @property
-    def reached(self) -> bool:
-        """Whether the value lies between the ends, which count."""
-        return self.low <= self.value <= self.high
+    def verdict(self) -> str:
+        """``"reached"`` if the whole interval lies between the ends, ``"below"`` or ``"above"`` if it lies outside of them, and
+        ``"not resolved"`` if it has an end on either side or is not known.
+        """
+        if not self.value.known:
+            return "not resolved"
+        if self.low <= self.value.low and self.value.high <= self.high:
+            return "reached"
+        return "below" if self.value.high < self.low else "above" if self.value.low > self.high else "not resolved"
 
 
 def tokens_before(story: Mapping[str, Any]) -> int:
@@ -65,24 +86,90 @@ def training(about: Mapping[str, Any]) -> Values:
     }
 
 
-def abilities(answers: Mapping[str, Sequence[Answer]], first: Mapping[str, Any]) -> Values:
-    """What the pair did with the prompts of all tasks; ``first`` tells of the first edition."""
-    everything = [answer for own in answers.values() for answer in own]
+def stop(about: Mapping[str, Any]) -> Values:
+    """How fast the last run of the target was, by the checkpoints of its curve, and how its loss on held-out text ended."""
+    curve = [{"tokens": 0, "seconds": 0.0}, *about["curve"]]
+    rates = [(b["tokens"] - a["tokens"]) / (b["seconds"] - a["seconds"]) for a, b in pairwise(curve)]
+    overall = curve[-1]["tokens"] / curve[-1]["seconds"]
+    losses = [mean_of(row["heldout"].values()) for row in about["curve"] if row.get("heldout")]
     return {
-        "first_tokens": first["tokens"] / 1e6,
-        "outputs": len(everything),
-        "agreement": float(np.concatenate([answer.agreement for answer in everything]).mean()),
-        "answers_right": mean(answer.right for task in made_tasks.MAKERS for answer in answers[task]),
-        "looped_share": mean(answer.looped for answer in everything),
+        "steps_done": about["curve"][-1]["step"],
+        "slowest": min(rates),
+        "fastest": max(rates),
+        "hours_to_60": max(0.0, (60e6 - tokens_seen(about)) / overall / 3600),
+        "heldout_before": losses[-2],
+        "heldout_end": losses[-1],
+        "heldout_text": FALLING if losses[-1] < losses[-2] else NOT_FALLING,
     }
 
 
-def keep(file: Path, target: str, tokens: int, seed: int, rows: Sequence[Mapping[str, Any]]) -> None:
+#: The two ways in which the loss on held-out text can have ended.
+FALLING = "The loss on held-out text was still falling between the last two checkpoints, so it did not decide the stop."
+NOT_FALLING = (
+    "The loss on held-out text no longer fell between the last two checkpoints, but it did not decide the stop."
+)
+
+
+def abilities(answers: Mapping[str, Sequence[Answer]]) -> Values:
+    """What the pair did with the prompts of all tasks."""
+    everything = [answer for own in answers.values() for answer in own]
+    made = [answer for task in made_tasks.MAKERS for answer in answers[task]]
+    agreement, right = agreement_of(everything), proportion([answer.right for answer in made])
+    looped = proportion([answer.looped for answer in everything])
+    return {
+        "outputs": len(everything),
+        "agreement": agreement.value,
+        "agreement_text": f"{agreement:.1%}",
+        "answers_right": right.value,
+        "answers_right_text": f"{right:.0%}",
+        "looped_share": looped.value,
+        "looped_text": f"{looped:.0%}",
+    }
+
+
+def agreement_of(answers: Sequence[Answer], draft: PreTrainedModel | None = None) -> Interval:
+    """Share of the target's tokens that a draft model would have chosen, with its interval over answers; without ``draft``
+    that of the draft which the answers were written with."""
+    each = [one.agreement if draft is None else greedy_agreement(draft, one.asked, one.tokens) for one in answers]
+    return pooled_rate(Counts([int(agreed.sum()) for agreed in each], [len(agreed) for agreed in each]))
+
+
+def first_edition(first: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], seed: int) -> Values:
+    """What is said of the first edition: the tokens it saw, its loops, and whether it answered the prompts of this run."""
+    told = {row["task"]: row for row in first["rows"]}
+    same = first["seed"] == seed and all(told[row["task"]]["prompts"] == row["prompts"] for row in rows)
+    return {
+        "first_tokens": first["tokens"] / 1e6,
+        "first_prompts": SAME_PROMPTS if same else OTHER_PROMPTS,
+        "first_loops": f"{first_loops(first):.0%}",
+    }
+
+
+#: Which prompts the first edition answered.
+SAME_PROMPTS = "It answered the same prompts."
+OTHER_PROMPTS = (
+    "It answered other prompts of the same tasks, or fewer or more of them, so compare its numbers with care."
+)
+
+
+def first_loops(first: Mapping[str, Any]) -> Interval:
+    """Share of the first edition's code completions that ended in a loop, with its interval over prompts."""
+    (row,) = (row for row in first["rows"] if row["task"] == "code-completion")
+    looped = round(row["looped"] * row["prompts"])
+    return proportion([True] * looped + [False] * (row["prompts"] - looped))
+
+
+def keep(file: Path, target: str, tokens: int, seed: int, loop_tokens: int, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write what the target with this fingerprint can do, for an edition that comes after it."""
-    told = {"target": target, "tokens": tokens, "seed": seed}
-    told["rows"] = [{name: row[name] for name in _KEPT} for row in rows]
+    told = {"target": target, "tokens": tokens, "seed": seed, "loop_tokens": loop_tokens}
+    told["rows"] = [{name: number(row[name]) for name in _KEPT} for row in rows]
     with replacing(file) as new:
         new.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def number(value: Any) -> Any:
+    """A value without its interval."""
+    return value.value if isinstance(value, Interval) else value
 
 
 def aims_by_task(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], tokens: float, answers: float) -> list[Aim]:
@@ -104,8 +191,113 @@ def loop_aim(rows: Sequence[Mapping[str, Any]], most: float) -> Aim:
 
 
 def window_aims(about: Mapping[str, Any]) -> list[Aim]:
-    """Aims of the held-out texts: a longer window does not raise the loss. None where the losses are not told."""
+    """Aim of the held-out texts: a longer window does not raise the loss, with an interval over the texts. None where the
+    losses are not told."""
     losses = about.get("heldout_loss", {})
     short, long = (losses.get(str(about["recipe"][name]), {}) for name in ("length", "long_length"))
-    what = "loss in the longer window over that in the shorter one"
-    return [Aim(text, what, long[text] / short[text], 0.0, 1.0) for text in short]
+    if not short:
+        return []
+    ratio = ratio_of_means([long[text] for text in short], list(short.values()))
+    return [Aim("held-out texts", "loss in the longer window over that in the shorter one", ratio, 0.0, 1.0)]
+
+
+def models(
+    told: Mapping[str, Mapping[str, Any]], agreement: Mapping[str, Interval], lengths: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The target and its drafts, one row a model: tokens seen, agreement with the target, and perplexity on held-out text.
+
+    Parameters
+    ----------
+    told : mapping
+        By model: its ``training.json``.
+    agreement : mapping
+        By draft model.
+    lengths : sequence of str
+        Of the windows.
+
+    Returns
+    -------
+    list of dict
+        ``model``, ``parameters``, ``tokens``, ``agreement`` (None for the target), and by length the perplexity: the geometric
+        mean over texts, with its interval over texts.
+    """
+    rows = []
+    for part, story in told.items():
+        row = {"model": part, "parameters": story["parameters"], "tokens": tokens_seen(story)}
+        row["agreement"] = agreement.get(part)
+        for length in lengths:
+            losses = list(story.get("heldout_loss", {}).get(length, {}).values())
+            row[length] = Interval(*np.exp(mean(losses)).tolist()) if losses else None
+        rows.append(row)
+    return rows
+
+
+#: Where wrong answers go wrong, by whether the interval of the share lies above a half, below it, or on either side.
+AT_EDITS = (
+    "Most wrong answers first go wrong at an edited place, where the right token is not the next one of the prompt."
+)
+IN_COPIES = "Most wrong answers first go wrong in the middle of copied text: the model loses its place."
+DIVIDED = "Wrong answers first go wrong about as often at an edited place as elsewhere; these prompts do not tell more."
+
+
+def why_wrong(wrong: Sequence[FirstWrong]) -> str:
+    """The reason for wrong answers that their first wrong tokens support."""
+    at_edits = share(wrong, EDITED)
+    return AT_EDITS if at_edits.low > 0.5 else IN_COPIES if at_edits.high < 0.5 else DIVIDED
+
+
+#: Which tokens of right answers are missed.
+HARDER = "Tokens at edited places are right less often than copied ones."
+ALIKE = "Tokens at edited places and copied ones are right about as often, so the kind of a token does not explain the misses."
+COPIES_HARDER = "Copied tokens are right less often than those at edited places."
+
+
+def why_tokens(read: Sequence[Forced], tasks: Sequence[str]) -> str:
+    """The reason for missing tokens that their kinds support."""
+    edited, copied = tokens_right(read, tasks, EDITED), tokens_right(read, tasks, [COPIED])
+    if edited.high < copied.low:
+        return HARDER
+    return COPIES_HARDER if copied.high < edited.low else ALIKE
+
+
+#: What the learning curve says.
+RISING = "Their accuracy was still rising before the learning rate began to fall, so training longer may close part of the gap."
+LEVEL = "Their accuracy was not seen to rise any more before the learning rate began to fall, so more of the same may not help."
+
+
+def last_gain(about: Mapping[str, Any], tasks: Sequence[str]) -> Interval:
+    """Mean gain in accuracy of some tasks over the second half of the steps at a constant rate, with its interval over tasks."""
+    steps = [row["step"] for row in about["curve"]]
+    constant = [step for step in steps if step <= (1 - about["recipe"]["last_share"]) * about["steps"]]
+    half = min(constant, key=lambda step: abs(step - constant[-1] / 2))
+    return gains(about["curve"], tasks, half, constant[-1])
+
+
+def still_learning(gain: Interval) -> str:
+    """What the learning curve says of missed floors."""
+    return RISING if gain.low > 0 else LEVEL
+
+
+#: Why completions loop: by the first edition's share, and by the sources.
+LOOPS_STAY = (
+    "That is not told apart from the first edition's share, so the longer training has not been seen to change it."
+)
+LOOPS_FELL = "That is below the first edition's share, so the longer training has helped."
+LOOPS_OTHER = "The first edition's outputs had another length, which is not to be compared with that share."
+LOOPS_ROSE = "That is above the first edition's share, so the longer training has not helped."
+EVERYWHERE = "Loops come in most of the packages that gave two prompts or more, so they belong to the model and not to one source."
+FEW_SOURCES = (
+    "Loops come in few of the packages that gave two prompts or more, so they depend on the source of the prompt."
+)
+
+
+def why_loops(completions: Sequence[Answer], first: Mapping[str, Any], loop_tokens: int) -> tuple[str, str]:
+    """What the share of loops says compared with the first edition, and what the sources of the prompts say."""
+    own, earlier = proportion([one.looped for one in completions]), first_loops(first)
+    if first["loop_tokens"] != loop_tokens:
+        change = LOOPS_OTHER
+    else:
+        change = LOOPS_FELL if own.high < earlier.low else LOOPS_ROSE if own.low > earlier.high else LOOPS_STAY
+    several = [rate for rate, prompts in by_source(completions).values() if prompts > 1]
+    with_loops = sum(rate.value > 0 for rate in several)
+    return change, EVERYWHERE if 2 * with_loops > len(several) else FEW_SOURCES

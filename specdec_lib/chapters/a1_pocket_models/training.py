@@ -466,16 +466,19 @@ def make_probes(tokenizer: PreTrainedTokenizerFast, length: int, per_task: int =
 
 
 @torch.no_grad()
+def answer_hits(model: PreTrainedModel, ids: Sequence[int], is_answer: Sequence[int]) -> list[bool]:
+    """Whether each token of the answers of one conversation is the model's first choice under teacher forcing."""
+    device = next(model.parameters()).device
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        best = model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1].argmax(-1).tolist()
+    return [b == t for b, t, a in zip(best, ids[1:], is_answer[1:], strict=True) if a]
+
+
 def task_accuracy(model: PreTrainedModel, probes: list) -> dict[str, float]:
     """Share of the answers' tokens that are the model's first choice under teacher forcing, per task."""
-    right: dict[str, list[int]] = {}
-    device = next(model.parameters()).device
+    right: dict[str, list[bool]] = {}
     for task, ids, is_answer in probes:
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            best = model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1].argmax(-1).tolist()
-        right.setdefault(task, []).extend(
-            int(b == t) for b, t, a in zip(best, ids[1:], is_answer[1:], strict=True) if a
-        )
+        right.setdefault(task, []).extend(answer_hits(model, ids, is_answer))
     return {task: sum(r) / len(r) for task, r in right.items()}
 
 

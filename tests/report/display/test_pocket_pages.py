@@ -6,6 +6,8 @@ import pytest
 
 from specdec_lib.chapters.a1_pocket_models import training_rows
 from specdec_lib.chapters.a1_pocket_models.page_values import Aim
+from specdec_lib.chapters.a1_pocket_models.wrong_tokens import FirstWrong
+from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import pocket_pages
 
 COPYING = dict.fromkeys(training_rows.COPYING_TASKS, 0.5)
@@ -57,8 +59,24 @@ def test_perplexity_stands_beside_each_text_for_each_window():
         (0.7, 0.98, 1.0, "98% or more", "below"),
         (0.3, 0.0, 0.2, "20% or less", "above"),
         (0.7, 0.6, 0.8, "60% to 80%", "reached"),
+        (0.7, 0.7, 1.0, "70% or more", "not resolved"),
     ],
 )
 def test_an_aim_is_said_by_its_ends(value, low, high, aim, verdict):
-    (row,) = pocket_pages.aims([Aim("rename", "tokens right", value, low, high)]).frame.to_dict("records")
+    (row,) = pocket_pages.aims(
+        [Aim("rename", "tokens right", Interval(value, value - 0.05, value + 0.05), low, high)]
+    ).frame.to_dict("records")
     assert (row["aim"], row["verdict"]) == (aim, verdict)
+
+
+def test_each_wrong_answer_has_its_mark_at_its_first_wrong_token():
+    wrong = [FirstWrong("rename", 3, 9, "new"), FirstWrong("outline", 5, 9, "end"), FirstWrong("rename", 7, 9, "new")]
+    (ax,) = pocket_pages.wrong_chart(wrong).axes
+    places = {line.get_label(): list(line.get_xdata()) for line in ax.get_lines()}
+    assert places == {
+        "a new token": [3, 7],
+        "where copying begins again": [],
+        "inside copied text": [],
+        "the end of the answer": [5],
+    }
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["rename", "outline"]
