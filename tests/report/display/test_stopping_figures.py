@@ -132,5 +132,6 @@ def test_the_table_of_the_long_study_has_the_numbers_of_its_file():
     frame = stopping_tables.sampled(rows, "draft").frame
     assert len(frame) == 3 * len({row.temperature for row in rows})
     hot = frame[(frame["set"] == "code") & (frame["temperature"] == 1.0)].iloc[0]
-    (row,) = [r for r in rows if (r.set, r.temperature, r.quantity) == ("code", 1.0, "speed-up, SpecDec++")]
+    wanted = ("draft", "code", 1.0, "speed-up, SpecDec++")
+    (row,) = [r for r in rows if (r.draft, r.set, r.temperature, r.quantity) == wanted]
     assert hot["ours"] == row.interval
