@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specdec_lib import methods
 from specdec_lib.commands import exit_status
+from specdec_lib.commands.fit_tree import add_sources
 from specdec_lib.decoding.runtime import WIDTHS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_prices import PassPrices
@@ -28,14 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
     parser.add_argument("--draft", help="a draft model, whose pass over one token is timed as well")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument(
-        "--source",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help=f"methods of the book that one tree drafts from (default: {', '.join(methods.TREE_SOURCES)})",
-    )
+    add_sources(parser)
     parser.add_argument("--context", type=int, default=512, help="tokens before the pass (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=20, help="timed passes of each width (default: %(default)s)")
     parser.add_argument("--runtime", default="eager", choices=RUNTIMES, help="how passes run (default: %(default)s)")

@@ -28,6 +28,18 @@ TASKS = tuple(made_tasks.TASKS)
 SAMPLED = Sampling(temperature=0.7, top_p=0.95, seed=1)
 
 
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """The option that names what one tree drafts from."""
+    parser.add_argument(
+        "--source",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=f"methods of the book that one tree drafts from (default: {', '.join(methods.TREE_SOURCES)})",
+    )
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m specdec_lib fit-tree", description=__doc__)
@@ -47,14 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         default=[],
         help=f"a task of the book; may be repeated (default: the {len(TASKS)} that the library makes)",
     )
-    parser.add_argument(
-        "--source",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help=f"methods of the book that the tree drafts from (default: {', '.join(methods.TREE_SOURCES)})",
-    )
+    add_sources(parser)
     parser.add_argument(
         "--store", type=Path, help="a datastore of this tokenizer for REST (default: text of Python's library)"
     )

@@ -1,6 +1,6 @@
 """``python -m specdec_lib one-tree``: judge one tree by the marks of chapter 8 on many prompts.
 
-Writes every ratio that the marks ask about, with where it comes from, and beside it what one tree loses against hindsight
+Writes every ratio that the marks ask about, with where it comes from, and in a second file what one tree loses against hindsight
 and why (``one_tree_losses.csv``). Took 21 minutes on one core, next to other work.
 """
 

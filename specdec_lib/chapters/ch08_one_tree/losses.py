@@ -126,8 +126,9 @@ def rows(
         copied = Counts(
             [copied_tokens(trace.prompt, trace.tokens) for trace in traces], [len(trace.tokens) for trace in traces]
         )
+        share = pooled_rate(copied)  # of the text: the same at all prices
         for each in prices:
-            add(answers, each.name, BOUND, COPIED, pooled_rate(copied))
+            add(answers, each.name, BOUND, COPIED, share)
     return found
 
 

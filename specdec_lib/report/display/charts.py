@@ -43,7 +43,7 @@ def compared(
     margin: float = 0.02,
     missing: str = "cannot be compared with",
 ) -> str:
-    """Choose the words for ``a`` beside ``b``.
+    """Choose the words for ``a`` compared with ``b``.
 
     Parameters
     ----------
