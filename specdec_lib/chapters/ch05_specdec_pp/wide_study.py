@@ -328,8 +328,6 @@ def read(path: Path | None = None) -> list[Row]:
 def values(
     rows: Sequence[Row],
     drafts: Sequence[str],
-    target: PreTrainedModel,
-    draft: PreTrainedModel,
     path: Path | None = None,
 ) -> dict[str, Any]:
     """What the chapter records of the file, by name; "not available" where it has no such row.
@@ -339,8 +337,6 @@ def values(
     rows : sequence of Row
     drafts : sequence of str
         The drafts that the recipe of the pocket models knows; the first is the one that is recorded.
-    target, draft : PreTrainedModel
-        Those of the page, to say whether the file is about them.
     path : Path, optional
         Of the file.
     """
@@ -379,7 +375,6 @@ def values(
         "head_weight_over_equal": greedy(INSIDE, setting_choices.WEIGHT),
         "head_mixing_over_none": greedy(INSIDE, setting_choices.MIXTURE),
     }
-    same = made.get("target") == fingerprint(target) and made.get("drafts", {}).get(own) == fingerprint(draft)
     return found | {
         **by_size(rows, drafts),
         "head_fixed_transfer_sampled": sampled(ALL, GREEDY_LENGTH),
@@ -390,65 +385,37 @@ def values(
         "sampled_heads": made["provenance"]["parameters"]["head_seeds"] if made else 0,
         "sampled_minutes": made["seconds"] / 60 if made else 0.0,
         "sampled_drafts": len({row.draft for row in rows}),
-        "sampled_models": (
-            "recorded with the models of this page"
-            if same
-            else "recorded with models whose weights are not this page's"
-        ),
-        "sampled_like_fixed": like_fixed(rows, own, hottest),
-        "sizes_sampled": sampled_by_size(rows, drafts),
+        "sampled_coolest": min((row.temperature for row in rows if row.temperature), default=0.0),
+        "sampled_hottest": hottest,
+        **{f"sampled_k_{name}": best_length(rows, own, hottest, name) for name in SETS},
     }
 
 
-#: Interval of a ratio of throughputs within which the two policies are in effect the same.
-ALIKE = 0.005
+def is_of(target: PreTrainedModel, draft: PreTrainedModel, name: str, path: Path | None = None) -> bool:
+    """Whether the study was made with these weights; ``name`` is that of the draft."""
+    made = json.loads((path or RESULTS).with_suffix(".json").read_text(encoding="utf-8"))
+    return (made["target"], made["drafts"].get(name)) == (fingerprint(target), fingerprint(draft))
 
 
-def like_fixed(rows: Sequence[Row], draft: str, temperature: float) -> str:
-    """Where SpecDec++ at its best threshold drafts what the best K of the paper's grid drafts, as a sentence."""
-    found = {(row.set, row.quantity): row for row in rows if (row.draft, row.temperature) == (draft, temperature)}
-    alike = [
-        name
-        for name in SETS
-        if (name, "over fixed K") in found
-        and found[name, "speed-up, fixed K"].setting == "K = 2"
-        and max(abs(end - 1) for end in found[name, "over fixed K"].interval) < ALIKE
-    ]
-    if not alike or not temperature:
-        return (
-            "On every set SpecDec++ drafts other lengths than the best fixed K, so their ratio compares two policies."
-        )
-    where = " and ".join(filter(None, (", ".join(alike[:-1]), alike[-1])))
-    return (
-        f"Sampled at temperature {temperature:g}, one ratio says little: on {where} the best fixed K of the paper's grid is "
-        "its shortest, 2. The best threshold of SpecDec++ is so low there that nearly every draft ends after two tokens, "
-        "the fewest it can draft. The two policies then decode alike. So their ratio is 1 with hardly any interval, and it "
-        "does not show what the head knows."
-    )
-
-
-def sampled_by_size(rows: Sequence[Row], drafts: Sequence[str]) -> str:
-    """What the study knows of sampled decoding with the drafts after the first, as a sentence."""
-    hot = [row for row in rows if row.set == INSIDE and row.temperature and row.quantity == "over any fixed K"]
-    parts = [
-        f"{row.interval:.2f} at temperature {row.temperature:g} with {row.parameters / 1e6:.1f} million parameters "
-        f"({row.prompts} prompts)"
-        for name in drafts[1:]
-        for row in hot
-        if row.draft == name
-    ]
-    if not parts:
-        return "Sampled decoding with these two drafts is not in the study."
-    return f"Sampled, on editing, these factors are {'; '.join(parts)}."
+def best_length(rows: Sequence[Row], draft: str, temperature: float, name: str) -> int | str:
+    """The best K of the paper's grid on one set; "not available" where the rows have none."""
+    for row in rows:
+        if (row.draft, row.temperature, row.set, row.quantity) == (draft, temperature, name, "speed-up, fixed K"):
+            return int(row.setting.removeprefix("K = "))
+    return "not available"
 
 
 def by_size(rows: Sequence[Row], drafts: Sequence[str]) -> dict[str, Any]:
-    """What the chapter says of drafts of several sizes, greedy and on the set that heads are trained on, by name; "not
-    available" where the rows have no such draft."""
+    """What the chapter says of drafts of several sizes on the set that heads are trained on, by name; "not available" where
+    the rows have no such draft. ``gain`` is greedy, ``gain_warm`` and ``gain_hot`` are at the least and the highest
+    temperature above zero."""
+    sampled = sorted({row.temperature for row in rows if row.temperature})
     found: dict[str, Any] = {}
     for name in drafts:
         own = {r.quantity: r for r in rows if (r.draft, r.temperature, r.set) == (name, 0.0, INSIDE)}
-        values: dict[str, Any] = dict.fromkeys(("millions", "accepted", "lead", "gain"), "not available")
+        values: dict[str, Any] = dict.fromkeys(
+            ("millions", "accepted", "lead", "gain", "gain_warm", "gain_hot"), "not available"
+        )
         if own:
             values = {
                 "millions": own["acceptance"].parameters / 1e6,
@@ -456,5 +423,12 @@ def by_size(rows: Sequence[Row], drafts: Sequence[str]) -> dict[str, Any]:
                 "lead": f"{own['AUC, head less confidence'].interval:.3f}",
                 "gain": f"{own['over any fixed K'].interval:.2f}",
             }
+            hot = {
+                r.temperature: f"{r.interval:.2f}"
+                for r in rows
+                if (r.draft, r.set, r.quantity) == (name, INSIDE, "over any fixed K")
+            }
+            for key, temperature in (("gain_warm", sampled[:1]), ("gain_hot", sampled[-1:])):
+                values[key] = next((hot[t] for t in temperature if t in hot), "not available")
         found |= {f"sizes_{name}_{key}": value for key, value in values.items()}
     return found

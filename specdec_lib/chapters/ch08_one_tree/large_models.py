@@ -121,13 +121,6 @@ def tally(replayed: Replayed, prices: Sequence[PassPrices]) -> dict[str, int]:
     return {"large_compared": len(ratios), "large_ahead": ahead, "large_behind": behind}
 
 
-def presence(absent: Sequence[str]) -> str:
-    """A sentence on the sets that are not on this machine, or that all are."""
-    if not absent:
-        return f"All {len(SETS)} sets of answers were on the machine of this run."
-    return f"The machine of this run has no answers of {', '.join(absent)}, which are left out above."
-
-
 def replayed(
     tokenizer: PreTrainedTokenizerBase,
     store: SuffixIndex,

@@ -170,16 +170,6 @@ class Losses:
 
 #: What stands for a part in the name of a recorded value.
 KEYS = dict(zip(PARTS, ("short_early", "short", "wrong", "long_after", "long"), strict=True))
-_VERDICTS = {
-    "met": "which meets the mark",
-    "missed": "which misses the mark",
-    "not resolved": "and the interval leaves the mark open",
-}
-_FITS = {
-    "met": "so a closer fit of the same features would reach the mark",
-    "missed": "so a closer fit of the same features does not reach the mark",
-    "not resolved": "so it stays open whether a closer fit of the same features would reach the mark",
-}
 #: The marks that the page explains one by one: kind of answers, prices, mark, and the measure that it asks about.
 _EXPLAINED = {
     "bound": ("greedy", "cpu", marks.REACHED, SHARE),
@@ -188,15 +178,8 @@ _EXPLAINED = {
 }
 
 
-def page_values(lost: Losses, judged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the page says of the marks that were missed, in numbers and in words that fit them.
-
-    Parameters
-    ----------
-    lost : Losses
-    judged : sequence of dict
-        Of :func:`specdec_lib.chapters.ch08_one_tree.marks.judged`.
-    """
+def page_values(lost: Losses) -> dict[str, Any]:
+    """Numbers that the page names for the marks that it explains one by one."""
     values: dict[str, Any] = {}
     for name, (answers, prices, mark, measure) in _EXPLAINED.items():
         aim, parts = marks.MARKS[mark], lost.parts(answers, prices)
@@ -204,24 +187,14 @@ def page_values(lost: Losses, judged: Sequence[Mapping[str, Any]]) -> dict[str, 
         spec = ".0%" if measure == SHARE else ".2f"
         values |= {
             f"{name}_reached": f"{reached:{spec}}",
-            f"{name}_verdict": _VERDICTS[marks.verdict([reached], aim)],
             f"{name}_fitted": f"{fitted:{spec}}",
-            f"{name}_fit_says": _FITS[marks.verdict([fitted], aim)],
             f"{name}_share": lost.get(answers, prices, SHARE).value,
             f"{name}_lost": 1.0 - lost.get(answers, prices, SHARE).value,
-            f"{name}_largest": max(parts, key=lambda part, parts=parts: parts[part].value),
         }
         values |= {f"{name}_{KEYS[part]}": f"{value:.1%}" for part, value in parts.items()}
         if measure != SHARE:
             room = lost.get(answers, prices, measure, BOUND)
             values |= {f"{name}_room": f"{room:.2f}", f"{name}_needed": aim / room.value}
-    told = {(answers, prices, mark) for answers, prices, mark, _ in _EXPLAINED.values()}
-    others = [
-        f"{row['mark']} ({row['answers']}, prices {row['prices']}: {row['ratio']:.2f})"
-        for row in judged
-        if row["verdict"] == "missed" and (row["answers"], row["prices"], row["mark"]) not in told
-    ]
-    values["marks_missed_others"] = f"Missed as well: {'; '.join(others)}" if others else "No other mark is missed"
     single = lost.best_single("greedy", "cpu")
     values |= {
         "single_cpu_share": lost.get("greedy", "cpu", SHARE, single).value,

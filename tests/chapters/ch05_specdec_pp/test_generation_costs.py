@@ -158,14 +158,14 @@ def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_p
         for row in rows
         if (row.draft, row.temperature, row.set, row.quantity) == ("draft", hottest, "code", "over fixed K")
     ]
-    values = wide_study.values(rows, ["draft", "larger"], *pair)
+    values = wide_study.values(rows, ["draft", "larger"])
     assert values["head_pp_over_fixed_code_sampled"] == row.interval
     (row,) = [
         r for r in rows if (r.draft, r.temperature, r.set, r.quantity) == ("draft", 0, "prose", "over confidence")
     ]
     assert values["head_pp_over_confidence_prose_greedy"] == row.interval
 
-    assert values["sampled_models"] == "recorded with models whose weights are not this page's"
+    assert not wide_study.is_of(*pair, "draft")
     own = [row for row in rows if row.draft == "draft" and row.set in ("editing", "code", "prose")]
     for how, hot in (("sampled", True), ("greedy", False)):
         prompts = {row.prompts for row in own if bool(row.temperature) == hot}
@@ -176,7 +176,7 @@ def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_p
         if (r.draft, r.temperature, r.set, r.quantity) == ("draft", 0, "editing", "AUC, head less confidence")
     ]
     assert values["sizes_draft_lead"] == f"{lead.interval:.3f}" and values["sizes_larger_lead"] == "not available"
-    nothing = wide_study.values([], ["draft"], *pair, path=tmp_path / "none.csv")
+    nothing = wide_study.values([], ["draft"], path=tmp_path / "none.csv")
     assert (
         nothing["head_pp_over_fixed_code_greedy"] == nothing["head_pp_over_fixed_code_sampled"] == "not available"
         and nothing["sampled_prompts"] == 0
@@ -214,7 +214,10 @@ def test_the_published_times_are_a_small_and_a_large_model():
 def test_what_the_claims_say_of_sampled_ratios_is_true_of_the_file():
     rows = wide_study.read()
     hottest = max(row.temperature for row in rows)
-    assert "on editing, code and prose the best fixed K" in wide_study.like_fixed(rows, "draft", hottest)
+    for name in ("editing", "code", "prose"):
+        assert wide_study.best_length(rows, "draft", hottest, name) == 2
+        (ratio,) = [r for r in rows if r[:1] + r[2:4] == ("draft", hottest, name) and r.quantity == "over fixed K"]
+        assert ratio.low == pytest.approx(1, abs=0.005) and ratio.high == pytest.approx(1, abs=0.005)
     prompts = {(row.set, row.temperature): row.prompts for row in rows if row.draft == "draft"}
     for temperature in {row.temperature for row in rows}:
         assert prompts["code", temperature] < min(prompts[name, temperature] for name in ("editing", "prose"))

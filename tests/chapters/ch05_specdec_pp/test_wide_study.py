@@ -80,28 +80,31 @@ def row(draft, temperature, name, quantity, setting, *interval):
     return wide_study.Row(draft, 3_000_000, temperature, name, 40, 90, quantity, setting, *interval, *(2 * [np.nan]))
 
 
-def test_two_policies_that_draft_alike_are_told():
+def test_the_best_length_is_read_off_the_row_of_its_set_and_temperature():
     rows = [
         row("draft", 1.0, "code", "speed-up, fixed K", "K = 2", 1.1, 1.0, 1.2),
-        row("draft", 1.0, "code", "over fixed K", "h = 0.1", 1.0, 0.999, 1.001),
-        row("draft", 1.0, "prose", "speed-up, fixed K", "K = 2", 1.1, 1.0, 1.2),
-        row("draft", 1.0, "prose", "over fixed K", "h = 0.1", 1.01, 0.999, 1.02),
-        row("draft", 1.0, "editing", "speed-up, fixed K", "K = 4", 1.1, 1.0, 1.2),
-        row("draft", 1.0, "editing", "over fixed K", "h = 0.5", 1.0, 0.999, 1.001),
+        row("draft", 0.6, "code", "speed-up, fixed K", "K = 4", 1.1, 1.0, 1.2),
+        row("draft", 1.0, "prose", "speed-up, fixed K", "K = 6", 1.1, 1.0, 1.2),
     ]
-    assert "on code the best fixed K" in wide_study.like_fixed(rows, "draft", 1.0)
-    both = [*rows[:3], row("draft", 1.0, "prose", "over fixed K", "h = 0.1", 1.0, 1.0, 1.0)]
-    assert "on code and prose the best fixed K" in wide_study.like_fixed(both, "draft", 1.0)
-    assert "compares two policies" in wide_study.like_fixed(rows[2:], "draft", 1.0)
+    assert [wide_study.best_length(rows, "draft", *at) for at in ((1.0, "code"), (0.6, "code"), (1.0, "prose"))] == [
+        2,
+        4,
+        6,
+    ]
+    assert wide_study.best_length(rows, "larger", 1.0, "code") == "not available"
 
 
-def test_sampled_decoding_of_further_drafts_is_told_once_it_is_in_the_file():
-    assert "not in the study" in wide_study.sampled_by_size(
-        [row("draft", 1.0, "editing", "over any fixed K", "", 1.0, 0.9, 1.1)], ["draft", "large"]
+def test_a_drafts_sampled_factors_are_those_at_the_least_and_the_highest_temperature():
+    cold = [
+        row("large", 0.0, "editing", quantity, "", 0.9, 0.8, 1.0)
+        for quantity in ("acceptance", "AUC, head less confidence", "over any fixed K")
+    ]
+    hot = [row("large", t, "editing", "over any fixed K", "", value, 0.5, 1.5) for t, value in ((1.0, 0.7), (0.6, 0.8))]
+    found = wide_study.by_size([*cold, *hot], ["large", "small"])
+    assert found["sizes_large_gain_warm"].startswith("0.80") and found["sizes_large_gain_hot"].startswith("0.70")
+    assert (
+        wide_study.by_size(cold, ["large"])["sizes_large_gain_hot"] == found["sizes_small_gain_hot"] == "not available"
     )
-    hot = row("large", 1.0, "editing", "over any fixed K", "", 0.95, 0.9, 1.0)
-    text = wide_study.sampled_by_size([hot], ["draft", "large"])
-    assert f"{hot.interval:.2f} at temperature 1 with 3.0 million parameters (40 prompts)" in text
 
 
 def test_further_drafts_are_sampled_on_fewer_prompts_and_measured_again_where_their_number_changes():

@@ -72,8 +72,3 @@ def test_without_any_set_the_table_has_an_empty_row():
     nothing = large_models.Replayed({}, tuple(large_models.SETS))
     (row,) = large_models.table(nothing, PRICES).to_dict("records")
     assert set(row.values()) == {None}
-
-
-def test_the_page_says_which_sets_are_missing_and_that_none_is():
-    assert large_models.presence(()) == "All 3 sets of answers were on the machine of this run."
-    assert "no answers of a, b," in large_models.presence(("a", "b"))
