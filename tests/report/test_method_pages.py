@@ -12,10 +12,11 @@ import pytest
 
 from specdec_lib import Sampling, paths
 from specdec_lib.decoding.contract import Context
-from specdec_lib.drafters import PromptLookup
+from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.methods import METHODS
 from specdec_lib.report.build import book
 from specdec_lib.report.display import method_pictures
+from tests.datastores.stores import build, tree_paths
 
 ROOT = paths.ROOT or Path()
 FOLDER = ROOT / "book" / "methods"
@@ -108,3 +109,24 @@ def test_the_plain_listing_of_pld_drafts_what_the_library_drafts():
         assert plain == drafter.propose(context, 10**9).tokens, (tokens, most, length)
         drafted += bool(plain)
     assert 100 < drafted < 480
+
+
+def test_the_plain_listing_of_rest_drafts_what_the_library_drafts():
+    (listing,) = re.findall(r"```python\n(from collections import Counter.*?)```", text(FOLDER / "rest.md"), re.DOTALL)
+    scope: dict = {}
+    exec(compile(listing, "rest.md", "exec"), scope)
+    draw, drafted = random.Random(0), 0
+    for _ in range(200):
+        ids = range(1, draw.randint(2, 7))
+        store, tokens = (draw.choices(ids, k=draw.randint(2, most)) for most in (60, 12))
+        sizes = {"min_ngram": draw.randint(1, 3), "length": draw.randint(1, 5), "choices": draw.randint(1, 20)}
+        sizes |= {"max_ngram": draw.randint(3, 6), "max_matches": draw.choice([1, 3, 5000])}
+        plain = scope["rest_draft"](store, tokens, **sizes)
+        with build([store], 10) as index:
+            drafter = Rest(index, **sizes)
+            context = Context(tokens, len(tokens), 10, Sampling())
+            drafter.start(context)
+            tree = drafter.propose(context, 10**9)
+        assert plain == tree_paths(tree.tokens, tree.parents), (store, tokens, sizes)
+        drafted += bool(plain)
+    assert 50 < drafted < 195
