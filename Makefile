@@ -156,6 +156,8 @@ remake: venv  ## make everything again that depends on the pocket pair's weights
 	  $${SPECDEC_DATASETS:+"known-answers"} \
 	  "recordings"; do \
 	  echo "python -m specdec_lib $$step"; $(PY) -m specdec_lib $$step; done
+	$(PY) -m specdec_lib fit-tree --target pocket --draft pocket-draft --source PLD 'PLD+ (h)' 'PLD+ (a)' REST DReSD \
+	  --features data/results/cpu/tree_features.csv
 	@$(MAKE) second-run
 	@$(MAKE) first-run
 	@$(PY) -m specdec_lib readme
