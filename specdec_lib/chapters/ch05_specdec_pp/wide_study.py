@@ -388,7 +388,13 @@ def values(
         "sampled_coolest": min((row.temperature for row in rows if row.temperature), default=0.0),
         "sampled_hottest": hottest,
         **{f"sampled_k_{name}": best_length(rows, own, hottest, name) for name in SETS},
+        **{f"sampled_gain_{name}": _words(sampled(name, "over fixed K")) for name in SETS},
     }
+
+
+def _words(ratio: Interval | str) -> str:
+    """A ratio with its interval; "not available" stays."""
+    return ratio if isinstance(ratio, str) else f"{ratio:.2f}"
 
 
 def is_of(target: PreTrainedModel, draft: PreTrainedModel, name: str, path: Path | None = None) -> bool:

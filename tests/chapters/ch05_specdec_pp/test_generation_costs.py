@@ -160,6 +160,7 @@ def test_the_recorded_values_of_the_long_study_are_those_of_its_file(pair, tmp_p
     ]
     values = wide_study.values(rows, ["draft", "larger"])
     assert values["head_pp_over_fixed_code_sampled"] == row.interval
+    assert values["sampled_gain_code"] == f"{row.interval:.2f}"
     (row,) = [
         r for r in rows if (r.draft, r.temperature, r.set, r.quantity) == ("draft", 0, "prose", "over confidence")
     ]
