@@ -94,39 +94,45 @@ def test_every_figure_of_a_page_has_a_name_a_description_and_a_caption(page):
         assert re.sub(r"^:.*$", "", block, flags=re.MULTILINE).strip(), "no caption"
 
 
-def test_the_plain_listing_of_pld_drafts_what_the_library_drafts():
-    (listing,) = re.findall(r"```python\n(def prompt_lookup.*?)```", text(FOLDER / "pld.md"), re.DOTALL)
+def listed(page, name):
+    """The function of the page's one listing in Python."""
+    (listing,) = re.findall(r"```python\n(.*?)```", text(FOLDER / f"{page}.md"), re.DOTALL)
     scope: dict = {}
-    exec(compile(listing, "pld.md", "exec"), scope)
+    exec(compile(listing, f"{page}.md", "exec"), scope)
+    return scope[name]
+
+
+def proposed(drafter, tokens, vocabulary):
+    """The draft after these tokens, of any size."""
+    context = Context(tokens, len(tokens), vocabulary, Sampling())
+    drafter.start(context)
+    return drafter.propose(context, 10**9)
+
+
+def test_the_plain_listing_of_pld_drafts_what_the_library_drafts():
+    prompt_lookup = listed("pld", "prompt_lookup")
     draw, drafted = random.Random(0), 0
     for _ in range(500):
         tokens = draw.choices(range(draw.randint(1, 6)), k=draw.randint(1, 40))
         most, length = draw.randint(1, 4), draw.randint(1, 6)
-        plain = scope["prompt_lookup"](tokens, most, length)
+        plain = prompt_lookup(tokens, most, length)
         drafter = PromptLookup(max_ngram=most, num_tokens=length)
-        context = Context(tokens, len(tokens), 6, Sampling())
-        drafter.start(context)
-        assert plain == drafter.propose(context, 10**9).tokens, (tokens, most, length)
+        assert plain == proposed(drafter, tokens, 6).tokens, (tokens, most, length)
         drafted += bool(plain)
     assert 100 < drafted < 480
 
 
 def test_the_plain_listing_of_rest_drafts_what_the_library_drafts():
-    (listing,) = re.findall(r"```python\n(from collections import Counter.*?)```", text(FOLDER / "rest.md"), re.DOTALL)
-    scope: dict = {}
-    exec(compile(listing, "rest.md", "exec"), scope)
+    rest_draft = listed("rest", "rest_draft")
     draw, drafted = random.Random(0), 0
     for _ in range(200):
         ids = range(1, draw.randint(2, 7))
         store, tokens = (draw.choices(ids, k=draw.randint(2, most)) for most in (60, 12))
         sizes = {"min_ngram": draw.randint(1, 3), "length": draw.randint(1, 5), "choices": draw.randint(1, 20)}
         sizes |= {"max_ngram": draw.randint(3, 6), "max_matches": draw.choice([1, 3, 5000])}
-        plain = scope["rest_draft"](store, tokens, **sizes)
+        plain = rest_draft(store, tokens, **sizes)
         with build([store], 10) as index:
-            drafter = Rest(index, **sizes)
-            context = Context(tokens, len(tokens), 10, Sampling())
-            drafter.start(context)
-            tree = drafter.propose(context, 10**9)
+            tree = proposed(Rest(index, **sizes), tokens, 10)
         assert plain == tree_paths(tree.tokens, tree.parents), (store, tokens, sizes)
         drafted += bool(plain)
     assert 50 < drafted < 195

@@ -423,7 +423,7 @@ def by_size(rows: Sequence[Row], drafts: Sequence[str]) -> dict[str, Any]:
             ("millions", "accepted", "lead", "gain", "gain_warm", "gain_hot"), "not available"
         )
         if own:
-            values = {
+            values |= {
                 "millions": own["acceptance"].parameters / 1e6,
                 "accepted": own["acceptance"].value,
                 "lead": f"{own['AUC, head less confidence'].interval:.3f}",
@@ -434,7 +434,10 @@ def by_size(rows: Sequence[Row], drafts: Sequence[str]) -> dict[str, Any]:
                 for r in rows
                 if (r.draft, r.set, r.quantity) == (name, INSIDE, "over any fixed K")
             }
-            for key, temperature in (("gain_warm", sampled[:1]), ("gain_hot", sampled[-1:])):
-                values[key] = next((hot[t] for t in temperature if t in hot), "not available")
+            if sampled:
+                values |= {
+                    key: hot.get(t, "not available")
+                    for key, t in (("gain_warm", sampled[0]), ("gain_hot", sampled[-1]))
+                }
         found |= {f"sizes_{name}_{key}": value for key, value in values.items()}
     return found
