@@ -111,18 +111,28 @@ def the_gain_here_lies_in_its_interval(values: dict[str, Any]) -> bool:
     return values["head_here_low"] <= values["head_here_gain"] <= values["head_here_high"]
 
 
+def named_between(values: dict[str, Any], start: str, end: str) -> list[str]:
+    """What stands between ``start`` and ``end`` in the names of recorded values."""
+    return [
+        name.removeprefix(start).removesuffix(end) for name in values if name.startswith(start) and name.endswith(end)
+    ]
+
+
 def sets_are_counted(values: dict[str, Any]) -> bool:
     """Every set has outputs, and no more end in a loop than there are."""
-    sets = values["head_sets"].split(", ")
-    return all(0 <= values[f"head_{name}_looped"] <= values[f"head_{name}_outputs"] != 0 for name in sets)
+    sets = named_between(values, "head_", "_looped")
+    return bool(sets) and all(
+        0 <= values[f"head_{name}_looped"] <= values[f"head_{name}_outputs"] != 0 for name in sets
+    )
 
 
 def matched_lengths_are_within_reach(values: dict[str, Any]) -> bool:
     """On every set the fixed lengths that SpecDec++ matches are among those within its reach."""
     lengths = values["head_front_lengths"]
-    return all(
+    sets = named_between(values, "head_front_within_", "")
+    return bool(sets) and all(
         0 <= round(values[f"head_front_{name}"] * lengths) <= values[f"head_front_within_{name}"] <= lengths
-        for name in values["head_sets"].split(", ")
+        for name in sets
     )
 
 
