@@ -7,6 +7,7 @@ import gzip
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,8 @@ def _rest(options: argparse.Namespace, words: Sequence[str]) -> None:
 
 #: Prompts that are replayed, and stores of answers are of: continuing code, and two kinds of editing.
 TASKS = ("code-completion", "rename", "replace-word")
-#: DReSD's two ways of decoding.
-WAYS = {"greedy": None, "nucleus": Sampling(temperature=0.7, top_p=0.95)}
+#: DReSD's two ways of decoding. A prompt is sampled with three seeds; stores of answers take the first.
+WAYS = {"greedy": [None], "nucleus": [Sampling(temperature=0.7, top_p=0.95, seed=seed) for seed in range(3)]}
 #: Tokens of a stored prompt with its answer, at least.
 DOCUMENT = 180
 #: Tokens that stores of answers are asked for at most; they get somewhat more. The target has to write one of them.
@@ -86,10 +87,10 @@ ANSWERED = 200_000
 
 def _recorded(model: Any, tokenizer: Any, tasks: Sequence[str], count: int) -> dict[str, list[recorded_runs.Recording]]:
     prompts = [prompt for task in tasks for prompt in load_task(task, limit=count)]
-    capture = Capture(layers=(LAST,))
+    record = partial(recorded_runs.record_prompts, max_new_tokens=128, capture=Capture(layers=(LAST,)))
     return {
-        way: recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 128, capture)
-        for way, sampling in WAYS.items()
+        way: [recording for sampling in samplings for recording in record(model, tokenizer, prompts, sampling)]
+        for way, samplings in WAYS.items()
     }
 
 
@@ -120,7 +121,8 @@ def _alignment(options: argparse.Namespace, words: Sequence[str]) -> None:
     count = options.limit or 100
     kind, other = (load_task(task, limit=count, split="train", seed=1) for task in TASKS[:2])
     recorded = _recorded(model, tokenizer, TASKS[:1], count)
-    rows = list(dense_at_scale.alignment_counts(model, draft, tokenizer, recorded, kind, other, WAYS))
+    written = {way: samplings[0] for way, samplings in WAYS.items()}
+    rows = list(dense_at_scale.alignment_counts(model, draft, tokenizer, recorded, kind, other, written))
     marks = {"target": fingerprint(model), "draft": fingerprint(draft)}
     write_counts(options.out, "retrieval_alignment", rows, words, documents=count, **marks)
 

@@ -12,7 +12,7 @@ from specdec_lib.decoding import attention
 from specdec_lib.decoding.attention_rows import AttentionRows
 from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.decoding.masks import in_window
-from specdec_lib.decoding.served_models import SLIDING, decoder_config, windows
+from specdec_lib.decoding.served_models import SLIDING, cache_argument, decoder_config, windows
 
 #: One mask, or by kind of layer; as the models of transformers take them.
 Mask = torch.Tensor | dict[str, torch.Tensor | None]
@@ -47,6 +47,7 @@ class Forward:
         self._windows = windows(decoder_config(model))
         self.window = self._windows.get(SLIDING)
         self._keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._cache_argument = cache_argument(model)
 
     @property
     def running(self) -> bool:
@@ -117,7 +118,9 @@ class Forward:
         -------
         tensor, shape (n or 1, vocabulary)
         """
-        kwargs = {"logits_to_keep": 1} if last_only and self._keep else {}
+        kwargs = {self._cache_argument: self.cache}
+        if last_only and self._keep:
+            kwargs["logits_to_keep"] = 1
         if self.rows is not None:
             self.rows.begin(last_only)
         attention.RUNNING.forward = self
@@ -127,7 +130,6 @@ class Forward:
                     input_ids=ids,
                     attention_mask=mask,
                     position_ids=positions[None],
-                    past_key_values=self.cache,
                     use_cache=True,
                     return_dict=True,
                     **kwargs,

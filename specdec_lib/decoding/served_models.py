@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 
 import torch
@@ -41,6 +42,11 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
             "be, so hidden states cannot be captured; use a drafter that needs none"
         )
     return base
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """What the model's ``forward`` calls its cache: ``cache`` since transformers 5.24, ``past_key_values`` before."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def soft_capped(config) -> bool:

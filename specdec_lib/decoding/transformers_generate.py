@@ -29,8 +29,10 @@ _OTHER_METHODS = {
     "use_mtp": False,
 }
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-#: What transformers adds to the model's inputs by itself; attention_mask, position_ids and past_key_values are looked into.
-_OWN_INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
+#: Names of the cache among the model's inputs, since transformers 5.24 and before.
+_CACHES = ("cache", "past_key_values")
+#: What transformers adds to the model's inputs by itself; attention_mask, position_ids and caches are looked into.
+_OWN_INPUTS = {"attention_mask", "position_ids", *_CACHES, "logits_to_keep", "use_cache"}
 _LOOP = inspect.unwrap(GenerationMixin.generate).__code__
 
 
@@ -83,9 +85,10 @@ def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:
         raise _refuse("an image or video (pixel_values)", "this decoding method reads tokens only")
     for name in sorted(set(given) - _OWN_INPUTS):
         raise _refuse(name, "this decoding method reads tokens only")
-    past = given.get("past_key_values")
-    if past is not None and (getattr(past, "_is_user_defined", False) or past.get_seq_length()):
-        raise _refuse("past_key_values", "this decoding method fills a cache of its own")
+    for name in _CACHES:
+        cache = given.get(name)
+        if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length()):
+            raise _refuse(name, "this decoding method fills a cache of its own")
     padding = given.get("attention_mask")
     if padding is not None and padding.ndim == 2 and not bool(padding.all()):
         raise ValueError("the prompt is padded (its attention_mask has zeros); pass one prompt without padding")
@@ -139,7 +142,7 @@ def custom_generate(
     ValueError
         By ``generate``, before any token is decoded: if the batch has more than one row, the prompt is padded, anything
         but tokens is asked for, the model is given other inputs than one prompt's tokens (``pixel_values``,
-        ``inputs_embeds``, ``position_ids`` of one's own, a ``past_key_values``, any other), or a setting asks for another
+        ``inputs_embeds``, ``position_ids`` of one's own, a cache, any other), or a setting asks for another
         decoding method (``assistant_model``, ``num_beams``, ``num_return_sequences``, ``prompt_lookup_num_tokens``,
         ``penalty_alpha``, ``dola_layers`` ...). The message names it.
 

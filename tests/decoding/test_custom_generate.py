@@ -370,7 +370,7 @@ class NeverRuns:
         ({"assistant_model": "the model"}, "assistant_model is given"),
         ({"inputs_embeds": torch.zeros(1, IDS.shape[1], 32)}, "inputs_embeds is given"),
         ({"position_ids": torch.arange(IDS.shape[1])[None] * 2}, "position_ids is given"),
-        ({"past_key_values": DynamicCache()}, "past_key_values is given"),
+        ({"past_key_values": DynamicCache()}, "(cache|past_key_values) is given"),
         ({"cache_implementation": "quantized"}, "cache_implementation is 'quantized'"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value.split()[0],

@@ -14,6 +14,7 @@ from specdec_lib.decoding import attention
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
+from specdec_lib.decoding.served_models import cache_argument
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.experiments.pass_costs import chain_of, slots_of, summary, warm
@@ -71,7 +72,8 @@ def _transformers_step_times(
     clock, rows = clock_of({device}), []
     cache, slots = DynamicCache(config=model.config), slots_of(context, widths)
     committed = slots - widths[0]
-    model(torch.tensor([chain_of(model, committed)], device=device), past_key_values=cache, use_cache=True)
+    over_cache = {cache_argument(model): cache, "use_cache": True}
+    model(torch.tensor([chain_of(model, committed)], device=device), **over_cache)
     for width in widths:
         if committed > slots - width:
             cache.crop(slots - width - committed)
@@ -79,7 +81,7 @@ def _transformers_step_times(
         ids, marks = torch.tensor([chain_of(model, width)], device=device), []
         for _ in range(repeats + 3):
             began = clock.mark()
-            model(ids, past_key_values=cache, use_cache=True)
+            model(ids, **over_cache)
             marks.append((began, clock.mark()))
             cache.crop(-width)
         clock.settle()

@@ -13,6 +13,7 @@ from transformers import DynamicCache
 from specdec_lib.chapters.ch06_gpu_benchmarks import hardware
 from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import Rate, roofline, step_work
 from specdec_lib.chapters.ch06_gpu_benchmarks.shapes import parameter_bytes, parameter_count
+from specdec_lib.decoding.served_models import cache_argument
 from tests.families import build, prompt
 
 CPU = torch.device("cpu")
@@ -31,10 +32,10 @@ def stepped(model, width: int, context: int) -> tuple[int, DynamicCache]:
     cache, counter = DynamicCache(config=model.config), FlopCounterMode(display=False)
     with torch.inference_mode():
         if context:
-            model(tokens[:, :context], past_key_values=cache)
+            model(tokens[:, :context], **{cache_argument(model): cache})
         held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) if context else 0
         with counter:
-            model(tokens[:, context:], past_key_values=cache)
+            model(tokens[:, context:], **{cache_argument(model): cache})
     return counter.get_total_flops(), held
 
 
