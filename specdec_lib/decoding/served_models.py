@@ -46,7 +46,7 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
 
 def cache_argument(model: PreTrainedModel) -> str:
     """What the model's ``forward`` calls its cache: ``cache`` since transformers 5.24, ``past_key_values`` before."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
 
 
 def soft_capped(config) -> bool:
