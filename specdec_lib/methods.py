@@ -410,9 +410,9 @@ def how_measured(names: Collection[str]) -> str:
     live = [name for name in names if name in METHODS and METHODS[name].drafter.replays == "never"]
     sentences = ["Drafters start each prompt cold, without knowledge of earlier prompts."]
     if warm:
-        sentences.append(f"Those that ran warm instead, and kept what earlier prompts taught: {', '.join(warm)}.")
+        sentences.append(f"These kept what earlier prompts taught instead: {', '.join(warm)}.")
     if live:
-        sentences.append(f"Those that no replay can serve, and that ran for real: {', '.join(live)}.")
+        sentences.append(f"These cannot be replayed and ran for real: {', '.join(live)}.")
     return " ".join(sentences)
 
 

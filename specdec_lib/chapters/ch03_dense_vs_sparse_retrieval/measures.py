@@ -38,6 +38,7 @@ RATES = {
     "acceptance_rate": ("accepted", "depth"),
     "share_with_draft": ("drafts", "passes"),
     "nodes_per_draft": ("nodes", "drafts"),
+    "accepted_per_node": ("accepted", "nodes"),
     "nodes_per_row_token": ("nodes", "row_tokens"),
     "draft_seconds_per_token": ("draft_seconds", "tokens"),
     "share_of_time": ("draft_seconds", "seconds"),

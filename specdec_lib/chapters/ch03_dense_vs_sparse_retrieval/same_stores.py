@@ -155,7 +155,9 @@ def recorded_filter(counts: pd.DataFrame, ways: Sequence[str], group: str) -> di
     found = {}
     for way in ways:
         rows = counts[counts.way == way]
-        found[f"filter_on_over_off_{way}"] = measures.geometric_mean(settings(rows, "DReSD", "DReSD, no filter"))
+        pairs = settings(rows, "DReSD", "DReSD, no filter")
+        found[f"filter_on_over_off_{way}"] = measures.geometric_mean(pairs)
+        found[f"filter_accuracy_{way}"] = measures.geometric_mean(pairs, "accepted_per_node")
         own = rows[(rows.store == "own") & (rows.group == group)]
         found[f"dresd_own_{way}_tpf"] = measures.rate(of_method(own, "DReSD"))
     return found
@@ -194,11 +196,16 @@ def recorded_growth(counts: pd.DataFrame) -> dict[str, Interval | int | str]:
     return found
 
 
+#: Versions of REST that lines are drawn for, by the name in what is recorded.
+VERSIONS = (("rest", "REST"), ("from_1", "REST, n from 1"))
+
+
 def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[str, Interval | int | str]:
     """Where straight lines through the rates in the logarithm of the size lead: the ratio at the size of DReSD's code store,
     and the logarithm of the size at which the lines cross.
 
-    Only stores of one kind of text that grow are used; without several sizes there is no line.
+    The lines are those of one store of ordinary text. For the target's own answers, which DReSD's code store holds, there is
+    the ratio alone. Without several sizes there is no line.
     """
     size = 1e6 * float(published["store-code-tokens"])
     rows = counts[counts.store == "stdlib"]
@@ -206,7 +213,7 @@ def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[s
         "lead_sizes": rows.stored.nunique(),
         "lead_line_from": int(rows.stored.max()),
     }
-    for key, version in (("rest", "REST"), ("from_1", "REST, n from 1")):
+    for key, version in VERSIONS:
         names = (f"lead_line_19m_{key}", f"lead_ends_{key}", f"said_lead_line_{key}", f"lead_ends_tokens_{key}")
         if rows.stored.nunique() < 2:
             found |= dict.fromkeys(names, "not available")
@@ -217,4 +224,9 @@ def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[s
         tokens = Interval(*(float(f"{10**end:.2g}") if 0 <= end < LARGEST else math.nan for end in ends))
         crossing = tokens if tokens.known else "not available"
         found |= dict(zip(names, (line, ends, f"{line:.2f}", crossing), strict=True))
+    own = counts[counts.store == "own"]
+    for key, version in VERSIONS:
+        name, several = f"said_lead_line_own_{key}", own.stored.nunique() > 1
+        line = measures.lead_at(of_method(own, "DReSD"), of_method(own, version), size) if several else None
+        found[name] = "not available" if line is None else f"{line:.2f}"
     return found

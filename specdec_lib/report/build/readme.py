@@ -83,7 +83,7 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         "Does the model know where to copy from?",
         (
             Compared(
-                "Tokens per forward pass of PLD+ (h) over those of PLD with partial drafts:",
+                "Tokens per forward pass of PLD+ (h), the variant that reads hidden states, over those of PLD with partial drafts:",
                 (
                     "{t0_h_over_pldt_all:.2f} times where PLD+ drafts {plus_k:,d} tokens and PLD {equal_k:,d}",
                     "{equal0_h_over_pldt_all:.2f} times where both draft {equal_k:,d}",
@@ -96,7 +96,7 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         "When should a draft stop?",
         (
             Compared(
-                "Throughput with SpecDec++'s acceptance head over the best fixed draft length:",
+                "Throughput with SpecDec++'s acceptance head over the best fixed draft length of the paper's grid:",
                 (
                     "{over_fixed_editing:.3f} times on editing",
                     "{over_fixed_code:.3f} times on code",
@@ -159,8 +159,8 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
                     "{mixed_server_text} times on a loaded server",
                 ),
             ),
-            "Of {marks:,d} marks set for it, {marks_met:,d} are met and {marks_unresolved:,d} not resolved. Missed: "
-            "{marks_missed}",
+            "Of {marks:,d} marks that were set for it, {marks_met:,d} are met and {marks_unresolved:,d} are not resolved. "
+            "It misses: {marks_missed}. The hindsight bound is the best that any choice among the same drafts could reach",
         ),
     ),
     "A1_pocket_models": (
@@ -197,7 +197,7 @@ def studied() -> dict[str, dict[str, Any]]:
     factors = {(row.set, row.quantity): row.interval for row in greedy}
     stopping: dict[str, Any] = {
         f"over_{key}_{name}": factors[name, f"over {policy}"]
-        for key, policy in (("fixed", "any fixed K"), ("confidence", "confidence"))
+        for key, policy in (("fixed", "fixed K"), ("confidence", "confidence"))
         for name in wide_study.SETS
     }
     stopping["study_prompts"] = next(row.prompts for row in greedy if row.set == wide_study.ALL)

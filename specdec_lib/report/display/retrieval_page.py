@@ -467,7 +467,10 @@ def crossing_notice(lines: Mapping[str, Any]) -> Notice:
         )
         return Notice("No line to carry on", said, "note")
     if isinstance(crossing, Interval):
-        said = f"DReSD's line and REST's cross at {crossing:,.0f} tokens."
+        said = (
+            "In ordinary text, DReSD's line and that of REST with matches from two tokens on cross at "
+            f"{crossing:,.0f} tokens."
+        )
         return Notice("Where the lead would end", said, "note")
     return Notice(
         "These lines do not say where the lead ends",
@@ -482,7 +485,8 @@ def alignment_table(rows: pd.DataFrame) -> Table:
     return Table(
         rows.assign(axis=rows.axis.map(words)),
         name="tab-retrieval-alignment",
-        caption="Acceptance rate and tokens per pass with stores that differ along one axis.",
+        caption="Acceptance rate and tokens per pass with stores that differ along one axis. REST's drafts are not cut to the "
+        "depth of DReSD's here, so its rates are lower than at equal depth.",
         columns={
             "axis": "Alignment",
             "way": "Decoding",

@@ -33,7 +33,7 @@ _MARKS = "osD^vPX"
 _RIVALS = {
     "over fixed K": "the best fixed $K$",
     "over confidence": "the best confidence threshold",
-    "over cumulative confidence": "the rule without a head",
+    "over cumulative confidence": "cumulative confidence",
 }
 #: Rules on random pairs, by the column that has their cost.
 RULES = {

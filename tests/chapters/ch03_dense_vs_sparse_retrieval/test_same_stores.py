@@ -114,6 +114,8 @@ def test_lines_need_several_sizes_of_the_store_of_python():
     found = same_stores.recorded_lines(counted(rate), published)
     level = 1 + 0.1 * math.log10(19e6)
     assert found["lead_line_19m_rest"].value == pytest.approx((level + 0.5) / level)
+    # Every store has the same line here, that of the target's own answers too.
+    assert found["said_lead_line_own_rest"] == found["said_lead_line_rest"]
     alone = same_stores.recorded_lines(counted(rate, sizes=(1_000,)), published)
     assert (alone.pop("lead_sizes"), alone.pop("lead_line_from")) == (1, 1_000)
     assert set(alone.values()) == {"not available"}
@@ -167,7 +169,9 @@ def test_rows_by_size_have_the_lead_at_each_size_and_the_number_of_prompts():
 
 def test_the_filter_is_compared_setting_by_setting():
     counts = counted(lambda method, *_: 2.0)
-    unfiltered = same_stores.of_method(counts, "DReSD").assign(method="DReSD, no filter", tokens=160)
+    with_filter = same_stores.of_method(counts, "DReSD")
+    unfiltered = with_filter.assign(method="DReSD, no filter", tokens=160, nodes=3 * with_filter.nodes)
     found = same_stores.recorded_filter(pd.concat([counts, unfiltered]), ["greedy", "nucleus"], "code")
     assert found["filter_on_over_off_greedy"].value == pytest.approx(200 / 160)
+    assert found["filter_accuracy_nucleus"].value == pytest.approx(3)  # as many accepted of a third of the nodes
     assert found["dresd_own_nucleus_tpf"].value == pytest.approx(2.0)
