@@ -26,6 +26,7 @@ def counted(rate, sizes=(1_000, 10_000), prompts=6):
             "tokens": 100 * rate(method, store, size),
             "drafts": 50 if method == "DReSD" else 25,
             "depth": 300,
+            "nodes": 900,
             "accepted": 60 if method == "DReSD" else 30,
         }
         for prompt, method, store, size, way in itertools.product(

@@ -361,7 +361,6 @@ CASES = {
         (0,) * 7: "not",
     },
     "pld-plus-order-temperature": {(1,) * 4: "holds", (0, 0, 1, 1): "part", (1, 1, 0, 1): "not", (0,) * 4: "not"},
-    "pld-plus-figure-4": {(1, 1, 1, 1): "holds", (1, 1, 1, 0): "part", (1, 0, 1, 1): "not", (1, 1, 0, 1): "not"},
     "pld-plus-table-10-models": {(1, 1): "holds", (0, 1): "part", (0, 0): "not"},
     "specdec-pp-throughput-error": {(1, 1): "holds", (0, 1): "part", (0, 0): "not"},
     "specdec-pp-lemma-oracle": {
