@@ -392,7 +392,7 @@ class _Labels(dict):
         self.names = names
 
     def __missing__(self, bits: int) -> str:
-        self[bits] = " + ".join(name for place, name in enumerate(self.names) if bits >> place & 1)
+        self[bits] = ", ".join(name for place, name in enumerate(self.names) if bits >> place & 1)
         return self[bits]
 
 

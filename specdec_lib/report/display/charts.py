@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 Curve = tuple[Sequence[float], Sequence[float | Interval]]
 
-PARTS = {"draft": "#44546a", "verify": "#b8c0cc", "commit": "#7c8899", "host": "#e4e7ec"}
-"""Parts of a step's time and their colours, which are no method's; dark and light take turns."""
+PARTS = {"draft": "#44546a", "verify": "#8795a8", "commit": "#b59a7a", "host": "#a5a5a5"}
+"""Parts of a step's time and their colours, which are no method's; of middle lightness, since a dark page turns them round."""
 
+_MARKS = "os^Dv*PX"
 _DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2)), (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4)))
 
 
@@ -73,17 +74,20 @@ def wrapped(text: str, width: int = 84) -> str:
     return "\n".join(textwrap.fill(line, width) for line in text.split("\n"))
 
 
-def _curve(ax: Axes, label: str, curve: Curve, dashes: dict[str, str], markers: bool) -> None:
+def _curve(ax: Axes, label: str, curve: Curve, variants: list[str], alone: bool, markers: bool) -> None:
     method, _, variant = label.partition(", ")
-    dash = dashes.setdefault(variant, _DASHES[len(dashes) % len(_DASHES)])
+    if variant not in variants:
+        variants.append(variant)
+    place = variants.index(variant)
     x, y = curve
     ax.plot(
         x,
         figures.points(y),
         label=label,
         color=figures.color(method),
-        linestyle=dash,
-        marker=figures.marker(method),
+        linestyle=_DASHES[place % len(_DASHES)],
+        # Lines of one method have one colour, so their marks tell them apart too.
+        marker=_MARKS[place % len(_MARKS)] if alone else figures.marker(method),
         markevery=None if markers else max(1, len(x) // 5),
     )
     figures.whiskers(ax, x, y, figures.color(method))
@@ -123,10 +127,11 @@ def panels(
 
     shared = isinstance(ylabel, str)
     figure, axes = figures.new(5.9, height, len(content), sharey=shared, squeeze=False)
-    dashes: dict[str, str] = {}
+    variants: list[str] = []
+    alone = len({label.partition(", ")[0] for curves in content.values() for label in curves}) == 1
     for place, (ax, (title, curves)) in enumerate(zip(axes[0], content.items(), strict=True)):
         for label, curve in curves.items():
-            _curve(ax, label, curve, dashes, markers)
+            _curve(ax, label, curve, variants, alone, markers)
         ax.set(title=title, xlabel=xlabel)
         if not shared or not place:
             ax.set_ylabel(ylabel if shared else ylabel[place])

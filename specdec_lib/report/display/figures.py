@@ -42,6 +42,7 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
     "legend.frameon": False,
+    "legend.handlelength": 3.0,
     "svg.fonttype": "path",
     "svg.hashsalt": "specdec",
 }

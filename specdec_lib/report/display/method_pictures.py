@@ -93,9 +93,11 @@ def _draw_tree(ax: Axes, shown: method_examples.Verified, color: str, gap: float
     drafted = len(tree) if shown.drafted is None else shown.drafted
     for node, parent in enumerate(tree.parents):
         kept = node in shown.path
+        left, right = places[depths[parent + 1]], places[depths[node + 1]]
+        between = (left + right) / 2  # edges turn between the columns, so that none runs behind another node
         ax.plot(
-            [places[depths[parent + 1]], places[depths[node + 1]]],
-            [height[parent], height[node]],
+            [left, between, between, right],
+            [height[parent], height[parent], height[node], height[node]],
             zorder=1,
             color=color if kept else FAINT,
             linewidth=2.4 if kept else 1.2,
@@ -343,7 +345,7 @@ def stopping() -> Figure:
     color, count = figures.color("SpecDec++"), len(shown.words)
     refusal = [1 - math.prod(shown.acceptance[: number + 1]) for number in range(count - 1)]
     ax.bar(range(count - 1), shown.acceptance, 0.6, color=color, label=r"predicted acceptance $\hat P_i$")
-    ax.plot(range(count - 1), refusal, color=INK, marker="*", markersize=9, label=r"$1 - \prod_i \hat P_i$")
+    ax.plot(range(count - 1), refusal, color=INK, marker="*", markersize=9, label="chance of a refusal so far")
     ax.axhline(shown.threshold, color="#444444", linestyle="--", label="threshold $h$")
     ax.text(count - 1, 0.06, "drafted,\nnot judged", ha="center", fontsize=8, color="#555555")
     fates = ["accepted" if n < shown.accepted else "refused" if n == shown.accepted else "" for n in range(count)]

@@ -164,7 +164,7 @@ def published_ranges(rows: Sequence[Mapping[str, Any]], prices: Sequence[str]) -
     for place, row in enumerate(rows):
         low, high = row["published_low"], row["published_high"]
         label = None if place else "published"
-        ax.barh(place, max(high - low, 0.02), left=low, height=0.7, color="#d9d9d9", label=label)
+        ax.barh(place, max(high - low, 0.06), left=low, height=0.7, color="#9e9e9e", label=label)
         for i, price in enumerate(prices):
             ours = row["ours"].get(price)
             if ours is None:

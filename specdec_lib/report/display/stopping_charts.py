@@ -292,7 +292,7 @@ def throughput(found: Prediction, widths: Mapping[int, float]) -> Figure:
     both = np.concatenate(found)
     ends = [0.9 * both.min(), 1.05 * both.max()]
     left.plot(ends, ends, color=_LINE, linestyle="--", linewidth=1)
-    left.set(xlabel="measured tokens per second", ylabel="predicted by equation 2.3")
+    left.set(xlabel="measured tokens per second", ylabel="predicted from passes and drafts")
     right.plot(list(widths), list(widths.values()), "s-", color=figures.color("SpecDec"))
     right.set(xlabel="tokens in the pass", ylabel="ms of a target pass")
     right.set_ylim(bottom=0)
