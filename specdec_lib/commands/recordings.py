@@ -20,7 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--from-cache",
         action="store_true",
-        help="execute nothing: take what earlier runs decoded, with recordings that no notebook needs any more",
+        help="execute nothing: add what earlier runs decoded to what the file has of the same models",
     )
     return parser
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = {"command": "python -m specdec_lib recordings" + " --from-cache" * options.from_cache}
     about |= {"profile": options.profile, **{name: facts[name] for name in ("date", "commit", "versions", "machine")}}
     if options.from_cache:
-        count = recordings.commit(recordings.folder(), paths.RECORDINGS, models, about)
+        count = recordings.commit(recordings.folder(), paths.RECORDINGS, models, about, add=True)
     else:
         with recordings.fresh_folder() as folder:
             if runner.run(options.profile, force=True):

@@ -197,7 +197,7 @@ def _keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
     write_atomic(folder() / f"{key}.json", json.dumps(answer._asdict() | weights))
 
 
-def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict) -> int:
+def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict, add: bool = False) -> int:
     """Write the kept tokens of some models into one file, and beside it where they come from; returns their count.
 
     Parameters
@@ -210,13 +210,19 @@ def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about:
         The models (:func:`identity`).
     about : dict
         Where the tokens come from.
+    add : bool
+        Keep what the file has of the same models.
 
     Raises
     ------
     RecordingError
         If nothing is kept of these models.
     """
+    facts = target.with_suffix(".json")
     answers = {}
+    if add and target.is_file() and json.loads(facts.read_text(encoding="utf-8"))["models"] == list(weights):
+        known = _committed(target, target.stat().st_mtime_ns)
+        answers = {key: answer._asdict() for key, answer in known.items()}
     for path in sorted(source.glob("*.json")):
         kept = json.loads(path.read_text(encoding="utf-8"))
         if {name: kept[name] for name in ("weights", "dtype", "device")} in weights:
@@ -234,7 +240,7 @@ def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about:
             tokens=np.array(tokens, np.uint16 if max(tokens) < 2**16 else np.uint32),
         )
     write_atomic(
-        target.with_suffix(".json"),
+        facts,
         json.dumps(about | {"models": list(weights), "outputs": len(answers), "tokens": len(tokens)}, indent=1) + "\n",
     )
     return len(answers)

@@ -193,6 +193,22 @@ def test_committed_tokens_are_used_for_their_model_alone(model, tokenizer, monke
     assert len(decoded) == before + len(expected)
 
 
+def test_answers_are_added_to_those_of_the_same_models_alone(model, tokenizer, decoded, monkeypatch, tmp_path):
+    mine, others = [[recordings.identity(one)] for one in (model, tiny(5, model.config.vocab_size))]
+    record_once(model, tokenizer, PROMPTS[:1], SAMPLED, 16)
+    first = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {})
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "later"))
+    expected = record_once(model, tokenizer, PROMPTS[1:], SAMPLED, 16)
+    both = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {}, add=True)
+    assert both == first + len(expected)
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "empty"))
+    before = len(decoded)
+    record_once(model, tokenizer, PROMPTS, SAMPLED, 16)
+    assert len(decoded) == before
+    record_once(tiny(5, model.config.vocab_size), tokenizer, PROMPTS[:1], SAMPLED, 16)
+    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}, add=True) == first
+
+
 def test_damaged_files_are_named(model, tokenizer):
     record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
     (path,) = recordings.folder().glob("*.json")
