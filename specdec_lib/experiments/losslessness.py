@@ -10,7 +10,7 @@ these:
 - greedy: the double-precision logits of both tokens lie within ``SLACK`` rounding errors of the largest one;
 - sampled: the uniform number lies within ``SLACK`` rounding errors of the interval of the cumulative
   distribution that belongs to each of the two tokens, the distribution's nucleus being cut anywhere within
-  that error of ``top_p``.
+  that error of ``top_p``; of tokens that tie with the least likely one inside, within that error, any may be inside.
 
 Any other mismatch is an error, and ``python -m specdec_lib losslessness`` ends with exit status 1.
 """
@@ -79,12 +79,26 @@ class Mismatch:
     explained: bool
 
 
-def _to_interval(probabilities: torch.Tensor, token: int, uniform: float) -> float:
-    """Distance of ``uniform`` to the part of the cumulative distribution that belongs to ``token``."""
-    if probabilities[token] == 0:
+def _to_interval(probabilities: torch.Tensor, inside: torch.Tensor, slack: float, token: int, uniform: float) -> float:
+    """Distance of ``uniform`` to the part of a cumulative distribution that belongs to ``token``.
+
+    Only the tokens ``inside`` have a probability. Of those that tie with the least likely one of them, within ``slack``,
+    as many are inside, but any: rounding decides which, and so how many of them stand before the token.
+    """
+    edge = float(probabilities[inside].min())
+    tied = (probabilities - edge).abs() <= slack
+    surely, is_tied = inside & ~tied, bool(tied[token])
+    if not (surely[token] or is_tied):
         return math.inf
-    high = float(probabilities[: token + 1].sum())
-    return max(high - float(probabilities[token]) - uniform, uniform - high, 0.0)
+    chosen = int((inside & tied).sum()) - is_tied
+    below, above = int(tied[:token].sum()), int(tied[token + 1 :].sum())
+    total = float(probabilities[inside].sum())
+    start, own = float(probabilities[:token][surely[:token]].sum()), float(probabilities[token])
+    distances = []
+    for before in range(max(0, chosen - above), min(chosen, below) + 1):
+        low = (start + before * edge) / total
+        distances.append(max(low - uniform, uniform - low - own / total, 0.0))
+    return min(distances)
 
 
 def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
@@ -131,16 +145,18 @@ def explain(
     if sampling.greedy:
         return float(exact.max() - exact[list(tokens)].min()), float((exact - rounded).abs().max())
     unfiltered = Sampling(sampling.temperature)
+    everything = distribution(exact, unfiltered)
     # Half the sum of differences bounds the error of every cumulative probability.
-    rounding = float((distribution(exact, unfiltered) - distribution(rounded, unfiltered)).abs().sum()) / 2
+    rounding = float((everything - distribution(rounded, unfiltered)).abs().sum()) / 2
     uniform, slack = sampling.uniform(position), SLACK * rounding
     cuts = (
         {min(1.0, max(1e-12, sampling.top_p + shift)) for shift in (-slack, 0.0, slack)}
         if sampling.top_p < 1
         else {1.0}
     )
-    rows = [distribution(exact, altered(sampling, top_p=cut)) for cut in cuts]
-    return max(min(_to_interval(row, token, uniform) for row in rows) for token in tokens), rounding
+    insides = [distribution(exact, altered(sampling, top_p=cut)) > 0 for cut in cuts]
+    nearest = [min(_to_interval(everything, inside, slack, token, uniform) for inside in insides) for token in tokens]
+    return max(nearest), rounding
 
 
 class Judge:

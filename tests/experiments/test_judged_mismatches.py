@@ -137,6 +137,25 @@ def test_a_nucleus_that_ends_at_its_limit_is_explained():
     assert math.isinf(explain(p.log(), rounded, clear, 0, (0, 3))[0])
 
 
+@pytest.mark.parametrize(("place", "pair"), [(0.53, (1, 2)), (0.82, (2, 3))])
+def test_tokens_that_tie_at_the_edge_of_the_nucleus_may_change_places(place, pair):
+    """The nucleus of 0.9 holds one of the two tokens of 0.06, and rounding decides which."""
+    p = torch.tensor([0.5, 0.06, 0.3, 0.06, 0.08]).double()
+    either = [p + torch.tensor([0, shift, 0, -shift, 0]).double() for shift in (1e-7, -1e-7)]
+    sampling = fixed(place / 0.94, 0.9)
+    assert {choose(one.log(), sampling, 0) for one in either} == set(pair)
+    for exact, rounded in (either, either[::-1]):
+        distance, rounding = explain(exact.log(), rounded.log(), sampling, 0, pair)
+        assert distance <= SLACK * rounding
+        # The first token is far from the number, whichever of the two is inside.
+        assert explain(exact.log(), rounded.log(), sampling, 0, (0, pair[0]))[0] > SLACK * rounding
+    # Tokens that differ by more than rounding do not change places.
+    clear = p + torch.tensor([0, 1e-3, 0, -1e-3, 0]).double()
+    rounded = clear + torch.tensor([1e-7, -1e-7, 0, 0, 0]).double()
+    distance, rounding = explain(clear.log(), rounded.log(), sampling, 0, pair)
+    assert distance > SLACK * rounding
+
+
 def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
     monkeypatch.setattr(losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)])
     tasks = list(losslessness.TASKS)
