@@ -87,16 +87,16 @@ def _to_interval(probabilities: torch.Tensor, inside: torch.Tensor, slack: float
     """
     edge = float(probabilities[inside].min())
     tied = (probabilities - edge).abs() <= slack
-    surely, is_tied = inside & ~tied, bool(tied[token])
-    if not (surely[token] or is_tied):
+    if not (inside[token] or tied[token]):
         return math.inf
-    chosen = int((inside & tied).sum()) - is_tied
+    others = int((inside & tied).sum()) - bool(tied[token])  # that have to be inside beside the token
+    known = int((inside & tied)[:token].sum())  # of them, how many stand before it in the exact distribution
     below, above = int(tied[:token].sum()), int(tied[token + 1 :].sum())
-    total = float(probabilities[inside].sum())
-    start, own = float(probabilities[:token][surely[:token]].sum()), float(probabilities[token])
+    total, own = float(probabilities[inside].sum()), float(probabilities[token])
+    start = float(probabilities[:token][inside[:token]].sum())
     distances = []
-    for before in range(max(0, chosen - above), min(chosen, below) + 1):
-        low = (start + before * edge) / total
+    for before in range(max(0, others - above), min(others, below) + 1):
+        low = (start + (before - known) * edge) / total
         distances.append(max(low - uniform, uniform - low - own / total, 0.0))
     return min(distances)
 

@@ -156,6 +156,17 @@ def test_tokens_that_tie_at_the_edge_of_the_nucleus_may_change_places(place, pai
     assert distance > SLACK * rounding
 
 
+def test_many_tokens_below_the_rounding_error_move_no_boundary():
+    p = torch.tensor([1e-6] * 400 + [0.5, 0.4996], dtype=torch.float64)
+    sampling = fixed(400e-6 + 0.5 + 1e-8)
+    rounded = (p + torch.tensor([0.0] * 400 + [1e-7, -1e-7], dtype=torch.float64)).log()
+    distance, rounding = explain(p.log(), rounded, sampling, 0, (400, 401))
+    assert distance == pytest.approx(1e-8, rel=1e-3) and distance <= SLACK * rounding
+    far = fixed(400e-6 + 0.5 + 1e-4)
+    distance, rounding = explain(p.log(), rounded, far, 0, (400, 401))
+    assert distance == pytest.approx(1e-4, rel=1e-3) and distance > SLACK * rounding
+
+
 def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
     monkeypatch.setattr(losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)])
     tasks = list(losslessness.TASKS)
