@@ -116,7 +116,9 @@ def test_any_number_of_methods_is_listed_and_left_out_where_it_should_be(forty):
         "method 7": "warm",
         "method 8": "cold",
     }
-    assert methods.how_measured(["method 7", "method 8"]).endswith("kept what earlier prompts taught: method 7.")
+    assert methods.how_measured(["method 7", "method 8"]).endswith(
+        "These kept what earlier prompts taught instead: method 7."
+    )
     assert "warm" not in methods.how_measured(["method 8"])
     target = build("llama-gqa")
     bench = ModelPair.untuned(target, perturbed(target), None)
@@ -130,7 +132,7 @@ def test_what_cannot_be_replayed_is_run_for_real():
     traces = [recorded_runs.record(model, prompt(i, 12), max_new_tokens=8) for i in range(2)]
     recordings = [recorded_runs.Recording(SimpleNamespace(task="t"), 0, trace) for trace in traces]
     assert "ran for real" not in methods.how_measured(["PLD"])
-    assert methods.how_measured(["PLD", "Lookahead"]).endswith("that ran for real: Lookahead.")
+    assert methods.how_measured(["PLD", "Lookahead"]).endswith("These cannot be replayed and ran for real: Lookahead.")
     live = PromptLookup()
     live.replays = "never"
     replayed, real = (recorded_runs.runs_of(model, recordings, d) for d in (PromptLookup(), live))
