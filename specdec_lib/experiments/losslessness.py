@@ -89,7 +89,7 @@ def _to_interval(probabilities: torch.Tensor, inside: torch.Tensor, slack: float
     tied = (probabilities - edge).abs() <= slack
     if not (inside[token] or tied[token]):
         return math.inf
-    others = int((inside & tied).sum()) - bool(tied[token])  # that have to be inside beside the token
+    others = int((inside & tied).sum()) - bool(tied[token])  # that have to be inside as well as the token
     known = int((inside & tied)[:token].sum())  # of them, how many stand before it in the exact distribution
     below, above = int(tied[:token].sum()), int(tied[token + 1 :].sum())
     total, own = float(probabilities[inside].sum()), float(probabilities[token])
