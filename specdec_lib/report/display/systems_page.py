@@ -48,8 +48,8 @@ def widths_chart(rows: Rows) -> Figure:
 
 def systems_table(rows: Rows, name: str, caption: str) -> Table:
     """Tokens per pass, width and composed speed-ups of all systems, one row a system and shape."""
-    columns = {"method": "System", "shape": "Shape", "tokens_per_pass": "Tokens per pass", "width": "Mean width"}
-    columns |= {"own": "Speed-up, this machine", "large": "Speed-up, 7B on an A100"}
+    columns = {"method": "System", "shape": "Shape", "own": "Speed-up, this machine", "large": "Speed-up, 7B on an A100"}
+    columns |= {"tokens_per_pass": "Tokens per pass", "width": "Mean width"}
     measured = methods.how_measured(list(dict.fromkeys(row["method"] for row in rows)))
     formats = dict.fromkeys(("tokens_per_pass", "own", "large"), ".2f") | {"width": ".1f"}
     return Table(pd.DataFrame(rows), name, f"{caption} {measured}", columns, formats, timed=["own", "large"])
@@ -106,7 +106,7 @@ def orders_table(rows: Rows) -> Table:
         pd.DataFrame(rows),
         "tab-other-pairs",
         "The numbers of the figure: speed-up of the first system over that of the second, published and composed here.",
-        {"where": "Prompts", "first": "First", "second": "Second", "published": "Published", "ratio": "Here"},
+        {"first": "First", "second": "Second", "published": "Published", "ratio": "Here", "where": "Prompts"},
         {"published": ".2f", "ratio": ".2f"},
         timed=["ratio"],
     )

@@ -50,7 +50,7 @@ def ladders(content: Mapping[str, Ladder], rungs: Sequence[str], prices: Sequenc
                 rotation=90,
                 ha="center",
                 va="bottom",
-                fontsize=7.5,
+                fontsize=9.5,
                 bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
             )
     figures.legend_below(figure, *axes[0, 0].get_legend_handles_labels(), 3)
