@@ -48,7 +48,12 @@ def widths_chart(rows: Rows) -> Figure:
 
 def systems_table(rows: Rows, name: str, caption: str) -> Table:
     """Tokens per pass, width and composed speed-ups of all systems, one row a system and shape."""
-    columns = {"method": "System", "shape": "Shape", "own": "Speed-up, this machine", "large": "Speed-up, 7B on an A100"}
+    columns = {
+        "method": "System",
+        "shape": "Shape",
+        "own": "Speed-up, this machine",
+        "large": "Speed-up, 7B on an A100",
+    }
     columns |= {"tokens_per_pass": "Tokens per pass", "width": "Mean width"}
     measured = methods.how_measured(list(dict.fromkeys(row["method"] for row in rows)))
     formats = dict.fromkeys(("tokens_per_pass", "own", "large"), ".2f") | {"width": ".1f"}
