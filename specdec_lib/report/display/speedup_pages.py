@@ -396,14 +396,14 @@ def published_table(rows: Rows, prices: Sequence[str]) -> Table:
         }
         for row in rows
     ]
-    columns = {"paper": "Paper", "where": "Where", "sampling": "Outputs", "task": "Task here", "method": "Method"}
-    columns |= {"published_low": "published, lowest", "published_high": "highest"}
+    columns = {"method": "Method", "task": "Task here", "published_low": "published, lowest", "published_high": "highest"}
+    columns |= {price: price for price in prices} | {"paper": "Paper", "where": "Where", "sampling": "Outputs"}
     return Table(
         pd.DataFrame(shown),
         "tab-wide-published",
         "Published speed-ups, lowest and highest that the paper prints, and ours of the nearest task, composed over all "
         "outputs. The papers' definitions of a speed-up differ, and so do their datastores.",
-        columns | {price: price for price in prices},
+        columns,
         dict.fromkeys(("published_low", "published_high", *prices), ".2f"),
         timed=[prices[0]],
     )

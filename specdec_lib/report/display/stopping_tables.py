@@ -69,18 +69,18 @@ def sampled(rows: Sequence[Row], draft: str) -> Table:
     return Table(
         pd.DataFrame(made, columns=["temperature", "set", "prompts", "outputs", *quantities]),
         "tab-head-sampled",
-        "Greedy (temperature 0) and sampled decoding at the paper's times: the share of drafted tokens that are accepted, "
-        "speed-ups over plain decoding, and the AUC of the head less that of the draft model's own probability; 95 % "
-        "intervals over prompts. Made by python -m specdec_lib stopping.",
+        "Greedy (temperature 0) and sampled decoding at the paper's times: speed-ups over plain decoding, the AUC of the head "
+        "less that of the draft model's own probability, and the share of drafted tokens that are accepted; 95 % intervals "
+        "over prompts. Made by python -m specdec_lib stopping.",
         {
             "temperature": "Temperature",
             "set": "Set",
-            "prompts": "Prompts",
-            "outputs": "Outputs",
-            "accepted": "Accepted",
             "fixed": "Best fixed $K$",
             "ours": "SpecDec++",
             "lead": "AUC, difference",
+            "accepted": "Accepted",
+            "prompts": "Prompts",
+            "outputs": "Outputs",
         },
         {"temperature": ".1f", "accepted": ".0%", "fixed": ".2f", "ours": ".2f", "lead": "+.3f"},
     )
