@@ -100,7 +100,9 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
         except SyntaxError as error:
             faults.append(f"code cell {number} is not Python: {error.msg}")
         settings = cell.metadata.get("mystnb", {})
-        if settings:
+        if "hide-cell" in cell.metadata.get("tags", []) and not settings.get("code_prompt_show"):
+            faults.append(f"code cell {number} is folded: mystnb.code_prompt_show has to say what it holds")
+        if settings.keys() & {"figure", "image"}:
             figure = settings.get("figure", {})
             if not (figure.get("caption") and figure.get("name", "").startswith("fig-")):
                 faults.append(f"code cell {number}: mystnb.figure needs a caption and a name 'fig-...'")

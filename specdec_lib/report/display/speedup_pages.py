@@ -396,7 +396,12 @@ def published_table(rows: Rows, prices: Sequence[str]) -> Table:
         }
         for row in rows
     ]
-    columns = {"method": "Method", "task": "Task here", "published_low": "published, lowest", "published_high": "highest"}
+    columns = {
+        "method": "Method",
+        "task": "Task here",
+        "published_low": "published, lowest",
+        "published_high": "highest",
+    }
     columns |= {price: price for price in prices} | {"paper": "Paper", "where": "Where", "sampling": "Outputs"}
     return Table(
         pd.DataFrame(shown),

@@ -40,6 +40,7 @@ def test_a_sound_notebook_has_no_fault(tmp_path):
             lambda nb: nb["cells"][5]["metadata"].update(mystnb={"figure": {"caption": "c", "name": "fig-a"}}),
             "alt text",
         ),
+        (lambda nb: nb["cells"][5]["metadata"].update(tags=["hide-cell"]), "say what it holds"),
         (lambda nb: nb["cells"][4].update(source="It is 2.4 times faster."), "'2.4'"),
         (lambda nb: nb["metadata"]["kernelspec"].update(name="julia"), "python3"),
         (lambda nb: nb.update(nbformat_minor=4), "valid|4.5"),
