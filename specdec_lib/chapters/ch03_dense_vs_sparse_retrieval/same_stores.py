@@ -14,6 +14,8 @@ from specdec_lib.experiments.statistics import Interval
 
 #: Versions of REST that DReSD is compared with, by their names in recorded values.
 REST_VERSIONS = {"rest": "REST", "rest_from_1": "REST, n from 1", "as_run": "REST, as DReSD ran it"}
+#: Those whose leads and lines are recorded, by the name in what is recorded.
+VERSIONS = (("rest", "REST"), ("from_1", "REST, n from 1"))
 #: Of the sizes at which lines may cross, as a logarithm.
 LARGEST = 12
 #: Stores of ordinary text; the others hold answers.
@@ -166,8 +168,8 @@ def recorded_filter(counts: pd.DataFrame, ways: Sequence[str], group: str) -> di
 def recorded_leads(counts: pd.DataFrame) -> dict[str, Interval | int | str]:
     """In how many settings one method leads with its whole interval, and the mean and the least lead."""
     found: dict[str, Interval | int | str] = {"dense_largest": int(counts.stored.max())}
-    for key, suffix, version in (("rest", "", "REST"), ("from_1", "_from_1", "REST, n from 1")):
-        each = leads(counts, version)
+    for key, version in VERSIONS:
+        each, suffix = leads(counts, version), "" if key == "rest" else f"_{key}"
         found |= {
             f"lead_mean_{key}": measures.geometric_mean(settings(counts, "DReSD", version)),
             f"lead_least_{key}": measures.least(each),
@@ -189,15 +191,11 @@ def recorded_growth(counts: pd.DataFrame) -> dict[str, Interval | int | str]:
     for end, which in (("first", "min"), ("last", "max")):
         there = rows[rows.stored == rows.groupby("store").stored.transform(which)]
         found |= {f"growth_{end}_least": int(there.stored.min()), f"growth_{end}_most": int(there.stored.max())}
-        for key, version in (("rest", "REST"), ("from_1", "REST, n from 1")):
+        for key, version in VERSIONS:
             each = [part for _, part in there.groupby(["store", "way"])]
             mean = measures.geometric_mean([(of_method(part, "DReSD"), of_method(part, version)) for part in each])
             found |= {f"growth_{end}_{key}": mean, f"said_growth_{end}_{key}": f"{mean:.2f}"}
     return found
-
-
-#: Versions of REST that lines are drawn for, by the name in what is recorded.
-VERSIONS = (("rest", "REST"), ("from_1", "REST, n from 1"))
 
 
 def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[str, Interval | int | str]:
@@ -213,7 +211,11 @@ def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[s
         "lead_sizes": rows.stored.nunique(),
         "lead_line_from": int(rows.stored.max()),
     }
+    own = counts[counts.store == "own"]
     for key, version in VERSIONS:
+        name, several = f"said_lead_line_own_{key}", own.stored.nunique() > 1
+        line = measures.lead_at(of_method(own, "DReSD"), of_method(own, version), size) if several else None
+        found[name] = "not available" if line is None else f"{line:.2f}"
         names = (f"lead_line_19m_{key}", f"lead_ends_{key}", f"said_lead_line_{key}", f"lead_ends_tokens_{key}")
         if rows.stored.nunique() < 2:
             found |= dict.fromkeys(names, "not available")
@@ -224,9 +226,4 @@ def recorded_lines(counts: pd.DataFrame, published: Mapping[str, str]) -> dict[s
         tokens = Interval(*(float(f"{10**end:.2g}") if 0 <= end < LARGEST else math.nan for end in ends))
         crossing = tokens if tokens.known else "not available"
         found |= dict(zip(names, (line, ends, f"{line:.2f}", crossing), strict=True))
-    own = counts[counts.store == "own"]
-    for key, version in VERSIONS:
-        name, several = f"said_lead_line_own_{key}", own.stored.nunique() > 1
-        line = measures.lead_at(of_method(own, "DReSD"), of_method(own, version), size) if several else None
-        found[name] = "not available" if line is None else f"{line:.2f}"
     return found
