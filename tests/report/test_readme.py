@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from specdec_lib import paths
 from specdec_lib.report.build import readme
 from specdec_lib.report.build.params import UsageError
-from specdec_lib.report.claims import pictures, rules, second_run
+from specdec_lib.report.claims import ledger, pictures, rules, second_run
 from specdec_lib.report.display import record
 
 pytestmark = pytest.mark.skipif(
@@ -185,10 +185,16 @@ def test_the_claims_that_turn_with_the_seed_are_named(tmp_path, monkeypatch):
         monkeypatch.setattr(second_run, name, tmp_path / name)
     said = "1 of 2 claims get another verdict: `one` (holds, then not resolved)."
     assert said in readme.block(committed_values())
+    assert "Of the 2 statements of the papers that we tried to check, 2 hold here." in readme.block(committed_values())
     monkeypatch.setattr(second_run, "SECOND", tmp_path / "FIRST")
     assert "0 of 2 claims get another verdict. The" in readme.turned()
     monkeypatch.setattr(second_run, "FIRST", tmp_path / "missing")
     assert "make first-run" in readme.turned()
+    assert not readme.verdicts()
+
+
+def test_every_verdict_has_words():
+    assert set(readme.VERDICT_WORDS) == set(ledger.VERDICTS)
 
 
 def test_a_readme_without_marks_is_refused():

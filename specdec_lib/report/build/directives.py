@@ -442,6 +442,11 @@ def _share_among_processes(app: Sphinx, config: Config) -> None:
         app.extensions[name].parallel_read_safe = True
 
 
+def _skip_undescribed_field(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Leave a field of a named tuple out whose only description is the one that Python gives it; the signature has it."""
+    return True if (getattr(member, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the role with Sphinx."""
     app.add_directive("made-from", MadeFrom)
@@ -455,6 +460,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("specdec_lib.report.build.one_token_times")
     app.setup_extension("specdec_lib.report.build.opening")
     app.add_role("published", Published())
+    app.connect("autodoc-skip-member", _skip_undescribed_field)
     app.connect("html-page-context", _add_scripts)
     app.connect("config-inited", _name_packages)
     app.connect("config-inited", _share_among_processes)

@@ -172,6 +172,15 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
     ),
 }
 
+#: What the README says of the claims with each verdict.
+VERDICT_WORDS = {
+    "holds": "hold here",
+    "holds in part": "hold in part",
+    "does not hold here": "do not hold here",
+    "not resolved": "are not resolved by our intervals",
+    "not testable here": "cannot be tested here",
+    "no number yet": "have no number yet",
+}
 #: Instead of a result.
 NOT_RUN = "no run of the default profile is recorded yet"
 NOT_DECIDED = "no interval excludes that there is no difference"
@@ -337,6 +346,25 @@ def turned() -> str:
     )
 
 
+def verdicts() -> list[str]:
+    """Return the sentence on how many claims got which verdict in the first run; nothing where none is saved.
+
+    Raises
+    ------
+    ClaimError
+        The verdicts of the run cannot be read.
+    """
+    if not second_run.FIRST.is_file():
+        return []
+    counts = Counter(claim["verdict"] for claim in second_run.load(second_run.FIRST)["claims"].values())
+    said = [f"{counts[verdict]} {words}" for verdict, words in VERDICT_WORDS.items() if counts[verdict]]
+    return [
+        f"Of the {counts.total()} statements of the papers that we tried to check, {', '.join(said)}. The book's page *Errata* "
+        "lists where papers and released code disagree with themselves or with each other.",
+        "",
+    ]
+
+
 def block(results: Mapping[str, Any]) -> str:
     """Return what stands between the marks of the README's table of chapters."""
     chapters, studies = results["chapters"], studied()
@@ -356,6 +384,7 @@ def block(results: Mapping[str, Any]) -> str:
             "|:--|:--|:--|",
             *rows,
             "",
+            *verdicts(),
             turned(),
             *(
                 [

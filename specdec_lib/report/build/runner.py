@@ -331,6 +331,10 @@ def _finish(executed: nbformat.NotebookNode, job: Job, surroundings: str, source
     """Write where the copy comes from into its metadata, without paths of this machine."""
     executed.metadata.papermill["input_path"] = f"notebooks/{job.path.name}"
     executed.metadata.papermill["output_path"] = f"book/notebooks/{job.path.name}"
+    for cell in executed.cells:
+        # Where nothing but the profile is given, the cell that papermill adds says no more than the one above it.
+        if "injected-parameters" in cell.metadata.get("tags", []) and job.given.keys() <= {"profile"}:
+            cell.metadata.tags.append("remove-cell")
     about = provenance.collect(job.given)
     # Those of the kernel, where the notebook says them: it may have asked for more than this process has.
     about["machine"]["torch threads"] = str(recorded(executed).get("torch_threads", about["machine"]["torch threads"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -321,9 +322,10 @@ def head_maps(
     figure, axes = figures.new(3.2 * len(maps), 1.4 + 0.28 * blocks, len(maps), squeeze=False)
     for ax, (title, values) in zip(axes[0], maps.items(), strict=True):
         low, high = limits[title]
-        image = ax.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, aspect="auto")
-        for block, head in framed:
-            ax.add_patch(Rectangle((head - 0.5, block - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=2))
+        colors = "PuOr" if low < 0 else "cividis"  # a scale that knows its zero where there are values below it
+        image = ax.imshow(values, origin="lower", cmap=colors, vmin=low, vmax=high, aspect="auto")
+        for (block, head), (ink, wide) in product(framed, (("white", 3.5), ("black", 1.5))):
+            ax.add_patch(Rectangle((head - 0.5, block - 0.5), 1, 1, fill=False, edgecolor=ink, linewidth=wide))
         ax.set(title=title, xlabel="head", ylabel="block")
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
