@@ -183,7 +183,7 @@ def test_the_claims_that_turn_with_the_seed_are_named(tmp_path, monkeypatch):
         claims = {"one": {"verdict": verdict, "ours": {}}, "two": {"verdict": "holds", "ours": {}}}
         (tmp_path / name).write_text(json.dumps({"claims": claims}), encoding="utf-8")
         monkeypatch.setattr(second_run, name, tmp_path / name)
-    said = "1 of 2 claims get another verdict: `one` (holds, then not resolved)."
+    said = "1 of 2 claims get another verdict: one (holds, then not resolved)."
     assert said in readme.block(committed_values())
     assert "Of the 2 statements of the papers that we tried to check, 2 hold here." in readme.block(committed_values())
     monkeypatch.setattr(second_run, "SECOND", tmp_path / "FIRST")
@@ -194,7 +194,7 @@ def test_the_claims_that_turn_with_the_seed_are_named(tmp_path, monkeypatch):
 
 
 def test_every_verdict_has_words():
-    assert set(readme.VERDICT_WORDS) == set(ledger.VERDICTS)
+    assert set(ledger.VERDICT_WORDS) == set(ledger.VERDICTS)
 
 
 def test_a_readme_without_marks_is_refused():

@@ -388,13 +388,18 @@ def values(
         "sampled_coolest": min((row.temperature for row in rows if row.temperature), default=0.0),
         "sampled_hottest": hottest,
         **{f"sampled_k_{name}": best_length(rows, own, hottest, name) for name in SETS},
+        **{
+            f"said_study_over_{key}_{name}": _words(greedy(name, f"over {policy}"), ".3f")
+            for key, policy in (("fixed", "fixed K"), ("confidence", "confidence"))
+            for name in SETS
+        },
         **{f"sampled_gain_{name}": _words(sampled(name, "over fixed K")) for name in SETS},
     }
 
 
-def _words(ratio: Interval | str) -> str:
+def _words(ratio: Interval | str, digits: str = ".2f") -> str:
     """A ratio with its interval; "not available" stays."""
-    return ratio if isinstance(ratio, str) else f"{ratio:.2f}"
+    return ratio if isinstance(ratio, str) else format(ratio, digits)
 
 
 def is_of(target: PreTrainedModel, draft: PreTrainedModel, name: str, path: Path | None = None) -> bool:

@@ -1,14 +1,16 @@
 """What Sphinx has to know for the pages that are made of the ledger: directives and a role.
 
-``{claims-summary}``, ``{claims-ledger}``, ``{claims-turned}`` and ``{claims-items}`` put the tables on the page,
-``{made-from}`` the profile of the runs, ``{published}`` a published number into prose, ``{price-slider}`` what a chapter
-recorded of its passes. A value that is missing is an error of the page, and errors end the build.
+``{claims-summary}``, ``{claims-counted}``, ``{claims-ledger}``, ``{claims-turned}`` and ``{claims-items}`` put the tables and
+a sentence on the page, ``{made-from}`` the profile of the runs, ``{published}`` a published number into prose,
+``{price-slider}`` what a chapter recorded of its passes. A value that is missing is an error of the page, and errors end the
+build.
 """
 
 from __future__ import annotations
 
 import os
 import pkgutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -375,6 +377,15 @@ class Published(SphinxRole):
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
 
 
+class ClaimsCounted(FromLedger):
+    """``{claims-counted}``: how many claims have which verdict, in one sentence."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the nodes."""
+        verdicts = Counter(entry.verdict.verdict for entry in self.entries())
+        return [nodes.paragraph("", ledger.counted(verdicts))]
+
+
 class Methods(SphinxDirective):
     """``{methods}``: every method with its page, what it drafts, and what it keeps of the text.
 
@@ -451,6 +462,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the role with Sphinx."""
     app.add_directive("made-from", MadeFrom)
     app.add_directive("claims-summary", ClaimsSummary)
+    app.add_directive("claims-counted", ClaimsCounted)
     app.add_directive("claims-ledger", ClaimsLedger)
     app.add_directive("claims-items", ClaimsItems)
     app.add_directive("claims-turned", ClaimsTurned)
@@ -460,6 +472,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("specdec_lib.report.build.one_token_times")
     app.setup_extension("specdec_lib.report.build.opening")
     app.add_role("published", Published())
+    app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", _skip_undescribed_field)
     app.connect("html-page-context", _add_scripts)
     app.connect("config-inited", _name_packages)

@@ -23,7 +23,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.build import rerun
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
-from specdec_lib.report.claims import ledger, pictures, second_run
+from specdec_lib.report.claims import ledger, pictures, rules, second_run
 from specdec_lib.report.claims.ledger import HeadlineRow, Mark
 from specdec_lib.report.display.record import recorded, timed_names
 
@@ -172,15 +172,6 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
     ),
 }
 
-#: What the README says of the claims with each verdict.
-VERDICT_WORDS = {
-    "holds": "hold here",
-    "holds in part": "hold in part",
-    "does not hold here": "do not hold here",
-    "not resolved": "are not resolved by our intervals",
-    "not testable here": "cannot be tested here",
-    "no number yet": "have no number yet",
-}
 #: Instead of a result.
 NOT_RUN = "no run of the default profile is recorded yet"
 NOT_DECIDED = "no interval excludes that there is no difference"
@@ -213,7 +204,7 @@ def studied() -> dict[str, dict[str, Any]]:
     judged = marks.judged(marks.read().rows)
     verdicts = Counter(row["verdict"] for row in judged)
     missed = [
-        f"{row['mark']}, {row['answers']}, {_WHERE[row['prices']]}: {row['ratio']:.2f}, the mark is {marks.MARKS[row['mark']]:.2f}"
+        f"{row['mark']}, {row['answers']}, {_WHERE[row['prices']]}: {row['ratio']:.3f}, the mark is {marks.MARKS[row['mark']]:.2f}"
         for row in judged
         if row["verdict"] == "missed"
     ]
@@ -339,7 +330,10 @@ def turned() -> str:
     first, second = map(second_run.load, (second_run.FIRST, second_run.SECOND))
     found = second_run.turned(first, second)
     shared = sum(name in second["claims"] for name in first["claims"])
-    rows = "; ".join(f"`{row.claim}` ({row.verdicts[0]}, then {row.verdicts[1]})" for row in found)
+    stated = {
+        claim.id: f"{ledger.PAPERS[claim.paper]}, {claim.where}: *{claim.claim}*" for claim in rules.load_claims()
+    }
+    rows = "; ".join(f"{stated.get(row.claim, row.claim)} ({row.verdicts[0]}, then {row.verdicts[1]})" for row in found)
     return (
         f"With other seeds, which choose other prompts, {len(found)} of {shared} claims get another verdict"
         f"{f': {rows}' if rows else ''}. The book's page *Claims* has the intervals of both runs."
@@ -357,10 +351,9 @@ def verdicts() -> list[str]:
     if not second_run.FIRST.is_file():
         return []
     counts = Counter(claim["verdict"] for claim in second_run.load(second_run.FIRST)["claims"].values())
-    said = [f"{counts[verdict]} {words}" for verdict, words in VERDICT_WORDS.items() if counts[verdict]]
     return [
-        f"Of the {counts.total()} statements of the papers that we tried to check, {', '.join(said)}. The book's page *Errata* "
-        "lists where papers and released code disagree with themselves or with each other.",
+        f"{ledger.counted(counts)} The book's page *Errata* lists where papers and released code disagree with themselves or with "
+        "each other.",
         "",
     ]
 

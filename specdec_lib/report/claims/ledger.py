@@ -26,6 +26,15 @@ from specdec_lib.report.display.tables import format_cell
 PAPERS = {"rest": "REST", "dresd": "DReSD", "pld_plus": "PLD+", "specdec_pp": "SpecDec++"}
 """Names of the papers, in the order of the page."""
 
+#: What a sentence says of the claims with each verdict.
+VERDICT_WORDS = {
+    "holds": "hold here",
+    "holds in part": "hold in part",
+    "does not hold here": "do not hold here",
+    "not resolved": "are not resolved by our intervals",
+    "not testable here": "cannot be tested here",
+    "no number yet": "have no number yet",
+}
 VERDICTS = (rules.HOLDS, rules.PARTLY, rules.FAILS, rules.UNRESOLVED, rules.UNTESTABLE, rules.NO_NUMBER)
 """Verdicts in the order of the page."""
 
@@ -347,6 +356,18 @@ def counts(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     for entry in entries:
         table[PAPERS[entry.claim.paper]][entry.verdict.verdict] += 1
     return table
+
+
+def counted(verdicts: Mapping[str, int]) -> str:
+    """Return how many claims have which verdict as a sentence.
+
+    Parameters
+    ----------
+    verdicts : mapping of str to int
+        Number of claims by verdict.
+    """
+    said = [f"{verdicts[verdict]} {words}" for verdict, words in VERDICT_WORDS.items() if verdicts.get(verdict)]
+    return f"Of the {sum(verdicts.values())} statements of the papers that we tried to check, {', '.join(said)}."
 
 
 def sizes(entries: Sequence[Entry]) -> dict[str, str]:

@@ -112,7 +112,7 @@ def directions(entries: Sequence[Entry]) -> tuple[list[forest.Row], list[Entry]]
         for condition, truth in entry.verdict.conditions:
             lead = condition.lead(entry.verdict.ours)
             if lead is not None and truth in _TRUTHS:
-                words = f"{truth.value}: {condition.words(entry.claim.ours)}"
+                words = f"{truth.value}: {condition.words(entry.claim.ours)}; the claimed side is ahead by a factor of"
                 marks.append(forest.Mark(*lead, _TRUTHS[truth], words))
         if marks:
             href, verdict = f"#claim-{entry.claim.id}", _verdict(entry.verdict.verdict)
