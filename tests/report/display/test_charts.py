@@ -141,4 +141,7 @@ def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
     assert [ax.get_title() for ax in panels] == ["a", "b"]
     for ax, expected in zip(panels, (values, -values), strict=True):
         assert np.array_equal(ax.images[0].get_array(), expected)
-        assert [patch.get_xy() for patch in ax.patches] == [(0.5, 1.5), (-0.5, -0.5)]
+        # Each frame is black within white, so that it is seen on every colour.
+        assert [patch.get_xy() for patch in ax.patches] == [(0.5, 1.5)] * 2 + [(-0.5, -0.5)] * 2
+        assert [patch.get_edgecolor()[:3] for patch in ax.patches] == [(1.0, 1.0, 1.0), (0.0, 0.0, 0.0)] * 2
+    assert [ax.images[0].get_cmap().name for ax in panels] == ["cividis", "PuOr"]
