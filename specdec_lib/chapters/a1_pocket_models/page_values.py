@@ -237,7 +237,7 @@ AT_EDITS = (
     "Most wrong answers first go wrong at an edited place, where the right token is not the next one of the prompt."
 )
 IN_COPIES = "Most wrong answers first go wrong in the middle of copied text: the model loses its place."
-DIVIDED = "Wrong answers first go wrong about as often at an edited place as elsewhere; these prompts do not tell more."
+DIVIDED = "Whether wrong answers first go wrong more often at an edited place or elsewhere is not resolved."
 
 
 def why_wrong(wrong: Sequence[FirstWrong]) -> str:
@@ -248,7 +248,7 @@ def why_wrong(wrong: Sequence[FirstWrong]) -> str:
 
 #: Which tokens of right answers are missed.
 HARDER = "Tokens at edited places are right less often than copied ones."
-ALIKE = "Tokens at edited places and copied ones are right about as often, so the kind of a token does not explain the misses."
+ALIKE = "Whether tokens at edited places or copied ones are missed more often is not resolved."
 COPIES_HARDER = "Copied tokens are right less often than those at edited places."
 
 
@@ -262,7 +262,7 @@ def why_tokens(read: Sequence[Forced], tasks: Sequence[str]) -> str:
 
 #: What the learning curve says.
 RISING = "Their accuracy was still rising before the learning rate began to fall, so training longer may close part of the gap."
-LEVEL = "Their accuracy was not seen to rise any more before the learning rate began to fall, so more of the same may not help."
+LEVEL = "Whether their accuracy was still rising before the learning rate began to fall is not resolved."
 
 
 def last_gain(about: Mapping[str, Any], tasks: Sequence[str]) -> Interval:
@@ -278,17 +278,13 @@ def still_learning(gain: Interval) -> str:
     return RISING if gain.low > 0 else LEVEL
 
 
-#: Why completions loop: by the first edition's share, and by the sources.
-LOOPS_STAY = (
-    "That is not told apart from the first edition's share, so the longer training has not been seen to change it."
-)
-LOOPS_FELL = "That is below the first edition's share, so the longer training has helped."
+#: What the loops are compared with: the first edition's share, and the sources.
+LOOPS_STAY = "Whether that is more or less than the first edition's share is not resolved."
+LOOPS_FELL = "That is below the first edition's share."
 LOOPS_OTHER = "The first edition's outputs had another length, which is not to be compared with that share."
-LOOPS_ROSE = "That is above the first edition's share, so the longer training has not helped."
-EVERYWHERE = "Loops come in most of the packages that gave two prompts or more, so they belong to the model and not to one source."
-FEW_SOURCES = (
-    "Loops come in few of the packages that gave two prompts or more, so they depend on the source of the prompt."
-)
+LOOPS_ROSE = "That is above the first edition's share."
+EVERYWHERE = "Loops come in most of the packages that gave two prompts or more."
+FEW_SOURCES = "Loops come in at most half of the packages that gave two prompts or more."
 
 
 def why_loops(completions: Sequence[Answer], first: Mapping[str, Any], loop_tokens: int) -> tuple[str, str]:
