@@ -105,9 +105,11 @@ def _draw_page(page: str, folder: Path) -> None:
 
 #: jupyter-book, with Sphinx reading and writing pages in as many processes as it is told, for which jupyter-book has no option.
 #: Documents are trees of millions of nodes, most of them kept to the end: looking for garbage took a fifth of the time, and
-#: without it the process takes 1.6 GB.
+#: without it the process takes 1.6 GB. From Python 3.13 on this text is the source of every function that Python itself made
+#: from a text, such as those of named tuples, and Sphinx fails on it.
 _JUPYTER_BOOK = """
-import functools, gc, sys
+import functools, gc, linecache, sys
+linecache.cache.pop("<string>", None)
 gc.disable()
 import jupyter_book.sphinx
 jupyter_book.sphinx.build_sphinx = functools.partial(jupyter_book.sphinx.build_sphinx, jobs=int(sys.argv.pop(1)))
