@@ -24,7 +24,7 @@ from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.calibration import expected_calibration_error
+from specdec_lib.experiments.calibration import expected_calibration_error, reliability
 from specdec_lib.experiments.input_guided import CALIBRATION, best_layer, calibration_prompts
 from specdec_lib.experiments.priced_runs import counted
 from specdec_lib.experiments.prompt import Prompt
@@ -325,3 +325,17 @@ def calibration(judged_by_set: Mapping[str, Judged], weights: Mapping[str, TreeP
                 row[label] = expected_calibration_error(predicted, hit) if len(hit) else float("nan")
             rows.append(row)
     return rows
+
+
+def reliability_curves(
+    judged_by_set: Mapping[str, Judged], weights: TreeProbabilities, bins: int = 8
+) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """By set of judged nodes and source: mean predicted probability and share emitted of each bin; sources without a node are
+    left out."""
+    curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {name: {} for name in judged_by_set}
+    for name, judged in judged_by_set.items():
+        for source, (predicted, hit) in by_source(judged, weights).items():
+            if len(predicted):
+                found = reliability(predicted, hit, bins)
+                curves[name][source] = found["predicted"], found["outcome"]
+    return curves

@@ -16,7 +16,7 @@ from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
-from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments import result_files
 from specdec_lib.experiments.calibration import expected_calibration_error
 from specdec_lib.experiments.prompt import Prompt
@@ -206,6 +206,11 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
     for name, own in weights.items():
         assert rows[1][name] == expected_calibration_error(*by_source(judged, own)["b"])
     assert rows[1]["rough"] != rows[1]["sure"]
+    curves = study.reliability_curves({"all": judged, "none": Judged.none()}, weights["rough"], bins=1)
+    assert curves["none"] == {} and set(curves["all"]) == {"a", "b"}
+    for source, (predicted, hit) in parts.items():
+        (mean,), (share,) = curves["all"][source]
+        assert (mean, share) == (pytest.approx(predicted.mean()), pytest.approx(hit.mean()))
 
 
 def test_nodes_judged_answer_by_answer_are_those_judged_in_one_go():
