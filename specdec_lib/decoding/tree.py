@@ -79,6 +79,12 @@ class DraftTree:
     scores, sources, passengers
         As for :meth:`annotated`.
 
+    Attributes
+    ----------
+    copied_from : int or None
+        Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
+        after it. Drafters that copy say so (:meth:`chain`). It is no part of equality, as nothing is verified by it.
+
     Raises
     ------
     ValueError
@@ -94,6 +100,7 @@ class DraftTree:
         "scores",
         "sources",
         "passengers",
+        "copied_from",
         "_depths",
         "_children",
     )
@@ -111,6 +118,7 @@ class DraftTree:
         self.tokens = [int(t) for t in tokens]
         self.parents = [int(p) for p in parents]
         self.probabilities = probabilities
+        self.copied_from: int | None = None
         self._depths: list[int] | None = None
         self._children: dict[tuple[int, int], int] | None = None
         if len(self.tokens) != len(self.parents):
@@ -180,7 +188,9 @@ class DraftTree:
         return tree
 
     @classmethod
-    def chain(cls, tokens: Sequence[int], probabilities: torch.Tensor | None = None) -> DraftTree:
+    def chain(
+        cls, tokens: Sequence[int], probabilities: torch.Tensor | None = None, copied_from: int | None = None
+    ) -> DraftTree:
         """One draft: each token continues the one before it."""
         if probabilities is not None:
             return cls(tokens, range(-1, len(tokens) - 1), probabilities)
@@ -191,7 +201,7 @@ class DraftTree:
             raise ValueError(f"tokens hold {min(tree.tokens)}; expected token ids, 0 or more")
         tree.parents = list(range(-1, len(tree.tokens) - 1))
         tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
-        tree.is_chain = True
+        tree.is_chain, tree.copied_from = True, copied_from
         return tree
 
     @classmethod
@@ -200,6 +210,7 @@ class DraftTree:
         tree = cls.__new__(cls)
         tree.tokens, tree.parents = tokens, parents
         tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
+        tree.copied_from = None
         tree.is_chain = parents == list(range(-1, len(parents) - 1))
         return tree
 

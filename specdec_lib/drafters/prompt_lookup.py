@@ -84,6 +84,6 @@ class PromptLookup(Drafter):
             end = found[n - 1]
             if end + self.num_tokens <= count and end < count - n if original else end < count:
                 self.source = end
-                return DraftTree.chain(tokens[end : end + min(self.num_tokens, limit)])
+                return DraftTree.chain(tokens[end : end + min(self.num_tokens, limit)], copied_from=end)
         self.source = None
         return EMPTY

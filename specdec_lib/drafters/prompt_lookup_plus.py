@@ -59,7 +59,7 @@ class _RankedLookup(Drafter):
         if best is None:
             return EMPTY
         self.source = best + 1
-        return DraftTree.chain(tokens[best + 1 : best + 1 + min(self.num_tokens, limit)])
+        return DraftTree.chain(tokens[best + 1 : best + 1 + min(self.num_tokens, limit)], copied_from=best + 1)
 
     def _candidates(self, places: list[int]) -> list[int]:
         return places

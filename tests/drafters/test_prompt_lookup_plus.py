@@ -107,7 +107,8 @@ class Noting(WrappedDrafter):
 
     def propose(self, context, limit):
         tree = self.drafter.propose(context, limit)
-        self.seen.append((list(context.tokens), tree.tokens, self.drafter.source))
+        assert tree.copied_from == self.drafter.source
+        self.seen.append((list(context.tokens), tree.tokens, tree.copied_from))
         return tree
 
 

@@ -55,7 +55,7 @@ def address(tmp_path_factory):
         {"first": points("</script> $x$"), "second": points("other\n")},
         PRICES,
     )
-    path.write_text(f"<!doctype html><title>t</title><article>{viewer.to_html()}</article>", encoding="utf-8")
+    path.write_text(f"<!doctype html><meta charset=utf-8><title>t</title><article>{viewer.to_html()}</article>", encoding="utf-8")
     return path.as_uri()
 
 
@@ -98,6 +98,24 @@ def test_the_first_step_says_what_was_drafted_accepted_and_paid(page):
         "Tokens per pass so far": "2.00",
         "Speed-up so far": "0.80",
     }
+
+
+def test_the_place_that_a_draft_was_copied_from_is_marked_and_said(browser, tmp_path):
+    # Text so far: "abxx " and the first token "a"; the draft copies what stands five tokens back.
+    copied = run((DraftTree.chain(points("bxx"), copied_from=1), [0], "bc"), (DraftTree.chain([]), [], "f"))
+    path = tmp_path / "copied.html"
+    html = stepper.stepper({"PLD": copied}, Letters(), points("abxx "), PRICES).to_html()
+    path.write_text(f"<!doctype html><meta charset=utf-8><title>t</title>{html}", encoding="utf-8")
+    page = browser.new_page()
+    assert visit(page, path.as_uri())["errors"] == []
+    assert summary(page).startswith(
+        "Step 1 of 2. PLD drafted 3 tokens, copied from 5 tokens back, after “a”; the target accepted 1 and"
+    )
+    marked = page.locator(".text .source")
+    assert "".join(marked.all_text_contents()) == "bxx"
+    press(page, "ArrowRight")
+    assert summary(page).startswith("Step 2 of 2. PLD drafted nothing") and marked.count() == 0
+    page.close()
 
 
 def test_keys_step_through_from_anywhere_in_the_viewer(page):
@@ -284,7 +302,7 @@ def prices(browser, tmp_path):
     script, style = (((paths.ROOT / "book" / "assets") / name).as_uri() for name in ("price-slider.js", "custom.css"))
     path = tmp_path / "index.html"
     path.write_text(
-        f"<!doctype html><title>t</title><link rel=stylesheet href={style}><article>{slider_html(RECORDED)}<p>table</p>"
+        f"<!doctype html><meta charset=utf-8><title>t</title><link rel=stylesheet href={style}><article>{slider_html(RECORDED)}<p>table</p>"
         f"</article><script src={script}></script>",
         encoding="utf-8",
     )

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
-from specdec_lib.decoding.contract import Capture, Context, WrappedDrafter
+from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import check_model
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.outputs import QueuedTopK, joined
@@ -23,40 +23,21 @@ from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.target import Target
-from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments import statistics
 
 
-class Sourced(WrappedDrafter):
-    """A drafter that copies, with a note in ``sources`` of the position each draft's first token came from, None
-    without a draft; ValueError for a drafter that does not say."""
-
-    def __init__(self, drafter: Any):
-        if not hasattr(drafter, "source"):
-            raise ValueError(f"{drafter!r} does not say where its drafts come from; expected PLD or PLD+")
-        super().__init__(drafter)
-        self.sources: list[int | None] = []
-
-    def start(self, context: Context) -> None:
-        self.sources = []
-        super().start(context)
-
-    def propose(self, context: Context, limit: int) -> DraftTree:
-        tree = super().propose(context, limit)
-        self.sources.append(self.drafter.source)
-        return tree
-
-
-def attributed(run: Generation, sources: Sequence[int | None], least: int) -> np.ndarray:
+def attributed(run: Generation, least: int) -> np.ndarray:
     """Prompt position of each output token that was copied in an accepted span of ``least`` tokens or more; -1 where
     nothing is attributed, or it was copied from the output itself.
 
-    ``sources`` are those of the run's steps (:class:`Sourced`); the last may be missing, which has no room for a draft.
+    ValueError for the run of a drafter that does not say where its drafts come from.
     """
     out = np.full(len(run.tokens), -1)
     place = 1  # the first token comes from the prefill
-    for i, step in enumerate(run.steps):
-        source = sources[i] if i < len(sources) else None
+    for step in run.steps:
+        source = step.tree.copied_from
+        if source is None and len(step.tree):
+            raise ValueError(f"{step.tree} does not say where it was copied from; expected a run of PLD or PLD+")
         if source is not None and step.accepted >= least:
             positions = source + np.arange(step.accepted)
             out[place : place + step.accepted] = np.where(positions < run.prompt_length, positions, -1)
@@ -190,18 +171,17 @@ def count_each(
 
     The model is made to say each answer (:func:`forced`); drafters that read attention are refused.
     """
-    watched = {name: Sourced(drafter) for name, drafter in drafters.items()}
-    each: dict[tuple[str, int], list[Counts]] = {(name, span): [] for name in watched for span in least}
+    each: dict[tuple[str, int], list[Counts]] = {(name, span): [] for name in drafters for span in least}
     capture = Capture()
-    for drafter in watched.values():
+    for drafter in drafters.values():
         capture = capture | drafter.capture
     for truth in truths:
         trace = forced(model, truth.prompt, truth.answer, capture)
-        for name, drafter in watched.items():
+        for name, drafter in drafters.items():
             drafter.reset()  # cold: an answer is not attributed by what another one taught
             run = replay(trace, drafter)
             for span in least:
-                each[name, span].append(count(truth, attributed(run, drafter.sources, span)))
+                each[name, span].append(count(truth, attributed(run, span)))
     return each
 
 

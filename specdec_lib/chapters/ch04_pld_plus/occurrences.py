@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specdec_lib.chapters.ch04_pld_plus.attribution import Sourced
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
@@ -37,13 +36,11 @@ class Choice(NamedTuple):
 def choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
     """For each position of a last token after which a replay drafted: the position of the first token copied, the draft,
     and how many of its tokens were accepted."""
-    watched = Sourced(drafter)
-    (run,) = replay_all([recording], watched)
+    (run,) = replay_all([recording], drafter)
     chosen, place = {}, run.prompt_length
-    for i, step in enumerate(run.steps):
-        source = watched.sources[i] if i < len(watched.sources) else None
-        if source is not None and step.drafted:
-            chosen[place] = (source, step.tree.tokens, step.accepted)
+    for step in run.steps:
+        if step.tree.copied_from is not None:
+            chosen[place] = (step.tree.copied_from, step.tree.tokens, step.accepted)
         place += len(step.tokens)
     return chosen
 

@@ -65,7 +65,7 @@
       race,
       make("p", { class: "legend" }, make("b", { class: "kept" }, "accepted"), " drafted and accepted ",
         make("b", { class: "lost" }, "refused"), " drafted and refused ", make("b", { class: "own" }, "own"),
-        " the target's own token. Under a node: the drafter's score and the source, where it has them."));
+        " the target's own token ", make("b", { class: "source" }, "source"), " copied by the draft of this step. Under a node: the drafter's score and the source, where it has them."));
 
     const run = () => examples[prompt.value].runs[method.value];
     const place = () => Number(slider.value);
@@ -113,6 +113,18 @@
     const cells = (sizes, whole) => make("div", { class: "cells" },
       ...sizes.map((size) => make("i", { style: `width:${(100 * size) / whole}%` })));
 
+    // The text before a step as places of tokens, and where the draft of the step was copied from in it.
+    const before = (number) => [...examples[prompt.value].prompt,
+      ...run().states.slice(0, number).flatMap((state) => state.tokens)];
+    const source = (step) => step.k - examples[prompt.value].cut;
+    const copied = (number) => {
+      const { step } = run().states[number];
+      if (step.k === undefined) return "";
+      const told = before(number), from = source(step), back = told.length - from;
+      const after = join(told.slice(Math.max(0, from - 3), Math.max(0, from)));
+      return `, copied from ${count(back, "token")} back${after ? `, after “${visible(after)}”` : ""}`;
+    };
+
     const describe = (number, states, curve) => {
       const name = run().method, { step, emitted, tokens, paid } = states[number];
       if (!step) return "Step 0. The pass over the prompt gives the first token. Passes are counted from here.";
@@ -120,7 +132,7 @@
       const own = step.o.length ? `wrote “${visible(text(step.o[0]))}” itself` : "the output ended inside the draft";
       const said = drafted === 0
         ? (name === "plain" ? `The target ${own}.` : `${name} drafted nothing; the target ${own}.`)
-        : `${name} drafted ${count(drafted, "token")}; the target accepted ${step.a.length} and ${own}.`;
+        : `${name} drafted ${count(drafted, "token")}${copied(number)}; the target accepted ${step.a.length} and ${own}.`;
       return `Step ${number} of ${states.length - 1}. ${said} ${count(tokens.length, "token")} from a pass over `
         + `${step.w}. So far ${(plain / number).toFixed(2)} tokens per pass, and ${(plain / paid[curve]).toFixed(2)} `
         + `times as fast as plain decoding on ${data.prices[curve]}.`;
@@ -144,20 +156,27 @@
       if (summary.textContent !== said) summary.textContent = said;
 
       const example = examples[prompt.value];
-      context.replaceChildren(make("span", { class: "prompt" },
-        (example.cut ? `(${count(example.cut, "token")} before) ` : "") + join(example.prompt)));
-      states.slice(0, number + 1).forEach((state, at) => {
+      const from = step && step.k !== undefined ? source(step) : Infinity;
+      const framed = (at) => at >= from && at < from + step.t.length;
+      const told = make("span", { class: "prompt" }, example.cut ? `(${count(example.cut, "token")} before) ` : "");
+      example.prompt.forEach((token, at) => {
+        told.append(framed(at) ? make("span", { class: "source" }, text(token)) : text(token));
+      });
+      context.replaceChildren(told);
+      let at = example.prompt.length;
+      states.slice(0, number + 1).forEach((state, one) => {
         const drafted = state.step ? state.step.a.length : 0;
         state.tokens.forEach((token, n) => {
-          const kind = `${n < drafted ? "kept" : "own"}${at === number ? " now" : ""}`;
-          context.append(make("span", { class: kind }, text(token).replace(/\n/g, "↵\n")));
+          const kind = `${n < drafted ? "kept" : "own"}${one === number ? " now" : ""}`;
+          const copy = framed(at) && one < number ? " source" : "";
+          context.append(make("span", { class: kind + copy }, text(token).replace(/\n/g, "↵\n")));
+          at += 1;
         });
       });
       context.scrollTop = context.scrollHeight;
 
       if (step) {
-        const before = states[number - 1].tokens;
-        draft.replaceChildren(...tree(step, before[before.length - 1]));
+        draft.replaceChildren(...tree(step, states[number - 1].tokens.at(-1)));
         if (!step.t.length) draft.append(make("p", { class: "left" }, "no draft"));
       } else draft.replaceChildren(make("p", { class: "left" }, "nothing is drafted before the first token"));
 

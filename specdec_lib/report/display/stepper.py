@@ -144,8 +144,8 @@ def stepped(
         ``texts`` of the tokens, which all else names by their places; names of ``prices``; and ``examples``, each a prompt
         with its ``runs``. A step of a run has the nodes' tokens ``t``, their parents ``p`` unless it is a chain, the
         accepted nodes ``a``, the target's own token ``o`` (none at an end inside a draft), the width ``w`` of the pass, its
-        prices ``c`` and those of drafting ``d`` (none for plain decoding); where there are such, scores ``s``, sources ``f``
-        and the number ``h`` of nodes left out.
+        prices ``c`` and those of drafting ``d`` (none for plain decoding); where there are such, scores ``s``, sources ``f``,
+        the place ``k`` in prompt and output that the draft was copied from and the number ``h`` of nodes left out.
     """
     texts: dict[str, int] = {}
 
@@ -190,6 +190,8 @@ def _step(
         made["s"] = [round(tree.scores[node], 2) for node in nodes]
     if tree.sources is not None:
         made["f"] = [str(tree.sources[node]) for node in nodes]
+    if tree.copied_from is not None:
+        made["k"] = tree.copied_from
     if len(nodes) < len(tree):
         made["h"] = len(tree) - len(nodes)
     return made

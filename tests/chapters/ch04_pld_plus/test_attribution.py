@@ -13,16 +13,23 @@ from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
 from specdec_lib.experiments.comparison import same_steps
 from tests import families
-from tests.chaos import Recycling, Silent
+from tests.chaos import Recycling
 
 
-def step(draft, accepted, own=1):
-    return Step(DraftTree.chain(draft), tuple(range(accepted)), (*draft[:accepted], *[9] * own), 0.0, 0.0, 0.0)
+def step(draft, accepted, own=1, source=None):
+    return Step(
+        DraftTree.chain(draft, copied_from=source),
+        tuple(range(accepted)),
+        (*draft[:accepted], *[9] * own),
+        0.0,
+        0.0,
+        0.0,
+    )
 
 
 RUN = Generation(
     [9, 1, 2, 3, 9, 9, 4, 5, 9, 6, 7],
-    [step([1, 2, 3, 8], 3), step([], 0), step([4, 5, 8], 2), step([6, 7], 2, own=0)],
+    [step([1, 2, 3, 8], 3, source=4), step([], 0), step([4, 5, 8], 2, source=11), step([6, 7], 2, own=0, source=19)],
     "length",
     20,
     0.0,
@@ -39,19 +46,15 @@ RUN = Generation(
     ],
 )
 def test_accepted_spans_long_enough_come_from_their_source_if_it_is_in_the_prompt(least, expected):
-    assert attribution.attributed(RUN, [4, None, 11, 19], least).tolist() == expected
-
-
-def test_a_last_step_without_a_proposal_is_not_attributed():
-    assert attribution.attributed(RUN, [4, None, 11], 1).tolist()[-2:] == [-1, -1]
+    assert attribution.attributed(RUN, least).tolist() == expected
 
 
 def test_attributed_tokens_stand_where_they_are_attributed_to(library):
     prompt = families.prompt(3, 40, 12)
-    drafter = attribution.Sourced(PromptLookupHidden(1, 8))
+    drafter = PromptLookupHidden(1, 8)
     answer = [*prompt[10:25], *prompt[3:9], *prompt[20:30]]
     run = replay(attribution.forced(library["llama-gqa"], prompt, answer, drafter.capture), drafter)
-    places = attribution.attributed(run, drafter.sources, 1)
+    places = attribution.attributed(run, 1)
     assert (places >= 0).any()
     assert all(prompt[p] == t for p, t in zip(places, answer, strict=True) if p >= 0)
 
@@ -111,7 +114,10 @@ def test_score_joins_answers_and_finds_copies_exactly(library):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda m: attribution.Sourced(Silent()), "does not say where its drafts come from"),
+        (
+            lambda m: attribution.attributed(Generation([1, 2, 3], [step([2], 1)], "length", 1, 0.0), 1),
+            "does not say where it was copied from",
+        ),
         (lambda m: attribution.forced(m, [1], [], Capture()), "1 and 0 tokens"),
         (
             lambda m: attribution.forced(m, [1] * 100, [2] * 100, Capture()),

@@ -17,16 +17,13 @@ class Fixed(Drafter):
     """Copies from places named by position."""
 
     def __init__(self, places, length):
-        self.places, self.length, self.source = places, length, None
-
-    def start(self, context):
-        self.source = None
+        self.places, self.length = places, length
 
     def propose(self, context, limit):
-        self.source = self.places.get(len(context.tokens) - 1)
-        if self.source is None:
+        place = self.places.get(len(context.tokens) - 1)
+        if place is None:
             return EMPTY
-        return DraftTree.chain(context.tokens[self.source : self.source + min(limit, self.length)])
+        return DraftTree.chain(context.tokens[place : place + min(limit, self.length)], copied_from=place)
 
 
 def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():

@@ -105,6 +105,12 @@ def test_the_real_runs_of_the_pocket_target_come_out_token_for_token():
         (done,) = runs[own["method"]]
         assert output(data, own) == "".join(tokenizer.decode([t]) for t in done.tokens)
         assert [one["w"] for one in own["steps"]] == [s.width for s in done.steps]
+        told = [*data["examples"][0]["prompt"], *own["first"]]
+        for one in own["steps"]:
+            if "k" in one:  # the draft stands at the place that it says it was copied from
+                assert told[one["k"] : one["k"] + len(one["t"])] == one["t"]
+            told += [one["t"][node] for node in one["a"]] + one["o"]
+        assert any("k" in one for one in own["steps"]) == (own["method"] == "PLD")
 
 
 def test_one_run_and_one_prompt_need_no_names():
