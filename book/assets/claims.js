@@ -8,7 +8,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const text = (row, selector) => row.querySelector(selector).textContent;
   const facts = new Map(rows.map((row, place) => [row, {
     place, paper: text(row, ".claim-paper"), verdict: text(row, ".claim-verdict"), id: text(row, ".claim-id code"),
-    words: row.textContent.toLowerCase(),
+    words: row.textContent.toLowerCase(), headline: row.querySelector(".claim-headline") !== null,
   }]));
   const distinct = (key) => [...new Set([...facts.values()].map((fact) => fact[key]))];
   const verdicts = [...document.querySelectorAll("table.claims-summary .claim-verdict")].map((e) => e.textContent);
@@ -54,13 +54,16 @@ document.addEventListener("DOMContentLoaded", () => {
   details.type = "checkbox";
   details.name = "details";
   details.addEventListener("change", () => rows.forEach((row) => open(row, details.checked)));
+  const headlines = document.createElement("input");
+  headlines.type = "checkbox";
+  headlines.name = "headlines";
   const count = document.createElement("output");
   const form = document.createElement("form");
   form.className = "claims-filter";
   form.setAttribute("role", "search");
   form.setAttribute("aria-label", "Filter the claims");
   form.append(field("Paper", paper), field("Verdict", verdict), field("Text", words), field("Order", order),
-    field("Rules and reasons", details), count);
+    field("Headlines only", headlines), field("Rules and reasons", details), count);
 
   const compare = {
     place: () => 0,
@@ -72,7 +75,7 @@ document.addEventListener("DOMContentLoaded", () => {
     let left = 0;
     for (const [row, fact] of facts) {
       row.hidden = (paper.value && fact.paper !== paper.value) || (verdict.value && fact.verdict !== verdict.value)
-        || !wanted.every((word) => fact.words.includes(word));
+        || (headlines.checked && !fact.headline) || !wanted.every((word) => fact.words.includes(word));
       left += !row.hidden;
     }
     const sorted = [...rows].sort((one, two) => {

@@ -63,7 +63,8 @@ def test_without_a_script_the_table_is_whole_and_says_what_the_command_says(told
     assert sorted(rows) == sorted(row["id"] for row in claims) and len(claims) == len(told)
     for row in claims:
         _, (place, claim, published, ours, decision) = rows[row["id"]]
-        assert place == f"{ledger.PAPERS[row['paper']]} {row['where']}"
+        headline = " headline" if told[row["id"]].claim.headline else ""
+        assert place == f"{ledger.PAPERS[row['paper']]} {row['where']}{headline}"
         assert claim == f"{row['claim']} {row['id']}"
         assert decision.startswith(row["verdict"]) and row["rule"] in decision
         assert all(value in published for value in row["published"].values())
@@ -87,6 +88,11 @@ def test_a_verdict_and_words_narrow_it_further(page, told):
         assert set(choose(page, verdict=verdict)) == expected
     assert "pld-plus-table-1-eagle" in choose(page, verdict="", words="eagle TABLE")
     assert choose(page, words="no claim says this") == []
+
+
+def test_headlines_are_the_claims_of_the_figure(page, told):
+    page.evaluate("document.querySelector('.claims-filter [name=headlines]').checked = true")
+    assert choose(page) == [name for name, entry in told.items() if entry.claim.headline]
 
 
 def test_the_order_is_by_verdict_or_by_name_and_back(page, told):

@@ -55,7 +55,9 @@ def address(tmp_path_factory):
         {"first": points("</script> $x$"), "second": points("other\n")},
         PRICES,
     )
-    path.write_text(f"<!doctype html><meta charset=utf-8><title>t</title><article>{viewer.to_html()}</article>", encoding="utf-8")
+    path.write_text(
+        f"<!doctype html><meta charset=utf-8><title>t</title><article>{viewer.to_html()}</article>", encoding="utf-8"
+    )
     return path.as_uri()
 
 

@@ -84,18 +84,16 @@ def _values(claim: Claim, ours: Mapping[str, Any]) -> nodes.bullet_list:
     )
 
 
+def _page(target: str, words: str, *classes: str) -> addnodes.pending_xref:
+    """A link to a page of the book, from its root."""
+    facts = {"refdomain": "std", "reftype": "doc", "refexplicit": True, "refwarn": True, "reftarget": target}
+    return addnodes.pending_xref("", inline(words, *classes), **facts)
+
+
 def _ours(entry: Entry) -> list[nodes.Node]:
     if entry.run is None:
         return [nodes.paragraph("", "–")]
-    link = addnodes.pending_xref(
-        "",
-        nodes.inline("", entry.run.title),
-        refdomain="std",
-        reftype="doc",
-        refexplicit=True,
-        refwarn=True,
-        reftarget=f"/notebooks/{entry.run.notebook}",
-    )
+    link = _page(f"/notebooks/{entry.run.notebook}", entry.run.title)
     return [
         _values(entry.claim, entry.verdict.ours),
         nodes.paragraph("", "", link, classes=["claim-chapter"]),
@@ -136,6 +134,8 @@ def _place(claim: Claim, where: str) -> nodes.paragraph:
 def _cells(entry: Entry) -> list[list[nodes.Node]]:
     claim = entry.claim
     place, target = _place(claim, claim.where), _link(claim)
+    if claim.headline:
+        place += [nodes.Text(" "), _page("/what-reproduces", "headline", "claim-headline")]
     said = [
         nodes.paragraph("", claim.claim, classes=["claim-text"]),
         nodes.paragraph("", "", target, classes=["claim-id"]),
