@@ -42,6 +42,7 @@ PRICES = {
     "counts": "counts, no price of a pass",
 }
 """What a headline's number was priced by, in the order of the figure."""
+_SAID = {">": "is above", ">=": "is at least", "<": "is below", "<=": "is at most", "==": "is"}
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq}
 _FIELDS = {
     "id",
@@ -109,11 +110,11 @@ class Condition:
     right: Operand
 
     def __str__(self) -> str:
-        return self.words({})
+        return f"{_shown(self.left, {})} {self.operator} {_shown(self.right, {})}"
 
     def words(self, labels: Mapping[str, str]) -> str:
-        """The condition with the labels of its names."""
-        return f"{_shown(self.left, labels)} {self.operator} {_shown(self.right, labels)}"
+        """The condition for readers, with the labels of its names."""
+        return f"{_shown(self.left, labels)} {_SAID[self.operator]} {_shown(self.right, labels)}"
 
     @property
     def names(self) -> tuple[str, ...]:

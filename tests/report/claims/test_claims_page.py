@@ -235,10 +235,10 @@ def test_what_was_not_true_is_named_with_its_values_and_the_reason(project):
     assert rows["part"][1][2] == "not available body"
     assert rows["part"][1][4] == (
         "holds in part Rule: Holds if faster than both; in part if than one. Found: 1 of 2 conditions true; false: speed of "
-        "the other > 2 × speed here. Why: The machine is slow. Thresholds: 2 is twice. No interval: Counted."
+        "the other is above 2 × speed here. Why: The machine is slow. Thresholds: 2 is twice. No interval: Counted."
     )
     assert (
-        "0 of 1 conditions true; false: speed of the other > speed here. Why: The machine is slow."
+        "0 of 1 conditions true; false: speed of the other is above speed here. Why: The machine is slow."
         in rows["none"][1][4]
     )
     assert rows["none"][1][2] == "the paper gives no number"
@@ -253,9 +253,9 @@ def test_what_was_not_true_is_named_with_its_values_and_the_reason(project):
 def test_intervals_and_what_they_leave_open_are_shown(project):
     rows = table_rows(page_of(project))
     assert rows["open"][1][3].startswith("1.512 [1.4, 1.6] speed, twice How fast")
-    assert "0 of 1 conditions true; not resolved: speed, twice > 1.5." in rows["open"][1][4]
+    assert "0 of 1 conditions true; not resolved: speed, twice is above 1.5." in rows["open"][1][4]
     assert rows["awaited"][1][3].startswith("no number yet speed elsewhere")
-    assert "0 of 1 conditions true; no number: speed elsewhere > 1." in rows["awaited"][1][4]
+    assert "0 of 1 conditions true; no number: speed elsewhere is above 1." in rows["awaited"][1][4]
     assert "Why" in rows["open"][1][4] and "Why" not in rows["awaited"][1][4]
 
 
