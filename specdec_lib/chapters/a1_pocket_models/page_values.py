@@ -20,6 +20,7 @@ from specdec_lib.chapters.a1_pocket_models.wrong_tokens import (
     Forced,
     by_source,
     gains,
+    missing,
     proportion,
     share,
     tokens_right,
@@ -99,15 +100,7 @@ def stop(about: Mapping[str, Any]) -> Values:
         "hours_to_60": max(0.0, (60e6 - tokens_seen(about)) / overall / 3600),
         "heldout_before": losses[-2],
         "heldout_end": losses[-1],
-        "heldout_text": FALLING if losses[-1] < losses[-2] else NOT_FALLING,
     }
-
-
-#: The two ways in which the loss on held-out text can have ended.
-FALLING = "The loss on held-out text was still falling between the last two checkpoints, so it did not decide the stop."
-NOT_FALLING = (
-    "The loss on held-out text no longer fell between the last two checkpoints, but it did not decide the stop."
-)
 
 
 def abilities(answers: Mapping[str, Sequence[Answer]]) -> Values:
@@ -134,22 +127,13 @@ def agreement_of(answers: Sequence[Answer], draft: PreTrainedModel | None = None
     return pooled_rate(Counts([int(agreed.sum()) for agreed in each], [len(agreed) for agreed in each]))
 
 
-def first_edition(first: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], seed: int) -> Values:
-    """What is said of the first edition: the tokens it saw, its loops, and whether it answered the prompts of this run."""
-    told = {row["task"]: row for row in first["rows"]}
-    same = first["seed"] == seed and all(told[row["task"]]["prompts"] == row["prompts"] for row in rows)
+def first_edition(first: Mapping[str, Any]) -> Values:
+    """What is said of the first edition: the tokens it saw, its loops and the length of the outputs they were looked for in."""
     return {
         "first_tokens": first["tokens"] / 1e6,
-        "first_prompts": SAME_PROMPTS if same else OTHER_PROMPTS,
         "first_loops": f"{first_loops(first):.0%}",
+        "first_loop_length": first["loop_tokens"],
     }
-
-
-#: Which prompts the first edition answered.
-SAME_PROMPTS = "It answered the same prompts."
-OTHER_PROMPTS = (
-    "It answered other prompts of the same tasks, or fewer or more of them, so compare its numbers with care."
-)
 
 
 def first_loops(first: Mapping[str, Any]) -> Interval:
@@ -232,37 +216,34 @@ def models(
     return rows
 
 
-#: Where wrong answers go wrong, by whether the interval of the share lies above a half, below it, or on either side.
-AT_EDITS = (
-    "Most wrong answers first go wrong at an edited place, where the right token is not the next one of the prompt."
-)
-IN_COPIES = "Most wrong answers first go wrong in the middle of copied text: the model loses its place."
-DIVIDED = "Whether wrong answers first go wrong more often at an edited place or elsewhere is not resolved."
+def why_missed(
+    wrong: Sequence[FirstWrong], read: Sequence[Forced], about: Mapping[str, Any], tasks: Sequence[str]
+) -> Values:
+    """Where the answers to some tasks go wrong, and whether their accuracy was still rising.
 
+    Parameters
+    ----------
+    wrong : sequence of FirstWrong
+        Of all tasks.
+    read : sequence of Forced
+        Right answers that the target read.
+    about : mapping
+        The target's ``training.json``.
+    tasks : sequence of str
 
-def why_wrong(wrong: Sequence[FirstWrong]) -> str:
-    """The reason for wrong answers that their first wrong tokens support."""
-    at_edits = share(wrong, EDITED)
-    return AT_EDITS if at_edits.low > 0.5 else IN_COPIES if at_edits.high < 0.5 else DIVIDED
-
-
-#: Which tokens of right answers are missed.
-HARDER = "Tokens at edited places are right less often than copied ones."
-ALIKE = "Whether tokens at edited places or copied ones are missed more often is not resolved."
-COPIES_HARDER = "Copied tokens are right less often than those at edited places."
-
-
-def why_tokens(read: Sequence[Forced], tasks: Sequence[str]) -> str:
-    """The reason for missing tokens that their kinds support."""
-    edited, copied = tokens_right(read, tasks, EDITED), tokens_right(read, tasks, [COPIED])
-    if edited.high < copied.low:
-        return HARDER
-    return COPIES_HARDER if copied.high < edited.low else ALIKE
-
-
-#: What the learning curve says.
-RISING = "Their accuracy was still rising before the learning rate began to fall, so training longer may close part of the gap."
-LEVEL = "Whether their accuracy was still rising before the learning rate began to fall is not resolved."
+    Returns
+    -------
+    dict of str to str
+        ``edited``: share of first wrong tokens at an edited place; ``missing``: the same of tokens missed under teacher forcing;
+        ``copies_right`` and ``edits_right``: shares of tokens right; ``gain``: :func:`last_gain`.
+    """
+    return {
+        "edited": f"{share([one for one in wrong if one.task in tasks], EDITED):.0%}",
+        "missing": f"{missing(read, tasks, EDITED):.0%}",
+        "copies_right": f"{tokens_right(read, tasks, [COPIED]):.0%}",
+        "edits_right": f"{tokens_right(read, tasks, EDITED):.0%}",
+        "gain": f"{last_gain(about, tasks):.1%}",
+    }
 
 
 def last_gain(about: Mapping[str, Any], tasks: Sequence[str]) -> Interval:
@@ -273,27 +254,7 @@ def last_gain(about: Mapping[str, Any], tasks: Sequence[str]) -> Interval:
     return gains(about["curve"], tasks, half, constant[-1])
 
 
-def still_learning(gain: Interval) -> str:
-    """What the learning curve says of missed floors."""
-    return RISING if gain.low > 0 else LEVEL
-
-
-#: What the loops are compared with: the first edition's share, and the sources.
-LOOPS_STAY = "Whether that is more or less than the first edition's share is not resolved."
-LOOPS_FELL = "That is below the first edition's share."
-LOOPS_OTHER = "The first edition's outputs had another length, which is not to be compared with that share."
-LOOPS_ROSE = "That is above the first edition's share."
-EVERYWHERE = "Loops come in most of the packages that gave two prompts or more."
-FEW_SOURCES = "Loops come in at most half of the packages that gave two prompts or more."
-
-
-def why_loops(completions: Sequence[Answer], first: Mapping[str, Any], loop_tokens: int) -> tuple[str, str]:
-    """What the share of loops says compared with the first edition, and what the sources of the prompts say."""
-    own, earlier = proportion([one.looped for one in completions]), first_loops(first)
-    if first["loop_tokens"] != loop_tokens:
-        change = LOOPS_OTHER
-    else:
-        change = LOOPS_FELL if own.high < earlier.low else LOOPS_ROSE if own.low > earlier.high else LOOPS_STAY
+def loop_sources(completions: Sequence[Answer]) -> Values:
+    """Of the packages that gave two prompts or more: how many there are, and how many have an output that ends in a loop."""
     several = [rate for rate, prompts in by_source(completions).values() if prompts > 1]
-    with_loops = sum(rate.value > 0 for rate in several)
-    return change, EVERYWHERE if 2 * with_loops > len(several) else FEW_SOURCES
+    return {"loop_packages": sum(rate.value > 0 for rate in several), "loop_packages_asked": len(several)}
