@@ -131,7 +131,6 @@ PARTS ?= target draft draft_small draft_large qwen
 pocket: venv  ## train all pocket models from nothing and overwrite the shipped ones (days on a CPU; PARTS=target)
 	@for part in $(PARTS); do $(PY) -m specdec_lib pocket --part $$part $(ARGS) || exit 1; done
 
-# Recordings of the last pair's answers are of no use to the next one's heads.
 PAIR := data/models/pocket
 ACCEPTANCE := train-acceptance-head --data $(PAIR)/head/data --device cpu --seeds 5
 # Chapter 2 has no seed. The run with the book's own seeds comes last, so its notebooks are the ones that stay.
@@ -146,7 +145,7 @@ first-run: venv  ## execute the notebooks with the book's seeds and save the ver
 	@$(PY) -m specdec_lib claims --save data/results/cpu/first_run.json
 
 # What one of the pair's parts needs of another is a prerequisite; the rest runs two at a time, because models as small as these
-# decode on one thread each.
+# decode on one thread each. The answers that the last pair's heads learned from are of no use to the next one's.
 REMADE := remade-stopping remade-heads remade-tree remade-retrieval remade-answers remade-recordings
 .PHONY: $(REMADE) remade-acceptance
 RUN = set -x; $(PY) -m specdec_lib
