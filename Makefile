@@ -154,6 +154,7 @@ remake: venv  ## make everything again that depends on the pocket pair's weights
 	@$(MAKE) -j2 $(REMADE)
 	@$(MAKE) second-run
 	@$(MAKE) first-run
+	@$(PY) -m specdec_lib recordings --from-cache
 	@$(PY) -m specdec_lib readme
 	@$(PY) -m specdec_lib losslessness
 
