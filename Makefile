@@ -146,7 +146,7 @@ first-run: venv  ## execute the notebooks with the book's seeds and save the ver
 
 # What one of the pair's parts needs of another is a prerequisite; the rest runs two at a time, because models as small as these
 # decode on one thread each. The answers that the last pair's heads learned from are of no use to the next one's.
-REMADE := remade-stopping remade-heads remade-tree remade-retrieval remade-answers remade-recordings
+REMADE := remade-stopping remade-heads remade-tree remade-retrieval remade-answers
 .PHONY: $(REMADE) remade-acceptance
 RUN = set -x; $(PY) -m specdec_lib
 remake: venv  ## make everything again that depends on the pocket pair's weights, after make pocket (hours on two cores)
@@ -182,9 +182,6 @@ remade-retrieval:
 # The published sets are read where SPECDEC_DATASETS names their folder.
 remade-answers:
 	@$(if $(SPECDEC_DATASETS),$(RUN) known-answers,echo "SPECDEC_DATASETS is not set: known-answers is left out")
-
-remade-recordings:
-	@$(RUN) recordings
 
 doctor: venv  ## report versions, devices and data that this machine has
 	@$(PY) -m specdec_lib doctor
