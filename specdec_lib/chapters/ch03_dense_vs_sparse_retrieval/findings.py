@@ -66,6 +66,7 @@ def recorded_alignment(rows: pd.DataFrame) -> Values:
         key = f"{axis}_{row.method.lower()}_{row.way}{end}"
         found |= {f"{key}_rate_gain": row.gain, f"{key}_tpf_gain": row.gain_tpf}
         found[key] = text(row.gain.value - 1, "+.0%")
+        found[f"{key}_tpf_text"] = f"{row.gain_tpf:.2f}"
         for when in ("before", "after"):
             share = getattr(row, when).value
             found[f"{key}_{when}"] = text(share, ".1%") if editing else float(np.nan_to_num(share))
@@ -306,6 +307,7 @@ def recorded_ablations(
         found |= {f"nodes_{limit}_{way}": measures.rate(rows).value for limit, rows in counts.items()}
     greedy = by_ngram["greedy", "lexicographic"]
     found |= {f"ngram_{n}_over_16_greedy": measures.ratio(greedy[n], greedy[16]) for n in (2, 4, 6)}
+    found["ngram_2_over_16_text"] = f"{found['ngram_2_over_16_greedy']:.2f}"
     limits = by_nodes["greedy"]
     found["nodes_8_over_64_nodes"] = measures.ratio(limits[8], limits[64], "nodes_per_draft")
     return found
