@@ -33,9 +33,8 @@ from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 from specdec_lib.report.display import provenance
 
-#: Tokens and repeats by kind of device. The 7b shape decodes 14 prompts greedily and sampled by 8 methods, about 4
-#: passes for each 10 tokens: 48 tokens and 2 repeats are 14,000 passes of 6 ms, 90 s; as long again take transformers'
-#: eager passes, 22 ms each; products, steps, heads and stores two minutes; five to six in all, of a call of ten.
+#: Tokens and repeats by kind of device. They are chosen so that the 7b shape should fit a call of ten minutes; no run on a card
+#: is recorded yet.
 TOKENS = {"cuda": 48, "cpu": 64}
 REPEATS = {"cuda": 2, "cpu": 3}
 STEP_REPEATS = {"cuda": 100, "cpu": 20}

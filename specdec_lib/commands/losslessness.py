@@ -36,9 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--prompts", type=int, default=1000, help="how many (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=32, help="length of an output (default: %(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=16, help="length of an output (default: %(default)s)")
     parser.add_argument(
-        "--seeds", type=int, default=2, help="sampled runs of a prompt, besides the greedy one (default: %(default)s)"
+        "--seeds", type=int, default=1, help="sampled runs of a prompt, besides the greedy one (default: %(default)s)"
     )
     parser.add_argument(
         "--method",

@@ -15,7 +15,7 @@ import numpy as np
 
 from specdec_lib.datastores.compiled import compiled
 
-#: Longest matches of the buckets of :func:`describe`; a longer one is of the last bucket.
+#: Longest matches of the buckets of a node's features; a longer one is of the last bucket.
 BUCKETS = np.array([0, 1, 2, 3, 5, 10, 20], np.int64)
 #: Names of a source's features. The match is the number of tokens before the node that source and context share, the
 #: draft's own tokens included; the share is the source's own estimate of the token given its parent, the support the number

@@ -262,7 +262,7 @@ def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
     if about["draft"] != own:
         raise ValueError(
             f"{folder} was made with another draft model (fingerprint {about['draft'][:12]}, this one has "
-            f"{own[:12]}); name an empty folder to make it anew"
+            f"{own[:12]}); record data for this pair with python -m specdec_lib train-acceptance-head --data and an empty folder"
         )
     shards = _shards(folder, about["shard_size"]).paths(about["prompts"])
     missing = [path.name for path in shards if not path.exists()]

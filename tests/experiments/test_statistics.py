@@ -56,6 +56,10 @@ def test_the_interval_is_that_of_drawing_prompts_and_runs_one_by_one():
     assert ends == pytest.approx(expected, abs=0.06 * (expected[1] - expected[0]))
 
 
+def test_no_number_is_told_as_not_available():
+    assert statistics.told(math.nan) == "not available" and statistics.told(0.0) == 0.0
+
+
 def test_every_statistic_is_its_formula():
     a, b, c, d = np.array([[3.0, 5, 9], [1, 2, 4], [2, 2, 8], [1, 3, 2]])
     assert pooled_rate(Counts(a, b)).value == 17 / 7

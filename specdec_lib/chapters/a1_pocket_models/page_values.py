@@ -25,7 +25,7 @@ from specdec_lib.chapters.a1_pocket_models.wrong_tokens import (
     share,
     tokens_right,
 )
-from specdec_lib.experiments import corpus, edit_tasks, made_tasks
+from specdec_lib.experiments import corpus, edit_tasks, made_tasks, stores
 from specdec_lib.experiments.metrics import greedy_agreement
 from specdec_lib.experiments.recorded_runs import Answer
 from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate, ratio_of_means
@@ -73,12 +73,12 @@ def training(about: Mapping[str, Any]) -> Values:
     return {
         "python": about["python"],
         "text_tokens": text["tokens"],
-        "documents": text["documents"],
         "conversations": text["conversations"],
         "modules": text["stdlib_modules"],
         "packages": len(text["packages"]),
         "heldout_packages": ", ".join(text["heldout_packages"]),
         "run_chars": text["run_chars"],
+        "shared_runs": stores.SHARED_RUNS,
         "heldout_percent": corpus.HELDOUT_PERCENT,
         **{name: about["recipe"][name] for name in _OF_THE_RECIPE},
         "answer_weight": training_rows.ANSWER_WEIGHT,

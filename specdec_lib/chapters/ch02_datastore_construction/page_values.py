@@ -59,12 +59,9 @@ def building(built: retrieval.BuildCost) -> Values:
 
 
 def variance(index: DenseIndex) -> Values:
-    """How much 64 components explain, and how many explain half of the variance."""
+    """How much 64 components explain."""
     explained = np.cumsum(index.explained_variance)
-    return {
-        "variance_64": explained[min(64, len(explained)) - 1],
-        "half_variance_dims": int(np.searchsorted(explained, 0.5)) + 1,
-    }
+    return {"variance_64": explained[min(64, len(explained)) - 1]}
 
 
 def dimensions(rows: Sequence[Mapping[str, Any]], ablated: Mapping[tuple[int, str], Interval], kept: int) -> Values:
@@ -86,7 +83,7 @@ def dimensions(rows: Sequence[Mapping[str, Any]], ablated: Mapping[tuple[int, st
     values |= {f"kept_{name}": by_dims[kept][name] for name in ("next", "rate", "calls")}
     values |= {f"widest_{name}": widest[name] for name in ("next", "rate")} | {"widest_mrr": widest["both"]}
     values |= {"widest_dims": int(widest["dims"]), "narrow_dims": int(narrow["dims"])}
-    values |= {"narrow_rate": narrow["rate"], "narrow_variance": narrow["variance"], "narrow_mrr_both": narrow["both"]}
+    values |= {"narrow_variance": narrow["variance"], "narrow_mrr_both": narrow["both"]}
     for name in WITHOUT:
         values |= {f"mrr_{name}": ablated[kept, name].value, f"narrow_mrr_{name}": ablated[min(by_dims), name].value}
     return values

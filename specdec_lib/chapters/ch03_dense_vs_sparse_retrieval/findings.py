@@ -398,7 +398,7 @@ def recorded_times(rows: pd.DataFrame, recordings: Sequence[Recording], rest: Se
     names = {"REST": "rest", "REST, 16 nodes": "rest_narrow", "DReSD": "dresd"}
     found: Values = {f"{name}_speedup": of.speedup[method].value for method, name in names.items()}
     found |= {f"said_{name}_speedup": f"{of.speedup[method]:.2f}" for method, name in names.items()}
-    found |= {"rest_draft_share": of.draft_share["REST"].value, "rest_draft_ms": of.draft_ms["REST"].value}
+    found |= {"rest_draft_share": of.draft_share["REST"].value}
     found["dresd_draft_share"] = of.draft_share["DReSD"].value
     counts = pd.concat(
         measures.of_runs(recordings, runs).assign(

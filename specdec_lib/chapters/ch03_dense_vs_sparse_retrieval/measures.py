@@ -6,21 +6,18 @@ A frame has one row an output. Sums over the outputs of a prompt are what the bo
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from transformers import PreTrainedModel
 
 from specdec_lib import paths
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.results import Generation
-from specdec_lib.decoding.target import Target
-from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.pass_costs import step_samples, step_seconds
 from specdec_lib.experiments.recorded_runs import Recording, replay_all, replay_each
 from specdec_lib.experiments.released_rules import rows
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, mean, pooled_rate
@@ -152,30 +149,15 @@ def _costs(frame: pd.DataFrame, price: Mapping[int, float] | float, drafting: fl
 
 
 def price_at(price: Mapping[int, float]) -> np.ndarray:
-    """Prices at :data:`WIDTHS`, linear between those given and on with the last slope."""
-    known = sorted(price)
-    values = [price[width] for width in known]
-    found = np.interp(WIDTHS, known, values)
-    if len(known) > 1:
-        slope = (values[-1] - values[-2]) / (known[-1] - known[-2])
-        beyond = np.asarray(WIDTHS) > known[-1]
-        found[beyond] = values[-1] + slope * (np.asarray(WIDTHS)[beyond] - known[-1])
-    return found
+    """Prices at :data:`WIDTHS` (:func:`specdec_lib.experiments.pass_costs.step_seconds`)."""
+    return np.array([step_seconds(price, width) for width in WIDTHS])
 
 
 def prices_here(
     model: PreTrainedModel, context: int = 256, widths: Sequence[int] = WIDTHS, repeats: int = 15
 ) -> dict[int, float]:
     """Measured price of a pass by its width, in passes over one token: medians over passes of all widths in turns."""
-    clock, spent = time.perf_counter, {width: [] for width in widths}
-    with torch.inference_mode(), Target(model, 0, capacity=context + max(widths)) as target:
-        target.extend([5] * context)
-        for repeat in range(repeats + 1):
-            for width in widths:
-                began = clock()
-                target.verify(5, DraftTree.chain([5] * (width - 1)))
-                if repeat:  # the first round warms up
-                    spent[width].append(clock() - began)
+    spent = step_samples(model, context, widths=widths, repeats=repeats)
     return {width: float(np.median(spent[width]) / np.median(spent[widths[0]])) for width in widths}
 
 

@@ -16,9 +16,10 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments import statistics
 from specdec_lib.experiments.input_guided import of_task
 from specdec_lib.experiments.metrics import counts
+from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import Priced, pass_prices
-from specdec_lib.experiments.recorded_runs import Recording, Runs, all_runs, gain, replay_each, select
+from specdec_lib.experiments.recorded_runs import Recording, Runs, all_runs, gain, prompts_of, replay_each, select
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval
 from specdec_lib.methods import METHODS
@@ -117,25 +118,15 @@ def at_lengths(
     return {how: {name: runs.get((how, name), runs[once, name]) for name in own} for how, own in drafters.items()}
 
 
-def pass_price(prices: Mapping[int, float], width: int) -> float:
-    """Price of a pass of any width, by straight lines between the known ones; the last one's slope goes on."""
-    known = sorted(prices)
-    if width > known[-1]:
-        low, high = known[-2:]
-        return prices[high] + (width - high) * (prices[high] - prices[low]) / (high - low)
-    return float(np.interp(width, known, [prices[each] for each in known]))
-
-
 def priced(runs: Runs, prices: Mapping[int, float]) -> Counts:
     """Tokens after the first, and what the passes cost in passes of plain decoding, run by run; drafting is free."""
-    cost = [sum(pass_price(prices, step.width) for step in run.steps) for run in runs]
+    cost = [sum(step_seconds(prices, step.width) for step in run.steps) for run in runs]
     return Counts([len(run.tokens) - 1 for run in runs], cost)
 
 
 def speed_gain(ours: Runs, theirs: Runs, recordings: Sequence[Recording], prices: Mapping[int, float]) -> Interval:
     """Speed of runs divided by that of others of the same recordings, at given prices of passes."""
-    names = [(r.task, r.prompt.id) for r in recordings]
-    return statistics.ratio_of_rates(priced(ours, prices), priced(theirs, prices), names)
+    return statistics.ratio_of_rates(priced(ours, prices), priced(theirs, prices), prompts_of(recordings))
 
 
 def gains(
@@ -211,12 +202,12 @@ def neighbour_lead(recordings: Sequence[Recording], layer: int, seed: int = 0) -
         one, other = (torch.from_numpy(generator.integers(0, len(states), len(states) - 1)) for _ in range(2))
         near, far = (states[:-1] * states[1:]).sum(-1), (states[one] * states[other]).sum(-1)
         leads.append(float(near.mean() - far.mean()))
-    return statistics.mean(leads, [(r.task, r.prompt.id) for r in recordings])
+    return statistics.mean(leads, prompts_of(recordings))
 
 
 def gain_over_draws(ours: Runs, draws: Sequence[Runs], recordings: Sequence[Recording]) -> Interval:
     """Tokens per pass of runs divided by those of several random draws of a drafter; draws count as runs of a prompt."""
-    names = [(r.task, r.prompt.id) for _ in draws for r in recordings]
+    names = prompts_of(recordings) * len(draws)
     theirs = [run for runs in draws for run in runs]
     mine = [run for _ in draws for run in ours]
     return statistics.ratio_of_rates(counts(mine, "tokens_per_forward"), counts(theirs, "tokens_per_forward"), names)

@@ -11,10 +11,11 @@ from transformers import PreTrainedModel
 from specdec_lib import methods
 from specdec_lib.chapters.ch04_pld_plus import attribution, copying_comparison, known_answers
 from specdec_lib.chapters.ch04_pld_plus.copying_comparison import speed_gain
-from specdec_lib.experiments import draft_costs, statistics
+from specdec_lib.experiments import draft_costs, recorded_runs, statistics
 from specdec_lib.experiments import input_guided as guided
 from specdec_lib.experiments.metrics import pooled, speedups
 from specdec_lib.experiments.overlap import overlap
+from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.recorded_runs import Recording, Runs, gain, rates, select
 from specdec_lib.experiments.statistics import Interval
@@ -39,11 +40,6 @@ SPANS = (2, 5, 8)
 _SCORES = ("precision", "recall", "f1", "exact")
 
 
-def known(value: float) -> float | str:
-    """The number, or ``"not available"`` for NaN."""
-    return value if value == value else "not available"
-
-
 def heads_found(found: InductionHeads, chosen: Sequence[tuple[int, int]], layer: int) -> Values:
     """What the search for induction heads and for the layer gave."""
     ranked, (blocks, each) = found.ranked(), found.peaks.shape
@@ -53,7 +49,6 @@ def heads_found(found: InductionHeads, chosen: Sequence[tuple[int, int]], layer:
         "heads_credited": len(ranked),
         "heads_strong": len(strong),
         "heads_chosen": len(chosen),
-        "heads_first_block": min((block for block, _ in strong), default=-1),
         "copied_tokens": found.copied,
         "layer_chosen": layer,
         "layers": blocks,
@@ -66,9 +61,9 @@ def tokens_per_pass(recordings: Sequence[Recording], runs: Mapping[str, Runs], p
     for row in guided.by_task(recordings, runs):
         end = ENDS[None if row["task"] == "all" else row["task"]]
         for method in runs:
-            values[f"{prefix}_{methods.slug(method)}_{end}"] = known(row[method])
+            values[f"{prefix}_{methods.slug(method)}_{end}"] = statistics.told(row[method])
             if end == "all":
-                values[f"{prefix}_{methods.slug(method)}_unlooped"] = known(row[f"{method}*"])
+                values[f"{prefix}_{methods.slug(method)}_unlooped"] = statistics.told(row[f"{method}*"])
     return values
 
 
@@ -106,12 +101,12 @@ def draft_lengths(
         lengths = list(swept[name])
         for which, length in (("first", lengths[0]), ("last", lengths[-1])):
             found = guided.rates_of(recordings, swept[name][length])
-            values[f"k_{which}_{short}"] = known(found["all"])
-            values[f"k_{which}_{short}_summarisation"] = known(found["summarisation"])
+            values[f"k_{which}_{short}"] = statistics.told(found["all"])
+            values[f"k_{which}_{short}_summarisation"] = statistics.told(found["summarisation"])
         values[f"k_last_over_first_{short}"] = gain(swept[name][lengths[-1]], swept[name][lengths[0]], recordings)
     by_length = {k: rates(runs, recordings)["all"] for k, runs in swept["PLD, as released"].items()}
     best = max(by_length, key=lambda k: by_length[k])
-    values |= {"k_best_pld": best, "k_best_pld_rate": known(by_length[best])}
+    values |= {"k_best_pld": best, "k_best_pld_rate": statistics.told(by_length[best])}
     values |= {"k_first": lengths[0], "k_last": lengths[-1]}
     hidden = swept["PLD+ (h)"]
     for name, (more, fewer) in {"k_70_over_10_h_gpu": (70, 10), "k_100_over_70_h_gpu": (100, 70)}.items():
@@ -123,7 +118,7 @@ def draft_lengths(
 def spans(recordings: Sequence[Recording], long: Runs, short: Runs) -> Values:
     """Whether long drafts gain more where longer spans are accepted."""
     lengths, gains, places = copying_comparison.spans_and_gains(long, short)
-    prompts = [(recordings[i].task, recordings[i].prompt.id) for i in places]
+    prompts = recorded_runs.prompts_of([recordings[i] for i in places])
     return {"span_gain_correlation": copying_comparison.rank_correlation(lengths, gains, prompts)}
 
 
@@ -180,7 +175,7 @@ def over_fastest(
 def occurrences(recordings: Sequence[Recording], counted: Sequence[tuple[int, int]]) -> Values:
     """At how many tokens PLD+ (h) would have more accepted than PLD with partial drafts, and at how many fewer."""
     won, lost = zip(*counted, strict=True)
-    ratio = statistics.pooled_rate(statistics.Counts(won, lost), [(r.task, r.prompt.id) for r in recordings])
+    ratio = statistics.pooled_rate(statistics.Counts(won, lost), recorded_runs.prompts_of(recordings))
     return {"choice_won": sum(won), "choice_lost": sum(lost), "choice_won_over_lost": ratio}
 
 
@@ -214,7 +209,7 @@ def head_sets_tried(
         "random_median": median(random),
         "random_high": max(random),
     }
-    return {f"heads_rate_{name}": known(value) for name, value in numbers.items()} | {
+    return {f"heads_rate_{name}": statistics.told(value) for name, value in numbers.items()} | {
         "heads_best": int(best),
         "random_draws_used": len(random),
         "heads_chosen_over_credited": gain(own, by_set[counts[-1]], recordings),
@@ -239,12 +234,14 @@ def aggregations(
     by_set : mapping
         Runs of the ``"chosen"`` and of ``"every"`` head, by the same.
     """
-    values: Values = {f"{what}_{fold}": known(rates(runs, recordings)["all"]) for (what, fold), runs in by_set.items()}
+    values: Values = {
+        f"{what}_{fold}": statistics.told(rates(runs, recordings)["all"]) for (what, fold), runs in by_set.items()
+    }
     ours = by_set["chosen", "max"]
     for fold in ("max", "sum"):
         blocks = {block: rates(runs, recordings)["all"] for (block, how), runs in by_block.items() if how == fold}
         best = max(blocks, key=lambda block: blocks[block])
-        values[f"block_best_{fold}"] = known(blocks[best])
+        values[f"block_best_{fold}"] = statistics.told(blocks[best])
         values[f"chosen_max_over_block_best_{fold}"] = gain(ours, by_block[best, fold], recordings)
         values[f"chosen_max_over_every_{fold}"] = gain(ours, by_set["every", fold], recordings)
     return values | {"chosen_max_over_chosen_sum": gain(ours, by_set["chosen", "sum"], recordings)}
@@ -256,8 +253,8 @@ def layers(recordings: Sequence[Recording], by_layer: Mapping[int, Runs], partia
     best, last = max(rate, key=lambda layer: rate[layer]), max(rate)
     values: Values = {"layer_best": best, "layer_best_share": best / last}
     for name, layer in (("best", best), ("embeddings", 0), ("last", last), ("worst", min(rate, key=lambda i: rate[i]))):
-        values[f"layer_rate_{name}"] = known(rate[layer])
-    values["layer_rate_pld"] = known(rates(partial, recordings)["all"])
+        values[f"layer_rate_{name}"] = statistics.told(rate[layer])
+    values["layer_rate_pld"] = statistics.told(rates(partial, recordings)["all"])
     for name, layer in (("embeddings", 0), ("last", last)):
         ratio = gain(by_layer[best], by_layer[layer], recordings)
         values |= {f"layer_best_over_{name}": ratio, f"layer_best_over_{name}_text": f"{ratio:.2f}"}
@@ -268,7 +265,7 @@ def averages(recordings: Sequence[Recording], averaged: Mapping[str, Runs]) -> V
     """Means of several states over single ones; ``averaged`` has runs by number of states, and ``"printed"``."""
     values: Values = {}
     for name, runs in averaged.items():
-        values[f"average_{name}"] = known(rates(runs, recordings)["all"])
+        values[f"average_{name}"] = statistics.told(rates(runs, recordings)["all"])
         values[f"average_{name}_over_1"] = gain(runs, averaged["1"], recordings)
     return values | {"average_6_over_2": gain(averaged["6"], averaged["2"], recordings)}
 
@@ -278,7 +275,7 @@ def thresholds(recordings: Sequence[Recording], refused: Mapping[float | None, R
     values: Values = {}
     for theta, runs in refused.items():
         name, stats = f"threshold_{THRESHOLDS[theta]}", pooled(runs)
-        values[name] = known(rates(runs, recordings)["all"])
+        values[name] = statistics.told(rates(runs, recordings)["all"])
         values[f"{name}_drafting"] = stats["calls_with_draft"] / max(stats["calls"], 1)
         values[f"{name}_over_none"] = gain(runs, refused[None], recordings)
     return values
@@ -352,7 +349,7 @@ def attributions(counted: Mapping[str, Mapping[tuple[str, int], list[attribution
             row = rows.get((method, least), {})
             for key in _SCORES:
                 value = row.get(key, float("nan"))
-                values[f"attr_{name.lower()}_{methods.slug(method)}_{least}_{key}"] = known(value)
+                values[f"attr_{name.lower()}_{methods.slug(method)}_{least}_{key}"] = statistics.told(value)
         if name == "QuoteSum":
             values |= _quotations(rows.get(("PLD+ (h)", 2)), each)
     return values
@@ -404,7 +401,7 @@ def answers(by_set: Mapping[str, Sequence[Mapping[str, Any]]], prices: Mapping[i
 
 def released_speed(rows: Sequence[Mapping[str, Any]], prices: Mapping[int, float]) -> Interval:
     """Speed-up of PLD as released on known answers: it drafts ten tokens or none."""
-    verified = copying_comparison.pass_price(prices, 11) - 1
+    verified = step_seconds(prices, 11) - 1
     cost = [row["pld_10"] + verified * row["pld_10_drafts"] for row in rows]
     counts = statistics.Counts([row["tokens"] for row in rows], cost)
     return statistics.pooled_rate(counts, [row["prompt"] for row in rows])
@@ -420,7 +417,7 @@ def own_overlap(recordings: Sequence[Recording], runs: Runs, tokenizer: Any) -> 
     texts = [[tokenizer.decode(part) for part in (r.trace.prompt, r.trace.tokens)] for r in recordings]
     overlaps = [overlap(prompt, output) for prompt, output in texts]
     found = [(len(run.tokens) - 1) / max(len(run.steps), 1) for run in runs]
-    value = copying_comparison.rank_correlation(overlaps, found, [(r.task, r.prompt.id) for r in recordings])
+    value = copying_comparison.rank_correlation(overlaps, found, recorded_runs.prompts_of(recordings))
     return {"overlap_gain_correlation_own": value, "overlap_gain_correlation_own_text": f"{value:.2f}"}
 
 

@@ -21,7 +21,7 @@ from specdec_lib.chapters.ch05_specdec_pp.stopping_study import (
     with_head,
     with_heads,
 )
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics import Interval, told
 from specdec_lib.heads.acceptance import AcceptanceHead
 
 #: The paper's head, and the same head with the draft model's probability of the token as one more input.
@@ -172,7 +172,7 @@ def rate_values(contest: Contest, points: Mapping[str, Mapping[str, Sequence[Rat
         curves = {family: _points(curve) for family, curve in found.items()}
         fixed, ours = curves["fixed K"], contest.study.rates(contest.families["SpecDec++"], contest.sets[name])
         for key, family in (("", "SpecDec++"), ("seeing_", "SpecDec++ with confidence")):
-            made[f"head_pareto_{key}{name}"] = _known(below(curves[family], fixed))
+            made[f"head_pareto_{key}{name}"] = told(below(curves[family], fixed))
         share, near = matched(ours, fixed), (fixed >= ours.min(axis=0)).all(axis=1)
         made[f"head_front_{name}"] = share
         made[f"head_front_count_{name}"] = round(share * len(fixed))
@@ -180,10 +180,6 @@ def rate_values(contest: Contest, points: Mapping[str, Mapping[str, Sequence[Rat
         made[f"head_front_share_{name}"] = share * len(fixed) / near.sum() if near.any() else "not available"
         made["head_front_lengths"] = len(fixed)
     return made
-
-
-def _known(value: float) -> float | str:
-    return value if value == value else "not available"
 
 
 def one_setting(contest: Contest, paper_setting: Policy) -> dict[str, Any]:

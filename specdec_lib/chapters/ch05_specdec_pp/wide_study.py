@@ -28,7 +28,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.acceptance_training import parted
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.calibration import ranking_accuracy, ranking_lead
-from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.recorded_runs import Recording, prompts_of
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Interval, pooled_rate
 from specdec_lib.experiments.tasks import load_task
@@ -248,7 +248,7 @@ def measure(
             own = plan if first else replace(plan, prompts=plan.further_prompts)
             say(f"temperature {temperature:g}: outputs of the target")
             recorded, sets = recordings(target, tokenizer, own, temperature)  # those of the draft before are kept
-            prompts = [(r.task, r.prompt.id) for r in recorded]
+            prompts = prompts_of(recorded)
             say(f"temperature {temperature:g}: {name}, {len(recorded)} outputs")
             taught = labelled(target, draft, answers, temperature)
             trained = heads(draft, taught, plan)

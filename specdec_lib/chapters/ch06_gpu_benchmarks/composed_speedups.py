@@ -16,7 +16,7 @@ from specdec_lib.experiments.metrics import counts, pooled
 from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
-from specdec_lib.experiments.recorded_runs import Recording, Runs, all_runs, select
+from specdec_lib.experiments.recorded_runs import Recording, Runs, all_runs, prompts_of, select
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
@@ -176,8 +176,7 @@ def composed_table(
 
 
 def _tokens_per_forward(recordings: Sequence[Recording], runs: Runs) -> Interval:
-    prompts = [(recording.task, recording.prompt.id) for recording in recordings]
-    return pooled_rate(counts(runs, "tokens_per_forward"), prompts)
+    return pooled_rate(counts(runs, "tokens_per_forward"), prompts_of(recordings))
 
 
 def at_published_prices(
@@ -223,7 +222,7 @@ class Pricing:
     ) -> Interval:
         """Tokens per second of one method over those of another, over the kept recordings together."""
         places = [i for i, recording in enumerate(recordings) if keep(recording)]
-        prompts = [(recordings[i].task, recordings[i].prompt.id) for i in places]
+        prompts = prompts_of([recordings[i] for i in places])
         rates = []
         for name in (ours, theirs):
             own = [runs[name][i] for i in places]
@@ -232,7 +231,7 @@ class Pricing:
 
     def step(self, recordings: Sequence[Recording], runs: Mapping[str, Runs], ours: str, theirs: str) -> Interval:
         """Mean time of a step of one method over that of another."""
-        prompts = [(recording.task, recording.prompt.id) for recording in recordings]
+        prompts = prompts_of(recordings)
         rates = (
             Counts(self.seconds(name, runs[name]), [len(run.steps) for run in runs[name]]) for name in (ours, theirs)
         )

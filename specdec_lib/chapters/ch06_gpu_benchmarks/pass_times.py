@@ -28,7 +28,7 @@ def width_ratios(
     """Time of a pass over that of a narrower one, for each pair of widths, with intervals over the repeats.
 
     The widths are timed in turns, so that what else the machine does falls on all of them. ``context`` and ``runtime``
-    are as for :func:`step_times`.
+    are as for :func:`specdec_lib.experiments.pass_costs.step_times`.
     """
     widths = sorted({width for both in pairs for width in both})
     held = None if runtime == "eager" else Runtime(model, context, runtime, widths)

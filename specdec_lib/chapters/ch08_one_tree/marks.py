@@ -23,7 +23,7 @@ from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import sha256
 from specdec_lib.models.fingerprint import fingerprint
 
-# What measure() found for the pocket pair; without a colon, because the page of the library would show the folder.
+# What :func:`rows` found for the pocket pair; without a colon, because the page of the library would show the folder.
 RESULTS = paths.DATA / "results" / "cpu" / "one_tree.csv"
 #: Lower ends that the intervals of each mark are to lie above.
 MARKS = {

@@ -39,7 +39,7 @@ def slider_data(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     missing = [name for name in NAMES if name not in values]
     if missing:
-        raise RecordError(f"the chapter recorded no {missing[0]!r}: run it again (python -m specdec_lib run 06)")
+        raise RecordError(f"the chapter recorded no {missing[0]!r}: run it again (python -m specdec_lib run --only 06)")
     tasks, here = (values[name] for name in NAMES)
     names = list(dict.fromkeys(name for own in tasks.values() for name in own))
     published = {name: published_draft_price() for name in names if METHODS[name].network}

@@ -36,34 +36,6 @@ def text(value: float | None, spec: str, missing: str = "not available") -> str:
     return tables.format_cell(value, spec) if value is not None and math.isfinite(value) else missing
 
 
-def compared(
-    a: float,
-    b: float,
-    more: str,
-    less: str,
-    same: str,
-    margin: float = 0.02,
-    missing: str = "cannot be compared with",
-) -> str:
-    """Choose the words for ``a`` compared with ``b``.
-
-    Parameters
-    ----------
-    a, b : float
-    more, less, same : str
-        Words for a above b, below b, and within ``margin`` of it.
-    margin : float
-        Relative difference that counts as none.
-    missing : str
-        Words where one of the two is not a number.
-    """
-    if not (math.isfinite(a) and math.isfinite(b)):
-        return missing
-    if abs(a - b) <= margin * abs(b):
-        return same
-    return more if a > b else less
-
-
 def spread(values: Sequence[float], spec: str = ".2f") -> str:
     """Median of repeated measurements, with the smallest and the largest in brackets."""
     # A word joiner on either side of the dash keeps the bracket on one line.
@@ -144,55 +116,6 @@ def panels(
             ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center", va="center", color="#666666")
             ax.set_xticks([])
     _legend(figure, axes[0])
-    return figure
-
-
-def bar_panels(
-    groups: Sequence[str],
-    content: Mapping[str, Mapping[str, Sequence[float | Interval]]],
-    ylabel: str,
-    reference: float | None = None,
-) -> Figure:
-    """Draw panels of grouped bars in two columns, with one scale and one legend.
-
-    Parameters
-    ----------
-    groups : sequence of str
-        Labels on the x axis, the same in every panel.
-    content : mapping
-        By title of the panel: by label, one height a group. A label is a method, or ``"method, variant"``, which
-        has the method's colour. All but the first are hatched, and an interval has a whisker.
-    ylabel : str
-    reference : float, optional
-        Height of a dashed line.
-    """
-    columns = min(2, len(content))
-    count = -(-len(content) // columns)
-    figure, axes = figures.new(6.4, 2.8 * count + 0.5, columns, count, sharey=True, squeeze=False)
-    ylabel = textwrap.fill(ylabel, 20)  # one line of it would be longer than the axis
-    for place, (ax, (title, heights)) in enumerate(zip(axes.flat, content.items(), strict=False)):
-        for number, (label, values) in enumerate(heights.items()):
-            method, _, variant = label.partition(", ")
-            x = [group - 0.4 + 0.8 * (number + 0.5) / len(heights) for group in range(len(groups))]
-            ax.bar(
-                x,
-                figures.points(values),
-                0.74 / len(heights),
-                label=label,
-                color=figures.color(method),
-                edgecolor="white",
-                linewidth=0,
-                hatch=figures.HATCHES[number % len(figures.HATCHES)],
-            )
-            figures.whiskers(ax, x, values)
-        ax.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
-        ax.set(title=title, ylabel="" if place % columns else ylabel)
-        ax.grid(axis="x", visible=False)
-        if reference is not None:
-            ax.axhline(reference, color="#444444", linestyle="--", linewidth=1)
-    for ax in axes.flat[len(content) :]:
-        ax.set_visible(False)
-    _legend(figure, list(axes.flat[: len(content)]))
     return figure
 
 

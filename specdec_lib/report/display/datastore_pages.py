@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from specdec_lib.experiments.statistics import Interval
 
 
-def sorted_ends(
-    words: Sequence[str], order: Sequence[int], found: Sequence[int], matched: int, width: int = 5
-) -> Figure:
+def sorted_ends(words: Sequence[str], order: Sequence[int], found: Sequence[int], width: int = 5) -> Figure:
     """Draw the places of a text sorted by what stands before them, read backwards.
 
     Parameters
@@ -35,8 +33,6 @@ def sorted_ends(
         The sorted places: each is the number of words before it.
     found : sequence of int
         Those that a search found.
-    matched : int
-        How many words before each of these agree.
     width : int
         Words that are shown before each place.
     """

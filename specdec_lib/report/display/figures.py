@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
 """Okabe and Ito's colours without yellow and black, which vanish on a light or a dark page."""
 
-METHODS: dict[str, str] = {methods.PLAIN: methods.PLAIN_COLOR} | {m.name: m.color for m in methods.METHODS.values()}
-"""The colour of each method, the same in every figure and in every coloured text."""
-
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "||||")
 """Told apart on paper without colours: the first series is filled, the next ones are hatched."""
 
@@ -127,38 +124,6 @@ def whiskers(ax: Axes, x: Sequence[float], values: Sequence[float | Interval], c
             color=color,
             linewidth=1.2,
         )
-
-
-def lines(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float | Interval]]],
-    xlabel: str,
-    ylabel: str,
-    spread: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-    ax: Axes | None = None,
-    **kwargs: Any,
-) -> Figure:
-    """Draw one line a method.
-
-    Parameters
-    ----------
-    series : mapping
-        By method: x values and y values. Intervals among these have whiskers.
-    xlabel, ylabel : str
-        With units.
-    spread : mapping, optional
-        By method: lower and upper bound of each y value, drawn as a band.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure without it.
-    kwargs
-        Passed to ``Axes.plot``.
-    """
-    ax = new()[1] if ax is None else ax
-    for method, (x, y) in series.items():
-        ax.plot(x, points(y), label=method, color=color(method), marker=marker(method), **kwargs)
-        whiskers(ax, x, y, color(method))
-        if spread and method in spread:
-            ax.fill_between(x, *spread[method], color=color(method), alpha=0.18, linewidth=0)
-    return _finish(ax, xlabel, ylabel, len(series) > 1)
 
 
 def bars(

@@ -89,8 +89,6 @@ def record_passes(steps: Rows, mode: str, draft_ms: float, asked: float) -> None
     for name in dict.fromkeys(row["runtime"] for row in steps):
         record(f"step_ms_{name}_w1", by_width[name, 1]["ms"], timed=True)
         record(f"step_ms_{name}_w32", by_width[name, 32]["ms"], timed=True)
-        record(f"step_ratio_{name}_w32_w1", by_width[name, 32]["ratio"], timed=True)
-        record(f"step_ratio_{name}_w8_w1", by_width[name, 8]["ratio"], timed=True)
         record(f"bandwidth_fraction_{name}_w1", by_width[name, 1]["bandwidth_fraction"], timed=True)
     record("wanted_ratio", asked)
     record("draft_ms", draft_ms, timed=True)
@@ -176,13 +174,12 @@ def measured_table(rows: Rows, compared: Collection[str]) -> Table:
 
 
 def record_parts(rows: Rows) -> None:
-    """Record what drafting and the host take, of the greedy rows over all tasks."""
+    """Record what drafting takes, of the greedy rows over all tasks."""
     for row in rows:
         name = methods.slug(row["method"])
         record(f"draft_ms_per_step_{name}", row["draft_ms_per_step"], timed=True)
         record(f"draft_ms_per_token_{name}", row["draft_ms_per_token"], timed=True)
         record(f"draft_share_{name}", row["draft_ms"] * row["tokens_per_second"] / 1e3, timed=True)
-        record(f"host_ms_{name}", row["host_ms"], timed=True)
 
 
 def parts_table(rows: Rows) -> Table:
@@ -204,7 +201,6 @@ def record_peers(rows: Rows) -> None:
     """Record how many times as fast as transformers' own methods ours are."""
     for row in rows:
         name = row["method"].replace(" ", "_")
-        record(f"peer_ratio_{name}", row["ratio"], timed=True)
         record(f"said_peer_ratio_{name}", f"{_peer_ratio(row):.2f}", timed=True)
 
 
@@ -270,7 +266,7 @@ def record_composed(rows: Rows, unlooped: Rows) -> None:
         if row["task"] == "all":
             record(f"composed_unlooped_{methods.slug(row['method'])}_all", row["speedup"].value, timed=True)
     copying = [row["speedup"] for row in rows if row["task"] == "all" and methods.slug(row["method"]) in _COPYING]
-    record("said_copying", copying_pays(max(copying, key=lambda speed: speed.value)), timed=True)
+    record("said_copying", f"{max(copying, key=lambda speed: speed.value):.2f}", timed=True)
     for task in dict.fromkeys(row["task"] for row in rows):
         best = max((row for row in rows if row["task"] == task), key=lambda row: row["speedup"].value)
         record(f"winner_{TASKS[task]}", best["method"], timed=True)
@@ -278,24 +274,6 @@ def record_composed(rows: Rows, unlooped: Rows) -> None:
 
 #: Slugs of the methods that copy from the prompt and the output.
 _COPYING = ("pld", "h", "a")
-
-
-def copying_pays(best: Interval) -> str:
-    """What the page says of the best copying method, whose speed-up over all tasks is given, as a sentence."""
-    if best.low > 1:
-        return (
-            "Copying pays on this machine: over all tasks the best copying method is faster than plain decoding by its whole "
-            "interval. Most of these answers repeat their prompt."
-        )
-    if best.high < 1:
-        return (
-            "Copying does not pay on this machine: over all tasks even the best copying method is slower than plain "
-            "decoding, although most of these answers repeat their prompt."
-        )
-    return (
-        "Whether copying pays on this machine is not resolved: over all tasks the interval of the best copying method holds "
-        "1, although most of these answers repeat their prompt."
-    )
 
 
 def composed_table(rows: Rows, unlooped: Rows, compared: Collection[str]) -> Table:
@@ -321,7 +299,6 @@ def record_composing(errors: Mapping[str, float]) -> None:
     off = pd.Series([abs(value - 1) for value in errors.values()])
     record("composed_error_median", float(off.median()), timed=True)
     record("composed_error_largest", float(off.max()), timed=True)
-    record("composed_apart", int((off > DISTURBED).sum()), timed=True)
 
 
 def disturbed(errors: Mapping[str, float], profile: str) -> Notice | None:
@@ -337,20 +314,6 @@ def disturbed(errors: Mapping[str, float], profile: str) -> Notice | None:
         + ". Something else used this machine while passes or steps were timed. Do not use the times of this page; run the "
         "chapter again on a free machine.",
     )
-
-
-def record_variants(rows: Rows, price: str) -> None:
-    """Record the speed-up of each variant
-    (:func:`specdec_lib.chapters.ch06_gpu_benchmarks.composed_speedups.variants_table`) at one price, and what a larger store
-    of REST gains."""
-    by_name = {row["method"]: row for row in rows}
-    for name, row in by_name.items():
-        key = name.lower().replace(", ", "_").replace(" ", "_")
-        record(f"composed_tree_{key}", row["speedups"][price].value, timed=True)
-    large, little = by_name["REST, 64 nodes"], by_name["REST, small store"]
-    record("store_growth_speed", large["speedups"][price].value / little["speedups"][price].value, timed=True)
-    tokens = [row["tokens_per_forward"].value for row in (large, little)]
-    record("store_growth_tokens", tokens[0] / tokens[1])
 
 
 def variants_table(rows: Rows) -> Table:

@@ -14,6 +14,7 @@ from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLook
 from specdec_lib.experiments import comparison, recorded_runs
 from specdec_lib.experiments import input_guided as guided
 from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.recorded_runs import record_prompts, replay_all
 from tests.experiments.test_input_guided import made_up
 
@@ -68,7 +69,7 @@ def test_methods_at_two_choices_of_lengths_do_what_they_do_at_each_alone(monkeyp
 def test_a_pass_costs_what_the_line_between_its_neighbours_says():
     prices = {1: 1.0, 11: 1.1, 61: 1.6}
     for width, price in ((1, 1.0), (6, 1.05), (11, 1.1), (36, 1.35), (61, 1.6), (71, 1.7)):
-        assert copying_comparison.pass_price(prices, width) == pytest.approx(price)
+        assert step_seconds(prices, width) == pytest.approx(price)
     assert min(copying_comparison.card_prices().values()) == 1
 
 

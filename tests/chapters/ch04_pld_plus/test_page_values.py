@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -88,7 +87,3 @@ def test_heads_are_compared_with_all_credited_ones_with_every_one_and_with_rando
     assert values["heads_chosen_over_every"].value == pytest.approx(rate(own))
     assert values["heads_rate_random_low"] == rate(none) and values["heads_rate_random_high"] == rate(fewer)
     assert values["random_draws_used"] == 2
-
-
-def test_no_number_is_recorded_as_not_available():
-    assert page_values.known(math.nan) == "not available" and page_values.known(0.0) == 0.0

@@ -39,14 +39,6 @@ def test_a_number_is_formatted():
     assert charts.text(0.126, ".1%") == "12.6%"
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "word"),
-    [(2, 1, "more"), (1, 2, "less"), (1.01, 1, "same"), (math.nan, 1, "none"), (1, math.nan, "none")],
-)
-def test_comparisons_choose_their_words(a, b, word):
-    assert charts.compared(a, b, "more", "less", "same", missing="none") == word
-
-
 def test_a_spread_is_median_smallest_and_largest():
     assert charts.spread([3.0, 1.0, 2.0], ".0f").replace("\u2060", "") == "2 (1–3)"
 

@@ -49,9 +49,7 @@ def test_ends_of_an_interval_from_a_clock_come_from_it_too():
     "draw",
     [
         lambda: figures.bars(["a", "b", "c"], {"PLD": GAINS}, "gain"),
-        lambda: figures.lines({"PLD": ([1, 2, 3], GAINS)}, "K", "gain"),
         lambda: charts.panels({"": {"PLD": ([1, 2, 3], GAINS)}}, "K", "gain"),
-        lambda: charts.bar_panels(["a", "b", "c"], {"": {"PLD": GAINS}}, "gain"),
         lambda: charts.task_bars(["a", "b", "c"], {"PLD": GAINS}, "gain"),
     ],
 )

@@ -152,10 +152,3 @@ def test_a_task_whose_outputs_are_one_token_each_has_no_rate(monkeypatch):
     found = recorded_by(monkeypatch, lambda: speedup_pages.record_measured(rows))
     assert found["speedup_pld_all_greedy"] == 2.0 and found["tokens_per_s_pld_all_greedy"] == 50.0
     assert found["speedup_pld_completion_greedy"] == found["tokens_per_s_pld_completion_greedy"] == "not available"
-
-
-def test_the_page_says_that_copying_pays_only_where_it_does():
-    assert "Copying pays" in speedup_pages.copying_pays(Interval(1.3, 1.1, 1.5))
-    assert "does not pay" in speedup_pages.copying_pays(Interval(0.8, 0.7, 0.9))
-    for ends in ((0.9, 1.1), (float("nan"), float("nan"))):
-        assert "not resolved" in speedup_pages.copying_pays(Interval(1.0, *ends))
