@@ -252,12 +252,6 @@ def at_size(
     return _function(tables, lambda *rates: then(sum(w * r for w, r in zip(weights, rates, strict=True))))
 
 
-def growth(frame: pd.DataFrame, of: str = "tokens_per_pass") -> Interval:
-    """Slope of the line of :func:`at_size`: what a store ten times as large adds."""
-    tables, design = _sized(frame, of, 1)
-    return _function(tables, lambda *rates: sum(w * r for w, r in zip(design[1], rates, strict=True)))
-
-
 def steps(frame: pd.DataFrame, of: str = "tokens_per_pass") -> list[Interval]:
     """Ratio of the rate with each size of the store to that with the next smaller one."""
     parts = [part for _, part in frame.groupby("stored")]

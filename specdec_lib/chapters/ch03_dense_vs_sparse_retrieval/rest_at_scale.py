@@ -245,9 +245,7 @@ def headlines(counts: pd.DataFrame, authors: Mapping[str, Sequence[float]]) -> d
             continue
         found[f"real_{name}_tpf"] = measures.rate(measures.largest(rows))
         found[f"real_{name}_speedup_rest"] = measures.speed(measures.largest(rows), step)
-        found[f"real_{name}_speedup_gpu"] = measures.speed(measures.largest(rows), gpu_prices())
         found[f"real_{name}_growth"] = measures.whole_growth(rows)
-        found[f"real_{name}_slope"] = measures.growth(rows)
         sized = measures.steps(rows)
         found[f"real_{name}_step_least"], found[f"real_{name}_last_step"] = measures.least(sized), sized[-1]
         for size, tokens in (chat_sizes if name == "chat" else code_sizes).items():
@@ -260,10 +258,8 @@ def headlines(counts: pd.DataFrame, authors: Mapping[str, Sequence[float]]) -> d
         found[f"real_{name}_line_speedup_rest"] = found[f"real_{name}_line_{end}_speedup_rest"]
     smallest = chat[chat.stored == chat.stored.min()]
     found["real_chat_smallest_speedup_rest"] = measures.speed(smallest, chat_step)
-    found["real_chat_ours_tpf"] = measures.rate(measures.largest(in_ours))
     found["real_chat_ours_line_12gb"] = measures.at_size(in_ours, chat_sizes["12gb"])
     found["real_chat_line_12gb_characters"] = measures.at_size(chat, chat_sizes["12gb"], "characters_per_pass")
-    found["real_chat_curve_12gb_characters"] = measures.at_size(chat, chat_sizes["12gb"], "characters_per_pass", 2)
     found["real_code_over_chat"] = _over_chat(counts)
     found["real_code_share_short"] = measures.rate(measures.largest(code), "share_short_matches")
     found["real_code_share_matched"] = measures.rate(measures.largest(code), "share_matched")
@@ -278,7 +274,6 @@ def headlines(counts: pd.DataFrame, authors: Mapping[str, Sequence[float]]) -> d
     as_run = select(counts, CHAT, variant="as DReSD ran it")
     if len(as_run):
         found["real_chat_as_run_speedup_rest"] = measures.speed(in_their_tokens(as_run, authors), chat_step)
-    found["real_chat_share_short"] = measures.rate(measures.largest(in_ours), "share_short_matches")
     return found | _variant_headlines(counts, CODE, "code") | _variant_headlines(counts, CHAT, "chat")
 
 

@@ -120,7 +120,6 @@ def test_a_line_is_found_again_at_any_size():
     frame = sized(0.5, 0.25)
     assert measures.at_size(frame, 1e9) == pytest.approx((2.75,) * 3)
     assert measures.at_size(frame, 1e9, degree=2) == pytest.approx((2.75,) * 3)
-    assert measures.growth(frame) == pytest.approx((0.25,) * 3)
     assert measures.at_size(frame, 1e9, then=lambda rate: rate / 1.1).value == pytest.approx(2.5)
     assert [step.value for step in measures.steps(frame)] == pytest.approx([1.5 / 1.25, 2.0 / 1.5])
     assert measures.whole_growth(frame).value == pytest.approx(2.0 / 1.25)
