@@ -271,9 +271,6 @@ def headlines(counts: pd.DataFrame, authors: Mapping[str, Sequence[float]]) -> d
         own, theirs = (select(counts, case, f"{who} answers, as many tokens") for who in ("its own", "GPT-4's"))
         if len(own) and len(theirs):
             found[f"real_{name}_own_over_gpt4"] = measures.ratio(own, theirs, "characters_per_pass")
-    as_run = select(counts, CHAT, variant="as DReSD ran it")
-    if len(as_run):
-        found["real_chat_as_run_speedup_rest"] = measures.speed(in_their_tokens(as_run, authors), chat_step)
     return found | _variant_headlines(counts, CODE, "code") | _variant_headlines(counts, CHAT, "chat")
 
 
@@ -306,7 +303,6 @@ HEADLINES = (
     "real_authors_speedup",
     "real_chat_smallest_speedup_rest",
     "real_chat_line_465mb_speedup_rest",
-    "real_chat_as_run_speedup_rest",
     "real_code_line_09gb",
     "real_code_line_27gb",
     "real_code_over_chat",

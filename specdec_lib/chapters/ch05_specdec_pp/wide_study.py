@@ -394,6 +394,7 @@ def values(
             for name in SETS
         },
         **{f"sampled_gain_{name}": _words(sampled(name, "over fixed K")) for name in SETS},
+        **{f"said_sampled_over_confidence_{name}": _words(sampled(name, "over confidence"), ".3f") for name in SETS},
     }
 
 
