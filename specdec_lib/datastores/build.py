@@ -250,10 +250,11 @@ class _Writer:
             desc="tokens", unit=" tokens", unit_scale=True, initial=coming["tokens"], total=limit, disable=not progress
         ) as bar:
             for ids, digest in documents:
-                coming["items"] += 1
-                self._check(ids, coming["items"])
+                self._check(ids, coming["items"] + 1)
+                # What does not fit is not noted: a build that goes on compares all that is noted by its digest.
                 if limit is not None and coming["tokens"] + len(ids) > limit:
                     break
+                coming["items"] += 1
                 coming["digest"] = digest
                 if len(ids) < 2:
                     coming["skipped"] += 1
@@ -268,7 +269,7 @@ class _Writer:
             bar.update(coming["tokens"] - self.state["tokens"])
         if coming["documents"] == 0:
             within = "" if limit is None else f" within max_tokens={limit}"
-            raise ValueError(f"the corpus is empty: {coming['items']} documents, none of two or more tokens{within}")
+            raise ValueError(f"the corpus is empty: it has no document of two or more tokens{within}")
         if chunk:
             self._write(chunk, coming)
         # Only documents that are skipped may follow the last chunk.

@@ -154,5 +154,10 @@ class ExactIndex:
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`."""
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"k is {k!r}; expected a whole number, 1 or more")
+        if isinstance(states, torch.Tensor):
+            states = states.detach().float().cpu().numpy()
+        states = check_states(states, self.width)
         scores, rows = self._search.search(states, k)
         return scores, np.where(rows < 0, -1, self.positions[rows])

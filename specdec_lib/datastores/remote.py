@@ -6,10 +6,12 @@ never which text it is, so a late or lost shard costs passes and changes no outp
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 
 from specdec_lib import paths
 from specdec_lib.cluster import RETRIES, OnRay
+from specdec_lib.datastores import faiss_index
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.sharded import (
     Answer,
@@ -27,11 +30,19 @@ from specdec_lib.datastores.sharded import (
     ShardedStore,
     ShardedSuffixIndex,
     SuffixShard,
+    check_reductions,
     merge_nearest,
     nearest_of,
 )
 from specdec_lib.datastores.storage import fetch_shard, read_shards_at
+from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.suffix_array import SuffixIndex
+
+
+def _cache_of(url: str, about: dict[str, Any], dense: bool) -> Path:
+    """Folder of a fetched shard: of its address, its content and what is needed of it, so that none stands for another."""
+    key = json.dumps([str(url), about, dense], sort_keys=True).encode()
+    return paths.cache() / "shards" / sha256(key).hexdigest()[:16]
 
 
 class ShardHolder:
@@ -50,7 +61,7 @@ class ShardHolder:
     """
 
     def __init__(self, url: str, shards: Sequence[dict[str, Any]], dense: bool = False, delay: float = 0.0):
-        stores = [fetch_shard(url, about, paths.cache() / "shards") for about in shards]
+        stores = [fetch_shard(url, about, _cache_of(url, about, dense)) for about in shards]
         self._delay = delay
         self._shards = (
             [DenseIndex.open(store) for store in stores]
@@ -61,6 +72,20 @@ class ShardHolder:
     def width(self) -> int:
         """Values of the states that the dense indexes take."""
         return self._shards[0].width
+
+    def reduction(self) -> str:
+        """Digest of the model and the reduction that all dense indexes here share.
+
+        Raises
+        ------
+        StoreError
+            If two differ.
+        """
+        check_reductions(self._shards)
+        shard = self._shards[0]
+        parts = [json.dumps(shard.manifest["model"], sort_keys=True).encode()]
+        parts += [np.ascontiguousarray(part).tobytes() for part in faiss_index.reduction_of(shard.index)]
+        return sha256(b"".join(parts)).hexdigest()
 
     def ready(self) -> bool:
         """Answered once the shards are open."""
@@ -216,6 +241,11 @@ class RemoteDenseIndex(ShardedDenseIndex):
         """Start the actors; parameters as for :func:`start_actors`."""
         actors = start_actors(url, count, dense=True, **options)
         width = actors.ray.get(actors.handles[0].width.remote())
+        if len(set(actors.ray.get([handle.reduction.remote() for handle in actors.handles]))) > 1:
+            raise StoreError(
+                f"the shards of {url} have several reductions or models, so that their scores cannot be compared: build the dense "
+                "index of all shards with 'python -m specdec_lib datastore dense'"
+            )
         return cls(ShardedStore(Path(str(url)), read_shards_at(url)), width, [], actors)
 
     def nearest(self, states: np.ndarray | torch.Tensor, k: int, length: int) -> list[Neighbour]:

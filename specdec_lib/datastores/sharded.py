@@ -84,7 +84,7 @@ def check_shards(path: Path, about: dict[str, Any]) -> None:
     store_files.check_manifest(path, about, _FIELDS)
     for shard in about["shards"]:
         store_files.check_manifest(path, shard, _SHARD_FIELDS)
-        if Path(shard["name"]).name != shard["name"]:
+        if Path(shard["name"]).name != shard["name"] or shard["name"] in ("", ".", ".."):
             raise StoreError(f"{path} names the shard {shard['name']!r}; expected the name of a folder beside it")
     names = [shard["name"] for shard in about["shards"]]
     if not names or len(set(names)) < len(names):
@@ -282,11 +282,10 @@ def _continuation_rows(tokens, entries, length):
 
 
 class SuffixShard:
-    """One shard's suffix array, with the scratch memory that its answers need."""
+    """One shard's suffix array; several threads may ask it."""
 
     def __init__(self, index: SuffixIndex):
         self.index = index
-        self._counts = np.zeros(index.store.vocabulary + 1, np.int32)
 
     def answer(self, question: Question) -> Answer:
         """The shard's own longest match, and at most ``keep`` of its continuations by the question's rule."""
@@ -296,6 +295,8 @@ class SuffixShard:
         taken = min(question.keep, stop - start) if length >= question.min_ngram else 0
         entries = np.empty(taken, np.int32)
         if taken:
+            # Scratch of each answer, because threads share the shard. Where all occurrences are taken nothing is counted.
+            counts = np.zeros(self.index.store.vocabulary + 1 if stop - start > taken else 0, np.int32)
             take_matches(
                 tokens,
                 suffixes,
@@ -305,7 +306,7 @@ class SuffixShard:
                 question.length,
                 question.uniform,
                 question.seed,
-                self._counts,
+                counts,
                 entries,
             )
         return Answer(length, start, stop, place, _continuation_rows(tokens, entries, question.length))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from specdec_lib import files, paths
-from specdec_lib.datastores import store_files
+from specdec_lib.datastores import dense, store_files, suffix_array
 from specdec_lib.datastores.sharded import MANIFEST, check_shards, describe_shard
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
@@ -51,7 +52,7 @@ class Storage:
         """The object in a JSON file; None where there is no file or no object in it."""
         try:
             content = json.loads(self.fs.cat_file(self._at(name)))
-        except (OSError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
             return None
         return content if isinstance(content, dict) else None
 
@@ -90,8 +91,8 @@ class Storage:
                 self.fs.put_file(str(path), target)
         self.fs.mv(partial, self._at(name), recursive=True)
 
-    def get(self, name: str, folder: Path) -> None:
-        """Bring a folder from there, under a temporary name that is renamed once all is here."""
+    def get(self, name: str, folder: Path, check: Callable[[Path], object] = lambda folder: None) -> None:
+        """Bring a folder from there, under a temporary name that is renamed once all is here and ``check`` raised nothing."""
         partial = files.beside(folder, ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         root = self._at(name).rstrip("/")
@@ -101,6 +102,7 @@ class Storage:
             self.fs.get_file(entry, str(target))
         if not partial.is_dir():
             raise StoreError(f"there is no {name} in {self.url}: it was removed, or its build was interrupted")
+        check(partial)
         files.flush_folder(partial)
         files.swap_in(partial, folder)
 
@@ -118,6 +120,16 @@ def read_shards_at(url: str | Path) -> dict[str, Any]:
         raise StoreError(f"{url} is no store of shards: it has no {MANIFEST}; build one, or name another folder")
     check_shards(Path(str(url)) / MANIFEST, about)
     return about
+
+
+def _verify(folder: Path) -> None:
+    """Compare all of a shard with its checksums: tokens, and suffix array and dense index where it has them."""
+    store = TokenStore.open(folder)
+    store.verify()
+    for place in (suffix_array.MANIFEST, dense.MANIFEST, f"{dense.FOLDER}/{dense.MANIFEST}"):
+        about = store_files.read_json(folder / place)
+        if about is not None:
+            store_files.check_sums((folder / place).parent, about["files"])
 
 
 def fetch_shard(url: str | Path, about: dict[str, Any], folder: Path) -> TokenStore:
@@ -143,8 +155,7 @@ def fetch_shard(url: str | Path, about: dict[str, Any], folder: Path) -> TokenSt
         folder.mkdir(parents=True, exist_ok=True)
         with store_files.BuildLock(here):
             if not here.is_dir():
-                storage.get(about["name"], here)
-                TokenStore.open(here).verify()
+                storage.get(about["name"], here, _verify)
     store = TokenStore.open(here)
     if describe_shard(about["name"], store.manifest) != about:
         raise StoreError(f"{here} is not the store that {url} names; remove it, and it is fetched again")

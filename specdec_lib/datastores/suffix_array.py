@@ -7,7 +7,7 @@ neighbours there share the longest suffix with it.
 
 An entry is a position ``p`` of the store whose token has a successor in the same document, sorted by the
 tokens read backwards from ``p``. A position without a continuation is no pair (context, continuation) of
-REST's datastore (section 3.1) and is left out.
+REST's datastore (section 3.2) and is left out.
 
 Every 64th entry's last tokens are kept as one number of 64 bits. The search goes over these first, which stay
 in the processor's cache: in a large store each entry it looks at costs two reads from memory.

@@ -134,7 +134,8 @@ class AttentionRows:
             self._rows[place] = row
 
     def last(self, block: Sequence[int], length: int) -> torch.Tensor:
-        """Rows of the last committed position, shape (heads, length); ``block`` as committed, empty after prefill."""
+        """Rows of the last committed position, shape (heads, length); ``block``: places of its ancestors and
+        itself in the last pass, empty after prefill."""
         device = self._rows[0].device  # blocks of a model spread over several devices leave theirs where they are
         rows = torch.stack([r[block[-1] if block else -1].to(device) for r in self._rows])
         prefix = length - len(block)

@@ -86,9 +86,12 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
             eos_token_id = getattr(model.config, "eos_token_id", None)
     if eos_token_id is None:
         return frozenset()
-    if not isinstance(eos_token_id, int | np.generic | torch.Tensor):
+    if not isinstance(eos_token_id, int | float | str | np.generic | torch.Tensor):
         eos_token_id = list(eos_token_id)
-    return frozenset(np.asarray(eos_token_id, dtype=np.int64).reshape(-1).tolist())
+    ids = np.asarray(eos_token_id.cpu() if isinstance(eos_token_id, torch.Tensor) else eos_token_id)
+    if ids.size and not np.issubdtype(ids.dtype, np.integer):
+        raise TypeError(f"eos_token_id is {eos_token_id!r}; expected token ids, such as tokenizer.eos_token_id")
+    return frozenset(ids.astype(np.int64).reshape(-1).tolist())
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:

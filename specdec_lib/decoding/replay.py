@@ -122,12 +122,16 @@ class Trace:
                             f"outputs of shape {outputs.tokens.shape} and {outputs.logprobs.shape}; expected "
                             f"{len(tokens)} rows each"
                         )
-            cut = about["prompt_length"]
+            cut, vocabulary = about["prompt_length"], about["vocabulary"]
+            if not isinstance(cut, int) or not 1 <= cut < len(tokens):
+                raise ValueError(f"a prompt of {cut!r} tokens; expected 1 to {len(tokens) - 1} of its {len(tokens)}")
+            if not 0 <= min(tokens) <= max(tokens) < vocabulary:
+                raise ValueError(f"token ids {min(tokens)} to {max(tokens)}; expected 0 to {vocabulary - 1}")
             return cls(
                 tokens[:cut],
                 tokens[cut:],
                 Sampling(**about["sampling"]),
-                about["vocabulary"],
+                vocabulary,
                 Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]),
                 about["finish_reason"],
                 hidden,

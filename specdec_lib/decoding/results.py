@@ -162,7 +162,7 @@ def metrics(runs: list[Generation]) -> dict[str, float]:
         ``acceptance_rate_step_mean``
             mean over steps with a draft of accepted / depth.
         ``discard_rate``, ``verification_rate``
-            discarded draft tokens / N and S / N (SpecDec++, equation 2.2); for chains drafted + S = N + discarded,
+            discarded draft tokens / N and S / N (SpecDec++, equation 2.3); for chains drafted + S = N + discarded,
             but for a run's last step, which may end in the middle of a draft.
         ``seconds``, ``prefill_seconds``, ``draft_seconds``, ``verify_seconds``, ``commit_seconds``, ``host_seconds``
             the sum, and its parts; the prefill's is not in the other parts.

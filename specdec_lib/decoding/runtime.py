@@ -24,6 +24,7 @@ from specdec_lib.decoding.attention_rows import AttentionRows
 from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.forward import Forward
+from specdec_lib.decoding.served_models import last_position
 from specdec_lib.decoding.tree import DraftTree
 
 #: Widths of a pass in tokens, the last emitted one included.
@@ -204,7 +205,8 @@ class Runtime:
         self.extents = self._lengths(slots, extents)
         self.cache = TreeCache(config.num_hidden_layers, slots, static=True)
         self.passes: Counter[int | str] = Counter()
-        self._last_position = (getattr(config, "max_position_embeddings", None) or slots) - 1
+        last = last_position(model)
+        self._last_position = slots - 1 if last is None else last
         self._columns = torch.arange(slots, device=self.device)
         self._inputs = {width: self._buffers(width) for width in widths}
         self._kept: dict[Capture, _Kept] = {}

@@ -28,8 +28,8 @@ from specdec_lib.decoding.served_models import (
     UnsupportedModel,
     base_model,
     check_kind,
-    context_limit,
     decoder_config,
+    last_position,
     local_window,
     vocabulary_size,
     windows,
@@ -104,7 +104,8 @@ class Target:
         capacity = self.cache.capacity
         self.forward = Forward(model, self.cache, self.device)
         # Drafts end at the model's last position; passengers may not.
-        self._last_position = (context_limit(model) or sys.maxsize) - 1
+        last = last_position(model)
+        self._last_position = sys.maxsize - 1 if last is None else last
         self._strips: dict[int | None, torch.Tensor] = {}
         self._positions = torch.arange(capacity, device=self.device)
         #: Positions of the committed slots where they are not their indices, after :meth:`extend_rows`.
@@ -112,7 +113,9 @@ class Target:
         self._hooks: list = []
         self.rows: AttentionRows | None = None
         self._installed = False
-        self._block: list[int] = []
+        #: Places in the last pass of the last committed token and of what it attended to there.
+        self._seen: list[int] = []
+        self._parents: list[int] = []
         try:
             for layer in dict.fromkeys(map(self._layer, capture.layers)):
                 self._hook_states(layer)
@@ -191,7 +194,7 @@ class Target:
             if each is not None:
                 each(logits)
             # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.
-            self._block = list(range(width)) if self._fits(width) and length else []
+            self._seen = list(range(width)) if self._fits(width) and length else []
             self._commit(range(width))
         return logits[-1]
 
@@ -234,6 +237,7 @@ class Target:
             Logits after the root, then after each node, then after each passenger.
         """
         width, length = tree.width, self.cache.length
+        self._parents = tree.parents
         self._reserve(width)
         if self._fits(width):
             return self.runtime.run(self.forward, self.capture, tree.block(root), tree)
@@ -258,8 +262,16 @@ class Target:
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the root and the nodes ``path`` of the tree last verified, and drop the others."""
-        self._block = [0, *(node + 1 for node in path)]
-        self._commit(self._block)
+        block = [0, *(node + 1 for node in path)]
+        if self.rows is not None:
+            # What the last token of the path attended to. In a batch of drafts, whose equal prefixes are nodes several times,
+            # that need not be what is committed.
+            node, seen = path[-1] if len(path) else -1, []
+            while node >= 0:
+                seen.append(node + 1)
+                node = self._parents[node]
+            self._seen = [0, *reversed(seen)]
+        self._commit(block)
 
     def truncate(self, length: int) -> None:
         """Forget committed positions from ``length`` on."""
@@ -277,7 +289,7 @@ class Target:
 
     def attention(self) -> torch.Tensor:
         """Captured heads' attention of the last committed position over all committed ones, shape (heads, length)."""
-        return self.rows.last(self._block, self.cache.length)
+        return self.rows.last(self._seen, self.cache.length)
 
     def _commit(self, block: Sequence[int]) -> None:
         length, count = self.cache.length, len(block)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context
-from specdec_lib.decoding.generate import end_tokens
+from specdec_lib.decoding.generate import as_token_list, end_tokens
 from specdec_lib.decoding.loop import Limits, ModelVerifier
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.replay import Trace
@@ -55,13 +55,18 @@ def record_known(
     Raises
     ------
     ValueError
-        If there are no tokens, or more than ``max_new_tokens``.
+        If prompt or tokens are none, hold ids outside of the vocabulary, or do not fit ``max_new_tokens`` or the model's context.
     """
-    sampling, prompt, tokens = sampling or Sampling(), list(prompt), list(tokens)
     if not 0 < len(tokens) <= max_new_tokens:
         raise ValueError(f"{len(tokens)} tokens are given; expected 1 to max_new_tokens, which is {max_new_tokens}")
     check_model(model)
     eos, limit, vocabulary = end_tokens(model, None), context_limit(model), vocabulary_size(model)
+    sampling = sampling or Sampling()
+    prompt, tokens = as_token_list(prompt, vocabulary), as_token_list(tokens, vocabulary)
+    if limit is not None and len(prompt) + len(tokens) > limit:
+        raise ValueError(
+            f"prompt and tokens are {len(prompt) + len(tokens)} and the model's context is {limit}; shorten them"
+        )
     before, tree = len(prompt), DraftTree.chain(tokens[1:])
     with (
         torch.inference_mode(),

@@ -65,7 +65,7 @@ class DraftTree:
 
     The root is the last emitted token and is not part of the tree. Node ``i`` continues node ``parents[i]``, or the
     root where that is -1; a parent comes before its children. A chain (PLD, PLD+, SpecDec), a batch of drafts
-    (DReSD, section 4.2) and a trie (REST, section 3.2) are all of this kind.
+    (DReSD, section 3.6) and a trie (REST, section 3.2) are all of this kind.
 
     Parameters
     ----------

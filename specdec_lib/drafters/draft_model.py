@@ -93,6 +93,8 @@ class AdaptiveDraftModel(Drafter):
         self._drafted: list[int] = []
         self._round: Round | None = None
         self._longest = 0
+        #: A pass is under way, or one failed and may have left in the buffers what is no number.
+        self._unsure = False
 
     def __repr__(self) -> str:
         return (
@@ -120,16 +122,17 @@ class AdaptiveDraftModel(Drafter):
         # What is cached of the prompt belongs to the prefill, as the target's does.
         known = context.tokens[:-1]
         if len(known) < self._longest:
+            self._unsure = True
             with torch.inference_mode():
                 self._target.extend(known)
-            self._cached = known
+            self._cached, self._unsure = known, False
         self.rule.start()
 
     def finish(self) -> None:
         """Give the draft model and its runtime back."""
         if self._target is not None:
-            self._target.close()
-            self._target = None
+            self._target.close(failed=self._unsure)
+            self._target, self._unsure = None, False
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         self._tell(context.tokens)
@@ -139,8 +142,10 @@ class AdaptiveDraftModel(Drafter):
         self._roll_back(context.tokens)
         self._round = seen = Round(len(context.tokens))
         draft = self._judged if self._needs or self.rule.check_newest else self._unread
+        self._unsure = True
         with torch.inference_mode():
             self._drafted, rows = draft(context, most, seen)
+        self._unsure = False
         return DraftTree.chain(self._drafted, torch.stack(rows) if rows else None)
 
     def _unread(self, context: Context, most: int, seen: Round) -> tuple[list[int], list[torch.Tensor]]:

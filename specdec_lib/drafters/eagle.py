@@ -95,6 +95,7 @@ class Eagle(StaticTreeDrafter):
         self.finish()
 
     def start(self, context: Context) -> None:
+        super().start(context)
         self.finish()
 
     def finish(self) -> None:

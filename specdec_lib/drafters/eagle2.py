@@ -76,6 +76,7 @@ class Eagle2(HeadDrafter):
         return f"Eagle2(nodes={self.nodes}, depth={self.depth}, branches={self.branches})"
 
     def start(self, context: Context) -> None:
+        super().start(context)
         self.finish()
 
     def finish(self) -> None:

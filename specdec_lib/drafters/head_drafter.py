@@ -52,6 +52,15 @@ class HeadDrafter(Drafter):
         self.ends = Ends(model)
         self.heads = heads.to(self.ends.device, self.ends.dtype).eval()
 
+    def start(self, context: Context) -> None:
+        """Refuse a target with other token ids or other states than the one that the heads were made for."""
+        width = context.hidden(LAST).shape[1]
+        if (context.vocabulary, width) != (self.ends.vocabulary, self.ends.width):
+            raise ValueError(
+                f"the heads were made for a target of {self.ends.vocabulary} token ids and states of width {self.ends.width}; the "
+                f"one that decodes has {context.vocabulary} and {width}: give both the same model"
+            )
+
     def _states(self, context: Context, first: int = 0) -> torch.Tensor:
         """The target's states from position ``first`` on, of shape (n, d), as the heads take them."""
         return context.hidden(LAST)[first:].to(self.ends.device, self.ends.dtype)

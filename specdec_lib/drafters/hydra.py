@@ -43,6 +43,7 @@ class Hydra(StaticTreeDrafter):
         self.finish()
 
     def start(self, context: Context) -> None:
+        super().start(context)
         self.finish()
 
     def finish(self) -> None:

@@ -89,7 +89,7 @@ class _RankedLookup(Drafter):
 
 
 class PromptLookupHidden(_RankedLookup):
-    """PLD+ (h): the occurrence whose preceding hidden state is nearest to the current one (equation 1).
+    """PLD+ (h): the occurrence whose preceding hidden state is nearest to the current one (equation 3).
 
     Parameters
     ----------

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
+
+#: Least share of a node that can be asked for: the search keeps 1 / share nodes in view.
+LEAST = 1e-4
 
 
 def automaton_of(store: TokenStore) -> SuffixAutomaton:
@@ -80,10 +85,12 @@ class SuffixDecoding(Drafter):
         for name, value, smallest in (("most", most, 1), ("depth", depth, 2)):
             if not isinstance(value, int) or value < smallest:
                 raise ValueError(f"{name} is {value!r}; expected a whole number, {smallest} or more")
-        if not 0 < least <= 1:
-            raise ValueError(f"least is {least!r}; expected a probability above 0")
-        if factor < 0:
-            raise ValueError(f"factor is {factor!r}; expected 0 or more")
+        if not LEAST <= least <= 1:
+            raise ValueError(f"least is {least!r}; expected a probability from {LEAST:g} to 1")
+        if not 0 <= factor < math.inf:
+            raise ValueError(f"factor is {factor!r}; expected a number, 0 or more")
+        if not math.isfinite(offset):
+            raise ValueError(f"offset is {offset!r}; expected a number")
         self.factor, self.offset, self.most, self.depth, self.least = factor, offset, most, depth, least
         self.store = store_of(store)
         self._known = [] if self.store is None else [automaton_of(self.store)]

@@ -159,8 +159,11 @@ class TreeProbabilities:
                 about = json.loads((file.metadata() or {})["tree"])
                 weights = file.get_tensor("weights")
             sources = tuple(about["sources"])
-            if about["format"] != FORMAT or tuple(about["features"]) != FEATURES:
+            if about["format"] != FORMAT:
+                raise ValueError(f"format {about['format']}; this release reads format {FORMAT}")
+            if tuple(about["features"]) != FEATURES:
                 raise ValueError("it was written by a release with other features")
+            fitted_on = about["fitted_on"]
             if weights.dtype != np.float64 or weights.shape != (width(len(sources)),) or not np.isfinite(weights).all():
                 raise ValueError(f"weights of shape {weights.shape} for {len(sources)} sources")
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -168,4 +171,4 @@ class TreeProbabilities:
                 f"{path} holds no weights of a tree ({type(error).__name__}: {error}); make them with "
                 "`python -m specdec_lib fit-tree`"
             ) from None
-        return cls(sources, weights, about["fitted_on"])
+        return cls(sources, weights, fitted_on)

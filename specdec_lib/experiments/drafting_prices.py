@@ -41,6 +41,8 @@ def drafting_prices(
 
     def price(drafter: Drafter | None, part: Callable[[Step], float]) -> float:
         for count in (min(8, new_tokens), new_tokens):  # the first steps of a process compile
+            if drafter is not None:
+                drafter.reset()  # what it learned from the answer before would be another drafter's price
             # No end token: all drafters decode as far.
             run = generate(model, list(prompt), drafter, max_new_tokens=count, eos_token_id=[])
         return 1e3 * float(np.median([part(step) for step in run.steps])) / widths[1]

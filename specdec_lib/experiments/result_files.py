@@ -62,6 +62,9 @@ def read(path: str | Path) -> Results:
     """
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     head = next((i for i, line in enumerate(lines) if not line.startswith("# ")), len(lines))
+    unnamed = next((line for line in lines[:head] if ": " not in line), None)
+    if unnamed is not None:
+        raise ValueError(f"{path} has the line {unnamed!r} above its table; expected '# name: value'")
     about = dict(line[2:].partition(": ")[::2] for line in lines[:head])
     missing = [name for name in REQUIRED if not about.get(name)]
     if missing:

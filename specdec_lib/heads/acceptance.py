@@ -258,6 +258,8 @@ class AcceptanceHead(nn.Module):
                 sees_confidence=about["sees_confidence"],
             )
             head.load_state_dict(weights)
+            if not all(bool(values.isfinite().all()) for values in weights.values()):
+                raise ValueError("its weights hold NaN or infinity")
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             # torch lists missing tensors and wrong shapes over several lines.
             raise ValueError(

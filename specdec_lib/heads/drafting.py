@@ -43,6 +43,8 @@ class Ends:
         Of the output layer; heads that draft are moved there.
     vocabulary : int
         Number of token ids of the target.
+    width : int
+        Values of one of its states.
 
     Raises
     ------
@@ -58,6 +60,7 @@ class Ends:
             )
         weight, config = self._output.weight, decoder_config(model)
         self.device, self.vocabulary = weight.device, self._embeddings.weight.shape[0]
+        self.width = config.hidden_size
         # Of an output layer in whole numbers its inputs' type is the model's.
         self.dtype = weight.dtype if weight.is_floating_point() else model.dtype
         self._cap = getattr(config, "final_logit_softcapping", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -87,6 +88,23 @@ def test_large_ranges_are_found_by_their_keys_in_shards_too():
             for context in ([0], [1, 2], [399, 3], [0, 0], [17], [5, 1, 0, 2], [0, 1, 2, 3]):
                 assert propose(parts, context, 400) == propose(whole, context, 400)
                 assert parts.last == whole.last
+
+
+def test_threads_that_share_a_store_of_shards_draft_as_each_would_alone():
+    rng = random.Random(1)
+    documents = [[rng.choice((0, 1, 2, rng.randrange(400))) for _ in range(2000)] for _ in range(8)]
+    contexts = [[0], [1], [2], [0, 1], [1, 2], [0, 0]] * 12
+    with shards_of(documents, [2, 5], 400) as many:
+        index = datastores.open_suffix_index(many)
+
+        def drafts(order):
+            drafter = Rest(index, min_ngram=1, max_matches=11)
+            return {number: propose(drafter, contexts[number], 400) for number in order}
+
+        alone = drafts(range(len(contexts)))
+        with ThreadPoolExecutor(4) as threads:
+            orders = [rng.sample(range(len(contexts)), len(contexts)) for _ in range(8)]
+            assert all(found == alone for found in threads.map(drafts, orders))
 
 
 def test_a_uniform_draw_is_that_of_one_store_where_all_occurrences_are_taken():
@@ -250,6 +268,8 @@ def test_a_store_that_does_not_fit_the_shards_is_refused(tmp_path):
         (lambda about: about.update(shards=[]), "expected one or more"),
         (lambda about: about["shards"].append(about["shards"][0]), "each once"),
         (lambda about: about["shards"][0].update(name="../x"), "expected the name of a folder beside it"),
+        (lambda about: about["shards"][0].update(name=".."), "expected the name of a folder beside it"),
+        (lambda about: about["shards"][0].update(name=""), "expected the name of a folder beside it"),
         (lambda about: about["shards"][0].pop("tokens"), "no field 'tokens'"),
         (lambda about: about["shards"][0].update(tokens_sha256="0"), "is not the store that"),
         (lambda about: about["shards"][0].update(name="elsewhere"), "no datastore at"),

@@ -236,6 +236,34 @@ def test_an_interrupted_build_continues_after_its_last_chunk_and_ends_as_if_it_h
     store.verify()
 
 
+def test_a_build_that_is_interrupted_after_its_last_token_goes_on_although_a_document_did_not_fit(
+    tmp_path, monkeypatch
+):
+    texts = random_texts(2, 200)
+    limit = sum(map(len, texts[:100])) + 1
+    whole = build(tmp_path / "whole", texts, encode=as_ids, chunk_tokens=1000, max_tokens=limit)
+    write_json = store_files.write_json
+
+    def stops(path, content):
+        if path.name == "manifest.json":
+            raise KeyboardInterrupt
+        write_json(path, content)
+
+    monkeypatch.setattr(store_files, "write_json", stops)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "store", texts, encode=as_ids, chunk_tokens=1000, max_tokens=limit)
+    monkeypatch.undo()
+    again: list[str] = []
+    store = build(
+        tmp_path / "store",
+        texts,
+        encode=lambda batch: again.extend(batch) or as_ids(batch),
+        chunk_tokens=1000,
+        max_tokens=limit,
+    )
+    assert texts[0] not in again and store.manifest == whole.manifest
+
+
 @pytest.mark.parametrize("change", ["texts", "vocabulary", "sources", "shorter", "damaged"])
 def test_an_interrupted_build_of_something_else_starts_anew(tmp_path, change):
     texts = random_texts(1, 300)

@@ -9,8 +9,9 @@ from transformers import AutoModelForSeq2SeqLM, T5Config
 
 from specdec_lib import DraftTree, Sampling, UnsupportedModel, generate, record
 from specdec_lib.decoding.generate import check_tokenizer
-from specdec_lib.drafters import PromptLookup
-from tests.chaos import Silent
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.drafters import Lookahead, PromptLookup
+from tests.chaos import Perfect, Silent
 from tests.families import CONTEXT, REFUSED, VOCABULARY, build, prompt, tokenizer
 
 
@@ -153,6 +154,36 @@ def test_long_context_positions_that_change_over_are_refused_past_the_change():
     assert generate(model, prompt(0, 20), max_new_tokens=12).tokens
     with pytest.raises(UnsupportedModel, match="32 tokens.* may take 33"):
         generate(model, prompt(0, 20), max_new_tokens=13)
+
+
+def test_passengers_and_padding_stay_below_the_change_over_of_long_context_positions():
+    """A single token past it, and the frequencies of the whole pass would be others."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [9.0] * 4,
+        "original_max_position_embeddings": 32,
+    }
+    model = build("llama", rope_parameters=rope, original_max_position_embeddings=32)
+    ids = prompt(0, 12)
+    plain = generate(model, ids, max_new_tokens=20, eos_token_id=[])
+    riding = generate(model, ids, Lookahead(), max_new_tokens=20, eos_token_id=[])
+    padded = generate(
+        model,
+        ids,
+        Perfect([*ids, *plain.tokens], 3),
+        max_new_tokens=20,
+        eos_token_id=[],
+        runtime=Runtime(model, 32, widths=(1, 8)),
+    )
+    assert riding.tokens == padded.tokens == plain.tokens
+
+
+@pytest.mark.parametrize("given", ["</s>", [2.7], 2.7, ["</s>"]], ids=repr)
+def test_an_end_token_that_is_no_id_is_refused_by_name(given):
+    with pytest.raises(TypeError, match="eos_token_id is .* expected token ids"):
+        generate(build("llama"), [1, 2, 3], eos_token_id=given)
 
 
 def test_a_model_in_training_mode_is_refused():

@@ -154,6 +154,9 @@ DAMAGE = {
         for name in ("prompt_length", "sampling", "vocabulary", "finish_reason", "heads", "rows", "eos")
     },
     "a sampling with more to it": lambda tensors, about: about | {"sampling": {"beams": 4}},
+    "a prompt of less than no token": lambda tensors, about: about | {"prompt_length": -3},
+    "no new token": lambda tensors, about: about | {"prompt_length": len(tensors["tokens"])},
+    "a token outside of the vocabulary": lambda tensors, about: (tensors["tokens"].fill_(10**6), about)[1],
     "a list": lambda tensors, about: [1],
     "null": lambda tensors, about: None,
 }

@@ -280,6 +280,27 @@ def test_what_a_failed_generation_left_reaches_no_later_one(llama):
     assert generate(llama, prompt(1, 9), max_new_tokens=10, runtime=runtime).tokens == plain.tokens
 
 
+def test_what_a_failed_pass_of_the_draft_model_left_reaches_no_later_generation(llama):
+    draft = build("llama-gqa")
+    runtime = Runtime(draft, capacity=60, widths=(1, 2))
+    drafter = DraftModel(draft, 3, runtime=runtime)
+    plain = generate(llama, prompt(1, 9), max_new_tokens=10)
+    generate(llama, prompt(1, 9), drafter, max_new_tokens=10)
+
+    def broken(module, args, output):
+        with torch.inference_mode():
+            for slots in runtime.cache.layers:
+                slots.values.fill_(torch.nan)  # as an overflow leaves them
+        raise FloatingPointError("an overflow")
+
+    hook = draft.register_forward_hook(broken)
+    with pytest.raises(FloatingPointError):
+        generate(llama, prompt(1, 9), drafter, max_new_tokens=10)
+    hook.remove()
+    run = generate(llama, prompt(1, 9), drafter, max_new_tokens=10)
+    assert run.tokens == plain.tokens and any(step.drafted for step in run.steps)
+
+
 def test_cudnn_attention_is_off_within_a_pass_on_a_gpu_and_as_it_was_after():
     card, own = torch.device("cuda"), torch.backends.cuda.cudnn_sdp_enabled
     was = own()

@@ -166,3 +166,16 @@ def test_the_test_models_are_sensitive_to_positions_and_order(library):
             base = alone(model, text)[-1]
             assert relative(alone(model, [*text[:2], *text[3:]])[-1], base) > 100 * CLOSE, family
             assert relative(alone(model, [text[1], text[0], *text[2:]])[-1], base) > 100 * CLOSE, family
+
+
+def test_rows_after_a_batch_of_drafts_are_those_of_the_accepted_draft_alone(library):
+    """The accepted token attended to its own draft's copy of the prefix, which is not the one whose keys are kept."""
+    capture, rows = Capture(heads=((0, 0), (1, 2))), []
+    for tree, path in ((DraftTree.batch([[1, 2], [1, 3]]), (0, 3)), (DraftTree.chain([1, 3]), (0, 1))):
+        with torch.inference_mode(), Target(library["llama-gqa"], 40, capture) as target:
+            target.extend(prompt(2, 9))
+            target.verify(7, tree)
+            target.commit(path)
+            rows.append(target.attention().clone())
+    torch.testing.assert_close(*rows)
+    torch.testing.assert_close(rows[0].sum(-1), torch.ones(2))

@@ -56,7 +56,7 @@ def drafter_of(model, name: str, shape=SMALL):
 
 def context_of(model, tokens) -> Context:
     states = states_of(model, tokens[:-1])
-    return Context(list(tokens), len(tokens), 96, Sampling(), hidden=lambda layer: states)
+    return Context(list(tokens), len(tokens), model.config.vocab_size, Sampling(), hidden=lambda layer: states)
 
 
 def rows_along(model, heads, tokens, path, depth):
@@ -75,7 +75,7 @@ def rows_along(model, heads, tokens, path, depth):
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_each_node_is_the_choice_of_its_rank_along_its_path(model, name):
     drafter, tokens = drafter_of(model, name), prompt(3, 11)
-    drafter.start(None)
+    drafter.start(context_of(model, tokens))
     tree = drafter.propose(context_of(model, tokens), 8)
     assert len(tree) == (9 if name == "eagle2" else len(SMALL))
     shape = {} if name == "eagle2" else dict(enumerate(sorted(SMALL, key=lambda node: node)))
@@ -167,7 +167,7 @@ def test_a_tree_grown_from_the_heads_own_accuracies(model, name):
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_draft_is_no_deeper_than_asked(model, name, limit):
     drafter = drafter_of(model, name)
-    drafter.start(None)
+    drafter.start(context_of(model, prompt(3, 11)))
     assert drafter.propose(context_of(model, prompt(3, 11)), limit).depth == limit
 
 
@@ -190,7 +190,7 @@ def test_eagle_2_drafts_the_most_likely_nodes_of_all_trees():
     model, tokens = build("llama", vocab_size=5), [3, 1, 2, 4]
     heads = heads_of(model, "eagle")
     drafter = Eagle2(model, heads, nodes=12, depth=2, branches=5)
-    drafter.start(None)
+    drafter.start(context_of(model, tokens))
     tree = drafter.propose(context_of(model, tokens), 9)
     worth = {}
     for path in (*itertools.product(range(5), repeat=1), *itertools.product(range(5), repeat=2)):
@@ -243,3 +243,10 @@ def test_a_model_in_half_precision_drafts_in_its_own_type(kind):
     drafter = {"medusa": Medusa, "hydra": Hydra, "eagle": Eagle}[kind](model, draft_heads_of(model, kind))
     assert {weights.dtype for weights in drafter.heads.parameters()} == {torch.bfloat16}
     assert len(generate(model, prompt(1, 8), drafter, max_new_tokens=8).tokens) == 8
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra", "eagle", "eagle2"])
+def test_heads_of_one_target_are_refused_by_another_of_other_states(model, name):
+    other = build("llama", hidden_size=model.config.hidden_size * 2, intermediate_size=32)
+    with pytest.raises(ValueError, match="the heads were made for a target of .* give both the same model"):
+        generate(other, [3, 4, 5], drafter_of(model, name), max_new_tokens=4)

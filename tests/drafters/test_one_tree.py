@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from specdec_lib import Sampling, generate, record
 from specdec_lib.decoding.contract import Capture, Context, Drafter
@@ -248,6 +251,25 @@ def test_weights_are_written_and_read(tmp_path):
     (tmp_path / "bad.safetensors").write_bytes(b"no weights")
     with pytest.raises(ValueError, match="holds no weights of a tree"):
         TreeProbabilities.load(tmp_path / "bad.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about: about.pop("fitted_on"), "KeyError: 'fitted_on'"),
+        (lambda about: about.update(format=9), "format 9; this release reads format"),
+        (lambda about: about.update(features=["match"]), "other features"),
+    ],
+)
+def test_weights_that_lack_a_field_or_are_of_another_release_are_refused_by_name(tmp_path, change, message):
+    path = tmp_path / "tree.safetensors"
+    TreeProbabilities(("a",), np.zeros(width(1)), "ten prompts").save(path)
+    with safe_open(path, "np") as file:
+        about, weights = json.loads(file.metadata()["tree"]), file.get_tensor("weights")
+    change(about)
+    save_file({"weights": weights}, path, metadata={"tree": json.dumps(about)})
+    with pytest.raises(ValueError, match=message):
+        TreeProbabilities.load(path)
 
 
 def test_a_token_is_drafted_iff_it_raises_the_ratio():

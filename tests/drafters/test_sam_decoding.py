@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from specdec_lib import Context, Drafter, DraftTree, Sampling
+from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.drafters import SamDecoding, TokenRecycling
 from tests.datastores.stores import build as build_store
 from tests.families import VOCABULARY
@@ -74,7 +76,12 @@ def test_a_draft_keeps_to_the_limit_and_the_auxiliary_drafter_learns_from_every_
     assert drafter.capture == auxiliary.capture and drafter.replays == "never"
     context = Context([5, 6, 7, 8, 9, 5, 6], 6, VOCABULARY, Sampling())
     drafter.start(context)
-    assert drafter.propose(context, 2) == DraftTree.chain([7, 8])
+    copied = drafter.propose(context, 2)
+    assert copied == DraftTree.chain([7, 8])
+    # Of a pass over a copied draft the auxiliary drafter learns what the target found likely after each of its tokens.
+    likely = np.array([[7, 1, 2, 3, 4, 9, 10, 11], [8, 2, 3, 4, 9, 10, 11, 12], [9, 3, 4, 10, 11, 12, 13, 14]])
+    drafter.verified(copied, (0, 1), Outputs(likely, np.zeros(likely.shape, np.float32), root=6))
+    assert [auxiliary.table[token].tolist() for token in (6, 7, 8)] == likely.tolist()
     for settings in ({"num_tokens": 0}, {"threshold": 0}):
         with pytest.raises(ValueError, match="is 0; expected a whole number, 1 or more"):
             SamDecoding(auxiliary, **settings)

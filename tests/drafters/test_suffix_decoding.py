@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 
@@ -99,7 +100,11 @@ def test_settings_that_mean_nothing_and_stores_of_other_tokenizers_are_refused()
         ({"most": 0}, "most is 0"),
         ({"depth": 1}, "depth is 1"),
         ({"least": 0.0}, "least is 0.0"),
+        ({"least": 1e-9}, "least is 1e-09"),
         ({"factor": -1.0}, "factor is -1.0"),
+        ({"factor": math.nan}, "factor is nan"),
+        ({"factor": math.inf}, "factor is inf"),
+        ({"offset": math.nan}, "offset is nan"),
     ):
         with pytest.raises(ValueError, match=message):
             SuffixDecoding(**settings)

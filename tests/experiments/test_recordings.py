@@ -229,6 +229,12 @@ def test_nothing_to_commit_is_an_error(model, tmp_path):
 def test_tokens_that_cannot_be_a_run_are_refused(model):
     with pytest.raises(ValueError, match="0 tokens are given"):
         record_known(model, [5, 6], [], "length")
+    with pytest.raises(ValueError, match="input_ids is empty"):
+        record_known(model, [], [1], "length")
+    with pytest.raises(ValueError, match="vocabulary"):
+        record_known(model, [5, 10**6], [1], "length")
+    with pytest.raises(ValueError, match="the model's context is"):
+        record_known(model, [5] * 10**4, [1], "length")
     with pytest.raises(ValueError, match="3 tokens are given"):
         record_known(model, [5, 6], [1, 2, 3], "length", max_new_tokens=2)
 

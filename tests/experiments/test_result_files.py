@@ -33,3 +33,10 @@ def test_a_file_that_does_not_say_where_it_comes_from_is_refused(tmp_path):
     (tmp_path / "table.csv").write_text("# commit: abc\na,b\n1,2\n")
     with pytest.raises(ValueError, match="does not say its date, machine, command"):
         result_files.read(tmp_path / "table.csv")
+
+
+def test_a_line_above_the_table_that_names_nothing_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("# made by hand\na\n1\n")
+    with pytest.raises(ValueError, match="the line '# made by hand' above its table"):
+        result_files.read(path)

@@ -171,9 +171,10 @@ def renamed(about, weights):
         lambda about, weights: about.update(sees_confidence=True),
         lambda about, weights: weights.pop("out.bias"),
         lambda about, weights: weights.update({"out.weight": torch.zeros(1, WIDTH + 1)}),
+        lambda about, weights: weights["out.bias"].fill_(math.nan),
         renamed,
     ],
-    ids="metadata width depth text story inputs missing shape name".split(),
+    ids="metadata width depth text story inputs missing shape nan name".split(),
 )
 def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
     path = tmp_path / "head.safetensors"
