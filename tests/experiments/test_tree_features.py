@@ -55,9 +55,10 @@ def test_likelihoods_by_hand_and_without_a_feature():
 
 
 @pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
-def test_the_page_on_one_tree_says_what_the_shipped_file_says():
-    _, rows = result_files.read(paths.DATA / "results" / "cpu" / "tree_features.csv")
-    text = " ".join((paths.root() / "book" / "methods" / "one-tree.md").read_text(encoding="utf-8").split())
-    told = "No such feature by itself adds a gain that its interval tells from zero, and all of them together do."
-    assert (told in text) == (all(row["low"] <= 0 <= row["high"] for row in rows[:-1]) and rows[-1]["low"] > 0)
+def test_the_page_on_one_tree_shows_the_shipped_file_which_has_all_kinds_of_evidence():
+    path = paths.DATA / "results" / "cpu" / "tree_features.csv"
+    _, rows = result_files.read(path)
+    page = (paths.root() / "book" / "methods" / "one-tree.md").read_text(encoding="utf-8")
+    assert path.relative_to(paths.root()).as_posix() in page
     assert [row["left_out"] for row in rows] == [*EVIDENCE, "all of these"]
+    assert all(row["low"] <= row["gain"] <= row["high"] for row in rows)
