@@ -84,10 +84,10 @@ def _values(claim: Claim, ours: Mapping[str, Any]) -> nodes.bullet_list:
     )
 
 
-def _page(target: str, words: str, *classes: str) -> addnodes.pending_xref:
-    """A link to a page of the book, from its root."""
+def _page(target: str, words: str) -> addnodes.pending_xref:
+    """A link to a page of the book, from its root; Sphinx makes the words' node anew, so a class would be lost."""
     facts = {"refdomain": "std", "reftype": "doc", "refexplicit": True, "refwarn": True, "reftarget": target}
-    return addnodes.pending_xref("", inline(words, *classes), **facts)
+    return addnodes.pending_xref("", inline(words), **facts)
 
 
 def _ours(entry: Entry) -> list[nodes.Node]:
@@ -135,7 +135,8 @@ def _cells(entry: Entry) -> list[list[nodes.Node]]:
     claim = entry.claim
     place, target = _place(claim, claim.where), _link(claim)
     if claim.headline:
-        place += [nodes.Text(" "), _page("/what-reproduces", "headline", "claim-headline")]
+        mark = nodes.inline("", "", _page("/what-reproduces", "headline"), classes=["claim-headline"])
+        place += [nodes.Text(" "), mark]
     said = [
         nodes.paragraph("", claim.claim, classes=["claim-text"]),
         nodes.paragraph("", "", target, classes=["claim-id"]),
