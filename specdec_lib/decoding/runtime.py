@@ -205,8 +205,7 @@ class Runtime:
         self.extents = self._lengths(slots, extents)
         self.cache = TreeCache(config.num_hidden_layers, slots, static=True)
         self.passes: Counter[int | str] = Counter()
-        last = last_position(model)
-        self._last_position = slots - 1 if last is None else last
+        self._last_position = last_position(model, slots - 1)
         self._columns = torch.arange(slots, device=self.device)
         self._inputs = {width: self._buffers(width) for width in widths}
         self._kept: dict[Capture, _Kept] = {}

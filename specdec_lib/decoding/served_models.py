@@ -102,13 +102,13 @@ def exact_length(model: PreTrainedModel) -> int | None:
     return min(bounds, default=None)
 
 
-def last_position(model: PreTrainedModel) -> int | None:
-    """Largest position that a pass may hold, None where nothing bounds it.
+def last_position(model: PreTrainedModel, unbounded: int) -> int:
+    """Largest position that a pass may hold, ``unbounded`` where the model states none.
 
     Padding and passengers stand behind the text, where they must not reach a position at which the whole pass would be rotated
     by other frequencies, or one that the model has not.
     """
-    return min((length - 1 for length in (context_limit(model), exact_length(model)) if length), default=None)
+    return min((length - 1 for length in (context_limit(model), exact_length(model)) if length), default=unbounded)
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

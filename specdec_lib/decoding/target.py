@@ -104,8 +104,7 @@ class Target:
         capacity = self.cache.capacity
         self.forward = Forward(model, self.cache, self.device)
         # Drafts end at the model's last position; passengers may not.
-        last = last_position(model)
-        self._last_position = sys.maxsize - 1 if last is None else last
+        self._last_position = last_position(model, sys.maxsize - 1)
         self._strips: dict[int | None, torch.Tensor] = {}
         self._positions = torch.arange(capacity, device=self.device)
         #: Positions of the committed slots where they are not their indices, after :meth:`extend_rows`.
@@ -115,7 +114,7 @@ class Target:
         self._installed = False
         #: Places in the last pass of the last committed token and of what it attended to there.
         self._seen: list[int] = []
-        self._parents: list[int] = []
+        self._tree = EMPTY
         try:
             for layer in dict.fromkeys(map(self._layer, capture.layers)):
                 self._hook_states(layer)
@@ -237,7 +236,7 @@ class Target:
             Logits after the root, then after each node, then after each passenger.
         """
         width, length = tree.width, self.cache.length
-        self._parents = tree.parents
+        self._tree = tree
         self._reserve(width)
         if self._fits(width):
             return self.runtime.run(self.forward, self.capture, tree.block(root), tree)
@@ -266,11 +265,7 @@ class Target:
         if self.rows is not None:
             # What the last token of the path attended to. In a batch of drafts, whose equal prefixes are nodes several times,
             # that need not be what is committed.
-            node, seen = path[-1] if len(path) else -1, []
-            while node >= 0:
-                seen.append(node + 1)
-                node = self._parents[node]
-            self._seen = [0, *reversed(seen)]
+            self._seen = [0, *(node + 1 for node in self._tree.path(path[-1] if len(path) else -1))]
         self._commit(block)
 
     def truncate(self, length: int) -> None:

@@ -142,22 +142,8 @@ def test_encoder_decoder_models_are_refused():
         generate(model, [1, 2, 3])
 
 
-def test_long_context_positions_that_change_over_are_refused_past_the_change():
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "short_factor": [1.0] * 4,
-        "long_factor": [2.0] * 4,
-        "original_max_position_embeddings": 32,
-    }
-    model = build("llama", rope_parameters=rope, original_max_position_embeddings=32)
-    assert generate(model, prompt(0, 20), max_new_tokens=12).tokens
-    with pytest.raises(UnsupportedModel, match="32 tokens.* may take 33"):
-        generate(model, prompt(0, 20), max_new_tokens=13)
-
-
-def test_passengers_and_padding_stay_below_the_change_over_of_long_context_positions():
-    """A single token past it, and the frequencies of the whole pass would be others."""
+def changing_over_at_32():
+    """A model whose positions are rotated by other frequencies past 32 tokens."""
     rope = {
         "rope_type": "longrope",
         "rope_theta": 10000.0,
@@ -165,7 +151,19 @@ def test_passengers_and_padding_stay_below_the_change_over_of_long_context_posit
         "long_factor": [9.0] * 4,
         "original_max_position_embeddings": 32,
     }
-    model = build("llama", rope_parameters=rope, original_max_position_embeddings=32)
+    return build("llama", rope_parameters=rope, original_max_position_embeddings=32)
+
+
+def test_long_context_positions_that_change_over_are_refused_past_the_change():
+    model = changing_over_at_32()
+    assert generate(model, prompt(0, 20), max_new_tokens=12).tokens
+    with pytest.raises(UnsupportedModel, match="32 tokens.* may take 33"):
+        generate(model, prompt(0, 20), max_new_tokens=13)
+
+
+def test_passengers_and_padding_stay_below_the_change_over_of_long_context_positions():
+    """A single token past it, and the frequencies of the whole pass would be others."""
+    model = changing_over_at_32()
     ids = prompt(0, 12)
     plain = generate(model, ids, max_new_tokens=20, eos_token_id=[])
     riding = generate(model, ids, Lookahead(), max_new_tokens=20, eos_token_id=[])
