@@ -137,11 +137,11 @@ ACCEPTANCE := train-acceptance-head --data $(PAIR)/head/data --device cpu --seed
 SEEDS := -p 01.prompt_seed=10 -p 01.output_seeds=[10,11,12] -p 03.seed=10 -p 03.output_seeds=[10,11,12] -p 04.seed=10 -p 05.seed=10 -p 06.seed=10 -p 07.seed=10 -p 08.seed=10 -p A1.seed=10
 SECOND_NOTE := The seed of the second run is 10 in chapters 3 to 8 and in A1, outputs are sampled with seeds 10 to 12 in chapters 1 and 3; chapter 2 has none.
 second-run: venv  ## execute the notebooks with other seeds and save the verdicts (overwrites book/notebooks)
-	@$(PY) -m specdec_lib run $(SEEDS)
+	@$(PY) -m specdec_lib run --jobs 2 $(SEEDS)
 	@$(PY) -m specdec_lib claims --save data/results/cpu/second_run.json --note "$(SECOND_NOTE)"
 
 first-run: venv  ## execute the notebooks with the book's seeds and save the verdicts
-	@$(PY) -m specdec_lib run
+	@$(PY) -m specdec_lib run --jobs 2
 	@$(PY) -m specdec_lib claims --save data/results/cpu/first_run.json
 
 # What one of the pair's parts needs of another is a prerequisite; the rest runs two at a time, because models as small as these
@@ -167,7 +167,7 @@ remade-stopping: remade-acceptance
 
 remade-heads:
 	@$(RUN) train-heads --mlp 320 --prompts 120
-	@$(RUN) train-heads --compare-losses data/results/cpu/heads_loss.json
+	@$(RUN) train-heads --kind medusa --prompts 120 --compare-losses data/results/cpu/heads_loss.json
 
 remade-tree:
 	@$(RUN) fit-tree --target pocket --draft pocket-draft --out $(PAIR)/one_tree.safetensors

@@ -65,7 +65,7 @@ def test_no_comparison_of_the_table_has_an_interval_that_holds_no_difference():
     assert [ends for ends in found if ends[0] <= 1 <= ends[1]] == []
 
 
-def test_what_an_interval_leaves_open_in_another_run_leaves_the_table():
+def test_what_an_interval_leaves_open_in_another_run_is_named_without_a_number():
     results = committed_values()
     systems = results["chapters"]["07_other_systems"]["values"]
     copying = results["chapters"]["04_pld_plus"]["values"]["equal0_h_over_pldt_all"]
@@ -79,6 +79,8 @@ def test_what_an_interval_leaves_open_in_another_run_leaves_the_table():
     copying |= {"low": 0.9996}
     after = readme.block(results)
     assert "REST 0.95" in after and "REST 0.99" not in after and "times where both draft 10" not in after
+    assert "as fast as plain decoding (not resolved: REST)" in after
+    assert re.search(r"\(not resolved: [^)]*where both draft 10", after)
     # If nothing is left of a chapter, the row says so.
     nothing = dict.fromkeys(("said_ratio_rest", "said_ratio_rest_from_1"), "1.00 (0.97\u2060–\u20601.03)")
     results["chapters"]["03_dense_vs_sparse_retrieval"]["values"] |= nothing

@@ -33,6 +33,8 @@ from specdec_lib.files import replacing
 
 Values = dict[str, Any]
 _OF_THE_RECIPE = ("task_share", "muon_rate", "adamw_rate", "warmup_steps", "last_share", "length", "long_length")
+#: Tokens that the target was to see, and the least.
+TOKENS_WANTED, TOKENS_LEAST = 150_000_000, 60_000_000
 _KEPT = ("task", "prompts", "target", "right", "looped")
 
 
@@ -88,19 +90,36 @@ def training(about: Mapping[str, Any]) -> Values:
 
 
 def stop(about: Mapping[str, Any]) -> Values:
-    """How fast the last run of the target was, by the checkpoints of its curve, and how its loss on held-out text ended."""
+    """How fast the last run of the target was, by the checkpoints of its curve, and how its loss on held-out text fell.
+
+    The loss is the mean of the texts. ``heldout_middle`` and ``heldout_constant`` are means of three checkpoints: those next to
+    the middle of the steps at a constant rate, and the last three of these steps. ``heldout_end`` is that of the weights.
+    """
     curve = [{"tokens": 0, "seconds": 0.0}, *about["curve"]]
     rates = [(b["tokens"] - a["tokens"]) / (b["seconds"] - a["seconds"]) for a, b in pairwise(curve)]
     overall = curve[-1]["tokens"] / curve[-1]["seconds"]
-    losses = [mean_of(row["heldout"].values()) for row in about["curve"] if row.get("heldout")]
+    losses = {row["step"]: mean_of(row["heldout"].values()) for row in about["curve"] if row.get("heldout")}
+    middle, constant = _constant_rate(about)
+    steps = sorted(losses)
+    at = steps.index(middle)
     return {
+        "tokens_wanted": TOKENS_WANTED / 1e6,
+        "tokens_least": TOKENS_LEAST / 1e6,
         "steps_done": about["curve"][-1]["step"],
         "slowest": min(rates),
         "fastest": max(rates),
-        "hours_to_60": max(0.0, (60e6 - tokens_seen(about)) / overall / 3600),
-        "heldout_before": losses[-2],
-        "heldout_end": losses[-1],
+        "hours_missing": max(0.0, (TOKENS_WANTED - tokens_seen(about)) / overall / 3600),
+        "heldout_middle": mean_of(losses[step] for step in steps[max(0, at - 1) : at + 2]),
+        "heldout_constant": mean_of([losses[step] for step in steps if step <= constant][-3:]),
+        "heldout_end": losses[steps[-1]],
     }
+
+
+def _constant_rate(about: Mapping[str, Any]) -> tuple[int, int]:
+    """The checkpoint nearest to the middle of the steps at a constant rate, and the last one of these steps."""
+    last = (1 - about["recipe"]["last_share"]) * about["steps"]
+    constant = [row["step"] for row in about["curve"] if row["step"] <= last]
+    return min(constant, key=lambda step: abs(step - constant[-1] / 2)), constant[-1]
 
 
 def abilities(answers: Mapping[str, Sequence[Answer]]) -> Values:
@@ -248,10 +267,7 @@ def why_missed(
 
 def last_gain(about: Mapping[str, Any], tasks: Sequence[str]) -> Interval:
     """Mean gain in accuracy of some tasks over the second half of the steps at a constant rate, with its interval over tasks."""
-    steps = [row["step"] for row in about["curve"]]
-    constant = [step for step in steps if step <= (1 - about["recipe"]["last_share"]) * about["steps"]]
-    half = min(constant, key=lambda step: abs(step - constant[-1] / 2))
-    return gains(about["curve"], tasks, half, constant[-1])
+    return gains(about["curve"], tasks, *_constant_rate(about))
 
 
 def loop_sources(completions: Sequence[Answer]) -> Values:

@@ -35,13 +35,14 @@ _PRINTED = re.compile("\\((-?[0-9.]+)\u2060–\u2060([0-9.]+)\\)")
 
 
 class Compared(NamedTuple):
-    """A sentence of a key result: ``before``, then those ``parts`` whose printed interval holds no 1, then ``after``.
+    """A sentence of a key result: ``before``, then those ``parts`` whose printed interval holds no 1, then ``after``, then the
+    names of the parts that are not resolved.
 
-    Every interval in a part is a ratio, so 1 is no difference. A sentence without parts is left out as a whole.
+    Every interval in a part is a ratio, so 1 is no difference. A sentence without resolved parts is left out as a whole.
     """
 
     before: str
-    parts: tuple[str, ...]
+    parts: Mapping[str, str]
     after: str = ""
 
 
@@ -54,12 +55,14 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
             "rounding does not explain",
             Compared(
                 "Tokens per forward pass, where plain decoding has 1:",
-                (
-                    "PLD {rate_pld_editing} on editing",
-                    "{rate_pld_code} on code",
-                    "SpecDec {rate_specdec_editing} on editing",
-                    "{rate_specdec_code} on code",
-                ),
+                {
+                    "PLD on editing": "PLD {rate_pld_editing} on editing",
+                    "PLD on code": "{rate_pld_code} on code, {rate_pld_code_unlooped} without outputs that end in a loop",
+                    "SpecDec on editing": "SpecDec {rate_specdec_editing} on editing",
+                    "SpecDec on code": (
+                        "{rate_specdec_code} on code, {rate_specdec_code_unlooped} without outputs that end in a loop"
+                    ),
+                },
             ),
         ),
     ),
@@ -72,10 +75,10 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         (
             Compared(
                 "On the same text DReSD emits",
-                (
-                    "{said_ratio_rest} times as many tokens per forward pass as REST",
-                    "{said_ratio_rest_from_1} times as many as REST that accepts matches of one token",
-                ),
+                {
+                    "REST": "{said_ratio_rest} times as many tokens per forward pass as REST",
+                    "REST from one token on": "{said_ratio_rest_from_1} times as many as REST that accepts matches of one token",
+                },
             ),
         ),
     ),
@@ -84,11 +87,13 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         (
             Compared(
                 "Tokens per forward pass of PLD+ (h), the variant that reads hidden states, over those of PLD with partial drafts:",
-                (
-                    "{t0_h_over_pldt_all:.2f} times where PLD+ drafts {plus_k:,d} tokens and PLD {equal_k:,d}",
-                    "{equal0_h_over_pldt_all:.2f} times where both draft {equal_k:,d}",
-                    "{k70_h_over_pldt_all:.2f} times where both draft {plus_k:,d}",
-                ),
+                {
+                    "{plus_k:,d} tokens against {equal_k:,d}": (
+                        "{t0_h_over_pldt_all:.2f} times where PLD+ drafts {plus_k:,d} tokens and PLD {equal_k:,d}"
+                    ),
+                    "where both draft {equal_k:,d}": "{equal0_h_over_pldt_all:.2f} times where both draft {equal_k:,d}",
+                    "where both draft {plus_k:,d}": "{k70_h_over_pldt_all:.2f} times where both draft {plus_k:,d}",
+                },
             ),
         ),
     ),
@@ -97,19 +102,19 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         (
             Compared(
                 "Throughput with SpecDec++'s acceptance head over the best fixed draft length of the paper's grid:",
-                (
-                    "{over_fixed_editing:.3f} times on editing",
-                    "{over_fixed_code:.3f} times on code",
-                    "{over_fixed_prose:.3f} times on prose",
-                ),
+                {
+                    "on editing": "{over_fixed_editing:.3f} times on editing",
+                    "on code": "{over_fixed_code:.3f} times on code",
+                    "on prose": "{over_fixed_prose:.3f} times on prose",
+                },
             ),
             Compared(
                 "Over stopping by the draft model's own confidence:",
-                (
-                    "{over_confidence_editing:.3f} times on editing",
-                    "{over_confidence_code:.3f} times on code",
-                    "{over_confidence_prose:.3f} times on prose",
-                ),
+                {
+                    "on editing": "{over_confidence_editing:.3f} times on editing",
+                    "on code": "{over_confidence_code:.3f} times on code",
+                    "on prose": "{over_confidence_prose:.3f} times on prose",
+                },
             ),
             "Greedy, on {study_prompts:,d} prompts",
         ),
@@ -119,12 +124,12 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         (
             Compared(
                 "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor):",
-                (
-                    "PLD+ (h) {said_composed_h} times",
-                    "PLD {said_composed_pld} times",
-                    "SpecDec {said_composed_specdec} times",
-                    "REST {said_composed_rest} times",
-                ),
+                {
+                    "PLD+ (h)": "PLD+ (h) {said_composed_h} times",
+                    "PLD": "PLD {said_composed_pld} times",
+                    "SpecDec": "SpecDec {said_composed_specdec} times",
+                    "REST": "REST {said_composed_rest} times",
+                },
                 "as fast as plain decoding",
             ),
         ),
@@ -134,15 +139,15 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         (
             Compared(
                 "At the prices of passes on the machine of the run, in their published shapes:",
-                (
-                    "PLD {paid_pld} times",
-                    "PLD+ (h) {paid_h} times",
-                    "EAGLE {paid_eagle} times",
-                    "Hydra {paid_hydra} times",
-                    "Medusa {paid_medusa} times",
-                    "REST {paid_rest} times",
-                    "Lookahead {paid_lookahead} times",
-                ),
+                {
+                    "PLD": "PLD {paid_pld} times",
+                    "PLD+ (h)": "PLD+ (h) {paid_h} times",
+                    "EAGLE": "EAGLE {paid_eagle} times",
+                    "Hydra": "Hydra {paid_hydra} times",
+                    "Medusa": "Medusa {paid_medusa} times",
+                    "REST": "REST {paid_rest} times",
+                    "Lookahead": "Lookahead {paid_lookahead} times",
+                },
                 "as fast as plain decoding",
             ),
             "The heads of EAGLE, Hydra and Medusa learned from a few hundred answers",
@@ -153,11 +158,11 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         (
             Compared(
                 "All tasks mixed, compared with the best single source at its best size in hindsight:",
-                (
-                    "{mixed_gpu_text} times as fast at a GPU's prices of a pass",
-                    "{mixed_cpu_text} times at a processor's",
-                    "{mixed_server_text} times on a loaded server",
-                ),
+                {
+                    "at a GPU's prices": "{mixed_gpu_text} times as fast at a GPU's prices of a pass",
+                    "at a processor's prices": "{mixed_cpu_text} times at a processor's",
+                    "on a loaded server": "{mixed_server_text} times on a loaded server",
+                },
             ),
             "Of {marks:,d} marks that were set for it, {marks_met:,d} are met and {marks_unresolved:,d} are not resolved. "
             "It misses: {marks_missed}. The hindsight bound is the best that any choice among the same drafts could reach",
@@ -219,7 +224,11 @@ def studied() -> dict[str, dict[str, Any]]:
 
 def _templates(result: Sequence[str | Compared]) -> list[str]:
     """Every text of a result."""
-    return [text for one in result for text in ([one] if isinstance(one, str) else [one.before, *one.parts, one.after])]
+    return [
+        text
+        for one in result
+        for text in ([one] if isinstance(one, str) else [one.before, *one.parts, *one.parts.values(), one.after])
+    ]
 
 
 def wanted() -> dict[str, list[str]]:
@@ -242,15 +251,20 @@ def decides(text: str) -> bool:
 
 
 def said(result: Sequence[str | Compared], values: Mapping[str, Any]) -> str:
-    """Return a key result in words: its sentences without what the intervals leave open."""
+    """Return a key result in words: its sentences with the numbers that the intervals decide, and the names of the others."""
     sentences = []
     for one in result:
         if isinstance(one, str):
             sentences.append(one.format(**values))
             continue
-        parts = [text for part in one.parts if decides(text := part.format(**values))]
-        if parts:
-            sentences.append(" ".join(filter(None, [one.before.format(**values), "; ".join(parts), one.after])))
+        parts = {name.format(**values): part.format(**values) for name, part in one.parts.items()}
+        resolved = [part for part in parts.values() if decides(part)]
+        if resolved:
+            unresolved = [name for name, part in parts.items() if not decides(part)]
+            note = f"(not resolved: {'; '.join(unresolved)})" if unresolved else ""
+            sentences.append(
+                " ".join(filter(None, [one.before.format(**values), "; ".join(resolved), one.after, note]))
+            )
     return ". ".join(sentences) or NOT_DECIDED
 
 

@@ -83,14 +83,18 @@ def story(losses, seconds=(100.0, 300.0)):
         }
         for i, (loss, spent) in enumerate(zip(losses, seconds, strict=True))
     ]
-    return {"curve": curve, "start": {"tokens": 500}}
+    return {"curve": curve, "start": {"tokens": 500}, "steps": curve[-1]["step"], "recipe": {"last_share": 0.2}}
 
 
-def test_the_stop_is_told_by_the_rates_and_the_end_of_the_held_out_loss():
-    told = page_values.stop(story([2.0, 1.5]))
-    assert (told["slowest"], told["fastest"], told["steps_done"]) == (5.0, 10.0, 20)
-    assert told["hours_to_60"] == pytest.approx((60e6 - 2500) / (2000 / 300) / 3600)
-    assert (told["heldout_before"], told["heldout_end"]) == (2.5, 2.0)
+def test_the_stop_is_told_by_the_rates_and_by_three_places_of_the_held_out_loss():
+    losses = [9, 8, 7, 6, 5, 4.5, 4.25, 4, 2, 1.5]
+    told = page_values.stop(story(losses, [100.0 * (i + 1) ** 2 for i in range(10)]))
+    assert (told["slowest"], told["fastest"], told["steps_done"]) == (pytest.approx(1000 / 1900), 10.0, 100)
+    assert told["hours_missing"] == pytest.approx((150e6 - 10_500) / 1 / 3600)
+    # The rate is constant up to step 80, whose middle is step 40; a text's loss is half a nat from the mean of the two.
+    assert told["heldout_middle"] == pytest.approx((7 + 6 + 5) / 3 + 0.5)
+    assert told["heldout_constant"] == pytest.approx((4.5 + 4.25 + 4) / 3 + 0.5)
+    assert told["heldout_end"] == 2.0
 
 
 def first(prompts=2, looped=0.5, seed=0):
