@@ -35,7 +35,8 @@ def test_python_of_the_readme_runs_in_order(capsys):
 
 def test_make_targets_of_the_readme_exist():
     makefile = (paths.root() / "Makefile").read_text(encoding="utf-8")
-    named = set(re.findall(r"\bmake ([a-z-]+)", (paths.root() / "README.md").read_text(encoding="utf-8")))
+    text = (paths.root() / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
     assert named
     for target in named:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
