@@ -282,7 +282,7 @@ def thresholds(recordings: Sequence[Recording], refused: Mapping[float | None, R
 
 
 def times(timings: Mapping[str, Sequence[Runs]]) -> Values:
-    """Speed-ups over plain decoding, drafting a step, and how much longer an average pass of PLD+ (h) takes than one over one token."""
+    """Speed-ups over plain decoding, drafting a step, and an average pass of PLD+ (h) over one that covers one token."""
     values: Values = {}
     for name, repeated in timings.items():
         each = zip(repeated, timings["plain"], strict=True)
