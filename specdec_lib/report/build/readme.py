@@ -46,6 +46,11 @@ class Compared(NamedTuple):
     after: str = ""
 
 
+def _times(*parts: str) -> dict[str, str]:
+    """Parts such as ``PLD {speedup}``, "times" after each, by what stands before the number."""
+    return {part.partition(" {")[0]: f"{part} times" for part in parts}
+
+
 # By notebook: the question, and the key result with the recorded values in it.
 CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
     "01_speculative_decoding": (
@@ -124,12 +129,12 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         (
             Compared(
                 "At the cost of a {shape} shape ({dtype}, {threads} threads of a processor):",
-                {
-                    "PLD+ (h)": "PLD+ (h) {said_composed_h} times",
-                    "PLD": "PLD {said_composed_pld} times",
-                    "SpecDec": "SpecDec {said_composed_specdec} times",
-                    "REST": "REST {said_composed_rest} times",
-                },
+                _times(
+                    "PLD+ (h) {said_composed_h}",
+                    "PLD {said_composed_pld}",
+                    "SpecDec {said_composed_specdec}",
+                    "REST {said_composed_rest}",
+                ),
                 "as fast as plain decoding",
             ),
         ),
@@ -139,15 +144,15 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
         (
             Compared(
                 "At the prices of passes on the machine of the run, in their published shapes:",
-                {
-                    "PLD": "PLD {paid_pld} times",
-                    "PLD+ (h)": "PLD+ (h) {paid_h} times",
-                    "EAGLE": "EAGLE {paid_eagle} times",
-                    "Hydra": "Hydra {paid_hydra} times",
-                    "Medusa": "Medusa {paid_medusa} times",
-                    "REST": "REST {paid_rest} times",
-                    "Lookahead": "Lookahead {paid_lookahead} times",
-                },
+                _times(
+                    "PLD {paid_pld}",
+                    "PLD+ (h) {paid_h}",
+                    "EAGLE {paid_eagle}",
+                    "Hydra {paid_hydra}",
+                    "Medusa {paid_medusa}",
+                    "REST {paid_rest}",
+                    "Lookahead {paid_lookahead}",
+                ),
                 "as fast as plain decoding",
             ),
             "The heads of EAGLE, Hydra and Medusa learned from a few hundred answers",

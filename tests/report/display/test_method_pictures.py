@@ -61,8 +61,10 @@ def test_rest_drafts_the_heaviest_nodes_of_what_follows_the_match():
 def test_dresd_keeps_the_nearest_keys_that_the_last_token_follows():
     shown = method_examples.dresd()
     assert len(method_examples.LINES) == len(shown.nearest) == 8, "as caption and description say"
-    order = np.argsort(-(shown.keys @ shown.query), kind="stable")
-    assert set(shown.nearest) == set(order[: len(shown.nearest)].tolist())
+    similar = shown.keys @ shown.query
+    left_out = np.delete(similar, list(shown.nearest))
+    # Lines of the example repeat, so keys can be equally near up to rounding.
+    assert len(set(shown.nearest)) == len(shown.nearest) and similar[list(shown.nearest)].min() >= left_out.max() - 1e-5
     assert shown.kept == tuple(row for row in shown.nearest if shown.following[row] == shown.last)
     assert 0 < len(shown.kept) < len(shown.nearest) and len(shown.drafts) == len(shown.kept)
     assert np.allclose(np.linalg.norm(shown.keys, axis=1), 1, atol=1e-5)
