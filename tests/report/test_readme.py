@@ -94,7 +94,7 @@ def test_chapters_5_and_8_are_told_from_the_committed_studies():
     assert stopping["study_prompts"] >= 700 and all(v.known for k, v in stopping.items() if k != "study_prompts")
     missed = marks["marks_missed"].count("the mark is")
     assert marks["marks"] == marks["marks_met"] + marks["marks_unresolved"] + missed
-    assert f"It misses: {marks['marks_missed']}." in readme.block(committed_values())
+    assert f"not resolved. {marks['marks_missed']}." in readme.block(committed_values())
 
 
 def test_the_committed_results_hold_what_the_table_and_the_figure_need_and_nothing_else():

@@ -270,6 +270,15 @@ def last_gain(about: Mapping[str, Any], tasks: Sequence[str]) -> Interval:
     return gains(about["curve"], tasks, *_constant_rate(about))
 
 
+def single_tokens(completions: Sequence[Answer]) -> Values:
+    """Share of outputs that are the end token alone, and share of the others that end in a loop, as texts."""
+    longer = [one for one in completions if len(one.tokens) > 1]
+    return {
+        "ended_at_once": f"{proportion([len(one.tokens) == 1 for one in completions]):.0%}",
+        "loops_of_others": f"{proportion([one.looped for one in longer]):.0%}",
+    }
+
+
 def loop_sources(completions: Sequence[Answer]) -> Values:
     """Of the packages that gave two prompts or more: how many there are, and how many have an output that ends in a loop."""
     several = [rate for rate, prompts in by_source(completions).values() if prompts > 1]

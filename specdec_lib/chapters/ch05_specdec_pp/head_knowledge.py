@@ -108,6 +108,7 @@ def values(rows: list[dict[str, Any]], inside: str, names: Mapping[str, str]) ->
         By prediction the beginning of what is recorded: ``{"head": "head_auc"}`` gives ``head_auc_code``.
     """
     known = {(row["where"], row["what"]): row for row in rows}
+    decoded = {where: row for (where, what), row in known.items() if what == "head" and where != MIXTURE}
     made: dict[str, Any] = {
         f"{names[what]}_{where}": row["auc"]
         for (where, what), row in known.items()
@@ -118,18 +119,12 @@ def values(rows: list[dict[str, Any]], inside: str, names: Mapping[str, str]) ->
         | {
             "head_auc_mixture": known[MIXTURE, "head"]["auc"],
             "head_ece_mixture": known[MIXTURE, "head"]["ece"],
-            "head_ece_met": known[inside, "head"]["ece"],
             "head_auc_gain_plain": f"{known[inside, 'head']['auc']:.3f}",
             "head_auc_gain_confidence": f"{known[inside, CONFIDENCE]['auc']:.3f}",
-            "head_why": why(
-                [row["lead"] for (where, what), row in known.items() if what == "head" and where != MIXTURE]
-            ),
+            "head_why": why([row["lead"] for row in decoded.values()]),
         }
-        | {
-            f"said_lead_{where}": f"{row['lead']:.3f}"
-            for (where, what), row in known.items()
-            if what == "head" and where != MIXTURE
-        }
+        | {f"said_lead_{where}": f"{row['lead']:.3f}" for where, row in decoded.items()}
+        | {f"head_ece_{where}": row["ece"] for where, row in decoded.items()}
     )
 
 

@@ -170,7 +170,7 @@ CHAPTERS: dict[str, tuple[str, tuple[str | Compared, ...]]] = {
                 },
             ),
             "Of {marks:,d} marks that were set for it, {marks_met:,d} are met and {marks_unresolved:,d} are not resolved. "
-            "It misses: {marks_missed}. The hindsight bound is the best that any choice among the same drafts could reach",
+            "{marks_missed}. The hindsight bound is the best that any choice among the same drafts could reach",
         ),
     ),
     "A1_pocket_models": (
@@ -222,7 +222,7 @@ def studied() -> dict[str, dict[str, Any]]:
         "marks": len(judged),
         "marks_met": verdicts["met"],
         "marks_unresolved": verdicts["not resolved"],
-        "marks_missed": "; ".join(missed) or "none",
+        "marks_missed": f"Missed: {'; '.join(missed)}" if missed else "None is missed",
     }
     return {"05_specdec_pp": stopping, "08_one_tree": one_tree}
 

@@ -9,7 +9,7 @@ import pytest
 
 from specdec_lib import paths
 from specdec_lib.chapters.a1_pocket_models import page_values
-from specdec_lib.chapters.a1_pocket_models.wrong_tokens import FirstWrong, Forced
+from specdec_lib.chapters.a1_pocket_models.wrong_tokens import FirstWrong, Forced, proportion
 from specdec_lib.experiments import edit_tasks
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.build import params
@@ -133,6 +133,15 @@ def test_packages_with_one_prompt_say_nothing_of_where_loops_come_from():
     assert page_values.loop_sources([*some, completion("d.a", True)]) == {
         "loop_packages": 1,
         "loop_packages_asked": 3,
+    }
+
+
+def test_completions_that_end_at_once_do_not_count_among_those_that_may_loop():
+    some = [SimpleNamespace(tokens=[0] * length, looped=looped) for length, looped in [(1, False)] * 6 + [(9, True)] * 4]
+    some += [SimpleNamespace(tokens=[0] * 9, looped=False)] * 6
+    assert page_values.single_tokens(some) == {
+        "ended_at_once": f"{proportion([True] * 6 + [False] * 10):.0%}",
+        "loops_of_others": f"{proportion([True] * 4 + [False] * 6):.0%}",
     }
 
 

@@ -19,7 +19,7 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_pa
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = load_model("pocket", "cpu", "float32")
     index = stores.text_store("stdlib", tokenizer, 12_000)
-    prompts = made_tasks.prompts("code-completion", 2)
+    prompts = made_tasks.prompts("complete", 2)
     recorded = {"greedy": recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))}
     methods = ("REST", "DReSD", "DReSD, no filter")
     frame = pd.DataFrame(dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, store="stdlib"))
@@ -29,6 +29,7 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_pa
     for method, make in (("DReSD", Dresd), ("DReSD, no filter", retrieval.UnfilteredDresd)):
         of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
         rows = frame[(frame.method == method) & (frame.stored == part.store.count)]
+        assert measures.telling(rows) > 1
         assert measures.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)
     assert stores.first_states(stores.dense_states(model, part, compute="bfloat16"), part).path.is_dir(), "the whole"
     few = dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, smaller=("REST",))

@@ -10,7 +10,7 @@ import pytest
 from specdec_lib import Sampling, record
 from specdec_lib.chapters.ch05_specdec_pp import generation_costs, head_knowledge, published, real_runs, wide_study
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
-from specdec_lib.chapters.ch05_specdec_pp.head_study import Variant, Workshop, reweighted
+from specdec_lib.chapters.ch05_specdec_pp.head_study import Variant, Workshop, knows, reweighted
 from specdec_lib.chapters.ch05_specdec_pp.stopping_study import Study, baselines, with_head
 from specdec_lib.chapters.ch05_specdec_pp.theory import best_rules
 from specdec_lib.drafters import DraftModel, SpecDecPP
@@ -124,6 +124,7 @@ def test_the_weight_of_the_loss_is_undone_and_the_confidence_is_as_it_is(pair):
     lead = head_knowledge.lead(said["a"], "head")
     assert lead.value == pytest.approx(ranking_accuracy(expected, found.acceptance.numpy()) - 1)
     assert values["said_lead_a"] == f"{lead:.3f}"
+    assert values["head_ece_a"] == values["head_ece_mixture"] == knows(expected, found)["ece"]
 
 
 def test_the_page_gives_a_reason_only_for_what_the_run_found():

@@ -26,7 +26,7 @@ from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import invert_cdfs
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.drafters import SpecDecPP
-from specdec_lib.experiments import metrics, pass_costs, recorded_runs
+from specdec_lib.experiments import made_tasks, metrics, pass_costs, recorded_runs
 from specdec_lib.experiments.published_numbers import pass_prices
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.acceptance import AcceptanceHead
@@ -85,11 +85,12 @@ def test_the_share_of_draws_alike_is_that_of_many_draws():
     assert float(speedups.same_draws(*laws[0])) < 0.9 - 0.1  # total variation 0.1, and each boundary moved by it
 
 
-def test_in_float32_a_wide_pass_draws_what_passes_over_one_token_draw_and_in_bfloat16_less(pair, prompts):
-    # Of few tokens: where 4,096 are drawn from, one of rounded probability moves as many boundaries. At temperature 1 a
-    # copied token has nearly all of the probability, and rounding moves nothing.
+def test_in_float32_a_wide_pass_draws_what_passes_over_one_token_draw_and_in_bfloat16_less(pair):
+    # Of few tokens: where 4,096 are drawn from, one of rounded probability moves as many boundaries. Of code and not of
+    # quotes: a copied token has nearly all of the probability, and rounding moves nothing.
     sampling = Sampling(3.0, top_k=50, seed=3)
-    recordings = recorded_runs.record_prompts(pair.target, pair.tokenizer, prompts[:2], sampling, 12)
+    code = made_tasks.prompts("code-completion", 2)
+    recordings = recorded_runs.record_prompts(pair.target, pair.tokenizer, code, sampling, 12)
     found = speedups.draw_agreement(pair.target, recordings)
     assert found["outputs"] == 2 and found["equal_expected"] == pytest.approx(2, abs=1e-3)
     assert 0 <= found["total_variation"] < 1e-5
