@@ -137,7 +137,9 @@ def test_packages_with_one_prompt_say_nothing_of_where_loops_come_from():
 
 
 def test_completions_that_end_at_once_do_not_count_among_those_that_may_loop():
-    some = [SimpleNamespace(tokens=[0] * length, looped=looped) for length, looped in [(1, False)] * 6 + [(9, True)] * 4]
+    some = [
+        SimpleNamespace(tokens=[0] * length, looped=looped) for length, looped in [(1, False)] * 6 + [(9, True)] * 4
+    ]
     some += [SimpleNamespace(tokens=[0] * 9, looped=False)] * 6
     assert page_values.single_tokens(some) == {
         "ended_at_once": f"{proportion([True] * 6 + [False] * 10):.0%}",
