@@ -169,7 +169,7 @@ def recorded_shapes(by_way: Mapping[str, Mapping[str, pd.DataFrame]]) -> Values:
     }
     found |= {f"{name}_gpu": measures.speed_ratio(*pair, price) for name, pair in pairs.items()}
     for way, counts in by_way.items():
-        found[f"shape_deep_over_wide_{way}"] = measures.ratio(counts[deep], counts[wide])
+        found[f"shape_deep_over_wide_{way}"] = f"{measures.ratio(counts[deep], counts[wide]):.3f}"
     return found | {
         "composed_dresd_own_over_plain_gpu": measures.speed(greedy[deep], price),
         "composed_rest_own_over_plain_gpu": measures.speed(greedy[rest], price),

@@ -267,7 +267,10 @@ def averages(recordings: Sequence[Recording], averaged: Mapping[str, Runs]) -> V
     for name, runs in averaged.items():
         values[f"average_{name}"] = statistics.told(rates(runs, recordings)["all"])
         values[f"average_{name}_over_1"] = gain(runs, averaged["1"], recordings)
-    return values | {"average_6_over_2": gain(averaged["6"], averaged["2"], recordings)}
+    return values | {
+        "average_6_over_2": gain(averaged["6"], averaged["2"], recordings),
+        "average_3_over_1_text": f"{values['average_3_over_1']:.3f}",
+    }
 
 
 def thresholds(recordings: Sequence[Recording], refused: Mapping[float | None, Runs]) -> Values:
@@ -278,6 +281,7 @@ def thresholds(recordings: Sequence[Recording], refused: Mapping[float | None, R
         values[name] = statistics.told(rates(runs, recordings)["all"])
         values[f"{name}_drafting"] = stats["calls_with_draft"] / max(stats["calls"], 1)
         values[f"{name}_over_none"] = gain(runs, refused[None], recordings)
+        values[f"{name}_over_none_text"] = f"{values[f'{name}_over_none']:.3f}"
     return values
 
 
