@@ -37,8 +37,9 @@ METADATA = "specdec"
 #: Tag of a cell that takes times or needs all cores: no other notebook that shares the cache executes a cell
 #: meanwhile.
 ALONE = "alone"
-#: Chapters that take longest, the longest first. Where several run at once these begin, so that none is left alone at the end.
-LONGEST = ("06", "03", "04", "05", "07")
+#: Chapters that begin last where several run at once. Chapter 7 has few other cells than those that want to be alone, and beside
+#: chapter 6 these wait for cells of three minutes.
+LAST = ("07",)
 #: Variables of the environment that a run elsewhere has too.
 _CARRIED = ("SPECDEC_", "HF_HUB_", "OMP_", "MKL_", "NUMBA_")
 #: Stands in a failure's words for the path of the copy until it is here.
@@ -148,7 +149,7 @@ def _elsewhere(
             print(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome}", flush=True)
         else:
             waiting.append(number)
-    waiting.sort(key=lambda number: (*LONGEST, jobs[number].id).index(jobs[number].id))
+    waiting.sort(key=lambda number: jobs[number].id in LAST)
     # Notebooks that run at the same time share the cores. Where two of them use all cores, a short pass takes ten times as
     # long, because threads that wait for work keep their core busy. What needs all cores asks for them (SPECDEC_THREADS).
     every = torch.get_num_threads()

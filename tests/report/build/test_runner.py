@@ -370,6 +370,15 @@ def compare_grids(first: Path, second: Path) -> None:
     assert record.recorded(one) == record.recorded(two) == {"seed": 1} and facts(one) == facts(two)
 
 
+def test_a_chapter_that_waits_for_the_others_begins_last(folders, capsys):
+    assert set(runner.LAST) <= {path.stem.partition("_")[0] for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
+    for name in ("06_small", "07_waits", "A1_small"):
+        write_notebook(folders["notebooks"], name=name)
+    assert runner.run("smoke", place=cluster.Processes(1), **folders) == []
+    done = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert done == ["06_small:", "A1_small:", "07_waits:"]
+
+
 #: A cell that says when it was executed, until both notebooks have done so often enough.
 LOGGED = """import time
 from pathlib import Path
