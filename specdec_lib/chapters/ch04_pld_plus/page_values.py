@@ -281,8 +281,7 @@ def thresholds(recordings: Sequence[Recording], refused: Mapping[float | None, R
         values[name] = statistics.told(rates(runs, recordings)["all"])
         values[f"{name}_drafting"] = stats["calls_with_draft"] / max(stats["calls"], 1)
         values[f"{name}_over_none"] = gain(runs, refused[None], recordings)
-        values[f"{name}_over_none_text"] = f"{values[f'{name}_over_none']:.3f}"
-    return values
+    return values | {"threshold_075_over_none_text": f"{values['threshold_075_over_none']:.3f}"}
 
 
 def times(timings: Mapping[str, Sequence[Runs]]) -> Values:

@@ -37,8 +37,8 @@ METADATA = "specdec"
 #: Tag of a cell that takes times or needs all cores: no other notebook that shares the cache executes a cell
 #: meanwhile.
 ALONE = "alone"
-#: Chapters that begin last where several run at once. Chapter 7 has few other cells than those that want to be alone, and beside
-#: chapter 6 these wait for cells of three minutes.
+#: Chapters that begin last where several run at once. Chapter 7 spends most of its time in cells that run alone, and such a cell
+#: waits until no other notebook executes one. A cell of chapter 6 takes three minutes.
 LAST = ("07",)
 #: Variables of the environment that a run elsewhere has too.
 _CARRIED = ("SPECDEC_", "HF_HUB_", "OMP_", "MKL_", "NUMBA_")
