@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -251,6 +252,15 @@ class DraftTree:
         tree = cls.unchecked(tokens, parents)
         tree._children = children
         return tree
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        # Results travel between processes by the hundred thousand: what the parents tell again stays behind. Of a batch
+        # with equal prefixes, whose children are fewer than its nodes, they do not tell the children.
+        state = {name: getattr(self, name) for name in self.__slots__}
+        state["_depths"] = None
+        if self._children is not None and len(self._children) == len(self.tokens):
+            state["_children"] = None
+        return None, state
 
     def __len__(self) -> int:
         """Number of draft tokens, root excluded."""

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -26,10 +25,10 @@ from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.drafters import DraftModel
 from specdec_lib.experiments import statistics
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop, greedy_agreement, pooled
+from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop, pooled
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.statistics import Counts, Interval
 from specdec_lib.models.loading import load_model
@@ -583,74 +582,3 @@ def over_lengths(
     """Draft lengths of a sweep in order; a pooled metric at each, over the recordings ``keep`` chooses."""
     lengths, own = sorted(sweep), [recording for recording in recordings if keep(recording)]
     return lengths, [interval(select(sweep[length], recordings, keep), own, name) for length in lengths]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a model wrote to the last turn of a prompt.
-
-    Attributes
-    ----------
-    prompt : Prompt
-    text : str
-    right : bool
-        It is the reference and the model ended it. False where there is no reference to a chat prompt.
-    looped : bool
-        Its first tokens end in a loop.
-    agreement : bool array, shape (tokens,)
-        Where the draft's first choice is the token written.
-    asked, tokens : list of int
-        Token ids before the answer, and those of the answer with its end token.
-    """
-
-    prompt: Prompt
-    text: str
-    right: bool
-    looped: bool
-    agreement: np.ndarray
-    asked: list[int]
-    tokens: list[int]
-
-
-def answer_greedily(
-    model: PreTrainedModel,
-    draft: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompt: Prompt,
-    loop_tokens: int = 128,
-) -> Answer:
-    """Let a model answer a prompt greedily and judge the last answer.
-
-    Parameters
-    ----------
-    model, draft, tokenizer
-    prompt : Prompt
-    loop_tokens : int
-        A loop is looked for at the end of this many tokens. The output goes on as long as the reference is.
-    """
-    known = (
-        tokenizer(prompt.reference, add_special_tokens=False)["input_ids"] if prompt.chat and prompt.reference else []
-    )
-
-    def write(ids: list[int]) -> Generation:
-        # Prompt lookup writes what plain decoding does, sooner.
-        return generate(model, ids, PromptLookup(), max_new_tokens=max(loop_tokens, len(known) + 8))
-
-    said: list[str] = []
-    for _, run in each_turn(prompt, tokenizer, write):
-        said.append(tokenizer.decode(run.tokens, skip_special_tokens=True))
-    asked = render(prompt, tokenizer, said[:-1])
-    agreement = greedy_agreement(draft, asked, run.tokens)
-    right = prompt.chat and run.finish_reason == "eos" and said[-1] == prompt.reference
-    return Answer(prompt, said[-1], right, ends_in_loop(run.tokens[:loop_tokens]), agreement, asked, run.tokens)
-
-
-def answer_all(
-    model: PreTrainedModel,
-    draft: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    loop_tokens: int = 128,
-) -> list[Answer]:
-    """:func:`answer_greedily` for each of some prompts, on all cores."""
-    return on_all_cores([partial(answer_greedily, model, draft, tokenizer, prompt, loop_tokens) for prompt in prompts])

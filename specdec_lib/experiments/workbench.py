@@ -23,7 +23,7 @@ from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments import input_guided, stores
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import record_prompts
+from specdec_lib.experiments.recordings import record_once
 from specdec_lib.heads import induction
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead
@@ -200,7 +200,7 @@ class ModelPair:
         prompts = input_guided.calibration_prompts(input_guided.CALIBRATION, per_task, without=without)
         layers = tuple(range(decoder_config(self.target).num_hidden_layers + 1))
         everything = induction.every_head(self.target) | Capture(layers)
-        tuned = record_prompts(self.target, self.tokenizer, prompts, None, max_new_tokens, everything)
+        tuned = record_once(self.target, self.tokenizer, prompts, None, max_new_tokens, everything)
         credited = induction.credited(self.target, (recording.trace for recording in tuned))
         short = methods.METHODS["PLD"].length
         self.notes["layer"] = input_guided.best_layer(tuned, lambda i: PromptLookupHidden(i, short), layers)

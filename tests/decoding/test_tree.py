@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -85,6 +87,16 @@ def test_a_chain_is_the_tree_of_one_draft(tokens, depth):
     assert chain.is_chain and chain.depth == len(chain) == len(tokens)
     assert np.array_equal(chain.mask(), np.tri(len(tokens) + 1, dtype=bool))
     assert chain.truncated(depth).tokens == tokens[:depth]
+
+
+@given(drafts, st.integers(0, 5))
+def test_a_tree_that_was_sent_to_another_process_is_the_same(lists, depth):
+    for tree in (DraftTree.from_drafts(lists), DraftTree.batch(lists), DraftTree.batch(lists).truncated(depth)):
+        children = dict(tree.children())
+        sent = pickle.loads(pickle.dumps(tree))
+        assert sent == tree and (sent.depths, sent.is_chain) == (tree.depths, tree.is_chain)
+        # Of a batch with equal prefixes the first such child, which parents and tokens do not tell.
+        assert sent.children() == children
 
 
 def test_a_truncated_chain_keeps_the_probabilities_of_what_is_left():

@@ -361,26 +361,6 @@ def test_forward_times_are_medians_of_the_repeats(recordings):
         draft_costs.forward_times(plain, idle)
 
 
-def test_a_greedy_answer_is_judged_against_the_reference(model, draft, tokenizer):
-    said = generate(model, recorded_runs.render(PROMPTS[1], tokenizer), max_new_tokens=60)
-    text = tokenizer.decode(said.tokens, skip_special_tokens=True)
-    assert said.finish_reason == "eos"
-    got = recorded_runs.answer_greedily(model, draft, tokenizer, replace(PROMPTS[1], reference=text), 60)
-    assert (got.text, got.right) == (text, True)
-    assert not recorded_runs.answer_greedily(
-        model, draft, tokenizer, replace(PROMPTS[1], reference=text + "x"), 60
-    ).right
-    assert len(got.agreement) == len(said.tokens)
-    assert got.looped == metrics.ends_in_loop(said.tokens[:60])
-
-
-def test_prompts_answered_on_all_cores_get_the_answers_of_one_by_one(model, draft, tokenizer, monkeypatch):
-    monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
-    for got in recorded_runs.answer_all(model, draft, tokenizer, PROMPTS, 24):
-        own = recorded_runs.answer_greedily(model, draft, tokenizer, got.prompt, 24)
-        assert (got.text, got.agreement.tolist()) == (own.text, own.agreement.tolist())
-
-
 def test_descriptions_are_counts_and_means(recordings):
     got = recorded_runs.describe(recordings)
     assert got["outputs"] == 4

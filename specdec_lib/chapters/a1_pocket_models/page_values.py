@@ -26,8 +26,8 @@ from specdec_lib.chapters.a1_pocket_models.wrong_tokens import (
     tokens_right,
 )
 from specdec_lib.experiments import corpus, edit_tasks, made_tasks, stores
+from specdec_lib.experiments.judged_answers import JudgedAnswer
 from specdec_lib.experiments.metrics import greedy_agreement
-from specdec_lib.experiments.recorded_runs import Answer
 from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate, ratio_of_means
 from specdec_lib.files import replacing
 
@@ -122,7 +122,7 @@ def _constant_rate(about: Mapping[str, Any]) -> tuple[int, int]:
     return min(constant, key=lambda step: abs(step - constant[-1] / 2)), constant[-1]
 
 
-def abilities(answers: Mapping[str, Sequence[Answer]]) -> Values:
+def abilities(answers: Mapping[str, Sequence[JudgedAnswer]]) -> Values:
     """What the pair did with the prompts of all tasks."""
     everything = [answer for own in answers.values() for answer in own]
     made = [answer for task in made_tasks.MAKERS for answer in answers[task]]
@@ -139,7 +139,7 @@ def abilities(answers: Mapping[str, Sequence[Answer]]) -> Values:
     }
 
 
-def agreement_of(answers: Sequence[Answer], draft: PreTrainedModel | None = None) -> Interval:
+def agreement_of(answers: Sequence[JudgedAnswer], draft: PreTrainedModel | None = None) -> Interval:
     """Share of the target's tokens that a draft model would have chosen, with its interval over answers; without ``draft``
     that of the draft which the answers were written with."""
     each = [one.agreement if draft is None else greedy_agreement(draft, one.asked, one.tokens) for one in answers]
@@ -270,7 +270,7 @@ def last_gain(about: Mapping[str, Any], tasks: Sequence[str]) -> Interval:
     return gains(about["curve"], tasks, *_constant_rate(about))
 
 
-def single_tokens(completions: Sequence[Answer]) -> Values:
+def single_tokens(completions: Sequence[JudgedAnswer]) -> Values:
     """Share of outputs that are the end token alone, and share of the others that end in a loop, as texts."""
     longer = [one for one in completions if len(one.tokens) > 1]
     return {
@@ -279,7 +279,7 @@ def single_tokens(completions: Sequence[Answer]) -> Values:
     }
 
 
-def loop_sources(completions: Sequence[Answer]) -> Values:
+def loop_sources(completions: Sequence[JudgedAnswer]) -> Values:
     """Of the packages that gave two prompts or more: how many there are, and how many have an output that ends in a loop."""
     several = [rate for rate, prompts in by_source(completions).values() if prompts > 1]
     return {"loop_packages": sum(rate.value > 0 for rate in several), "loop_packages_asked": len(several)}

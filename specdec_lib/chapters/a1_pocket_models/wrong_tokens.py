@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.chapters.a1_pocket_models import training
 from specdec_lib.experiments.diagnosis import COPIED_RUN
-from specdec_lib.experiments.recorded_runs import Answer
+from specdec_lib.experiments.judged_answers import JudgedAnswer
 from specdec_lib.experiments.statistics import LEVEL, Counts, Interval, mean, pooled_rate
 
 #: Kinds of a right token: it goes on with what the prompt has, is the first of such a stretch, does not stand there, or is
@@ -39,7 +39,7 @@ class FirstWrong(NamedTuple):
     kind: str
 
 
-def first_wrong(answer: Answer, tokenizer: PreTrainedTokenizerBase) -> FirstWrong | None:
+def first_wrong(answer: JudgedAnswer, tokenizer: PreTrainedTokenizerBase) -> FirstWrong | None:
     """Compare a written answer with the right one; None if it is right."""
     if answer.right:
         return None
@@ -104,7 +104,7 @@ def share(wrong: Sequence[FirstWrong], of: Sequence[str]) -> Interval:
     return proportion([one.kind in of for one in wrong])
 
 
-def by_source(answers: Sequence[Answer]) -> dict[str, tuple[Interval, int]]:
+def by_source(answers: Sequence[JudgedAnswer]) -> dict[str, tuple[Interval, int]]:
     """By the package of the library that the prompt is from: share of outputs that end in a loop, and how many prompts there
     are; the most first."""
     own: dict[str, list[bool]] = {}

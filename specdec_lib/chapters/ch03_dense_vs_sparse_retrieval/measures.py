@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from transformers import PreTrainedModel
 from specdec_lib import paths
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.pass_costs import step_samples, step_seconds
-from specdec_lib.experiments.recorded_runs import Recording, replay_all, replay_each
-from specdec_lib.experiments.released_rules import rows
+from specdec_lib.experiments.recorded_runs import Recording, replay_all
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, mean, pooled_rate
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -74,10 +77,16 @@ def counts(run: Generation) -> dict[str, float]:
         "nodes": sum(step.drafted for step in drafting),
         "depth": sum(step.tree.depth for step in drafting),
         "accepted": sum(step.accepted for step in drafting),
-        "row_tokens": sum(len(row) for step in drafting for row in rows(step.tree)),
+        "row_tokens": sum(leaf_depths(step.tree) for step in drafting),
         "draft_seconds": sum(step.draft_seconds for step in run.steps),
         **dict(zip(WIDTH_COLUMNS, width_parts([step.width for step in run.steps]), strict=True)),
     }
+
+
+def leaf_depths(tree: DraftTree) -> int:
+    """Tokens of a tree written as rows, one a leaf, each from a child of the root: the depths of its leaves, summed."""
+    inner = set(tree.parents)
+    return sum(depth for node, depth in enumerate(tree.depths) if node not in inner)
 
 
 def outputs(recordings: Sequence[Recording], drafter: Drafter | None) -> pd.DataFrame:
@@ -90,15 +99,28 @@ def outputs_each(recordings: Sequence[Recording], drafters: Mapping[Any, Drafter
 
     The processes share their memory, so take times of drafting from :func:`outputs` instead.
     """
-    return {name: of_runs(recordings, runs) for name, runs in replay_each(recordings, drafters).items()}
+
+    def counted(drafter: Drafter | None, recording: Recording) -> dict[str, Any]:
+        # Counted where it is replayed: a row is small, and the steps of a thousand outputs take long to send.
+        (run,) = replay_all([recording], drafter)
+        return _row(recording, run)
+
+    rows = iter(on_all_cores([partial(counted, drafter, one) for drafter in drafters.values() for one in recordings]))
+    return {name: pd.DataFrame(islice(rows, len(recordings))) for name in drafters}
 
 
 def of_runs(recordings: Sequence[Recording], runs: Sequence[Generation]) -> pd.DataFrame:
     """One row an output with its ``task``, ``prompt``, whether it ``looped``, and its :func:`counts`."""
-    return pd.DataFrame(
-        {"task": r.task, "prompt": f"{r.task} {r.prompt.id}", "looped": r.looped, **counts(run)}
-        for r, run in zip(recordings, runs, strict=True)
-    )
+    return pd.DataFrame(_row(recording, run) for recording, run in zip(recordings, runs, strict=True))
+
+
+def _row(recording: Recording, run: Generation) -> dict[str, Any]:
+    return {
+        "task": recording.task,
+        "prompt": f"{recording.task} {recording.prompt.id}",
+        "looped": recording.looped,
+        **counts(run),
+    }
 
 
 def _sums(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from specdec_lib.chapters.a1_pocket_models.wrong_tokens import (
 )
 from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.diagnosis import copied_tokens
-from specdec_lib.experiments.recorded_runs import Answer
+from specdec_lib.experiments.judged_answers import JudgedAnswer
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import charts, figures, ratio_charts
 from specdec_lib.report.display.tables import Table
@@ -45,7 +45,7 @@ _DOTS = {
 
 
 def abilities(
-    answers: Mapping[str, Sequence[Answer]],
+    answers: Mapping[str, Sequence[JudgedAnswer]],
     read: Mapping[str, Sequence[Forced]],
     tokenizer: PreTrainedTokenizerBase,
     first: Mapping[str, Any],
@@ -80,7 +80,7 @@ def abilities(
     ]
 
 
-def _copied(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> float:
+def _copied(answers: Sequence[JudgedAnswer], tokenizer: PreTrainedTokenizerBase) -> float:
     """Share of the right answers' tokens that stand in their prompts, several in a row."""
     copied = tokens = 0
     for answer in answers:
@@ -359,7 +359,7 @@ def wrong_table(
     )
 
 
-def loops_chart(completions: Sequence[Answer], first: Mapping[str, Any], most: float) -> Figure:
+def loops_chart(completions: Sequence[JudgedAnswer], first: Mapping[str, Any], most: float) -> Figure:
     """Draw the share of code completions that end in a loop: all, the first edition's, and by the package of the prompt."""
     cases = {
         f"all ({len(completions)})": proportion([one.looped for one in completions]),
@@ -371,7 +371,7 @@ def loops_chart(completions: Sequence[Answer], first: Mapping[str, Any], most: f
     )
 
 
-def shown_answer(answer: Answer) -> str:
+def shown_answer(answer: JudgedAnswer) -> str:
     """The prompt, the answer given, and the right one where it differs."""
     parts = [(f"prompt ({answer.prompt.task})", answer.prompt.text)]
     parts.append((f"answer, {'right' if answer.right else 'wrong'}", answer.text))

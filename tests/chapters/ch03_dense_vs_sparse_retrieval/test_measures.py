@@ -11,7 +11,9 @@ from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments import released_rules
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
@@ -73,6 +75,15 @@ def test_counts_of_replays_are_those_of_the_metrics():
     assert measures.speed(frame, 2.0).value == pytest.approx(of["tokens_per_forward"] / 2)
     price = {1: 1.0, 256: 256.0}
     assert measures.speed(frame, price).value == pytest.approx(frame.tokens.sum() / (frame.passes + frame.nodes).sum())
+
+
+def test_rows_of_a_tree_are_those_that_the_released_codes_hold():
+    trees = [
+        DraftTree.from_drafts(lists) for lists in ([], [[1, 2, 3]], [[1, 2], [1, 3], [4]], [[1], [1, 2, 3], [5, 2]])
+    ]
+    assert [measures.leaf_depths(tree) for tree in trees] == [0, 3, 5, 5]
+    for tree in trees:
+        assert measures.leaf_depths(tree) == sum(map(len, released_rules.rows(tree)))
 
 
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):
