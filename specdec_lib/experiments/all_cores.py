@@ -6,8 +6,9 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
 
@@ -46,9 +47,10 @@ def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) ->
     if jobs == 1:
         return [task() for task in tasks]
     left, own, began = len(tasks), [], time.perf_counter()
-    while left and time.perf_counter() - began < ALONE_SECONDS:
-        left -= 1
-        own.append(tasks[left]())
+    with _one_thread():  # as in the copies: another notebook may have the other cores
+        while left and time.perf_counter() - began < ALONE_SECONDS:
+            left -= 1
+            own.append(tasks[left]())
     results = []
     if left:
         _tasks = tasks
@@ -58,6 +60,16 @@ def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) ->
         finally:
             _tasks = None
     return results + own[::-1]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _packed(place: int) -> bytes:

@@ -33,6 +33,18 @@ def test_short_tasks_are_done_here(monkeypatch):
     assert set(on_all_cores([os.getpid] * 20)) == {os.getpid()}
 
 
+def test_each_task_has_one_thread_here_as_in_a_copy(monkeypatch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for alone in (60.0, 0.0):
+            monkeypatch.setattr(all_cores, "ALONE_SECONDS", alone)
+            assert set(on_all_cores([torch.get_num_threads] * 3, 2)) == {1}
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_no_core_waits_for_a_long_first_task(monkeypatch):
     """The last tasks show that the work is long; the first are left to the copies."""
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.05)

@@ -44,13 +44,6 @@ def sized(pair: ModelPair, widths: Sequence[int]) -> dict[str, dict[int, Drafter
     return found
 
 
-def all_runs(
-    model: PreTrainedModel, recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None]
-) -> dict[str, Runs]:
-    """Runs of some systems, each in the state that the table of methods names for it."""
-    return recorded_runs.all_runs(model, recordings, drafters, states(drafters))
-
-
 def best_widths(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
@@ -65,10 +58,10 @@ def best_widths(
         ``method``, ``width`` asked for, ``speedup`` with its interval, and ``chosen``, true for the width of the largest
         speed-up of its method (the smallest such width).
     """
-    (plain,) = all_runs(model, recordings, {PLAIN: None}).values()
+    plain = recorded_runs.replay_all(recordings, None)
     drafters = {f"{name}, {width}": each for name, by in candidates.items() for width, each in by.items()}
     state = {f"{name}, {width}": states([name])[name] for name, by in candidates.items() for width in by}
-    # All in one go: one method after the other, a core would wait for the longest piece of each.
+    # All in one go, as in :meth:`Measured.of`.
     runs_of_shape = recorded_runs.all_runs(model, recordings, drafters, state)
     rows: list[dict[str, Any]] = []
     for name, by_width in candidates.items():
@@ -107,7 +100,11 @@ class Measured:
         shapes: Mapping[str, Mapping[str, Drafter | None]],
     ) -> Measured:
         """Run all systems on the recordings, in some shapes."""
-        return cls(recordings, {shape: all_runs(model, recordings, drafters) for shape, drafters in shapes.items()})
+        every = {(shape, name): drafter for shape, drafters in shapes.items() for name, drafter in drafters.items()}
+        state = states({name for _, name in every})
+        # All in one go: one shape after the other, a core would wait for the longest piece of each.
+        runs = recorded_runs.all_runs(model, recordings, every, {key: state[key[1]] for key in every})
+        return cls(recordings, {shape: {name: runs[shape, name] for name in own} for shape, own in shapes.items()})
 
     def table(self, prices: Mapping[str, Prices], task: str | None = None) -> list[dict[str, Any]]:
         """One row a method and shape: ``method``, ``shape``, ``tokens_per_pass``, ``width``, and under the name of each of the

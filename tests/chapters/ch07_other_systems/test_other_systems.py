@@ -96,7 +96,8 @@ def test_a_chart_of_widths_has_a_row_a_system_with_the_interval_of_each_width():
 
 
 def test_rates_are_sums_over_all_prompts_with_an_interval(pair, recordings):
-    runs = systems.all_runs(pair.target, recordings, pair.drafters(["plain", "PLD"]))
+    asked = pair.drafters(["plain", "PLD"])
+    runs = systems.Measured.of(pair.target, recordings, {systems.PUBLISHED: asked}).runs[systems.PUBLISHED]
     free = Prices({1: 1.0, 64: 1.0}, 1e9)
     rate = tokens_per_pass(recordings, runs["PLD"])
     steps = [s for run in runs["PLD"] for s in run.steps]
@@ -125,7 +126,7 @@ def test_a_sized_system_keeps_to_its_width_and_the_best_is_that_of_the_largest_s
 
 def test_pairs_are_compared_on_the_same_prompts(pair, recordings):
     drafters = pair.drafters(["plain", "PLD", "REST"])
-    measured = systems.Measured(recordings, {systems.PUBLISHED: systems.all_runs(pair.target, recordings, drafters)})
+    measured = systems.Measured.of(pair.target, recordings, {systems.PUBLISHED: drafters})
     prices = Prices({1: 1.0, 64: 2.0}, 1e9)
     ahead, missing, back = systems.ratios(
         measured, prices, ["rename"], [("PLD", "REST"), ("PLD", None), ("REST", "PLD")]
