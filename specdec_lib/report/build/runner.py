@@ -11,11 +11,14 @@ import logging
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +26,7 @@ from typing import Any, NamedTuple
 
 import nbformat
 import torch
-from filelock import ReadWriteLock
+from filelock import FileLock, ReadWriteLock, Timeout
 from tqdm import tqdm
 
 from specdec_lib import files, paths
@@ -37,9 +40,8 @@ METADATA = "specdec"
 #: Tag of a cell that takes times or needs all cores: no other notebook that shares the cache executes a cell
 #: meanwhile.
 ALONE = "alone"
-#: Chapters that begin last where several run at once. Chapter 7 spends most of its time in cells that run alone, and such a cell
-#: waits until no other notebook executes one. A cell of chapter 6 takes three minutes.
-LAST = ("07",)
+#: How often a notebook looks whether another one wants to execute a cell alone, in seconds.
+LOOK_SECONDS = 0.1
 #: Variables of the environment that a run elsewhere has too.
 _CARRIED = ("SPECDEC_", "HF_HUB_", "OMP_", "MKL_", "NUMBA_")
 #: Stands in a failure's words for the path of the copy until it is here.
@@ -149,7 +151,6 @@ def _elsewhere(
             print(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome}", flush=True)
         else:
             waiting.append(number)
-    waiting.sort(key=lambda number: jobs[number].id in LAST)
     # Notebooks that run at the same time share the cores. Where two of them use all cores, a short pass takes ten times as
     # long, because threads that wait for work keep their core busy. What needs all cores asks for them (SPECDEC_THREADS).
     every = torch.get_num_threads()
@@ -265,7 +266,8 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
         about = run_context.RunContext(job.name, job.profile, str(downloads), source_sum, alone)
         variables = {run_context.VARIABLE: about.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
         try:
-            with _environment(variables), _turns(job.source.cells) as turns:
+            kernels: list[Any] = []
+            with _environment(variables), _turns(job.source.cells, kernels) as turns:
                 executed = papermill.execute_notebook(
                     str(job.path),
                     str(copy_path),
@@ -275,7 +277,7 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
                     progress_bar={"desc": job.name, "position": 1, "leave": False} if progress else False,
                     # A kernel that is told to end logs the interruption as an error.
                     extra_arguments=["--log-level=CRITICAL"],
-                    **_kernel_manager(Path(sockets)),
+                    **_kernel_manager(Path(sockets), kernels),
                     **turns,
                 )
         except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way
@@ -372,49 +374,122 @@ def _alone(cell: nbformat.NotebookNode) -> bool:
 
 
 @contextmanager
-def _turns(cells: Sequence[nbformat.NotebookNode]) -> Iterator[dict[str, Callable]]:
+def _turns(cells: Sequence[nbformat.NotebookNode], kernels: Sequence[Any] = ()) -> Iterator[dict[str, Callable]]:
     """Hooks of nbclient that let a cell tagged :data:`ALONE` run by itself; other cells may run together.
 
-    All runs that share a cache see the lock, and the system gives it up for a process that was killed. It is kept between two
-    such cells that follow each other: each time it is asked for, a core waits until the other notebook's cell is over.
+    A cell that wants to be alone does not wait for the end of another notebook's cell, which may take minutes: that notebook
+    stops its kernel meanwhile, and lets it go on afterwards. It waits while a datastore is built, which it could need, and
+    where kernels cannot be stopped, on Windows.
+
+    All runs that share a cache see the locks, and the system gives them up for a process that was killed. They are kept between
+    two cells alone that follow each other.
 
     Parameters
     ----------
     cells : sequence of cell
         Those of the notebook, in order.
+    kernels : sequence of KernelManager
+        The notebook's kernel, once it was started.
     """
     code = [cell for cell in cells if cell.cell_type == "code"]
     followed = {one.get("id") for one, other in pairwise(code) if _alone(one) and _alone(other)}
     paths.cache().mkdir(parents=True, exist_ok=True)
+    # Whoever wants to be alone holds the first one until it was, so that nobody begins meanwhile.
+    wanted = FileLock(paths.cache() / "cells.wanted")
     lock = ReadWriteLock(paths.cache() / "cells.lock.db", is_singleton=False)
-    held = False
+    sharing: Future | None = None
+    alone, ended = False, threading.Event()
+
+    def share(begun: threading.Event) -> None:
+        """Hold the lock for a cell that others may run beside, and step aside for those that may not."""
+        try:
+            with wanted:
+                lock.acquire_read()
+        finally:
+            begun.set()
+        while not ended.wait(LOOK_SECONDS):
+            if not _is_held(wanted) or not _stopped(kernels):
+                continue
+            try:
+                lock.release()
+                with wanted:
+                    lock.acquire_read()
+            finally:
+                _go_on(kernels)
+        lock.release()
 
     def begin(cell: nbformat.NotebookNode, **_: Any) -> None:
-        nonlocal held
-        if held:
+        nonlocal alone, sharing
+        if alone:
             return
-        acquire = lock.acquire_write if _alone(cell) else lock.acquire_read
-        acquire()
-        held = True
+        if _alone(cell):
+            wanted.acquire()
+            lock.acquire_write()
+            alone = True
+        else:
+            begun = threading.Event()
+            ended.clear()
+            sharing = threads.submit(share, begun)
+            begun.wait()
 
     def end(cell: nbformat.NotebookNode | None = None, **_: Any) -> None:
-        nonlocal held
-        if held and (cell is None or cell.get("id") not in followed):
+        nonlocal alone, sharing
+        if alone and (cell is None or cell.get("id") not in followed):
+            alone = False
             lock.release()
-            held = False
+            wanted.release()
+        if sharing is not None:
+            ended.set()
+            held, sharing = sharing, None
+            held.result()
 
+    # Its locks are a thread's own.
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            yield {"on_cell_execute": begin, "on_cell_executed": end}
+        finally:
+            end()  # a cell whose kernel died has no end of its own
+            lock.close()
+
+
+def _is_held(lock: FileLock) -> bool:
+    """Whether someone else has a lock."""
     try:
-        yield {"on_cell_execute": begin, "on_cell_executed": end}
-    finally:
-        end()  # a cell whose kernel died has no end of its own
-        lock.close()
+        with lock.acquire(blocking=False):
+            return False
+    except Timeout:
+        return True
 
 
-def _kernel_manager(sockets: Path) -> dict[str, Any]:
+def _stopped(kernels: Sequence[Any]) -> bool:
+    """Stop kernels with the copies of their processes, unless one of them may be building a datastore; says whether it did."""
+    if not kernels or any(paths.cache().glob("*.lock")):
+        return False
+    _signal(kernels, signal.SIGSTOP)
+    if any(paths.cache().glob("*.lock")):
+        _go_on(kernels)
+        return False
+    return True
+
+
+def _go_on(kernels: Sequence[Any]) -> None:
+    _signal(kernels, signal.SIGCONT)
+
+
+def _signal(kernels: Sequence[Any], number: int) -> None:
+    for kernel in kernels:
+        # A kernel leads a group of its own, so that an interruption of this process does not reach it.
+        group = getattr(kernel.provisioner, "pgid", None)
+        if group and group != os.getpgid(0):
+            with suppress(ProcessLookupError):
+                os.killpg(group, number)
+
+
+def _kernel_manager(sockets: Path, made: list[Any]) -> dict[str, Any]:
     """A kernel over local sockets: no port can be taken, and no warning about unencrypted TCP is printed.
 
     Their names begin with ``sockets / "kernel"``. Without a folder of its own a run would find its sockets in the
-    working directory, which is the same for all runs.
+    working directory, which is the same for all runs. The manager of the kernel joins ``made``.
     """
     if sys.platform == "win32":
         return {}
@@ -425,6 +500,7 @@ def _kernel_manager(sockets: Path) -> dict[str, Any]:
             super().__init__(**kwargs)
             self.transport = "ipc"
             self.ip = str(sockets / "kernel")
+            made.append(self)
 
     return {"kernel_manager_class": IpcKernelManager}
 

@@ -9,7 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -370,24 +373,18 @@ def compare_grids(first: Path, second: Path) -> None:
     assert record.recorded(one) == record.recorded(two) == {"seed": 1} and facts(one) == facts(two)
 
 
-def test_a_chapter_that_waits_for_the_others_begins_last(folders, capsys):
-    assert set(runner.LAST) <= {path.stem.partition("_")[0] for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
-    for name in ("06_small", "07_waits", "A1_small"):
-        write_notebook(folders["notebooks"], name=name)
-    assert runner.run("smoke", place=cluster.Processes(1), **folders) == []
-    done = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
-    assert done == ["06_small:", "A1_small:", "07_waits:"]
-
-
-#: A cell that says when it was executed, until both notebooks have done so often enough.
+#: A cell that says at which times it worked, until both notebooks have done so often enough.
 LOGGED = """import time
 from pathlib import Path
+from types import SimpleNamespace
 logs = [Path({folder!r}, name) for name in ("01_alone", "02_other")]
 if any(not log.exists() or len(list(log.iterdir())) < 5 for log in logs):
-    began = time.time()
-    time.sleep(0.05)
+    times = [time.time()]
+    while times[-1] < times[0] + 0.05:
+        time.sleep(0.001)
+        times.append(time.time())
     logs[{own}].mkdir(exist_ok=True)
-    (logs[{own}] / "{number}").write_text(f"{{began}} {{time.time()}}")"""
+    (logs[{own}] / "{number}").write_text(" ".join(map(str, times)))"""
 
 
 def test_no_other_notebook_works_while_a_cell_that_wants_to_be_alone_is_executed(folders, tmp_path, monkeypatch):
@@ -404,13 +401,75 @@ def test_no_other_notebook_works_while_a_cell_that_wants_to_be_alone_is_executed
         for name in ("01_alone", "02_other")
     )
     assert min(len(alone), len(other)) >= 5
-    assert [(a, b) for a in alone for b in other if a[0] < b[1] and b[0] < a[1]] == []
+    assert [(a, b) for a in alone for b in other if any(a[0] < at < a[-1] for at in b)] == []
+
+
+@pytest.fixture
+def working(tmp_path):
+    """A process that leads a group and says when it worked; and the times that it said."""
+    log = tmp_path / "times"
+    code = "import sys, time\nwhile True:\n    print(time.time(), flush=True)\n    time.sleep(0.002)"
+    with log.open("w") as out:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=out, start_new_session=True)
+
+    def times():
+        return [float(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    while not times():
+        time.sleep(0.01)
+    yield SimpleNamespace(provisioner=SimpleNamespace(pgid=process.pid)), times
+    process.kill()
+    process.wait()
+
+
+def a_cell(name, *tags):
+    return nbformat.v4.new_code_cell("1", id=name, metadata={"tags": list(tags)})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no processes: there the cell is waited for")
+def test_a_long_cell_is_stopped_while_another_notebook_wants_to_be_alone(tmp_path, monkeypatch, working):
+    monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
+    kernel, times = working
+    long, timed = a_cell("long"), a_cell("timed", "alone")
+    with runner._turns([long], [kernel]) as first, runner._turns([timed]) as second:
+        first["on_cell_execute"](cell=long)
+        second["on_cell_execute"](cell=timed)  # though the long cell has not ended
+        began = time.time()
+        time.sleep(0.2)
+        ended = time.time()
+        second["on_cell_executed"](cell=timed)
+        while max(times()) <= ended:  # it goes on
+            time.sleep(0.01)
+        first["on_cell_executed"](cell=long)
+    assert not [at for at in times() if began < at < ended]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no processes: there the cell is waited for")
+def test_a_cell_that_may_be_building_a_datastore_is_waited_for(tmp_path, monkeypatch, working):
+    monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
+    kernel, times = working
+    building, timed = a_cell("building"), a_cell("timed", "alone")
+    (tmp_path / "store.lock").touch()
+    with runner._turns([building], [kernel]) as first, runner._turns([timed]) as second:
+        first["on_cell_execute"](cell=building)
+        done = []
+
+        def end():
+            done.append(time.time())
+            first["on_cell_executed"](cell=building)
+
+        later = threading.Timer(0.5, end)
+        later.start()
+        second["on_cell_execute"](cell=timed)
+        assert done and max(times()) > done[0] - 0.1, "it worked until its cell was over"
+        second["on_cell_executed"](cell=timed)
+        later.join()
 
 
 def test_the_lock_is_kept_between_cells_alone_that_follow_each_other(tmp_path, monkeypatch):
     monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
     tags = {"one": ["alone"], "two": ["alone"], "three": [], "four": ["alone"]}
-    cells = {name: nbformat.v4.new_code_cell("1", id=name, metadata={"tags": own}) for name, own in tags.items()}
+    cells = {name: a_cell(name, *own) for name, own in tags.items()}
     prose = nbformat.v4.new_markdown_cell("Text.", id="prose")
 
     def free():
