@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sysconfig
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from specdec_lib import paths
 from specdec_lib.cluster import Place
 from specdec_lib.datastores import (
     ShardedSuffixIndex,
+    StoreBusy,
     SuffixIndex,
     TokenStore,
     build_from_texts,
@@ -44,6 +46,8 @@ from specdec_lib.models.fingerprint import fingerprint
 SHARED_RUNS, RUN_CHARS = 4, 60
 #: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
 LARGEST_FILE = 400_000
+#: How often one looks whether another process has built a store, in seconds.
+LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,15 @@ def _training_modules() -> list[Module]:
     modules = stdlib_modules("train")
     order = _mixed(module.name for module in modules)
     return sorted(modules, key=lambda module: order[module.name])
+
+
+def _once(folder: Path, build: Callable[[], Any]) -> None:
+    """Build a folder of the cache unless it is there; one that another notebook is building is waited for."""
+    while not folder.is_dir():
+        try:
+            build()
+        except StoreBusy:
+            time.sleep(LOOK_SECONDS)
 
 
 def stdlib_texts() -> Texts:
@@ -153,8 +166,9 @@ def text_store(
     # No tokenizer gives more tokens than bytes, so each of these fits; the first that does not ends the store.
     short = Texts(lambda: (text for text in texts if len(text.encode("utf-8", "replace")) <= max_tokens), key)
     folder = paths.cache() / f"{name}-{key_of(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
-    if not folder.is_dir():
-        build_from_texts(
+    _once(
+        folder,
+        lambda: build_from_texts(
             folder,
             short,
             tokenizer,
@@ -162,7 +176,8 @@ def text_store(
             max_tokens=max_tokens,
             short_documents="skip",
             progress=False,
-        )
+        ),
+    )
     return SuffixIndex.open(TokenStore.open(folder, tokenizer))
 
 
@@ -235,8 +250,9 @@ def document_store(
     """A store of documents of token ids, such as responses of a model, built or opened as by :func:`text_store`."""
     documents = [list(map(int, document)) for document in documents]
     folder = paths.cache() / f"{name}-{key_of(documents, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
-    if not folder.is_dir():
-        build_tokens(
+    _once(
+        folder,
+        lambda: build_tokens(
             folder,
             documents,
             tokenizer_vocabulary(tokenizer),
@@ -245,8 +261,9 @@ def document_store(
             max_tokens=max_tokens,
             short_documents="skip",
             progress=False,
-            finish=lambda partial: build_suffix_array(partial, progress=False),
-        )
+            finish=lambda unfinished: build_suffix_array(unfinished, progress=False),
+        ),
+    )
     return SuffixIndex.open(folder)
 
 
@@ -293,16 +310,18 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     if count == len(store):
         return index
     folder = paths.cache() / f"part-{key_of(_contents(store), count)[:16]}"
-    if not folder.is_dir():
-        build_tokens(
+    _once(
+        folder,
+        lambda: build_tokens(
             folder,
             [store.document(i) for i in range(count)],
             store.vocabulary,
             fingerprint=store.manifest["tokenizer"],
             sources=store.manifest["sources"],
             progress=False,
-            finish=lambda partial: build_suffix_array(partial, progress=False),
-        )
+            finish=lambda unfinished: build_suffix_array(unfinished, progress=False),
+        ),
+    )
     return SuffixIndex.open(folder)
 
 
@@ -316,9 +335,9 @@ def dense_states(
     """
     store = index.store
     folder = paths.cache() / f"states-{key_of(_contents(store), fingerprint(model), max_states, compute)[:16]}"
-    if folder.is_dir():
-        return States.open(folder)
-    return embed_store(model, store, folder, cover="windows", max_states=max_states, compute=compute, progress=False)
+    how = {"cover": "windows", "max_states": max_states, "compute": compute, "progress": False}
+    _once(folder, lambda: embed_store(model, store, folder, **how))
+    return States.open(folder)
 
 
 @dataclass(frozen=True)
@@ -371,6 +390,5 @@ def dense_index(states: States | FirstStates, index: SuffixIndex, device: str = 
     """A dense index over a store's states, opened if it was built before; options are those of
     :func:`specdec_lib.datastores.dense.build_dense_index`."""
     folder = paths.cache() / f"dense-{key_of(states.path.name, sorted(options.items()))[:16]}"
-    if not folder.is_dir():
-        build_dense_index(folder, states, index.store, progress=False, **options)
+    _once(folder, lambda: build_dense_index(folder, states, index.store, progress=False, **options))
     return DenseIndex.open(folder, index.store, device=device)

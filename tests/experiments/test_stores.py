@@ -3,6 +3,7 @@
 import pytest
 
 from specdec_lib import load_model
+from specdec_lib.datastores import StoreBusy
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.corpus import stdlib_modules
 
@@ -25,6 +26,20 @@ def test_a_store_holds_its_texts_and_is_opened_the_second_time(tokenizer, monkey
     assert stores.text_store("mine", tokenizer, 10_000, texts).store.path == index.store.path
     with pytest.raises(TypeError):
         stores.text_store("mine", tokenizer, 9_999, texts)
+
+
+def test_a_store_that_another_process_is_building_is_waited_for(tokenizer, monkeypatch):
+    build, calls = stores.build_from_texts, []
+
+    def busy_first(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 1:
+            raise StoreBusy("another process builds it")
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(stores, "build_from_texts", busy_first)
+    monkeypatch.setattr(stores, "LOOK_SECONDS", 0.0)
+    assert len(stores.text_store("mine", tokenizer, 10_000, ["x = 1\n"]).store) == 1 and len(calls) == 2
 
 
 def test_a_store_of_documents_holds_the_ids_as_they_are(tokenizer):

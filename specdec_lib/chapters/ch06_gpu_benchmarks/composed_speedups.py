@@ -89,13 +89,17 @@ def replayed(
 
 
 def replayed_seeds(
-    pair: ModelPair, prompts: Sequence[Prompt], max_new_tokens: int, samplings: Sequence[Sampling]
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    methods: Sequence[str],
+    samplings: Sequence[Sampling],
 ) -> tuple[list[Recording], dict[str, list]]:
     """:func:`replayed` with each sampling, one after the other: several outputs of each prompt."""
     recordings: list[Recording] = []
     runs: dict[str, list] = {}
     for sampling in samplings:
-        own, done = replayed(pair, prompts, max_new_tokens, sampling=sampling)
+        own, done = replayed(pair, prompts, max_new_tokens, methods, sampling)
         recordings += own
         for name, some in done.items():
             runs.setdefault(name, []).extend(some)

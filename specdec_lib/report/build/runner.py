@@ -7,6 +7,7 @@ stored error output without a word.
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import os
 import platform
@@ -151,6 +152,9 @@ def _elsewhere(
             print(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome}", flush=True)
         else:
             waiting.append(number)
+    # The longest first: otherwise one process may be left with a long one at the end.
+    seconds = _known_seconds()
+    waiting.sort(key=lambda number: -seconds.get(jobs[number].name, 0))
     # Notebooks that run at the same time share the cores. Where two of them use all cores, a short pass takes ten times as
     # long, because threads that wait for work keep their core busy. What needs all cores asks for them (SPECDEC_THREADS).
     every = torch.get_num_threads()
@@ -184,6 +188,14 @@ def _elsewhere(
         total.write(f"[{number + 1}/{len(jobs)}] {job.title}: {outcome} ({seconds:.1f} s)", file=sys.stdout)
         sys.stdout.flush()
     return [failed[number] for number in sorted(failed)]
+
+
+def _known_seconds() -> dict[str, float]:
+    """How long each chapter took in the run that the README shows, by its notebook's name."""
+    path = paths.DATA / "results" / "cpu" / "key_results.json"
+    if not path.is_file():
+        return {}
+    return {name: about["seconds"] for name, about in json.loads(path.read_text(encoding="utf-8"))["chapters"].items()}
 
 
 class Sent(NamedTuple):

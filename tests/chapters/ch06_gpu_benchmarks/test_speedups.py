@@ -288,7 +288,7 @@ def test_at_a_cost_of_one_for_any_width_the_composed_speed_up_is_tokens_per_forw
 
 def test_outputs_of_several_seeds_stand_one_after_the_other(pair, prompts):
     samplings = [Sampling(1.0, seed=seed) for seed in (3, 4)]
-    recordings, runs = composing.replayed_seeds(pair, prompts[:2], 6, samplings)
+    recordings, runs = composing.replayed_seeds(pair, prompts[:2], 6, ["plain", "REST", "SpecDec++"], samplings)
     half = len(recordings) // 2
     assert [r.prompt.id for r in recordings[:half]] == [r.prompt.id for r in recordings[half:]]
     assert [r.trace.sampling.seed for r in recordings] == [3] * half + [4] * half

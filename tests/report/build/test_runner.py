@@ -373,6 +373,17 @@ def compare_grids(first: Path, second: Path) -> None:
     assert record.recorded(one) == record.recorded(two) == {"seed": 1} and facts(one) == facts(two)
 
 
+def test_the_chapter_that_took_longest_begins_first(folders, capsys, monkeypatch):
+    known = runner._known_seconds()
+    assert {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")} == set(known) and min(known.values()) > 0
+    monkeypatch.setattr(runner, "_known_seconds", lambda: {"02_short": 10, "03_long": 20})
+    for name in ("01_unknown", "02_short", "03_long"):
+        write_notebook(folders["notebooks"], name=name)
+    assert runner.run("smoke", place=cluster.Processes(1), **folders) == []
+    done = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert done == ["03_long:", "02_short:", "01_unknown:"]
+
+
 #: A cell that says at which times it worked, until both notebooks have done so often enough.
 LOGGED = """import time
 from pathlib import Path
