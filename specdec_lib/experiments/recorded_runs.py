@@ -360,9 +360,9 @@ def runs_of(
 def all_runs(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
-    drafters: Mapping[str, Drafter | None],
-    state: Mapping[str, str],
-) -> dict[str, list[Generation]]:
+    drafters: Mapping[Any, Drafter | None],
+    state: Mapping[Any, str],
+) -> dict[Any, list[Generation]]:
     """By name what :func:`runs_of` gives for each drafter, on all cores."""
     tasks = {name: partial(runs_of, model, drafter=drafter, state=state[name]) for name, drafter in drafters.items()}
     return _each(recordings, tasks, state, None)

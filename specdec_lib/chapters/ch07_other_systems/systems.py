@@ -61,7 +61,7 @@ def best_widths(
     plain = recorded_runs.replay_all(recordings, None)
     drafters = {f"{name}, {width}": each for name, by in candidates.items() for width, each in by.items()}
     state = {f"{name}, {width}": states([name])[name] for name, by in candidates.items() for width in by}
-    # All in one go, as in :meth:`Measured.of`.
+    # All in one go: one method after the other, a core would wait for the longest piece of each.
     runs_of_shape = recorded_runs.all_runs(model, recordings, drafters, state)
     rows: list[dict[str, Any]] = []
     for name, by_width in candidates.items():

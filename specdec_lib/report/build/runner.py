@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -43,6 +44,7 @@ METADATA = "specdec"
 ALONE = "alone"
 #: How often a notebook looks whether another one wants to execute a cell alone, in seconds.
 LOOK_SECONDS = 0.1
+_DAY_SECONDS = 24 * 3600
 #: Variables of the environment that a run elsewhere has too.
 _CARRIED = ("SPECDEC_", "HF_HUB_", "OMP_", "MKL_", "NUMBA_")
 #: Stands in a failure's words for the path of the copy until it is here.
@@ -289,6 +291,8 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
                     progress_bar={"desc": job.name, "position": 1, "leave": False} if progress else False,
                     # A kernel that is told to end logs the interruption as an error.
                     extra_arguments=["--log-level=CRITICAL"],
+                    # A kernel that is stopped between its reply and the last output is not lost.
+                    iopub_timeout=_DAY_SECONDS,
                     **_kernel_manager(Path(sockets), kernels),
                     **turns,
                 )
@@ -390,8 +394,8 @@ def _turns(cells: Sequence[nbformat.NotebookNode], kernels: Sequence[Any] = ()) 
     """Hooks of nbclient that let a cell tagged :data:`ALONE` run by itself; other cells may run together.
 
     A cell that wants to be alone does not wait for the end of another notebook's cell, which may take minutes: that notebook
-    stops its kernel meanwhile, and lets it go on afterwards. It waits while a datastore is built, which it could need, and
-    where kernels cannot be stopped, on Windows.
+    stops its kernel meanwhile, and lets it go on afterwards. It waits while a datastore is built in the cache, which it could
+    need, and where kernels cannot be stopped, on Windows.
 
     All runs that share a cache see the locks, and the system gives them up for a process that was killed. They are kept between
     two cells alone that follow each other.
@@ -406,7 +410,7 @@ def _turns(cells: Sequence[nbformat.NotebookNode], kernels: Sequence[Any] = ()) 
     code = [cell for cell in cells if cell.cell_type == "code"]
     followed = {one.get("id") for one, other in pairwise(code) if _alone(one) and _alone(other)}
     paths.cache().mkdir(parents=True, exist_ok=True)
-    # Whoever wants to be alone holds the first one until it was, so that nobody begins meanwhile.
+    # Held from the moment a cell wants to be alone until it has ended. No other cell begins meanwhile.
     wanted = FileLock(paths.cache() / "cells.wanted")
     lock = ReadWriteLock(paths.cache() / "cells.lock.db", is_singleton=False)
     sharing: Future | None = None
@@ -419,16 +423,17 @@ def _turns(cells: Sequence[nbformat.NotebookNode], kernels: Sequence[Any] = ()) 
                 lock.acquire_read()
         finally:
             begun.set()
-        while not ended.wait(LOOK_SECONDS):
-            if not _is_held(wanted) or not _stopped(kernels):
-                continue
-            try:
-                lock.release()
-                with wanted:
-                    lock.acquire_read()
-            finally:
-                _go_on(kernels)
-        lock.release()
+        try:
+            while not ended.wait(LOOK_SECONDS):
+                if not _is_held(wanted):
+                    continue
+                with _stopped(kernels) as stopped:
+                    if stopped:
+                        lock.release()
+                        with wanted:
+                            lock.acquire_read()
+        finally:
+            lock.release()
 
     def begin(cell: nbformat.NotebookNode, **_: Any) -> None:
         nonlocal alone, sharing
@@ -436,13 +441,19 @@ def _turns(cells: Sequence[nbformat.NotebookNode], kernels: Sequence[Any] = ()) 
             return
         if _alone(cell):
             wanted.acquire()
-            lock.acquire_write()
+            try:
+                lock.acquire_write()
+            except BaseException:
+                wanted.release()
+                raise
             alone = True
         else:
             begun = threading.Event()
             ended.clear()
             sharing = threads.submit(share, begun)
             begun.wait()
+            if sharing.done():  # it has no lock
+                sharing.result()
 
     def end(cell: nbformat.NotebookNode | None = None, **_: Any) -> None:
         nonlocal alone, sharing
@@ -455,46 +466,63 @@ def _turns(cells: Sequence[nbformat.NotebookNode], kernels: Sequence[Any] = ()) 
             held, sharing = sharing, None
             held.result()
 
-    # Its locks are a thread's own.
+    # A lock is given up by the thread that took it, so one thread does all the sharing.
     with ThreadPoolExecutor(1) as threads:
         try:
             yield {"on_cell_execute": begin, "on_cell_executed": end}
         finally:
-            end()  # a cell whose kernel died has no end of its own
-            lock.close()
+            try:
+                end()  # a cell whose kernel died has no end of its own
+            finally:
+                lock.close()
 
 
 def _is_held(lock: FileLock) -> bool:
-    """Whether someone else has a lock."""
+    """Whether someone else has a lock, and not just to ask the same."""
     try:
-        with lock.acquire(blocking=False):
+        with lock.acquire(timeout=0.02, poll_interval=0.005):
             return False
     except Timeout:
         return True
 
 
-def _stopped(kernels: Sequence[Any]) -> bool:
-    """Stop kernels with the copies of their processes, unless one of them may be building a datastore; says whether it did."""
-    if not kernels or any(paths.cache().glob("*.lock")):
-        return False
-    _signal(kernels, signal.SIGSTOP)
-    if any(paths.cache().glob("*.lock")):
-        _go_on(kernels)
-        return False
-    return True
+@contextmanager
+def _stopped(kernels: Sequence[Any]) -> Iterator[bool]:
+    """Stop kernels with the processes that they forked, unless a datastore is being built, which others could wait for; gives
+    whether it did. They go on at the end, and if this process is killed before."""
+    # A kernel leads a group of its own, so that an interruption of this process does not reach it.
+    groups = [group for kernel in kernels if (group := getattr(kernel.provisioner, "pgid", None))]
+    if not groups or _is_building():
+        yield False
+        return
+    # It waits for the end of its input, which comes when this process closes it or dies.
+    guard = subprocess.Popen(
+        ["sh", "-c", 'read -r _; for group; do kill -s CONT -- "-$group"; done', "sh", *map(str, groups)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        for group in groups:
+            with suppress(ProcessLookupError, PermissionError):  # it has ended
+                os.killpg(group, signal.SIGSTOP)
+        yield not _is_building()  # one could have begun just before
+    finally:
+        guard.stdin.close()
+        guard.wait()
 
 
-def _go_on(kernels: Sequence[Any]) -> None:
-    _signal(kernels, signal.SIGCONT)
-
-
-def _signal(kernels: Sequence[Any], number: int) -> None:
-    for kernel in kernels:
-        # A kernel leads a group of its own, so that an interruption of this process does not reach it.
-        group = getattr(kernel.provisioner, "pgid", None)
-        if group and group != os.getpgid(0):
-            with suppress(ProcessLookupError):
-                os.killpg(group, number)
+def _is_building() -> bool:
+    """Whether a process builds a datastore in the cache: one that was killed leaves its file there."""
+    for path in paths.cache().glob("*.lock"):
+        try:
+            os.kill(json.loads(path.read_text(encoding="utf-8"))["pid"], 0)
+        except (ProcessLookupError, FileNotFoundError):
+            continue
+        except (ValueError, KeyError, TypeError, OSError):
+            return True  # nobody knows: the file has just been made, say
+        return True
+    return False
 
 
 def _kernel_manager(sockets: Path, made: list[Any]) -> dict[str, Any]:

@@ -441,6 +441,7 @@ def a_cell(name, *tags):
 def test_a_long_cell_is_stopped_while_another_notebook_wants_to_be_alone(tmp_path, monkeypatch, working):
     monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
     kernel, times = working
+    (tmp_path / "killed.lock").write_text('{"pid": 2147483646}')  # of a builder that is gone
     long, timed = a_cell("long"), a_cell("timed", "alone")
     with runner._turns([long], [kernel]) as first, runner._turns([timed]) as second:
         first["on_cell_execute"](cell=long)
@@ -460,7 +461,7 @@ def test_a_cell_that_may_be_building_a_datastore_is_waited_for(tmp_path, monkeyp
     monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
     kernel, times = working
     building, timed = a_cell("building"), a_cell("timed", "alone")
-    (tmp_path / "store.lock").touch()
+    (tmp_path / "store.lock").write_text(f'{{"pid": {os.getpid()}}}')
     with runner._turns([building], [kernel]) as first, runner._turns([timed]) as second:
         first["on_cell_execute"](cell=building)
         done = []
@@ -475,6 +476,35 @@ def test_a_cell_that_may_be_building_a_datastore_is_waited_for(tmp_path, monkeyp
         assert done and max(times()) > done[0] - 0.1, "it worked until its cell was over"
         second["on_cell_executed"](cell=timed)
         later.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no processes")
+def test_a_kernel_goes_on_if_what_stopped_it_is_killed(tmp_path, working):
+    kernel, times = working
+    code = f"""
+import os, signal
+from types import SimpleNamespace
+from specdec_lib.report.build import runner
+kernel = SimpleNamespace(provisioner=SimpleNamespace(pgid={kernel.provisioner.pgid}))
+with runner._stopped([kernel]) as stopped:
+    print(stopped, flush=True)
+    signal.pause()
+"""
+    variables = {**os.environ, "SPECDEC_CACHE": str(tmp_path / "cache")}
+    stops = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=variables)
+    assert stops.stdout.readline() == "True\n"
+    time.sleep(0.1)
+    before = len(times())
+    time.sleep(0.1)
+    assert len(times()) == before, "it is stopped"
+    stops.kill()
+    stops.wait()
+    stops.stdout.close()
+    for _ in range(500):
+        if len(times()) > before:
+            break
+        time.sleep(0.01)
+    assert len(times()) > before
 
 
 def test_the_lock_is_kept_between_cells_alone_that_follow_each_other(tmp_path, monkeypatch):
