@@ -37,6 +37,9 @@ PUBLISHED = DATA / "published"
 BENCH = DATA / "results" / "cpu" / "bench.json"
 """How fast the library itself is, as ``python -m specdec_lib bench`` measured it."""
 
+KEY_RESULTS = DATA / "results" / "cpu" / "key_results.json"
+"""What the README shows of the last default run, as ``python -m specdec_lib readme`` took it from there."""
+
 SCALE = DATA / "results" / "cpu" / "scale.json"
 """How the cost of a datastore grows with its size, as ``python -m specdec_lib scale`` measured it."""
 

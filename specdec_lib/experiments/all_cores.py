@@ -47,7 +47,7 @@ def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) ->
     if jobs == 1:
         return [task() for task in tasks]
     left, own, began = len(tasks), [], time.perf_counter()
-    with _one_thread():  # as in the copies: another notebook may have the other cores
+    with one_thread():  # as in the copies: another notebook may have the other cores
         while left and time.perf_counter() - began < ALONE_SECONDS:
             left -= 1
             own.append(tasks[left]())
@@ -63,7 +63,8 @@ def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) ->
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -77,13 +77,13 @@ def counts(run: Generation) -> dict[str, float]:
         "nodes": sum(step.drafted for step in drafting),
         "depth": sum(step.tree.depth for step in drafting),
         "accepted": sum(step.accepted for step in drafting),
-        "row_tokens": sum(leaf_depths(step.tree) for step in drafting),
+        "row_tokens": sum(row_tokens(step.tree) for step in drafting),
         "draft_seconds": sum(step.draft_seconds for step in run.steps),
         **dict(zip(WIDTH_COLUMNS, width_parts([step.width for step in run.steps]), strict=True)),
     }
 
 
-def leaf_depths(tree: DraftTree) -> int:
+def row_tokens(tree: DraftTree) -> int:
     """Tokens of a tree written as rows, one a leaf, each from a child of the root: the depths of its leaves, summed."""
     inner = set(tree.parents)
     return sum(depth for node, depth in enumerate(tree.depths) if node not in inner)

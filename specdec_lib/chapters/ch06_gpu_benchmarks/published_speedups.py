@@ -19,6 +19,10 @@ _TASKS = {
 }
 
 
+#: Each paper's own method, by its key.
+OWN = {"rest": "REST", "dresd": "DReSD", "pld_plus": "PLD+ (h)", "specdec_pp": "SpecDec++"}
+
+
 class Beside(NamedTuple):
     """Where rows of a paper's table stand here; group 1 of ``pattern``, where there is one, is a key of the five
     input-guided tasks, and ``task`` is empty then."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import nbformat
 
-from specdec_lib import files
+from specdec_lib import files, paths
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.build import rerun
 from specdec_lib.report.build.params import UsageError
@@ -473,7 +473,7 @@ def _places(root: Path) -> tuple[Path, dict[str, Path], Path]:
     """The file of values, the drawings for a wide page and for a phone, and the README."""
     results = root / "data" / "results" / "cpu"
     drawings = {name: results / f"what-reproduces-{name}.svg" for name in ("wide", "phone")}
-    return results / "key_results.json", drawings, root / "README.md"
+    return results / paths.KEY_RESULTS.name, drawings, root / "README.md"
 
 
 def check(root: Path) -> list[str]:

@@ -194,10 +194,10 @@ def _elsewhere(
 
 def _known_seconds() -> dict[str, float]:
     """How long each chapter took in the run that the README shows, by its notebook's name."""
-    path = paths.DATA / "results" / "cpu" / "key_results.json"
-    if not path.is_file():
+    if not paths.KEY_RESULTS.is_file():
         return {}
-    return {name: about["seconds"] for name, about in json.loads(path.read_text(encoding="utf-8"))["chapters"].items()}
+    chapters = json.loads(paths.KEY_RESULTS.read_text(encoding="utf-8"))["chapters"]
+    return {name: about["seconds"] for name, about in chapters.items()}
 
 
 class Sent(NamedTuple):
@@ -417,7 +417,7 @@ def _turns(cells: Sequence[nbformat.NotebookNode], kernels: Sequence[Any] = ()) 
     alone, ended = False, threading.Event()
 
     def share(begun: threading.Event) -> None:
-        """Hold the lock for a cell that others may run beside, and step aside for those that may not."""
+        """Hold the lock for an ordinary cell. While another notebook is alone, the kernel is stopped and the lock is free."""
         try:
             with wanted:
                 lock.acquire_read()

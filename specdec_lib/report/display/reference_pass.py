@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from specdec_lib import paths
+from specdec_lib.experiments.all_cores import one_thread
 from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance, run_context
 from specdec_lib.report.display.notices import Notice
@@ -39,17 +40,14 @@ class Probe(NamedTuple):
 
 def probe(repeats: int = 15) -> Probe:
     """Time the work, which is the same everywhere: products of float32 matrices on one thread of the processor."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     matrix = torch.linspace(-1, 1, _SIDE * _SIDE).reshape(_SIDE, _SIDE) / _SIDE
     spent = []
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         for _ in range(repeats + 2):
             began, computing, state = time.perf_counter(), time.thread_time(), matrix
             for _ in range(_PRODUCTS):
                 state = torch.mm(state, matrix)
             spent.append((time.perf_counter() - began, time.thread_time() - computing))
-    torch.set_num_threads(threads)
     seconds, computed = zip(*spent[2:], strict=True)
     return Probe(median(seconds), median(computed))
 

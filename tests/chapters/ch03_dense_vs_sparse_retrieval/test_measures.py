@@ -81,9 +81,9 @@ def test_rows_of_a_tree_are_those_that_the_released_codes_hold():
     trees = [
         DraftTree.from_drafts(lists) for lists in ([], [[1, 2, 3]], [[1, 2], [1, 3], [4]], [[1], [1, 2, 3], [5, 2]])
     ]
-    assert [measures.leaf_depths(tree) for tree in trees] == [0, 3, 5, 5]
+    assert [measures.row_tokens(tree) for tree in trees] == [0, 3, 5, 5]
     for tree in trees:
-        assert measures.leaf_depths(tree) == sum(map(len, released_rules.rows(tree)))
+        assert measures.row_tokens(tree) == sum(map(len, released_rules.rows(tree)))
 
 
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):
