@@ -14,6 +14,7 @@ from typing import Any
 
 _HOMES = {
     "check_parameters": "display.session",
+    "save": "numbers",
     "record": "display.record",
     "record_all": "display.record",
     "record_figure": "display.record",

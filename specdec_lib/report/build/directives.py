@@ -27,6 +27,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 import specdec_lib
 from specdec_lib import paths
 from specdec_lib.files import write_atomic
+from specdec_lib.report import numbers
 from specdec_lib.report.build.method_tables import method_lines
 from specdec_lib.report.build.price_slider import slider_html
 from specdec_lib.report.claims import ledger, second_run
@@ -378,6 +379,21 @@ class Published(SphinxRole):
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
 
 
+class Num(SphinxRole):
+    """``{num}`04/h10_over_pld10:.2f```: a number of a chapter's table, with its interval, which ``.value`` leaves out."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Return the text, or the error."""
+        key, _, spec = self.text.partition(":")
+        alone = key.endswith(".value")
+        try:
+            number = numbers.look_up(key.removesuffix(".value"), numbers.tables())
+            return [nodes.Text(format(number._replace(low=None) if alone else number, spec))], []
+        except ValueError as error:
+            message = self.inliner.reporter.error(str(error), line=self.lineno)
+            return [nodes.problematic(self.rawtext, self.rawtext)], [message]
+
+
 class ClaimsCounted(FromLedger):
     """``{claims-counted}``: how many claims have which verdict, in one sentence."""
 
@@ -473,6 +489,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("specdec_lib.report.build.one_token_times")
     app.setup_extension("specdec_lib.report.build.opening")
     app.add_role("published", Published())
+    app.add_role("num", Num())
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", _skip_undescribed_field)
     app.connect("html-page-context", _add_scripts)

@@ -33,10 +33,11 @@ from tqdm import tqdm
 
 from specdec_lib import files, paths
 from specdec_lib.cluster import Place, Processes
+from specdec_lib.report import numbers
 from specdec_lib.report.build import failures, params, plan
 from specdec_lib.report.build.plan import Job
 from specdec_lib.report.display import provenance, run_context
-from specdec_lib.report.display.record import recorded
+from specdec_lib.report.display.record import recorded, timed_names
 
 METADATA = "specdec"
 #: Tag of a cell that takes times or needs all cores: no other notebook that shares the cache executes a cell
@@ -300,6 +301,7 @@ def execute(job: Job, output: Path, kept: Path, surroundings: str, progress: boo
             partial = nbformat.read(str(copy_path), as_version=4) if copy_path.is_file() else None
             return failures.describe(job, partial, error, _keep_failed(copy_path, kept))
         _finish(executed, job, surroundings, source_sum)
+        numbers.from_records(recorded(executed), timed_names(executed), downloads, job.name[:2], job.profile)
         files.replace_folder(downloads, output / "files" / job.name)
         files.write_atomic(output / job.path.name, nbformat.writes(executed) + "\n")
     return "done"

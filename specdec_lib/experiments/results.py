@@ -1,0 +1,129 @@
+"""One row an output and method: what a chapter measured, and rates, ratios and prices of it with 95 % intervals over prompts.
+
+runs = table(recordings, replay_each(recordings, drafters))     # a frame, one row an output and method
+rate(runs, by=["task", "method"])                               # tokens per pass
+ratio(runs, "PLD+ (h), 10", "PLD, partial drafts", by="task")   # paired on outputs
+ratio(priced(runs, curve), "PLD+ (h)", "PLD", value=SPEED)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from specdec_lib.decoding.results import Generation
+from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.statistics import Interval, interval_of_sums
+
+#: What tells one output from another.
+OUTPUT = ["task", "prompt", "turn", "seed"]
+#: Rates, as the columns whose sums they are the ratio of.
+PER_PASS, SPEED, ACCEPTANCE = ("tokens", "passes"), ("tokens", "price"), ("accepted", "depth")
+#: The group of everything, in the tables that :func:`rate` and :func:`ratio` give.
+ALL = "all"
+
+
+def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generation]]) -> pd.DataFrame:
+    """The results table: a row per output and method.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+    runs : mapping
+        By method one Generation a recording, in the same order.
+
+    Returns
+    -------
+    DataFrame
+        ``task, prompt, turn, seed, method, looped``; ``tokens`` (of passes, the prefill's first one not counted), ``passes``,
+        ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``draft_s`` and
+        ``seconds``; ``widths``, an array with the number of passes of each width.
+    """
+    rows = []
+    for method, each in runs.items():
+        for recording, run in zip(recordings, each, strict=True):
+            drafting = [step for step in run.steps if step.drafted]
+            rows.append(
+                {
+                    "task": recording.task,
+                    "prompt": recording.prompt.id,
+                    "turn": recording.turn,
+                    "seed": recording.trace.sampling.seed,
+                    "method": method,
+                    "looped": recording.looped,
+                    "tokens": len(run.tokens) - 1,
+                    "passes": len(run.steps),
+                    "drafts": len(drafting),
+                    "drafted": sum(step.drafted for step in drafting),
+                    "accepted": sum(step.accepted for step in drafting),
+                    "depth": sum(step.tree.depth for step in drafting),
+                    "draft_s": sum(step.draft_seconds for step in run.steps),
+                    "widths": np.bincount([step.width for step in run.steps]),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def priced(runs: pd.DataFrame, curve: Mapping[int, float], draft: float = 0.0) -> pd.DataFrame:
+    """With a column ``price``: the sum over passes of the price of each width, in passes over one token.
+
+    Parameters
+    ----------
+    runs : DataFrame
+    curve : mapping
+        Price by width; between two widths the line, beyond the last one its price.
+    draft : float
+        Price of a drafted token.
+    """
+    known = sorted(curve)
+    prices = [curve[width] for width in known]
+
+    def of_passes(counts: np.ndarray) -> float:
+        return float(np.interp(np.arange(len(counts)), known, prices) @ counts)
+
+    return runs.assign(price=runs.widths.map(of_passes) + draft * runs.drafted)
+
+
+def rate(
+    runs: pd.DataFrame, value: tuple[str, str] = PER_PASS, by: str | Sequence[str] = ()
+) -> Interval | dict[object, Interval]:
+    """A ratio of sums over the outputs, or by group (:data:`ALL` and each value of the columns ``by``)."""
+    return _by(runs, by, lambda frame: _interval(frame, value, lambda a, b: a / b))
+
+
+def ratio(
+    runs: pd.DataFrame,
+    ours: str,
+    theirs: str,
+    value: tuple[str, str] = PER_PASS,
+    by: str | Sequence[str] = (),
+) -> Interval | dict[object, Interval]:
+    """One method's rate over another's on the outputs that both have; as :func:`rate` otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a method is not in the table, or has two rows of one output.
+    """
+    for method in (ours, theirs):
+        if method not in set(runs.method):
+            raise ValueError(f"no row of method {method!r}; expected one of {', '.join(sorted(set(runs.method)))}")
+    first, second = (runs[runs.method == method].set_index(OUTPUT) for method in (ours, theirs))
+    both = first.join(second, lsuffix="_ours", rsuffix="_theirs", how="inner", validate="1:1").reset_index()
+    columns = [f"{column}_{side}" for side in ("ours", "theirs") for column in value]
+    return _by(both, by, lambda frame: _interval(frame, columns, lambda a, b, c, d: (a / b) / (c / d)))
+
+
+def _interval(frame: pd.DataFrame, columns: Sequence[str], of_sums) -> Interval:
+    prompts = list(zip(frame.task, frame.prompt, strict=True))
+    return interval_of_sums(of_sums, [frame[column].tolist() for column in columns], prompts)
+
+
+def _by(frame: pd.DataFrame, by: str | Sequence[str], interval) -> Interval | dict[object, Interval]:
+    by = [by] if isinstance(by, str) else list(by)
+    if not by:
+        return interval(frame)
+    groups = frame.groupby(by, sort=False)
+    return {ALL: interval(frame)} | {name[0] if len(by) == 1 else name: interval(part) for name, part in groups}

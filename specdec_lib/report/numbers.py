@@ -1,0 +1,187 @@
+"""The numbers of a chapter: one CSV file, which pages, claims, README and tests read.
+
+The last cell of a chapter is ``report.save("04", {"h10_over_pld10": ratio(...), ...}, timed={...})``. Keys are written out
+there, so that grep finds where a number is made. In prose ``{num}`04/h10_over_pld10:.2f``` shows it with its interval.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specdec_lib import paths
+from specdec_lib.experiments.statistics import Interval
+from specdec_lib.report.display import run_context
+
+COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
+MISSING = "not available"
+
+
+class NumberError(ValueError):
+    """A number that cannot be saved, or is not in the tables."""
+
+
+class Number(NamedTuple):
+    """A row of a chapter's table.
+
+    Attributes
+    ----------
+    value : float or int, optional
+        None where ``words`` says it.
+    low, high : float, optional
+        Ends of the 95 % interval.
+    timed : bool
+        Whether it rests on measured seconds, so that a second run gives another one.
+    profile : str
+        Of the run.
+    words : str
+        A value that is a text, or ``"not available"``.
+    """
+
+    value: float | int | None
+    low: float | None = None
+    high: float | None = None
+    timed: bool = False
+    profile: str = ""
+    words: str = ""
+
+    def __format__(self, spec: str) -> str:
+        if self.value is None:
+            return self.words
+        if self.low is None or self.high is None:
+            return format(self.value, spec)
+        return format(Interval(self.value, self.low, self.high), spec)
+
+
+def save(chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | None = None) -> Path:
+    """Write the numbers of a chapter, and return the file.
+
+    Parameters
+    ----------
+    chapter : str
+        ``"04"``; names the file.
+    counted : mapping
+        By key an :class:`Interval`, a number, a truth value or a text; NaN and None are ``"not available"``.
+    timed : mapping, optional
+        Those that rest on measured seconds.
+
+    Raises
+    ------
+    NumberError
+        If a key is no identifier or stands in both, or a value is something else.
+    """
+    timed = timed or {}
+    twice = set(counted) & set(timed)
+    if twice:
+        raise NumberError(f"{min(twice)!r} is counted and timed; expected it in one of the two")
+    run = run_context.current()
+    path = (run.folder if run else Path()) / f"{chapter}.csv"
+    profile = run.profile if run else ""
+    _write(path, [_row(key, value, key in timed, profile) for key, value in (*counted.items(), *timed.items())])
+    return path
+
+
+def from_records(values: Mapping[str, Any], timed: Collection[str], folder: Path, chapter: str, profile: str) -> None:
+    """Until every chapter saves its numbers itself: the recorded values of one that does not."""
+    path = folder / f"{chapter}.csv"
+    if path.is_file():
+        return
+
+    def known(value: Any) -> Any:
+        return Interval(**value) if isinstance(value, dict) and set(value) == set(Interval._fields) else value
+
+    scalar = {name: known(value) for name, value in values.items() if not isinstance(known(value), list | dict)}
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(path, [_row(name, value, name in timed, profile) for name, value in scalar.items()])
+
+
+def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
+
+
+def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
+    if not key.isidentifier():
+        raise NumberError(f"{key!r} is no key; expected letters, digits and underscores")
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    low = high = words = ""
+    if isinstance(value, Interval):
+        value, low, high = value.value, _written(value.low), _written(value.high)
+    if isinstance(value, str):
+        value, words = None, value
+    elif value is None or (isinstance(value, float) and math.isnan(value)):
+        value, words = None, MISSING
+    elif not isinstance(value, bool | int | float):
+        raise NumberError(
+            f"{key!r} is a {type(value).__name__}; expected an Interval, a number, a truth value or a text"
+        )
+    return (key, _written(value), low, high, "yes" if timed else "", profile, words)
+
+
+def _written(value: float | int | bool | None) -> str:
+    if value is None or value != value:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(int(value))
+
+
+def read(path: Path) -> dict[str, Number]:
+    """The numbers of a file that :func:`save` wrote, by key."""
+
+    def number(text: str) -> float | int | None:
+        if not text:
+            return None
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+
+    with path.open(encoding="utf-8", newline="") as file:
+        return {
+            row["key"]: Number(
+                number(row["value"]),
+                number(row["low"]),
+                number(row["high"]),
+                bool(row["timed"]),
+                row["profile"],
+                row["words"],
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def tables(executed: Path | None = None, committed: Path | None = None) -> dict[str, dict[str, Number]]:
+    """The numbers of every chapter, by its number: those of the executed copies, else the committed ones.
+
+    Parameters
+    ----------
+    executed : Path, optional
+        Folder of executed copies; ``book/notebooks`` by default.
+    committed : Path, optional
+        ``data/results/cpu`` by default.
+    """
+    executed = executed or (paths.ROOT / "book" / "notebooks" if paths.ROOT else None)
+    committed = committed or paths.DATA / "results" / "cpu"
+    files = {path.stem: path for path in sorted(committed.glob("[0-9][0-9].csv"))}
+    if executed:
+        files |= {path.stem: path for path in sorted(executed.glob("files/*/[0-9][0-9].csv"))}
+    return {chapter: read(path) for chapter, path in files.items()}
+
+
+def look_up(key: str, of: Mapping[str, Mapping[str, Number]]) -> Number:
+    """The number of ``"04/h10_over_pld10"``.
+
+    Raises
+    ------
+    NumberError
+        If there is none; the message names keys that are near.
+    """
+    chapter, _, name = key.partition("/")
+    if name not in of.get(chapter, {}):
+        import difflib
+
+        near = difflib.get_close_matches(name, of.get(chapter, {}), n=3) or ["no key of that chapter is near"]
+        raise NumberError(f"no number {key!r}; did you mean {', '.join(near)}?")
+    return of[chapter][name]
