@@ -12,6 +12,7 @@ from specdec_lib import paths
 from specdec_lib.decoding.generate import check_tokenizer
 from specdec_lib.decoding.served_models import soft_capped
 from specdec_lib.models import gguf, smollm2
+from specdec_lib.models.packing import can_pack, pack
 
 #: Names of the shipped models; :func:`pocket_folder` says where they are.
 POCKET_PARTS = ("pocket", "pocket-draft", "pocket-qwen")
@@ -105,7 +106,7 @@ def load_model(
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
     if str(name_or_path).endswith(".gguf"):
         model, tokenizer = gguf.read(Path(name_or_path).expanduser(), kind, attn_implementation="sdpa")
-        return (model if spread else model.to(place)).eval(), tokenizer
+        return _ready(model if spread else model.to(place)), tokenizer
     if str(name_or_path) == smollm2.NAME:
         name_or_path = smollm2.folder()
     elif str(name_or_path) in POCKET_PARTS:
@@ -128,4 +129,8 @@ def load_model(
             raise
         model = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation="eager", **options)
     check_tokenizer(tokenizer, model)
-    return (model if spread else model.to(place)).eval(), tokenizer
+    return _ready(model if spread else model.to(place)), tokenizer
+
+
+def _ready(model: PreTrainedModel) -> PreTrainedModel:
+    return pack(model.eval()) if can_pack(model) else model.eval()
