@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.experiments import prompts
+from specdec_lib.experiments.batched import write
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import write_atomic
 
-QUESTIONS, BATCH, SHARD = 1920, 192, 384
+QUESTIONS, BATCH, SHARD = 2688, 192, 384
 LONGEST_QUESTION, LONGEST_PROMPT, LONGEST_ANSWER = 80, 600, 200
 #: Temperatures of the answers, in turns: the book decodes greedily and samples.
 TEMPERATURES = (0.0, 1.0, 0.0, 0.7)
@@ -50,48 +51,19 @@ CODE_TASKS = (
 )
 
 
-@torch.inference_mode()
-def write(
-    model: PreTrainedModel,
-    contexts: Sequence[Sequence[int]],
-    temperatures: Sequence[float],
-    longest: int,
-    seed: int,
-) -> list[list[int]]:
-    """Continue token lists together until each ends, the shorter ones padded on the left; rows that ended leave the batch."""
+def sampled(temperatures: Sequence[float], seed: int) -> Callable[[torch.Tensor, list[int], int], torch.Tensor]:
+    """How the next tokens of a batch are chosen: greedily at temperature 0, drawn elsewhere."""
     generator = torch.Generator().manual_seed(seed)
-    end = model.generation_config.eos_token_id
-    width = max(map(len, contexts))
-    ids = torch.full((len(contexts), width), end)
-    mask = torch.zeros(len(contexts), width, dtype=torch.long)
-    for row, context in enumerate(contexts):
-        ids[row, width - len(context) :] = torch.tensor(context)
-        mask[row, width - len(context) :] = 1
     heat = torch.tensor(temperatures)
-    outputs: list[list[int]] = [[] for _ in contexts]
-    alive = torch.arange(len(contexts))
-    cache = DynamicCache(config=model.config)
-    for _ in range(longest):
-        places = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
-        out = model(
-            ids, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True, logits_to_keep=1
-        )
-        logits = out.logits[:, -1].float()
-        chosen = logits.argmax(-1)
-        drawn = torch.rand(len(chosen), generator=generator)
-        warm = heat[alive] > 0
-        sums = (logits[warm] / heat[alive][warm, None]).softmax(-1).cumsum(-1)
+
+    def choose(logits: torch.Tensor, rows: list[int], step: int) -> torch.Tensor:
+        chosen, own = logits.argmax(-1), heat[rows]
+        drawn, warm = torch.rand(len(rows), generator=generator), own > 0
+        sums = (logits[warm] / own[warm, None]).softmax(-1).cumsum(-1)
         chosen[warm] = torch.searchsorted(sums, drawn[warm, None] * sums[:, -1:])[:, 0]
-        for row, token in zip(alive.tolist(), chosen.tolist(), strict=True):
-            outputs[row].append(token)
-        on = chosen != end
-        ids, mask = chosen[:, None], torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], 1)
-        if on.sum() <= 0.8 * len(on):
-            alive, ids, mask = alive[on], ids[on], mask[on]
-            cache.batch_select_indices(on.nonzero()[:, 0])
-        if not len(alive):
-            break
-    return [tokens[: tokens.index(end) + 1] if end in tokens else tokens for tokens in outputs]
+        return chosen
+
+    return choose
 
 
 def in_shards(
@@ -128,17 +100,14 @@ def questions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder
     """Users' turns that the model writes itself, each once."""
     mark = "\0"
     text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)
-    opening = tokenizer(text[: text.index(mark)])["input_ids"]
+    opening, end = tokenizer(text[: text.index(mark)])["input_ids"], model.generation_config.eos_token_id
 
     def made(jobs: list[dict], number: int) -> list[dict]:
         found = []
         for part, batch in enumerate(batches(jobs)):
-            contexts = [opening] * len(batch)
-            outputs = write(model, contexts, [0.85] * len(batch), LONGEST_QUESTION, seed + 1000 * number + part)
-            found += [
-                {"text": tokenizer.decode(o[:-1]).strip(), "ended": o[-1] == model.generation_config.eos_token_id}
-                for o in outputs
-            ]
+            choose = sampled([0.85] * len(batch), seed + 1000 * number + part)
+            outputs = write(model, [opening] * len(batch), choose, LONGEST_QUESTION, end)
+            found += [{"text": tokenizer.decode(o[:-1]).strip(), "ended": o[-1] == end} for o in outputs]
         return found
 
     rows = in_shards("questions", folder, [{"prompt": []}] * QUESTIONS, made)
@@ -153,13 +122,9 @@ def answered(model: PreTrainedModel, folder: Path, name: str, asked: Sequence[Se
     def made(jobs: list[dict], number: int) -> list[dict]:
         found = []
         for part, batch in enumerate(batches(jobs)):
-            outputs = write(
-                model,
-                [job["prompt"] for job in batch],
-                [job["heat"] for job in batch],
-                LONGEST_ANSWER,
-                seed + 1000 * number + part,
-            )
+            choose = sampled([job["heat"] for job in batch], seed + 1000 * number + part)
+            end = model.generation_config.eos_token_id
+            outputs = write(model, [job["prompt"] for job in batch], choose, LONGEST_ANSWER, end)
             found += [job | {"answer": output} for job, output in zip(batch, outputs, strict=True)]
         return found
 
