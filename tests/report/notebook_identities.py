@@ -146,8 +146,7 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("lossless_unexplained", "lossless_prompts"),
         none_of("replay_mismatches", "replay_runs"),
         none_of("balance_faults", "balance_runs"),
-        none_of("oracle_beaten", "balance_runs"),
-        share("looped_share", "sampled_looped_share"),
+        share("looped_share"),
     ],
     "02_datastore_construction": [share("variance_64", "share_matched", "share_short", "share_long", "ivf_recall")],
     "03_dense_vs_sparse_retrieval": [
