@@ -190,8 +190,7 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("lossless_mismatches", "lossless_prompts"),
         none_of("replay_texts", "lossless_prompts"),
         none_of("bound_beaten", "bound_runs"),
-        share("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share", "single_cpu_share", "copied_share"),
-        every_mark_has_a_verdict,
+        share("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share"),
     ],
     "A1_pocket_models": [share("agreement", "looped_share", "task_share", "answers_right"), aims_and_heads_are_counted],
 }
