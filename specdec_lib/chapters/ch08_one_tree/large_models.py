@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.chapters.ch08_one_tree import study
 from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
-from specdec_lib.chapters.ch08_one_tree.study import ARCTIC, SAM, TREE, Size
+from specdec_lib.chapters.ch08_one_tree.study import ARCTIC, SAM, TREE, Ladder, Size
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.drafters.one_tree import OneTree
