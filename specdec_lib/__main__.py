@@ -60,9 +60,6 @@ COMMANDS: dict[str, Command] = {
         "specdec_lib.commands.known_answers", "replay copying methods on answers of large models and of people"
     ),
     "losslessness": Command("specdec_lib.commands.losslessness", "compare many prompts with plain decoding"),
-    "one-tree": Command(
-        "specdec_lib.commands.one_tree", "judge one tree on many prompts, into data/results/cpu/one_tree.csv"
-    ),
     "pdf": Command("specdec_lib.commands.pdf", "print the book into _build/book.pdf", in_repository=True),
     "pocket": Command("specdec_lib.commands.pocket", "train the pocket models again"),
     "pocket-data": Command(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.chapters.ch08_one_tree import study
 from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
-from specdec_lib.chapters.ch08_one_tree.study import ARCTIC, SAM, SUFFIX, TREE, Ladder, Size
+from specdec_lib.chapters.ch08_one_tree.study import ARCTIC, SAM, TREE, Ladder, Size
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.drafters.one_tree import OneTree
@@ -25,6 +24,7 @@ from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
 from specdec_lib.experiments.statistics import Counts, pooled_rate
 
+SUFFIX = "SuffixDecoding"
 #: By name of the table: what gives the answers.
 SETS: dict[str, Callable[[], list[Reply]]] = {
     "Vicuna-7B, MT-Bench": lambda: mt_bench_replies(run="plain"),
@@ -106,19 +106,6 @@ class Replayed:
                         }
                     )
         return found
-
-
-def table(replayed: Replayed, prices: Sequence[PassPrices]) -> pd.DataFrame:
-    """:meth:`Replayed.rows` as a frame; one empty row where no set is on this machine."""
-    columns = ("set", "copied", "prices", "method", "size", "tokens_per_pass", "speedup", "share", "ahead")
-    return pd.DataFrame(replayed.rows(prices) or [dict.fromkeys(columns)])
-
-
-def tally(replayed: Replayed, prices: Sequence[PassPrices]) -> dict[str, int]:
-    """How many comparisons of one tree with another method there are, and in how many its whole interval lies ahead or behind."""
-    ratios = [row["ahead"] for row in replayed.rows(prices) if row["ahead"] is not None]
-    ahead, behind = sum(one.low > 1 for one in ratios), sum(one.high < 1 for one in ratios)
-    return {"large_compared": len(ratios), "large_ahead": ahead, "large_behind": behind}
 
 
 def replayed(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from specdec_lib import methods
-from specdec_lib.chapters.ch08_one_tree.fitting import by_source, fit, judged_on
+from specdec_lib.chapters.ch08_one_tree.fitting import by_source, judged_on
 from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
 from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
 from specdec_lib.decoding.contract import Capture, Drafter
@@ -21,7 +21,6 @@ from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
 from specdec_lib.drafters.rest import Rest
-from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.calibration import expected_calibration_error, reliability
@@ -38,11 +37,14 @@ SINGLES = ("PLD", "PLD+ (h)", "REST")
 SAM, ARCTIC = "SAM-Decoding's rule", "Arctic's rule"
 UNION, FIXED, TREE, NEURAL = "union, not calibrated", "calibrated, fixed size", "One tree", "One tree, draft model"
 RUNGS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
-#: One tree with weights that were fitted on the very answers it is measured on: what its features can do at best.
-REFITTED = "One tree, fitted on these answers"
-#: The selection rules and one tree again, with a suffix automaton in PLD's place: the source that both rules were made for.
-SUFFIX = "SuffixDecoding"
-SUFFIX_RUNGS = SUFFIX_SAM, SUFFIX_ARCTIC, SUFFIX_TREE = tuple(f"{rung}, suffix sources" for rung in (SAM, ARCTIC, TREE))
+#: Marks that were set before measuring: lower ends that the intervals of each are to lie above.
+MARKS = {
+    "no worse than the best single source": 0.98,
+    "ahead of every single source, all mixed": 1.10,
+    "ahead of the selection rules, all mixed": 1.0,
+    "75 % of the hindsight bound, all mixed": 0.75,
+}
+NO_WORSE, AHEAD, RULES, REACHED = MARKS
 #: Above any price that a pass has.
 _TOO_DEAR = 1e6
 
@@ -65,34 +67,6 @@ def retrieval(pair: methods.Workbench, size: int) -> dict[str, Drafter]:
         "REST": Rest(pair.sparse, choices=size, min_ngram=1),
         "PLD+ (h)": PromptLookupHidden(pair.layer, size),
     }
-
-
-def suffix_retrieval(pair: methods.Workbench, size: int) -> dict[str, Drafter]:
-    """:func:`retrieval` with SuffixDecoding, without a datastore, in PLD's place."""
-    rest = retrieval(pair, size)
-    del rest["PLD"]
-    return {SUFFIX: SuffixDecoding(most=size), **rest}
-
-
-def suffix_sources(pair: methods.Workbench) -> dict[str, Drafter]:
-    """The sources of one tree with SuffixDecoding in PLD's place."""
-    rest = without_draft_model(pair)
-    del rest["PLD"]
-    return {SUFFIX: SuffixDecoding(), **rest}
-
-
-def suffix_rungs(
-    pair: methods.Workbench, prices: Sequence[PassPrices], sizes: Sequence[int], weights: TreeProbabilities
-) -> dict[tuple[str, Size], Drafter]:
-    """SuffixDecoding alone and the drafters of :data:`SUFFIX_RUNGS`, by rung and size; ``weights`` are for it."""
-    made: dict[tuple[str, Size], Drafter] = {}
-    for size in sizes:
-        made[SUFFIX, size] = SuffixDecoding(most=size)
-        made[SUFFIX_SAM, size] = Selection(suffix_retrieval(pair, size), longest_match)
-        made[SUFFIX_ARCTIC, size] = Selection(suffix_retrieval(pair, size), highest_score)
-    for each in prices:
-        made[SUFFIX_TREE, each.name] = OneTree(suffix_sources(pair), each, weights)
-    return made
 
 
 def without_draft_model(pair: methods.Workbench) -> dict[str, Drafter]:
@@ -221,17 +195,27 @@ class Ladder:
         return rows
 
 
-def compared(answers: str, ladder: Ladder, ours: str, theirs: str, prices: PassPrices) -> dict:
-    """One rung over another, all tasks mixed, and the share of the bound that each reached; a draft model has no bound."""
-    return {
-        "sampling": answers,
-        "prices": prices.name,
-        "ours": ours,
-        "share": None if ours == NEURAL else ladder.share(ours, prices),
-        "theirs": theirs,
-        "share_theirs": ladder.share(theirs, prices),
-        "ratio": ladder.ratio(ours, theirs, prices),
-    }
+def marks(ladders: Mapping[str, Ladder], prices: Sequence[PassPrices], tasks: Sequence[str]) -> list[dict]:
+    """One row a kind of answers, prices and mark: the ratio that decides and the verdict.
+
+    A mark is met if every interval lies above it, missed if one lies below it, and not resolved otherwise.
+    """
+    rows = []
+    for (answers, ladder), each in product(ladders.items(), prices):
+        asked = {
+            NO_WORSE: [ladder.ratio(TREE, ladder.best_single(each, task), each, task) for task in tasks],
+            AHEAD: [ladder.ratio(TREE, name, each) for name in SINGLES],
+            RULES: [ladder.ratio(TREE, name, each) for name in (SAM, ARCTIC)],
+            REACHED: [ladder.share(TREE, each)],
+        }
+        for mark, ratios in asked.items():
+            missed = any(ratio.known and ratio.high < MARKS[mark] for ratio in ratios)
+            met = all(ratio.known and ratio.low > MARKS[mark] for ratio in ratios)
+            known = [ratio for ratio in ratios if ratio.known] or ratios
+            decides = min(known, key=lambda ratio: ratio.high if missed else ratio.low)
+            verdict = "missed" if missed else "met" if met else "not resolved"
+            rows.append({"answers": answers, "prices": each.name, "mark": mark, "ratio": decides, "verdict": verdict})
+    return rows
 
 
 def measure(
@@ -265,37 +249,6 @@ def with_draft_model(
             drafted.append(drafter.drafted)
         out[NEURAL, each.name] = Measured(runs, drafted)
     return out
-
-
-def refitted(
-    recordings: Sequence[Recording], pair: methods.Workbench, prices: Sequence[PassPrices], jobs: int | None = None
-) -> dict[tuple[str, Size], Measured]:
-    """One tree at each of the prices with weights that were fitted on these recordings (:data:`REFITTED`)."""
-    own = fit([recording.trace for recording in recordings], without_draft_model(pair), "the answers it is measured on")
-    trees = {(REFITTED, each.name): OneTree(without_draft_model(pair), each, own) for each in prices}
-    return replayed(recordings, trees, jobs)
-
-
-def carried_over(
-    ladder: Ladder, pair: methods.Workbench, prices: Sequence[PassPrices], weights: TreeProbabilities
-) -> dict[str, Interval]:
-    """By name of the prices: one tree whose weights go on from prompt to prompt, the tasks in turn, over one that starts each
-    prompt with the fitted weights. How often a source was right lately starts again with each prompt in both."""
-    seen: Counter[str] = Counter()
-    turns = []
-    for i, recording in enumerate(ladder.recordings):
-        turns.append((seen[recording.task], i))
-        seen[recording.task] += 1
-    places = [i for _, i in sorted(turns)]
-    in_turns = [ladder.recordings[i] for i in places]
-    trees = [OneTree(without_draft_model(pair), each, weights) for each in prices]
-    kept = on_all_cores([partial(replay_all, in_turns, tree, "warm") for tree in trees])
-    found = {}
-    for each, runs in zip(prices, kept, strict=True):
-        cold = [ladder.measured[TREE, each.name].runs[i] for i in places]
-        warm, fresh = (Measured(own, [0] * len(own)).counts(each) for own in (runs, cold))
-        found[each.name] = ratio_of_rates(warm, fresh)
-    return found
 
 
 def judged_on_each(

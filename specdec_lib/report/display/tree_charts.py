@@ -1,4 +1,4 @@
-"""Figures of the chapter on one tree: speed-ups with their share of what hindsight could reach, and what is lost of it."""
+"""Figures of the chapter on one tree: speed-ups with their share of what hindsight could reach."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from specdec_lib.chapters.ch08_one_tree.losses import Losses
-from specdec_lib.chapters.ch08_one_tree.study import REFITTED, TREE, Ladder
+from specdec_lib.chapters.ch08_one_tree.study import Ladder
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.report.display import figures
 from specdec_lib.report.display.charts import Curve
@@ -78,36 +77,4 @@ def reliability(lines: Mapping[str, Mapping[str, Curve]]) -> Figure:
         ax.set_visible(False)
     if named:
         figures.legend_below(figure, list(named.values()), list(named))
-    return figure
-
-
-def losses(lost: Losses) -> Figure:
-    """Draw what one tree lost against hindsight, part by part: a bar for each kind of answers and prices, and below it the
-    same with weights that were fitted on these very answers."""
-    runs = lost.runs()
-    figure, ax = figures.new(7.2, 1.6 + 0.55 * len(runs))
-    labels, places = [], []
-    for row, (answers, prices) in enumerate(runs):
-        for drafter, shift, name in ((TREE, -0.19, ""), (REFITTED, 0.19, ", fitted here")):
-            left = 0.0
-            for number, (part, value) in enumerate(lost.parts(answers, prices, drafter).items()):
-                ax.barh(
-                    row + shift,
-                    100 * value.value,
-                    0.34,
-                    left=left,
-                    label=None if labels else part,
-                    color=figures.PALETTE[number],
-                    edgecolor="white",
-                    linewidth=0,
-                    hatch=figures.HATCHES[number],
-                )
-                left += 100 * value.value
-            labels.append(f"{answers}, {prices}{name}")
-            places.append(row + shift)
-    ax.set_yticks(places, labels, fontsize=8)
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
-    ax.set_xlabel("percent of the price paid that hindsight would have saved")
-    figures.legend_below(figure, *ax.get_legend_handles_labels(), 2)
     return figure

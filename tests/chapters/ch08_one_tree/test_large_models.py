@@ -59,16 +59,3 @@ def test_rows_are_those_of_replays_and_absent_sets_are_named(store, monkeypatch)
     assert rows[study.TREE]["ahead"] is None and rows["PLD"]["size"] in (2, 8)
     ratio = rows[study.TREE]["speedup"].value / rows["PLD"]["speedup"].value
     assert rows["PLD"]["ahead"].value == pytest.approx(ratio)
-    assert len(large_models.table(found, PRICES)) == len(rows)
-    ratios = [row["ahead"] for row in rows.values() if row["ahead"]]
-    assert large_models.tally(found, PRICES) == {
-        "large_compared": len(large_models.RUNGS) - 1,
-        "large_ahead": sum(1 < ratio.low for ratio in ratios),
-        "large_behind": sum(ratio.high < 1 for ratio in ratios),
-    }
-
-
-def test_without_any_set_the_table_has_an_empty_row():
-    nothing = large_models.Replayed({}, tuple(large_models.SETS))
-    (row,) = large_models.table(nothing, PRICES).to_dict("records")
-    assert set(row.values()) == {None}

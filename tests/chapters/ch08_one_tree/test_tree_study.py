@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
 
-from specdec_lib import Sampling, paths
-from specdec_lib.chapters.ch08_one_tree import marks, study
+from specdec_lib import Sampling
+from specdec_lib.chapters.ch08_one_tree import study
 from specdec_lib.chapters.ch08_one_tree.fitting import by_source, judged_on
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace, replay
@@ -17,10 +16,9 @@ from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
-from specdec_lib.experiments import result_files
 from specdec_lib.experiments.calibration import expected_calibration_error
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, load_pair
+from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.statistics import Interval
 
 PRICES = [CURVES["gpu"], CURVES["server"]]
@@ -83,67 +81,6 @@ def test_a_ratio_is_that_of_the_rates_and_no_share_is_above_one(ladder):
     assert [row["task"] for row in rows] == ["copy", "new", "all mixed"]
 
 
-def test_the_marks_ask_about_each_task_source_rule_and_the_bound(ladder):
-    found = marks.rows({"greedy": ladder}, PRICES, ["copy", "new"])
-    assert [row["prices"] for row in found] == [each.name for each in PRICES for _ in range(2 + 3 + 2 + 1)]
-    server = {(row["mark"], row["compared"]): row["ratio"] for row in found if row["prices"] == "server"}
-    names = {(mark, label) for mark, label in server}
-    assert names == {
-        *(("no worse than the best single source", task) for task in ("copy", "new")),
-        *(("ahead of every single source, all mixed", name) for name in study.SINGLES),
-        *(("ahead of the selection rules, all mixed", rule) for rule in (study.SAM, study.ARCTIC)),
-        ("75 % of the hindsight bound, all mixed", "the bound"),
-    }
-    single = ladder.best_single(PRICES[1], "copy")
-    assert server["no worse than the best single source", "copy"] == ladder.ratio(study.TREE, single, PRICES[1], "copy")
-    assert server["ahead of every single source, all mixed", "REST"] == ladder.ratio(study.TREE, "REST", PRICES[1])
-
-
-def test_kept_rows_come_back_for_the_same_weights_alone(ladder, tmp_path, monkeypatch):
-    found = marks.rows({"greedy": ladder}, PRICES, ["copy", "new"])
-    weights = {"target": "this one", "tree": "those"}
-    monkeypatch.setattr(marks, "identity", lambda target: {**weights, "target": target})
-    about = {"commit": "c", "date": "d", "machine": "m", "command": "c"}
-    path = tmp_path / "one_tree.csv"
-    assert marks.kept("this one", path) is None
-    marks.write(path, found, about | weights)
-    again = marks.kept("this one", path)
-    assert again.about["commit"] == "c" and again.rows == found
-    assert marks.judged(again.rows) == marks.judged(found)
-    assert marks.kept("another", path) is None
-
-
-def test_a_tree_that_keeps_its_weights_sees_the_tasks_in_turn(monkeypatch):
-    sources = _sources()
-    monkeypatch.setattr(study, "without_draft_model", lambda pair: sources)
-    by_task = sorted(_recordings(), key=lambda recording: recording.task)
-    ladder = _ladder(by_task)
-    found = study.carried_over(ladder, None, PRICES, None)
-    # By hand: one tree, never reset, over the recordings as they were made, whose tasks alternate.
-    for each in PRICES:
-        tree = OneTree(_sources(), each)
-        tokens, price = 0, 0.0
-        for recording in _recordings():
-            run = replay(recording.trace, tree)
-            tokens += len(run.tokens) - 1
-            price += sum(each.curve(step.width)[-1] for step in run.steps)
-        cold = ladder.rate(study.TREE, each).value
-        assert found[each.name].value == pytest.approx(tokens / price / cold)
-
-
-def test_the_plan_has_the_values_of_the_notebook():
-    given: dict = {}
-    for cell in json.loads((paths.ROOT / "notebooks" / "08_one_tree.ipynb").read_text("utf-8"))["cells"]:
-        if "parameters" in cell["metadata"].get("tags", ()):
-            exec("".join(cell["source"]), given)  # noqa: S102 -- the repository's own parameters
-    plan = marks.Plan()
-    for name in ("max_new_tokens", "layer_prompts", "store_tokens"):
-        assert getattr(plan, name) == given[name]
-    assert list(plan.tasks) == given["tasks"] and list(plan.sizes) == given["sizes"]
-    assert plan.sampling == Sampling(temperature=given["temperature"], top_p=given["top_p"], seed=given["seed"])
-    assert plan.prompts > given["prompts_per_task"]
-
-
 @pytest.mark.parametrize("size", [1, 4, 7])
 def test_prices_of_a_whole_size_ask_for_that_many_nodes(size):
     tree = OneTree(_sources(), study.whole(size))
@@ -160,6 +97,22 @@ def test_a_draft_models_tokens_are_priced(ladder):
     assert [b - a for a, b in zip(free.below, paid.below, strict=True)] == [2.0] * len(runs)
 
 
+class Given:
+    """A ladder whose ratios and shares are given: the worst of them decides."""
+
+    def __init__(self, ratios):
+        self.ratios = ratios
+
+    def best_single(self, prices, task):
+        return "PLD"
+
+    def ratio(self, ours, theirs, prices, task=None):
+        return self.ratios[0 if task is None else task]
+
+    def share(self, rung, prices):
+        return self.ratios[0]
+
+
 @pytest.mark.parametrize(
     ("ratios", "verdict"),
     [
@@ -167,27 +120,20 @@ def test_a_draft_models_tokens_are_priced(ladder):
         ([(1.2, 1.1, 1.3), (0.9, 0.8, 0.95)], "missed"),
         ([(1.2, 1.1, 1.3), (1.0, 0.9, 1.2)], "not resolved"),
         ([(1.2, math.nan, math.nan)], "not resolved"),
-        ([(1.2, math.nan, math.nan), (0.9, 0.8, 0.95)], "missed"),
     ],
 )
 def test_a_mark_is_judged_by_whole_intervals(ratios, verdict):
     intervals = [Interval(*ratio) for ratio in ratios]
-    assert marks.verdict(intervals, 1.0) == verdict
-    mark = "ahead of the selection rules, all mixed"  # which asks for more than 1
-    found = [
-        {"answers": "greedy", "prices": "gpu", "mark": mark, "compared": str(i), "ratio": ratio}
-        for i, ratio in enumerate(intervals)
-    ]
-    (row,) = marks.judged(found)
-    assert row["verdict"] == verdict and row["compared"] == str(len(ratios) - 1)
+    rows = study.marks({"greedy": Given(intervals)}, PRICES[:1], range(len(ratios)))
+    assert [row["mark"] for row in rows] == list(study.MARKS)
+    assert rows[0]["verdict"] == verdict and rows[0]["ratio"] in intervals
 
 
-def test_the_shipped_marks_are_those_of_the_shipped_weights():
-    """The page shows them for the pocket pair; after training, `python -m specdec_lib one-tree` makes them again."""
-    about, rows = result_files.read(marks.RESULTS)
-    assert {name: about[name] for name in ("target", "tree")} == marks.identity(load_pair("pocket", "pocket")[0])
-    assert {row["mark"] for row in rows} == set(marks.MARKS) and {row["prices"] for row in rows} == set(CURVES)
-    assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
+def test_the_marks_of_a_ladder_are_its_own_ratios(ladder):
+    rows = study.marks({"greedy": ladder}, PRICES, ["copy", "new"])
+    assert len(rows) == len(PRICES) * len(study.MARKS)
+    last = rows[-1]
+    assert last["mark"] == study.REACHED and last["ratio"] == ladder.share(study.TREE, PRICES[1])
 
 
 def test_nodes_are_given_to_the_sources_that_proposed_them():

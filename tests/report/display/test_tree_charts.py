@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from specdec_lib.chapters.ch08_one_tree import losses, study
-from specdec_lib.drafters.pass_prices import CURVES
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.chapters.ch08_one_tree import study
 from specdec_lib.report.display import tree_charts
 from tests.chapters.ch08_one_tree.test_tree_study import PRICES, _ladder, _recordings
 
@@ -36,18 +32,3 @@ def test_every_set_has_a_panel_and_one_without_nodes_says_so():
     assert [ax.get_title() for ax in shown] == list(lines)
     assert [len(ax.lines) - 1 for ax in shown] == [2, 0, 1]
     assert [text.get_text() for text in shown[1].texts] == ["no data"]
-
-
-def test_the_bars_of_losses_are_as_long_as_what_was_lost():
-    rows = [
-        {"answers": answers, "prices": prices, "drafter": drafter, "measure": part, "ratio": Interval(share, 0.0, 1.0)}
-        for answers in ("greedy", "sampled")
-        for prices in CURVES
-        for drafter, share in ((study.TREE, 0.05), (study.REFITTED, 0.04))
-        for part in losses.PARTS
-    ]
-    (ax,) = tree_charts.losses(losses.Losses(rows)).axes
-    ends: dict[float, float] = {}
-    for bar in ax.patches:
-        ends[bar.get_y()] = max(ends.get(bar.get_y(), 0.0), bar.get_x() + bar.get_width())
-    assert sorted(ends.values()) == pytest.approx([20.0] * 6 + [25.0] * 6)
