@@ -46,17 +46,8 @@ OASST_OTHERS = tuple(name for name in OASST_REPORTS if not name.startswith("llam
 
 @dataclass(frozen=True)
 class Case:
-    """Outputs of one model on one set of prompts.
-
-    Attributes
-    ----------
-    name : str
-    kind : {"chat", "code"}
-    decoding : {"greedy", "sampled"}
-    replies : list of Reply
-    stores : mapping
-        What reads the text of each store, by the store's name. Text that can be cut into parts fills stores of shards too.
-    """
+    """Outputs of one model on one set of prompts: ``kind`` is chat or code, ``decoding`` greedy or sampled; ``stores`` reads the
+    text of each store, by the store's name."""
 
     name: str
     kind: str
@@ -96,16 +87,8 @@ def _chat_replies() -> Iterable[Reply]:
 def cases(limit: int | None = None, packages: Sequence[Path] = ()) -> list[Case]:
     """The replayed outputs, at most ``limit`` of each model, with the texts of their stores.
 
-    Parameters
-    ----------
-    limit : int, optional
-    packages : sequence of path
-        Folders of wheels whose Python files are text of the store of code, with those of the installed packages.
-
-    Raises
-    ------
-    MissingData, BadRecord
-        A file is not there, or not what it should be.
+    ``packages`` are folders of wheels whose Python files are text of the store of code, with those of the installed
+    packages. A file that is not there, or not what it should be, raises MissingData or BadRecord.
     """
     eighths = {model: alpaca_eval_replies(model)[::8] for model in ("vicuna-13b-v1.5", "llama-2-7b-chat-hf")}
     reports = {way: oasst_replies(OASST_REPLAYED, way)[::2] for way in ("greedy", "nucleus9")}
