@@ -12,7 +12,6 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib import paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.dense_at_scale import AS_DRESD_RAN_IT
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case, cases
 from specdec_lib.cluster import Processes

@@ -84,8 +84,8 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
         lines = cell.source.rstrip().splitlines()
         beginnings = ("from ", "import ", "%", "    ", ")", "#")
         imports = all(line.startswith(beginnings) or not line.strip() for line in lines)
-        # One value a line: a parameters cell is as long as it has parameters.
-        listed = "parameters" in cell.metadata.get("tags", [])
+        # One value a line: the cells of the parameters and of the saved numbers are as long as there are any.
+        listed = "parameters" in cell.metadata.get("tags", []) or "report.save(" in cell.source
         if len(lines) >= MAX_CELL_LINES and not imports and not listed:
             faults.append(f"code cell {number} has {len(lines)} lines; fewer than {MAX_CELL_LINES} are wanted")
         clocked = _CLOCKED.search(cell.source)
