@@ -73,19 +73,10 @@ def size_counts(
     smaller: Sequence[str] = LEADING,
     **labels: Any,
 ) -> pd.DataFrame:
-    """The results of ``methods`` on the first ``sizes`` tokens of a store, whose states are computed once.
+    """The results on the first ``sizes`` tokens of a store, whose states ``model`` computes once.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Whose states are searched.
-    index : SuffixIndex
-    recorded : mapping
-        Recordings with the target's last states by way of decoding.
-    sizes : sequence of int
-        Sizes that the store does not reach are left out, and the largest is then all of it.
-    methods, smaller : sequence of str
-        Names in :data:`METHODS`: those of the largest size, and those of the smaller ones.
+    ``recorded`` has recordings with the target's last states by way of decoding. Sizes that the store does not reach are left
+    out, and the largest is then all of it. ``methods`` are those of the largest size, ``smaller`` those of the others.
     """
     held = index.store.count
     wanted = [*(size for size in sorted(sizes) if size < 0.95 * held), min(held, max(sizes))]
@@ -131,16 +122,7 @@ def alignment_counts(
     another model, decoded as the replayed outputs or not; and with stores of :data:`SEVERAL` sampled answers of the target
     to prompts of the replayed kind. ``answers`` says how many a row's store has.
 
-    Parameters
-    ----------
-    target, other : PreTrainedModel
-    tokenizer
-    recorded : mapping
-        Recordings of ``target`` by way of decoding, of prompts like ``kind``.
-    kind, other_kind : sequence of Prompt
-        As many of each; no recorded prompt among them.
-    samplings : mapping
-        The sampling of each way of decoding.
+    ``recorded`` and ``samplings`` are by way of decoding. The stored prompts, as many of either kind, are not the recorded ones.
     """
     if len(kind) != len(other_kind):
         raise ValueError(f"{len(kind)} prompts of the kind and {len(other_kind)} of another; expected as many of each")
@@ -163,19 +145,11 @@ def alignment_counts(
 
 
 def alignment_effects(frame: pd.DataFrame) -> dict[str, Interval]:
-    """What each alignment multiplies tokens per pass by, and whether the three multiply.
+    """What each alignment multiplies tokens per pass by, of one method and way of decoding with stores of one answer a prompt.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Of one method and way of decoding; stores of one answer a prompt.
-
-    Returns
-    -------
-    dict
-        By axis: the geometric mean of the ratio with the alignment over without, over the four pairs of stores that differ
-        in it alone. ``without_<axis>``: this alignment poor and the others good, over all good. ``product``: what all three
-        gain over none, over the product of what each gains alone; 1 where they multiply.
+    By axis: the geometric mean of the ratio with the alignment over without, over the four pairs of stores that differ in it
+    alone. ``without_<axis>``: this alignment poor and the others good, over all good. ``product``: what all three gain over
+    none, over the product of what each gains alone; 1 where they multiply.
     """
     cells = {cell: rows for cell, rows in frame.groupby([f"{axis}_aligned" for axis in AXES])}
 

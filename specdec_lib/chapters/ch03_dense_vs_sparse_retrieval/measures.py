@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -21,7 +22,7 @@ from transformers import PreTrainedModel
 from specdec_lib import paths
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.pass_costs import step_samples, step_seconds
+from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 from specdec_lib.experiments.results import PER_PASS, SPEED, priced, table
 from specdec_lib.experiments.statistics import Interval, interval_of_sums
@@ -63,7 +64,9 @@ def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], value: 
     sums = [frame.groupby("prompt")[list(value)].sum() for frame in frames]
     names = sorted(set().union(*(each.index for each in sums)))
     columns = [each.reindex(names, fill_value=0)[column].to_numpy() for each in sums for column in value]
-    return interval_of_sums(lambda *s: wanted(*(a / b for a, b in zip(s[::2], s[1::2], strict=True))), columns, names)
+    found = interval_of_sums(lambda *s: wanted(*(a / b for a, b in zip(s[::2], s[1::2], strict=True))), columns, names)
+    # A method without any draft has no rate to divide by.
+    return found if math.isfinite(found.value) else Interval(math.nan, math.nan, math.nan)
 
 
 def rate(frame: pd.DataFrame, value: tuple[str, str] = PER_PASS) -> Interval:
@@ -113,12 +116,6 @@ def speed_ratio(ours: pd.DataFrame, theirs: pd.DataFrame, price: Mapping[int, fl
     return ratio(*(priced(frame, curve_at(price)) for frame in (ours, theirs)), SPEED)
 
 
-def prices_here(model: PreTrainedModel, context: int = 256, repeats: int = 15) -> dict[int, float]:
-    """Measured price of a pass at :data:`WIDTHS`, in passes over one token: medians over passes of all widths in turns."""
-    spent = step_samples(model, context, widths=WIDTHS, repeats=repeats)
-    return {width: float(np.median(spent[width]) / np.median(spent[1])) for width in WIDTHS}
-
-
 # Sizes of the store ----------------------------------------------------------------------------------------------
 
 
@@ -148,18 +145,7 @@ def at_size(
     """What a polynomial in the logarithm of the store's size, fitted by least squares, gives for another size.
 
     Every bootstrap sample is fitted again. The interval says nothing of whether the rate goes on along the curve: compare
-    ``degree`` 1 and 2 for that.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        With the size of the store in ``stored``.
-    size : float
-        Tokens.
-    value : (str, str)
-    degree : {1, 2}
-    then : callable
-        Applied to the rate, such as a division by the price of a pass.
+    ``degree`` 1 and 2 for that. ``then`` is applied to the rate, such as a division by the price of a pass.
     """
     parts = by_size(frame)
     if len(parts) <= degree:

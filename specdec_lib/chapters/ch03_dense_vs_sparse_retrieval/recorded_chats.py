@@ -84,8 +84,8 @@ def _chat_replies() -> Iterable[Reply]:
     )
 
 
-def cases(limit: int | None = None, packages: Sequence[Path] = ()) -> list[Case]:
-    """The replayed outputs, at most ``limit`` of each model, with the texts of their stores.
+def cases(packages: Sequence[Path] = ()) -> list[Case]:
+    """The replayed outputs with the texts of their stores.
 
     ``packages`` are folders of wheels whose Python files are text of the store of code, with those of the installed
     packages. A file that is not there, or not what it should be, raises MissingData or BadRecord.
@@ -114,13 +114,13 @@ def cases(limit: int | None = None, packages: Sequence[Path] = ()) -> list[Case]
     found: list[Case] = []
     for name, decoding, replies in chats:
         more = {"its own answers": answers(own[name]), "GPT-4's answers": answers("gpt4")} if name in own else {}
-        found.append(Case(name, "chat", decoding, replies[:limit], {"chat": chat, **more}))
+        found.append(Case(name, "chat", decoding, replies, {"chat": chat, **more}))
     # Two cases and their variants ask for the same files, which take a while to find.
     code = cache(partial(package_files, packages)) if packages else stores.package_texts
     for name, decoding, replies in (
         ("WizardCoder-15B, HumanEval", "greedy", wizardcoder_replies()),
         ("CodeGen-16B, HumanEval", "sampled", codegen_replies(samples=1)),
     ):
-        found.append(Case(name, "code", decoding, replies[:limit], {"code": code}))
+        found.append(Case(name, "code", decoding, replies, {"code": code}))
     # Greedy ones first: what the papers report is there soonest.
     return sorted(found, key=lambda case: case.decoding)

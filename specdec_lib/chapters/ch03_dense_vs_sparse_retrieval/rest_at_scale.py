@@ -30,8 +30,6 @@ from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ra
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 20_000_000)
 #: Sizes of stores of shards, where downloaded packages lie in the folder ``packages`` of the data sets.
 LARGE_SIZES = (40_000_000, 100_000_000, 200_000_000)
-#: Processes that build shards.
-JOBS = 2
 #: Longest replayed output, in tokens.
 LONGEST = 4000
 #: What is tried on the largest store next to the published settings.
@@ -89,13 +87,7 @@ def replay_counts(case: Case, drafter: Rest, tokenizer: PreTrainedTokenizerBase)
 def case_counts(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
     """Counts of one case with growing stores of its kind, equally large ones of answers, and the variants.
 
-    Parameters
-    ----------
-    case : Case
-    tokenizer : PreTrainedTokenizerBase
-        Cuts outputs and stores into tokens.
-    sizes : sequence of int
-        Tokens; sizes of which there is not as much text are left out, and the largest is then all there is.
+    Sizes of which there is not as much text are left out, and the largest is then all there is.
     """
 
     def counted(index: Any, store: str = case.kind, variant: str = PUBLISHED) -> pd.DataFrame:
@@ -121,14 +113,11 @@ def case_counts(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[
 def _growing(
     case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int]
 ) -> Iterator[SuffixIndex | ShardedSuffixIndex]:
-    """The stores of a case, the smallest first; each holds the one before it.
-
-    Text that can be cut into parts fills shards where more than one shard is asked for.
-    """
+    """The stores of a case, the smallest first; each holds the one before it. Text that can be cut fills shards."""
     texts, sizes = case.stores[case.kind](), sorted(sizes)
     shard = stores.SHARD_TOKENS
     if isinstance(texts, PackageFiles) and sizes[-1] > shard:
-        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, Processes(JOBS), progress=True)
+        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, Processes(2), progress=True)
         for size in sizes:
             if size < 0.95 * shard:
                 yield stores.first_part(shards.shards[0].index, size)
@@ -195,13 +184,7 @@ def in_their_tokens(rows: pd.DataFrame, authors: Mapping[str, Sequence[float]]) 
 
 def authors_run() -> dict[str, Interval]:
     """What the result files of REST's authors say of Vicuna-7B on MT-Bench, with intervals over questions: ``tokens``
-    and ``characters`` a pass, ``characters_per_token``, the ``speed_up`` and the price of a ``step`` in plain passes.
-
-    Raises
-    ------
-    MissingData, BadRecord
-        The files are not there, or not what they should be.
-    """
+    and ``characters`` a pass, ``characters_per_token``, the ``speed_up`` and the price of a ``step`` in plain passes."""
     runs = {run: mt_bench_replies(run=run) for run in ("REST", "plain")}
     prompts = [reply.id.partition("-")[0] for reply in runs["REST"]]
     if [reply.id for reply in runs["plain"]] != [reply.id for reply in runs["REST"]]:
