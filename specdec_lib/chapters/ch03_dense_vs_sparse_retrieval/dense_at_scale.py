@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib import paths
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Drafter
@@ -19,10 +18,8 @@ from specdec_lib.drafters import Dresd, Rest
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, render
-from specdec_lib.experiments.responses import generate_responses
 from specdec_lib.experiments.retrieval import Remembered, remembered
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.models.fingerprint import fingerprint
 
 #: Neighbours that the released code looks up.
 NEIGHBOURS = 50
@@ -131,11 +128,9 @@ def alignment_counts(
     found = []
     for prompt, response, written, answers in cells:
         asked, writer, how = kind if prompt else other_kind, target if response else other, samplings[written]
-        name = stores.key_of(fingerprint(writer), [each.turns for each in asked], str(how), answers, ANSWER)
-        path = paths.cache() / f"answers-{name[:16]}.jsonl"
-        documents = generate_responses(writer, tokenizer, asked, path, how, answers, ANSWER, progress=False)
-        order = np.random.default_rng(0).permutation(len(documents))
-        index = stores.document_store("answers", [documents[i] for i in order], tokenizer)
+        answered = stores.response_store(writer, tokenizer, asked, how, answers, ANSWER).store
+        order = np.random.default_rng(0).permutation(len(answered))  # the shortest prompts came first
+        index = stores.document_store("answers", [answered.document(i) for i in order], tokenizer)
         dense = stores.dense_index(stores.dense_states(target, index, compute="bfloat16"), index, "cpu")
         for way, recordings in recorded.items():
             labels = {"way": way, "prompt_aligned": prompt, "response_aligned": response}

@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from specdec_lib import paths
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.dense_at_scale import AS_DRESD_RAN_IT
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case, cases
-from specdec_lib.cluster import Processes
 from specdec_lib.datastores import ShardedSuffixIndex, SuffixIndex
 from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters import Rest
@@ -117,7 +116,7 @@ def _growing(
     texts, sizes = case.stores[case.kind](), sorted(sizes)
     shard = stores.SHARD_TOKENS
     if isinstance(texts, PackageFiles) and sizes[-1] > shard:
-        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, Processes(2), progress=True)
+        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, progress=True)
         for size in sizes:
             if size < 0.95 * shard:
                 yield stores.first_part(shards.shards[0].index, size)

@@ -26,7 +26,7 @@ _TYPED_NUMBER = re.compile(r"(?<![\w.`$-])\d+\.\d+(?:\s?(?:%|×|ms|tokens))?(?![
 #: Functions that take times. Their cells are tagged (``runner.ALONE``), or another notebook could work meanwhile.
 _CLOCKED = re.compile(
     r"\b(time_methods|time_generations|step_times|step_samples|width_ratios|measure_machine|head_cost"
-    r"|build_cost|\w+_microseconds|draft_costs\.(drafting|capturing)|speedups\.(measure|peers)"
+    r"|build_cost|prices_here|\w+_microseconds|draft_costs\.(drafting|capturing)|speedups\.(measure|peers)"
     r"|widened_study\.(steps|draft_ms)|generation_costs\.company|systems\.(best_widths|Measured\.of))\("
 )
 
@@ -84,7 +84,7 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
         lines = cell.source.rstrip().splitlines()
         beginnings = ("from ", "import ", "%", "    ", ")", "#")
         imports = all(line.startswith(beginnings) or not line.strip() for line in lines)
-        # One value a line: the cells of the parameters and of the saved numbers are as long as there are any.
+        # One value a line: a parameters cell is as long as it has parameters.
         listed = "parameters" in cell.metadata.get("tags", []) or "report.save(" in cell.source
         if len(lines) >= MAX_CELL_LINES and not imports and not listed:
             faults.append(f"code cell {number} has {len(lines)} lines; fewer than {MAX_CELL_LINES} are wanted")
