@@ -30,13 +30,9 @@ from specdec_lib.files import replacing, write_atomic
 from specdec_lib.models.fingerprint import fingerprint
 
 #: Rates, as the columns whose sums they are the ratio of; tokens a pass, acceptance and speed are those of ``results``.
-LENGTH, DRAFTING, NODES, PER_NODE = (
-    ("accepted", "drafts"),
-    ("drafts", "passes"),
-    ("drafted", "drafts"),
-    ("accepted", "drafted"),
-)
-CHARACTERS, MATCHED = ("characters", "passes"), ("matched", "passes")
+LENGTH, DRAFTING = ("accepted", "drafts"), ("drafts", "passes")
+NODES, PER_NODE = ("drafted", "drafts"), ("accepted", "drafted")
+CHARACTERS = ("characters", "passes")
 #: Widths at which committed rows count passes, in columns such as ``w8``.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: What a setting is: a store of some size, how the outputs were decoded, and the kind of prompts.
