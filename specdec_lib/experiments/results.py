@@ -38,8 +38,8 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
     -------
     DataFrame
         ``task, prompt, turn, seed, method, looped``; ``tokens`` (of passes, the prefill's first one not counted), ``passes``,
-        ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``draft_s`` and
-        ``seconds``; ``widths``, an array with the number of passes of each width.
+        ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``draft_s``;
+        ``widths``, an array with the number of passes of each width.
     """
     rows = []
     for method, each in runs.items():
@@ -110,8 +110,8 @@ def ratio(
     for method in (ours, theirs):
         if method not in set(runs.method):
             raise ValueError(f"no row of method {method!r}; expected one of {', '.join(sorted(set(runs.method)))}")
-    first, second = (runs[runs.method == method].set_index(OUTPUT) for method in (ours, theirs))
-    both = first.join(second, lsuffix="_ours", rsuffix="_theirs", how="inner", validate="1:1").reset_index()
+    first, second = (runs[runs.method == method] for method in (ours, theirs))
+    both = first.merge(second, on=OUTPUT, suffixes=("_ours", "_theirs"), validate="1:1")
     columns = [f"{column}_{side}" for side in ("ours", "theirs") for column in value]
     return _by(both, by, lambda frame: _interval(frame, columns, lambda a, b, c, d: (a / b) / (c / d)))
 

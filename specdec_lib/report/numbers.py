@@ -64,7 +64,7 @@ def save(chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | No
     chapter : str
         ``"04"``; names the file.
     counted : mapping
-        By key an :class:`Interval`, a number, a truth value or a text; NaN and None are ``"not available"``.
+        By key an :class:`Interval`, a number, a truth value or a text; what is no finite number, and None, is ``"not available"``.
     timed : mapping, optional
         Those that rest on measured seconds.
 
@@ -115,7 +115,7 @@ def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
         value, low, high = value.value, _written(value.low), _written(value.high)
     if isinstance(value, str):
         value, words = None, value
-    elif value is None or (isinstance(value, float) and math.isnan(value)):
+    elif value is None or (isinstance(value, float) and not math.isfinite(value)):
         value, words = None, MISSING
     elif not isinstance(value, bool | int | float):
         raise NumberError(
@@ -125,7 +125,7 @@ def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
 
 
 def _written(value: float | int | bool | None) -> str:
-    if value is None or value != value:
+    if value is None or not math.isfinite(value):
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(int(value))
 

@@ -1,0 +1,74 @@
+"""The results table against sums by hand and against the rates of runs, on made recordings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specdec_lib import Sampling
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace
+from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments import recorded_runs, results
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording
+
+METHODS = {"plain": None, "short": PromptLookup(2, 3), "long": PromptLookup(2, 12, "transformers")}
+
+
+@pytest.fixture(scope="module")
+def recordings() -> list[Recording]:
+    """Six prompts of two tasks, each with two seeds; the answers copy spans of their prompt."""
+    rng, out = np.random.default_rng(0), []
+    for number in range(12):
+        prompt = rng.integers(0, 9, 40).tolist()
+        begin = int(rng.integers(0, 20))
+        answer = [*prompt[begin : begin + 12], *rng.integers(0, 9, 6).tolist()]
+        trace = Trace(prompt, answer, Sampling(1.0, seed=number % 2), 100, Limits(len(answer)), "length")
+        out.append(Recording(Prompt(str(number // 2), "ab"[number % 4 > 1], ("",), chat=False), 0, trace))
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(recordings):
+    return {name: recorded_runs.replay_all(recordings, drafter) for name, drafter in METHODS.items()}
+
+
+@pytest.fixture(scope="module")
+def table(recordings, runs):
+    return results.table(recordings, runs)
+
+
+def test_rates_and_their_intervals_are_those_of_the_runs(recordings, runs, table):
+    rates = results.rate(table, by=["method"])
+    acceptance = results.rate(table[table.drafts > 0], results.ACCEPTANCE, by="method")
+    for name in METHODS:
+        assert rates[name] == pytest.approx(recorded_runs.interval(runs[name], recordings), nan_ok=True)
+        if name != "plain":
+            assert acceptance[name].value == pytest.approx(
+                recorded_runs.interval(runs[name], recordings, "acceptance_rate").value
+            )
+    assert rates["plain"].value == 1
+
+
+def test_a_ratio_is_paired_on_outputs(recordings, runs, table):
+    found = results.ratio(table, "long", "short", by="task")
+    assert found[results.ALL] == pytest.approx(recorded_runs.gain(runs["long"], runs["short"], recordings))
+    for task in "ab":
+        own = table[table.task == task].groupby("method")[["tokens", "passes"]].sum()
+        expected = (own.tokens / own.passes)["long"] / (own.tokens / own.passes)["short"]
+        assert found[task].value == pytest.approx(expected)
+    shuffled = table.sample(frac=1, random_state=1)
+    assert results.ratio(shuffled, "long", "short").value == pytest.approx(found[results.ALL].value)
+
+
+def test_a_pass_has_the_price_of_its_width(runs, table):
+    priced = results.priced(table, {1: 1.0, 5: 3.0}, draft=0.5)
+    for name, each in runs.items():
+        spent = [sum(1 + 2 * (min(step.width, 5) - 1) / 4 + 0.5 * step.drafted for step in run.steps) for run in each]
+        assert priced[priced.method == name].price.tolist() == pytest.approx(spent)
+
+
+def test_a_method_that_is_not_there_is_refused_by_name(table):
+    with pytest.raises(ValueError, match="no row of method 'REST'; expected one of long, plain, short"):
+        results.ratio(table, "REST", "short")
