@@ -20,17 +20,6 @@ def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
     They lie in the ``k`` blocks of 256 with the largest maxima: to find these reads the scores once, where a
     selection of all of them reads or moves them many times.
-
-    Parameters
-    ----------
-    scores : float tensor, shape (n,)
-    k : int
-        No more than ``n``.
-
-    Returns
-    -------
-    values : float tensor, shape (k,)
-    indices : int64 tensor, shape (k,)
     """
     whole = len(scores) - len(scores) % BLOCK
     if whole <= k * BLOCK:
@@ -74,20 +63,8 @@ class TorchSearch:
 
     @torch.inference_mode()
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ``k`` keys of largest inner product with each state's own key.
-
-        Parameters
-        ----------
-        states : float32 array or tensor, shape (n, width)
-        k : int
-
-        Returns
-        -------
-        scores : float32 array, shape (n, k)
-            Largest first; minus infinity where there are fewer keys.
-        rows : int64 array, shape (n, k)
-            -1 where there are fewer keys.
-        """
+        """Scores and rows, shape (n, k), of the keys of largest inner product with each state's own key, largest first; minus
+        infinity and -1 where there are fewer keys."""
         queries = torch.as_tensor(states, device=self.device, dtype=torch.float32)
         queries = queries @ self._matrix.T + self._bias
         if self._normalise:

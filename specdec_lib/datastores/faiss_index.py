@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_faiss() -> Any:
-    """The faiss module.
-
-    Raises
-    ------
-    ImportError
-        If it is not installed; the message says how to.
-    """
+    """The faiss module."""
     try:
         import faiss
     except ImportError as error:
@@ -48,52 +42,24 @@ def one_thread() -> Iterator[Any]:
         faiss.omp_set_num_threads(before)
 
 
-def search_index(dims: int, factory: str) -> faiss.Index:
-    """An empty inner-product index of FAISS.
+def empty_index(
+    width: int, dims: int = 64, factory: str = "Flat", nprobe: int | None = None, ef_search: int | None = None
+) -> faiss.Index:
+    """The search behind the reduction, still empty: what can be refused before there are states.
 
-    Parameters
-    ----------
-    dims : int
-    factory : str
-        FAISS's factory string: ``"Flat"``, ``"IVF1024,Flat"``, ``"IVF1024,PQ16x8"``, ``"HNSW32"``, ...
-
-    Raises
-    ------
-    ValueError
-        If FAISS cannot read the string or build such an index for so many dimensions.
+    ``width`` is that of a state; the rest is as for :func:`~specdec_lib.datastores.dense.build_dense_index`.
     """
+    if not isinstance(dims, int) or not 1 <= dims <= width:
+        raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
     faiss = load_faiss()
     try:
-        return faiss.index_factory(dims, factory, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(dims, factory, faiss.METRIC_INNER_PRODUCT)
     except (RuntimeError, TypeError) as error:
         reason = str(error).rstrip().splitlines()[-1].rpartition(": ")[2]
         raise ValueError(
             f"factory is {factory!r}; expected a factory string of FAISS for {dims} dimensions, "
             f"'Flat', 'IVF1024,Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})"
         ) from None
-
-
-def empty_index(
-    width: int, dims: int = 64, factory: str = "Flat", nprobe: int | None = None, ef_search: int | None = None
-) -> faiss.Index:
-    """The search behind the reduction, still empty: what can be refused before there are states.
-
-    Parameters
-    ----------
-    width : int
-        Values of a state.
-    dims, factory, nprobe, ef_search
-        As for :func:`~specdec_lib.datastores.dense.build_dense_index`.
-
-    Raises
-    ------
-    ValueError
-        If there are more dimensions than values, FAISS cannot read the string, or an effort is given that is
-        below 1 or of another kind of index.
-    """
-    if not isinstance(dims, int) or not 1 <= dims <= width:
-        raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
-    index = search_index(dims, factory)
     set_effort(index, nprobe, ef_search)
     return index
 
@@ -137,13 +103,7 @@ def _inner_hnsw(index: faiss.Index) -> Any:
 
 
 def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | None = None) -> None:
-    """How much of an approximate index is searched: lists of IVF, candidates of HNSW.
-
-    Raises
-    ------
-    ValueError
-        If a number is below 1 or the index is of another kind.
-    """
+    """How much of an approximate index is searched: lists of IVF, candidates of HNSW."""
     for name, value, find, part in (("nprobe", nprobe, inner_ivf, ""), ("ef_search", ef_search, _inner_hnsw, "hnsw")):
         if value is None:
             continue
@@ -159,13 +119,7 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
 
 
 def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
-    """Open an index of ``rows`` states of ``width`` values; its large arrays are memory-mapped.
-
-    Raises
-    ------
-    StoreError
-        If FAISS cannot read the file or it holds anything else.
-    """
+    """Open an index of ``rows`` states of ``width`` values; its large arrays are memory-mapped."""
     try:
         index = load_faiss().read_index(str(path), load_faiss().IO_FLAG_MMAP_IFC)
     except RuntimeError as error:

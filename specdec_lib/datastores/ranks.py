@@ -28,13 +28,7 @@ def reciprocal_ranks(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def recall(found: np.ndarray, exact: np.ndarray) -> float:
-    """Share of the exact neighbours that were found.
-
-    Parameters
-    ----------
-    found, exact : int array, shape (n, k)
-        Neighbours of each query, in any order.
-    """
+    """Share of the exact neighbours that were found; int arrays of shape (n, k), in any order."""
     return float((found[:, :, None] == exact[:, None, :]).any(1).mean())
 
 
@@ -51,11 +45,6 @@ def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.nd
     positions : int array, shape (n,)
         The stored position of each.
     k : int
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit, or as for :meth:`~specdec_lib.datastores.dense.DenseIndex.search`.
     """
     return _mean(index, states, np.asarray(positions), k, tokens=False)
 
@@ -72,11 +61,6 @@ def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np
     tokens : int array, shape (n,)
         The token after each state's own.
     k : int
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit, or as for :meth:`~specdec_lib.datastores.dense.DenseIndex.search`.
     """
     return _mean(index, states, np.asarray(tokens), k, tokens=True)
 

@@ -21,20 +21,11 @@ from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
 
-FORMAT, VERSION = "specdec-lib hidden states", 1
+FORMAT = "specdec-lib hidden states"
 MANIFEST = "states.json"
 COVERS = ("truncate", "windows")
 DTYPES = ("float16", "float32")
 SHARD_BYTES = 1 << 27
-_FIELDS = {
-    "states": store_files.COUNT,
-    "shards": store_files.COUNTS,
-    "width": store_files.SIZE,
-    "dtype": store_files.TEXT,
-    "model": store_files.TEXT_OR_NULL,
-    "tokens_sha256": store_files.TEXT,
-    "files": store_files.FILES,
-}
 #: States handed out at once.
 BLOCK = 16_384
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
@@ -112,38 +103,18 @@ class States:
 
     @classmethod
     def open(cls, path: str | Path, store: TokenStore | None = None) -> States:
-        """Open finished states; of ``store``'s tokens, where one is given.
+        """Open finished states, of ``store``'s tokens where one is given.
 
-        Raises
-        ------
-        StoreError
-            If there are none, or they are unfinished, truncated, of another version or of other tokens.
+        StoreError if there are none, or they are unfinished, damaged, of another version or of other tokens.
         """
-        path = files.present(Path(path).expanduser())
-        about = store_files.read_json(path / MANIFEST)
-        if about is None or about.get("format") != FORMAT:
-            raise StoreError(f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store")
-        if about.get("version") != VERSION:
-            raise StoreError(
-                f"{path} has version {about.get('version')} of the format, this library reads "
-                f"version {VERSION}; embed the store again"
-            )
-        store_files.check_manifest(path / MANIFEST, about, _FIELDS)
-        if about["dtype"] not in DTYPES or about["states"] != sum(about["shards"]):
-            raise StoreError(
-                f"{path / MANIFEST} says {about['states']} states as {about['dtype']!r:.60} in shards of "
-                f"{sum(about['shards'])}; expected one of {', '.join(DTYPES)} and equal numbers: it was "
-                "altered; embed the store again"
-            )
-        store_files.check_manifest(
+        path = files.present(store_files.located(path))
+        about = store_files.read_manifest(
             path / MANIFEST,
-            about,
-            {},
-            ("positions.npy", *(_shard(path, number).name for number in range(len(about["shards"])))),
+            FORMAT,
+            f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store",
         )
-        if store is not None and about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
+        if store is not None and about["tokens_sha256"] != store.digest:
             raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
-        store_files.check_sizes(path, about["files"])
         return cls(path, about)
 
     @property
@@ -176,12 +147,7 @@ class States:
             first += rows
 
     def verify(self) -> None:
-        """Read every byte and compare it with the checksums.
-
-        Raises
-        ------
-        StoreError
-        """
+        """Read every byte; StoreError where one differs from the checksums."""
         store_files.check_sums(self.path, self.manifest["files"])
 
 
@@ -196,11 +162,6 @@ class ArrayStates:
     states : float array, shape (n, width)
     model : str, optional
         Fingerprint of the model they were computed by.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit.
     """
 
     positions: np.ndarray
@@ -262,8 +223,8 @@ def write_states(
     """Compute the states of a store's tokens and write them.
 
     The work is done in ``<path>.partial`` and renamed at the end. A run that was interrupted continues after
-    its last whole shard if it is called with the same arguments; memory holds one shard (128 MiB) and one
-    batch.
+    its last whole shard if it is called with the same arguments, and one that was finished is opened; memory holds one shard
+    (128 MiB) and one batch.
 
     Parameters
     ----------
@@ -293,16 +254,10 @@ def write_states(
         If a parameter is out of range or a state is not finite. The unfinished folder is removed.
     StoreBusy
         If another process is writing there.
-    OSError
-        If the disk is full, say. What was finished is kept, to continue from.
     """
-    path = Path(path).expanduser()
-    for name, value in (
-        ("window", window),
-        ("batch_tokens", batch_tokens),
-        ("max_states", max_states),
-        ("width", width),
-    ):
+    path = store_files.located(path)
+    sizes = {"window": window, "batch_tokens": batch_tokens, "max_states": max_states, "width": width}
+    for name, value in sizes.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
     for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
@@ -312,11 +267,9 @@ def write_states(
         if cover == "windows":
             raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
         overlap = 0
-    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists and holds no hidden states; give the name of a new folder")
+    store_files.check_target(path, MANIFEST, "folder of hidden states")
     key = {
-        "format": FORMAT,
-        "version": VERSION,
+        "version": store_files.VERSION,
         "model": model,
         "width": width,
         "dtype": dtype,
@@ -324,14 +277,15 @@ def write_states(
         "overlap": overlap if cover == "windows" else 0,
         "cover": cover,
         "max_states": max_states,
-        "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
+        "tokens_sha256": store.digest,
         "shard_bytes": SHARD_BYTES,
         **(about or {}),
     }
     plan = plan_windows(store, window, overlap, cover, max_states)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with store_files.BuildLock(path):
         files.recover(path)
+        if (done := _finished(path, key)) is not None:
+            return done
         partial = files.beside(path, ".partial")
         if store_files.read_json(partial / "progress.json") != key:
             shutil.rmtree(partial, ignore_errors=True)
@@ -345,19 +299,22 @@ def write_states(
         positions = np.concatenate([np.arange(keep, stop) for _, keep, stop in plan]) + 1
         store_files.write_array(partial / "positions.npy", positions, np.dtype(np.int64))
         names = ["positions.npy", *(_shard(partial, i).name for i in range(len(shards)))]
-        store_files.write_json(
-            partial / MANIFEST,
-            key
-            | {
-                "states": int(sum(shards)),
-                "shards": shards,
-                "files": {name: store_files.describe(partial / name) for name in names},
-            },
-        )
+        about = {**key, "states": int(sum(shards)), "shards": shards}
+        store_files.write_manifest(partial / MANIFEST, FORMAT, about, names)
         (partial / "progress.json").unlink()
         files.flush_folder(partial)
         files.swap_in(partial, path)
     return States.open(path, store)
+
+
+def _finished(path: Path, key: dict) -> States | None:
+    """The states at ``path`` where they are sound and those that are asked for."""
+    try:
+        states = States.open(path)
+        states.verify()
+    except StoreError:
+        return None
+    return states if all(states.manifest.get(name) == value for name, value in key.items()) else None
 
 
 def _write_shards(

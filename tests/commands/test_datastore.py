@@ -13,7 +13,7 @@ from specdec_lib.commands.datastore import Texts, load_tokenizer
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
 from specdec_lib.datastores.states import States
 from specdec_lib.models import embedding
-from tests.datastores.test_rest_import import CHUNKS, write_idx
+
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from specdec_lib.experiments import stores
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, render
-from specdec_lib.experiments.responses import generate_responses
 from specdec_lib.experiments.retrieval import Remembered, UnfilteredDresd, remembered
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.models.fingerprint import fingerprint
@@ -130,7 +129,7 @@ def answer_store(
     else:
         name = stores.key_of(fingerprint(writer), [prompt.turns for prompt in prompts], str(sampling), samples, ANSWER)
         path = paths.cache() / f"answers-{name[:16]}.jsonl"
-        documents = generate_responses(writer, tokenizer, prompts, path, sampling, samples, ANSWER, progress=False)
+        documents = stores.generate_responses(writer, tokenizer, prompts, path, sampling, samples, ANSWER, progress=False)
     order = np.random.default_rng(seed).permutation(len(documents))
     return stores.document_store("answers", [documents[i] for i in order], tokenizer)
 

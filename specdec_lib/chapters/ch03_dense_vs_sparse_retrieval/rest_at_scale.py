@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
-from specdec_lib.cluster import Processes
 from specdec_lib.datastores import ShardedSuffixIndex, SuffixIndex
 from specdec_lib.datastores.suffix_array import Match
 from specdec_lib.decoding.replay import replay
@@ -33,8 +32,6 @@ from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ra
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 20_000_000)
 #: Sizes of stores of shards, where downloaded packages are named.
 LARGE_SIZES = (40_000_000, 100_000_000, 200_000_000)
-#: Processes that build shards.
-JOBS = 2
 #: Longest replayed output, in tokens.
 LONGEST = 4000
 #: REST as the released code of DReSD runs it.
@@ -141,7 +138,7 @@ def _growing(
     texts, sizes = case.stores[case.kind](), sorted(sizes)
     shard = stores.SHARD_TOKENS
     if isinstance(texts, PackageFiles) and sizes[-1] > shard:
-        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, Processes(JOBS), progress=True)
+        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, progress=True)
         for size in sizes:
             if size < 0.95 * shard:
                 yield stores.first_part(shards.shards[0].index, size)

@@ -8,7 +8,6 @@ import pytest
 from specdec_lib import load_model
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures, rest_at_scale
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
-from specdec_lib.cluster import Here
 from specdec_lib.drafters import Rest
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.package_files import package_files
@@ -56,7 +55,6 @@ def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, mon
     for i in range(30):
         (tmp_path / "packages" / f"m{i}.py").write_text(f"{TEXT}{i}\n{TEXT}")
     monkeypatch.setattr(stores, "SHARD_TOKENS", 1000)
-    monkeypatch.setattr(rest_at_scale, "Processes", lambda count: Here())
     code = dataclasses.replace(
         case, kind="code", stores={"code": lambda: package_files(installed=[tmp_path / "packages"])}
     )
