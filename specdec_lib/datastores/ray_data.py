@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from specdec_lib import files
 from specdec_lib.datastores.build import encoder
 from specdec_lib.datastores.sharded_build import ShardJob
 from specdec_lib.datastores.suffix_array import build_suffix_array
+from specdec_lib.datastores.tokens import TokenStore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -116,60 +116,65 @@ def _rows(ray: Any, jobs: Sequence[ShardJob]) -> Iterator[Row]:
             yield Row(shard.as_py(), ids.as_py(), error.as_py())
 
 
+def write_from(rows: Iterable[Row], jobs: Sequence[ShardJob]) -> Iterator[TokenStore]:
+    """Write the tokens of one shard after another from the stream."""
+    groups = itertools.groupby(rows, key=lambda row: row.shard)
+    for number, job in enumerate(jobs):
+        found, own = next(groups, (number, ()))
+        # Tokens that were written and not sorted are written again: the stream brings them anyway.
+        shutil.rmtree(job.folder, ignore_errors=True)
+        yield job.write((row.tokens() for row in own) if found == number else ())
+
+
 def sort_shard(folder: Path) -> Path:
     """Sort the suffixes of a shard whose tokens are there."""
     build_suffix_array(folder, progress=False)
     return folder
 
 
-def _results(ray: Any, running: deque[Any]) -> Iterator[Any]:
-    """What tasks return, in order; those that are left after an error are stopped."""
+@contextmanager
+def _cancelled_at_end(ray: Any) -> Iterator[deque[Any]]:
+    """Tasks that run; those that are left after an error are stopped."""
+    running: deque[Any] = deque()
     try:
-        while running:
-            yield ray.get(running[0])
-            running.popleft()
+        yield running
     finally:
         for one in running:
             ray.cancel(one)
 
 
-def build_shards(jobs: Sequence[ShardJob], address: str | None = None) -> Iterator[Path]:
-    """Build shards of one tokenizer on a cluster; their folders, in order.
+def _results(ray: Any, running: deque[Any]) -> Iterator[Any]:
+    while running:
+        yield ray.get(running[0])
+        running.popleft()
+
+
+def build_shards(jobs: Sequence[ShardJob]) -> Iterator[Path]:
+    """Build shards of one tokenizer on the cluster of :func:`started`; their folders, in order.
 
     Raises ImportError if Ray Data cannot be imported, and ValueError if a shard has no documents, a document is no text, or
     no node has the memory to sort a shard.
     """
     if not jobs:
         return
-    with started(address) as ray:
+    with started() as ray, _cancelled_at_end(ray) as running:
         largest = max((node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]), default=0)
         sort = ray.remote(max_retries=RETRIES, num_cpus=1)(sort_shard)
-        running: deque[Any] = deque()
-        groups = itertools.groupby(_rows(ray, jobs), key=lambda row: row.shard)
-        try:
-            for number, job in enumerate(jobs):
-                found, rows = next(groups, (number, ()))
-                # Tokens that were written and not sorted are written again: the stream brings them anyway.
-                shutil.rmtree(job.folder, ignore_errors=True)
-                shutil.rmtree(files.beside(job.folder, ".partial"), ignore_errors=True)
-                store = job.write((row.tokens() for row in rows) if found == number else ())
-                memory = SORT_BYTES * store.count
-                if memory > largest:
-                    raise ValueError(
-                        f"to sort {job.folder.name} takes {memory / 2**30:.1f} GiB of memory, the largest node offers "
-                        f"{largest / 2**30:.1f}: cut the texts into more pieces, with --shards"
-                    )
-                running.append(sort.options(memory=memory).remote(job.folder))
-        except BaseException:
-            for one in running:
-                ray.cancel(one)
-            raise
+        for store in write_from(_rows(ray, jobs), jobs):
+            memory = SORT_BYTES * store.count
+            if memory > largest:
+                raise ValueError(
+                    f"to sort {store.path.name} takes {memory / 2**30:.1f} GiB of memory, the largest node offers "
+                    f"{largest / 2**30:.1f}: cut the texts into more pieces, with --shards"
+                )
+            running.append(sort.options(memory=memory).remote(store.path))
         yield from _results(ray, running)
 
 
 def map_on_ray(function: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[Any]:
     """``map`` on the cluster of :func:`started`, each job on a GPU where there are some."""
-    with started() as ray:
+    with started() as ray, _cancelled_at_end(ray) as running:
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
         task = ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)(function)
-        yield from _results(ray, deque(task.remote(job) for job in jobs))
+        running.extend(task.remote(job) for job in jobs)
+        yield from _results(ray, running)

@@ -82,7 +82,9 @@ def check_target(path: Path, manifest: str, what: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise ValueError(f"{path} cannot be written ({error.strerror}); name another folder") from None
+        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "part of it is a file, no folder" if in_the_way else error.strerror
+        raise ValueError(f"{path} cannot be written ({reason}); name another folder") from None
 
 
 def _own_sum(about: dict) -> str:
