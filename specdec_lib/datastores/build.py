@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -101,30 +100,15 @@ def build_tokens(
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")
-    with store_files.BuildLock(path):
-        files.recover(path)
-        unfinished = files.beside(path, ".partial")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
-        try:
-            arrays = _encoded(documents, encode, vocabulary, short_documents == "skip")
-            counts = _write(unfinished, arrays, vocabulary, max_tokens, chunk_tokens, progress)
-            about = {
-                "vocabulary": vocabulary,
-                "dtype": token_dtype(vocabulary).name,
-                "tokenizer": fingerprint,
-                "sources": list(sources),
-                **counts,
-            }
-            store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, ("tokens.npy", "documents.npy"))
-            _keep_dense(path, unfinished)
-            if finish is not None:
-                finish(unfinished)
-            files.flush_folder(unfinished)
-            files.swap_in(unfinished, path)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+    with store_files.replacing(path) as unfinished:
+        arrays = _encoded(documents, encode, vocabulary, short_documents == "skip")
+        counts = _write(unfinished, arrays, vocabulary, max_tokens, chunk_tokens, progress)
+        known = {"vocabulary": vocabulary, "dtype": token_dtype(vocabulary).name, "tokenizer": fingerprint}
+        about = {**known, "sources": list(sources), **counts}
+        store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, ("tokens.npy", "documents.npy"))
+        _keep_dense(path, unfinished)
+        if finish is not None:
+            finish(unfinished)
     return TokenStore.open(path)
 
 

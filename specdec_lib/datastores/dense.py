@@ -13,7 +13,6 @@ the next one.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,46 +130,25 @@ def build_dense_index(
     inner = faiss_index.empty_index(source.width, dims, factory, nprobe, ef_search)
     store_files.check_target(path, MANIFEST, "dense index")
     # A store that is built again takes its folder away, with all that is being built inside it.
-    with store_files.BuildLock(store.path if path.parent == store.path else path):
-        files.recover(path)
-        unfinished = files.beside(path, ".partial")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
-        try:
-            reads = 1 + (reduction is None) + (not inner.is_trained)
-            total = len(source) + min(sample, len(source)) * (reads - 1)
-            with tqdm(desc="dense index", unit=" states", unit_scale=True, total=total, disable=not progress) as bar:
-                if reduction is None:
-                    moments = sample_moments(source, sample)
-                    bar.update(moments.count)
-                    reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
-                if not inner.is_trained:
-                    _train(inner, source, reduction, sample, factory, bar)
-                _fill(unfinished, faiss_index.chain(reduction, inner), source, store, bar)
-            store_files.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
-            about = {
-                "rows": len(source),
-                "width": source.width,
-                "dims": dims,
-                "factory": factory,
-                "zscore": zscore,
-                "normalise": normalise,
-                "eps": eps,
-                "sample": min(sample, len(source)),
-                "model": source.model,
-                "tokens_sha256": store.digest,
-                "states": {
-                    name: value
-                    for name, value in getattr(source, "manifest", {}).items()
-                    if name in ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")
-                },
-            }
-            store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, _FILES)
-            files.flush_folder(unfinished)
-            files.swap_in(unfinished, path)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+    with store_files.replacing(path, store.path if path.parent == store.path else path) as unfinished:
+        total = len(source) + min(sample, len(source)) * ((reduction is None) + (not inner.is_trained))
+        with tqdm(desc="dense index", unit=" states", unit_scale=True, total=total, disable=not progress) as bar:
+            if reduction is None:
+                moments = sample_moments(source, sample)
+                bar.update(moments.count)
+                reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
+            if not inner.is_trained:
+                _train(inner, source, reduction, sample, factory, bar)
+            _fill(unfinished, faiss_index.chain(reduction, inner), source, store, bar)
+        store_files.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
+        how = ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")
+        about = {
+            "rows": len(source), "width": source.width, "dims": dims, "factory": factory, "zscore": zscore,
+            "normalise": normalise, "eps": eps, "sample": min(sample, len(source)), "model": source.model,
+            "tokens_sha256": store.digest,
+            "states": {name: value for name, value in getattr(source, "manifest", {}).items() if name in how},
+        }  # fmt: skip
+        store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, _FILES)
     return DenseIndex.open(path, store, device="cpu")
 
 
@@ -264,20 +242,14 @@ class DenseIndex:
         device : {"auto", "cpu", "cuda"}
             ``"cuda"``: FAISS on the GPU where it was built for one, an exact search by torch elsewhere.
             ``"auto"``: that where there is a GPU, FAISS on the CPU elsewhere.
-        tokenizer : PreTrainedTokenizerBase, optional
-            Refuse a store whose tokens are another tokenizer's.
-        model : str, optional
-            :func:`~specdec_lib.models.fingerprint.fingerprint` of the target: refuse an index of another
-            model's states.
+        tokenizer, model : optional
+            Refuse a store of another tokenizer's tokens, or an index of the states of a model of another
+            :func:`~specdec_lib.models.fingerprint.fingerprint`.
 
         Raises
         ------
         StoreError
             If there is none, or it is truncated, damaged, of another version, tokenizer, model or of other tokens.
-        ValueError
-            If the device is unknown or not there.
-        ImportError
-            If FAISS is not installed.
         """
         if device not in DEVICES:
             raise ValueError(f"device is {device!r}; expected one of {', '.join(DEVICES)}")

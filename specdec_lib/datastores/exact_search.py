@@ -34,17 +34,10 @@ def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class TorchSearch:
-    """All keys on one device; a search scores every one.
+    """All keys, float32 of shape (rows, dims), on one device; a search scores every one.
 
-    Parameters
-    ----------
-    matrix : float32 array, shape (dims, width)
-    bias : float32 array, shape (dims,)
-        What a hidden state is multiplied with and what is added (:class:`~.reduction.Reduction`).
-    normalise : bool
-        Scale to unit length after that.
-    keys : float32 array, shape (rows, dims)
-    device : torch device
+    ``matrix``, shape (dims, width), ``bias`` and ``normalise`` make the key of a state as in
+    :class:`~specdec_lib.datastores.reduction.Reduction`.
     """
 
     def __init__(
@@ -90,26 +83,8 @@ class TorchSearch:
 
 
 class ExactIndex:
-    """All keys in memory, searched by torch: a dense index for a machine without FAISS.
-
-    Parameters
-    ----------
-    states : StateSource
-        Hidden states of the store's tokens.
-    store : TokenStore
-    dims : int
-        Values of a key (DReSD, section 5.2).
-    device : torch device
-
-    Attributes
-    ----------
-    path : Path
-        Of the store.
-    width : int
-        Values of a hidden state.
-    backend : str
-        ``"torch"`` and the device's type.
-    """
+    """All keys of a store's states in memory, searched by torch: a dense index for a machine without FAISS, with keys of
+    ``dims`` values (DReSD, section 5.2). ``width`` is that of a state."""
 
     def __init__(self, states: StateSource, store: TokenStore, dims: int = 64, device: torch.device | str = "cpu"):
         moments, parts, places = Moments(), [], []

@@ -13,15 +13,7 @@ _BATCH = 1024
 def reciprocal_ranks(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """One over the rank of the first entry of each row that is the wanted one, 0 where none is.
 
-    Parameters
-    ----------
-    found : int array, shape (n, k)
-        Best first.
-    wanted : int array, shape (n,)
-
-    Returns
-    -------
-    float64 array, shape (n,)
+    ``found``, int array of shape (n, k), has the best first; ``wanted`` has shape (n,), as has what is returned.
     """
     hits = found == wanted[:, None]
     return np.where(hits.any(1), 1.0 / (1 + hits.argmax(1)), 0.0)
@@ -38,13 +30,7 @@ def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.nd
     Beyond rank ``k`` a position counts as 0. Equal keys, as of documents with the same beginning, share their
     ranks and so lower the mean.
 
-    Parameters
-    ----------
-    index : DenseIndex
-    states : float array, shape (n, width)
-    positions : int array, shape (n,)
-        The stored position of each.
-    k : int
+    ``states`` has shape (n, width); ``positions``, shape (n,), are the stored positions.
     """
     return _mean(index, states, np.asarray(positions), k, tokens=False)
 
@@ -54,13 +40,7 @@ def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np
 
     Of states the index does not hold: 0 counts a state after which DReSD's filter leaves no draft.
 
-    Parameters
-    ----------
-    index : DenseIndex
-    states : float array, shape (n, width)
-    tokens : int array, shape (n,)
-        The token after each state's own.
-    k : int
+    ``states`` has shape (n, width); ``tokens``, shape (n,), are those after each state's own.
     """
     return _mean(index, states, np.asarray(tokens), k, tokens=True)
 

@@ -33,13 +33,7 @@ def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
 
 
 class Moments:
-    """Mean and covariance of states that come in parts.
-
-    Attributes
-    ----------
-    count : int
-    mean : float64 array, shape (width,)
-    """
+    """Mean and covariance of states that come in parts."""
 
     def __init__(self) -> None:
         self.count, self.mean, self._products = 0, np.zeros(0), np.zeros((0, 0))

@@ -61,13 +61,7 @@ def _describe(shard: TokenStore) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class ShardedStore:
-    """The tokens of all shards.
-
-    Attributes
-    ----------
-    path : Path
-    manifest : dict
-    """
+    """The tokens of all shards."""
 
     path: Path
     manifest: dict[str, Any]
@@ -168,18 +162,8 @@ class SuffixShard:
         if taken:
             # Scratch of each answer, because threads share the shard. Where all occurrences are taken nothing is counted.
             counts = np.zeros(self.index.store.vocabulary + 1 if stop - start > taken else 0, np.int32)
-            take_matches(
-                tokens,
-                suffixes,
-                start,
-                stop,
-                question.keep,
-                question.length,
-                question.uniform,
-                question.seed,
-                counts,
-                entries,
-            )
+            rule = question.keep, question.length, question.uniform, question.seed
+            take_matches(tokens, suffixes, start, stop, *rule, counts, entries)
         return Answer(length, start, stop, place, _continuation_rows(tokens, entries, question.length))
 
 
@@ -190,12 +174,6 @@ def gather(answers: Sequence[Answer], question: Question, vocabulary: int) -> Ga
     more than ``keep`` occurrences, or the rule is the lexicographic one, the continuations are those of the one store
     too. Where a uniform draw is made, the one store would draw other ones: here each shard draws from its own, and the
     number taken of a shard is its share of ``keep``, rounded at random. Each occurrence is as likely as any.
-
-    Parameters
-    ----------
-    answers : sequence of Answer
-    question : Question
-    vocabulary : int
     """
     separator = np.full(1, vocabulary, token_dtype(vocabulary))
     length = max((answer.length for answer in answers), default=0)
@@ -234,14 +212,7 @@ def _share(rows: list[np.ndarray], sizes: list[int], question: Question, match: 
 
 @dataclass(frozen=True, eq=False)
 class ShardedSuffixIndex:
-    """The suffix arrays of all shards, searched as one.
-
-    Attributes
-    ----------
-    store : ShardedStore
-    shards : sequence of SuffixShard
-        Those that this process searches.
-    """
+    """The suffix arrays of all shards, searched as one."""
 
     store: ShardedStore
     shards: Sequence[SuffixShard] = field(repr=False)
@@ -286,16 +257,7 @@ class Neighbour(NamedTuple):
 class ShardedDenseIndex:
     """The dense indexes of all shards, searched as one.
 
-    Every shard has the same reduction, so that scores of different shards are comparable. Each is searched by FAISS, and
-    the best of all are taken.
-
-    Attributes
-    ----------
-    store : ShardedStore
-    width : int
-        Values of a hidden state.
-    shards : sequence of DenseIndex
-        Those that this process searches.
+    Every shard has the same reduction, so that scores of different shards are comparable. ``width`` is that of a state.
     """
 
     store: ShardedStore

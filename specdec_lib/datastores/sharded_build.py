@@ -183,22 +183,9 @@ def build_sharded_dense(
     The shards are embedded into ``<shard>.states``; the reduction is fitted to the moments of a sample of all; then each
     shard is indexed. States are removed when all is done, so that an interrupted call continues with them.
 
-    Parameters
-    ----------
-    path : path
-        Folder of the store of shards.
-    embed : callable
-        Embeds the tokens of a store into a folder of states.
-    dims, options
-        As for :func:`~specdec_lib.datastores.dense.build_dense_index`.
-    sample : int
-        States of all shards that the reduction is fitted to.
-    keep_states : bool
-        Leave the states where they are.
-    each : callable
-        Does the work of each job, in order: ``map``, or :func:`~specdec_lib.datastores.ray_data.map_on_ray`.
-    progress : bool
-        Show a bar.
+    ``embed`` embeds the tokens of a store into a folder of states. ``sample`` is the number of states of all shards that the
+    reduction is fitted to; ``dims`` and the options are those of :func:`~specdec_lib.datastores.dense.build_dense_index`.
+    ``each`` does the work of each job, in order: ``map``, or :func:`~specdec_lib.datastores.ray_data.map_on_ray`.
     """
     store = ShardedStore.open(path)
     shards = [store.path / about["name"] for about in store.manifest["shards"]]

@@ -9,14 +9,15 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from specdec_lib.files import beside, flush_folder
+from specdec_lib.files import beside, flush_folder, recover, swap_in
 
 #: Of all manifests. Version 1 had no checksum of the manifest itself.
 VERSION = 2
@@ -101,18 +102,8 @@ def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = 
 def read_manifest(path: Path, form: str, missing: str) -> dict:
     """What :func:`write_manifest` wrote, if it and the sizes of its files are as they were.
 
-    Parameters
-    ----------
-    path : path
-        Of the manifest.
-    form : str
-    missing : str
-        The message where there is none of this form.
-
-    Raises
-    ------
-    StoreError
-        If there is none, or it was altered, or a file is missing or of another size.
+    StoreError if there is none of this form, with the message ``missing``, or it was altered, or a file is missing or of
+    another size.
     """
     about = read_json(path)
     if about is None or about.get("format") != form:
@@ -277,3 +268,21 @@ class BuildLock:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.path.unlink(missing_ok=True)
         os.close(self._handle)
+
+
+@contextmanager
+def replacing(path: Path, locked: Path | None = None) -> Iterator[Path]:
+    """A new folder that takes the place of ``path`` at the end of the block, while ``locked``, by default ``path``, is
+    locked; a block that raises leaves ``path`` as it was and nothing beside it."""
+    with BuildLock(locked or path):
+        recover(path)
+        unfinished = beside(path, ".partial")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        try:
+            yield unfinished
+            flush_folder(unfinished)
+            swap_in(unfinished, path)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise

@@ -65,38 +65,22 @@ def _agree(tokens, position, context, last, length):
 
 
 @compiled
-def _first_shorter(tokens, suffixes, context, last, length, inside, end):
-    """First entry of ``inside + 1 .. end`` that shares fewer than ``length`` tokens; ``end`` if none does."""
-    step = 1
-    while inside + step < end and _agree(tokens, suffixes[inside + step], context, last, length):
+def _first_shorter(tokens, suffixes, context, last, length, inside, end, way):
+    """The first entry from ``inside`` towards ``end``, upwards (1) or downwards (-1), that shares fewer than ``length``
+    tokens; ``end`` if none does."""
+    step = way
+    while (end - inside - step) * way > 0 and _agree(tokens, suffixes[inside + step], context, last, length):
         inside += step
         step *= 2
-    end = min(end, inside + step)
-    while end - inside > 1:
+    if (end - inside - step) * way > 0:
+        end = inside + step
+    while (end - inside) * way > 1:
         middle = (inside + end) // 2
         if _agree(tokens, suffixes[middle], context, last, length):
             inside = middle
         else:
             end = middle
     return end
-
-
-@compiled
-def _last_shorter(tokens, suffixes, context, last, length, inside, begin):
-    """Last entry of ``begin .. inside - 1`` that shares fewer than ``length`` tokens; ``begin`` if none
-    does."""
-    step = 1
-    while inside - step > begin and _agree(tokens, suffixes[inside - step], context, last, length):
-        inside -= step
-        step *= 2
-    begin = max(begin, inside - step)
-    while inside - begin > 1:
-        middle = (inside + begin) // 2
-        if _agree(tokens, suffixes[middle], context, last, length):
-            inside = middle
-        else:
-            begin = middle
-    return begin
 
 
 @compiled
@@ -127,22 +111,8 @@ def _bracket(keys, wanted, begin, end):
 def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
     """Length of the longest suffix of ``context[:count]`` that has entries, and their range.
 
-    Parameters
-    ----------
-    tokens : uint16 or uint32 array, shape (T,)
-    suffixes : int32 array, shape (entries,)
-    first : int64 array, shape (vocabulary + 1,)
-        Where the entries of each last token start.
-    keys : uint64 array, shape (ceil(entries / 64),)
-        The last four (uint16) or two (uint32) tokens of every 64th entry.
-    context : int64 array
-    count, max_ngram : int
-
-    Returns
-    -------
-    length, start, stop, place : int
-        ``place`` is the entry before which the context itself would stand. A suffix longer than ``length`` has no entry
-        and would stand there too.
+    The first four arguments are the ``arrays`` of :class:`SuffixIndex`. Returns length, start, stop and place: the entry
+    before which the context itself would stand. A suffix longer than ``length`` has no entry and would stand there too.
     """
     vocabulary, last = len(first) - 1, count - 1
     # An id that the store cannot hold, the separator's among them, ends what can match.
@@ -179,9 +149,9 @@ def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
         return 1, begin, end, above
     start, stop = above, above
     if below >= begin and below_shared == length:
-        start = _last_shorter(tokens, suffixes, context, last, length, below, begin - 1) + 1
+        start = _first_shorter(tokens, suffixes, context, last, length, below, begin - 1, -1) + 1
     if above < end and above_shared == length:
-        stop = _first_shorter(tokens, suffixes, context, last, length, above, end)
+        stop = _first_shorter(tokens, suffixes, context, last, length, above, end, 1)
     return length, start, stop, above
 
 
@@ -318,13 +288,8 @@ def _make_keys(tokens, suffixes):
 
 
 def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The tokens backwards as big-endian numbers of as few bytes as the separator needs: they sort as the
-    tokens do.
-
-    Returns
-    -------
-    uint8 array, shape (T, width)
-    """
+    """The tokens backwards as big-endian numbers of as few bytes as the separator needs, uint8 of shape (T, width): they
+    sort as the tokens do."""
     width = (vocabulary.bit_length() + 7) // 8
     out = np.empty((len(tokens), width), np.uint8)
     for begin in range(0, len(tokens), _WRITE_ENTRIES):

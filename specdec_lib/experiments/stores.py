@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -120,17 +120,8 @@ def package_texts(folder: str | Path | None = None) -> Texts:
     """Python files of the installed packages, other people's code, in an order that mixes the packages.
 
     Files that share more than :data:`SHARED_RUNS` runs of three lines with held-out modules are left out as they are read,
-    and so are empty files and those above :data:`LARGEST_FILE`.
-
-    Parameters
-    ----------
-    folder : path, optional
-        Default: where this Python's packages are installed.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there are no such files.
+    and so are empty files and those above :data:`LARGEST_FILE`. The default folder is where this Python's
+    packages are installed.
     """
     root = Path(folder or sysconfig.get_paths()["purelib"])
     files = [file for file in root.rglob("*.py") if 200 < file.stat().st_size <= LARGEST_FILE]
@@ -191,32 +182,18 @@ def text_store(
 SHARD_TOKENS = 20_000_000
 
 
-class Parts(Protocol):
-    """Texts that can be cut into parts, such as :class:`~specdec_lib.experiments.package_files.PackageFiles`."""
-
-    @property
-    def key(self) -> str:
-        """What tells them from others."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all together."""
-
-    def split(self, count: int) -> Sequence[Iterable[str]]:
-        """The same texts in parts, one after another."""
-
-
 def text_shards(
     name: str,
     tokenizer: PreTrainedTokenizerBase,
     max_tokens: int,
-    texts: Parts,
+    texts: Any,
     shard_tokens: int = SHARD_TOKENS,
     progress: bool = False,
 ) -> ShardedSuffixIndex:
     """A store of shards, built or opened as by :func:`text_store`; an interrupted build goes on.
 
-    The texts are cut into as many parts as there are shards. Each shard takes documents of its part while they have no
+    The texts, which have ``key`` and ``split(count)`` as :class:`~specdec_lib.experiments.package_files.PackageFiles` do, are
+    cut into as many parts as there are shards. Each shard takes documents of its part while they have no
     more than ``shard_tokens`` tokens together, so that the first shards are a store of their own. ``max_tokens`` is of all
     shards: a multiple of ``shard_tokens``, or the next one is taken.
     """

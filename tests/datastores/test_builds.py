@@ -131,7 +131,7 @@ KINDS = pytest.mark.parametrize("kind", [Store, Dense, Hidden], ids=lambda kind:
 @pytest.fixture
 def made(kind):
     with scratch() as folder, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(states, "SHARD_BYTES", 40 * WIDTH * 2)
+        patched.setattr(states, "STEP_BYTES", 40 * WIDTH * 2)
         yield kind(folder)
 
 
