@@ -126,7 +126,7 @@ class Texts:
 def _read_text(path: Path) -> str:
     with opened(path) as stream:
         try:
-            return io.TextIOWrapper(stream, encoding="utf-8").read()
+            return io.TextIOWrapper(stream, encoding="utf-8-sig").read()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is no text in UTF-8: {error}") from None
 

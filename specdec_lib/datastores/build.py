@@ -94,9 +94,8 @@ def build_tokens(
     """
     path = store_files.located(path)
     token_dtype(vocabulary)
-    for name, value in (("chunk_tokens", chunk_tokens), ("max_tokens", max_tokens)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+    vocabulary, chunk_tokens = int(vocabulary), store_files.whole("chunk_tokens", chunk_tokens)
+    max_tokens = None if max_tokens is None else store_files.whole("max_tokens", max_tokens)
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")

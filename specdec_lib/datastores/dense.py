@@ -119,8 +119,7 @@ def build_dense_index(
     if not isinstance(store, TokenStore):
         store = TokenStore.open(Path(path).parent if store is None else store)
     path = store_files.located(path)
-    if not isinstance(sample, int) or sample < 1:
-        raise ValueError(f"sample is {sample!r}; expected a whole number, 1 or more")
+    sample = store_files.whole("sample", sample)
     if not len(source):
         raise ValueError("there are no states to index; expected at least one")
     if reduction is not None:
@@ -143,7 +142,7 @@ def build_dense_index(
         store_files.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
         how = ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")
         about = {
-            "rows": len(source), "width": source.width, "dims": dims, "factory": factory, "zscore": zscore,
+            "rows": len(source), "width": source.width, "dims": int(dims), "factory": factory, "zscore": zscore,
             "normalise": normalise, "eps": eps, "sample": min(sample, len(source)), "model": source.model,
             "tokens_sha256": store.digest,
             "states": {name: value for name, value in getattr(source, "manifest", {}).items() if name in how},
@@ -334,8 +333,7 @@ class DenseIndex:
 
     def search_rows(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`search`, with rows of the index instead of positions."""
-        if not isinstance(k, int) or k < 1:
-            raise ValueError(f"k is {k!r}; expected a whole number, 1 or more")
+        k = store_files.whole("k", k)
         if isinstance(states, torch.Tensor):
             states = states.detach()
             if self._torch is not None and states.ndim == 2 and states.shape[1] == self.width:

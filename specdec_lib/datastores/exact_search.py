@@ -7,6 +7,7 @@ import torch
 
 from specdec_lib.datastores.reduction import Moments, Reduction, check_states, fit
 from specdec_lib.datastores.states import StateSource
+from specdec_lib.datastores.store_files import whole
 from specdec_lib.datastores.tokens import TokenStore
 
 #: Keys whose scores are held at once, for each query.
@@ -106,8 +107,7 @@ class ExactIndex:
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`."""
-        if not isinstance(k, int) or k < 1:
-            raise ValueError(f"k is {k!r}; expected a whole number, 1 or more")
+        k = whole("k", k)
         if isinstance(states, torch.Tensor):
             states = states.detach().float().cpu().numpy()
         states = check_states(states, self.width)

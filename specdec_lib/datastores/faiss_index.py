@@ -12,7 +12,7 @@ import torch
 
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.reduction import Reduction
-from specdec_lib.datastores.store_files import StoreError
+from specdec_lib.datastores.store_files import StoreError, whole
 
 if TYPE_CHECKING:
     import faiss
@@ -49,11 +49,11 @@ def empty_index(
 
     ``width`` is that of a state; the rest is as for :func:`~specdec_lib.datastores.dense.build_dense_index`.
     """
-    if not isinstance(dims, int) or not 1 <= dims <= width:
+    if not hasattr(dims, "__index__") or not 1 <= dims <= width:
         raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
     faiss = load_faiss()
     try:
-        index = faiss.index_factory(dims, factory, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(int(dims), factory, faiss.METRIC_INNER_PRODUCT)
     except (RuntimeError, TypeError) as error:
         reason = str(error).rstrip().splitlines()[-1].rpartition(": ")[2]
         raise ValueError(
@@ -107,8 +107,7 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
     for name, value, find, part in (("nprobe", nprobe, inner_ivf, ""), ("ef_search", ef_search, _inner_hnsw, "hnsw")):
         if value is None:
             continue
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+        value = whole(name, value)
         inner = find(index)
         if inner is None:
             raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")

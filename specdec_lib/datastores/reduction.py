@@ -132,7 +132,7 @@ def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = T
     """
     width = len(moments.mean)
     covariance = moments.covariance()
-    if not isinstance(dims, int) or not 1 <= dims <= width:
+    if not hasattr(dims, "__index__") or not 1 <= dims <= width:
         raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
     variance = np.diag(covariance)
     if eps < 0 or (eps == 0 and zscore and variance.min() <= 0):

@@ -212,10 +212,9 @@ def write_states(
         If another process is writing there.
     """
     path = store_files.located(path)
-    sizes = {"window": window, "batch_tokens": batch_tokens, "max_states": max_states, "width": width}
-    for name, value in sizes.items():
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+    window, width = store_files.whole("window", window), store_files.whole("width", width)
+    batch_tokens = store_files.whole("batch_tokens", batch_tokens)
+    max_states = None if max_states is None else store_files.whole("max_states", max_states)
     for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
@@ -227,7 +226,7 @@ def write_states(
         "width": width,
         "dtype": dtype,
         "window": window,
-        "overlap": overlap if cover == "windows" else 0,
+        "overlap": int(overlap) if cover == "windows" else 0,
         "cover": cover,
         "max_states": max_states,
         "tokens_sha256": store.digest,

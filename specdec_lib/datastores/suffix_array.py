@@ -229,8 +229,7 @@ class SuffixIndex:
     def longest(self, context: list[int] | np.ndarray, max_ngram: int = 16) -> Match:
         """Find the longest suffix of ``context``, of at most ``max_ngram`` tokens, that the store continues, and all its
         occurrences."""
-        if not isinstance(max_ngram, int) or max_ngram < 1:
-            raise ValueError(f"max_ngram is {max_ngram!r}; expected a whole number, 1 or more")
+        max_ngram = store_files.whole("max_ngram", max_ngram)
         tail = np.array(context[-max_ngram:], dtype=np.int64)
         return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
 

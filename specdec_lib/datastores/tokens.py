@@ -32,7 +32,7 @@ LARGEST_VOCABULARY = 2**24
 
 def token_dtype(vocabulary: int) -> np.dtype:
     """The smaller of uint16 and uint32 that holds the ids below ``vocabulary`` and the separator."""
-    if not isinstance(vocabulary, int) or not 1 <= vocabulary <= LARGEST_VOCABULARY:
+    if not hasattr(vocabulary, "__index__") or not 1 <= vocabulary <= LARGEST_VOCABULARY:
         raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to {LARGEST_VOCABULARY}")
     return np.dtype(np.uint16 if vocabulary < 2**16 else np.uint32)
 

@@ -57,6 +57,7 @@ def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys, named):
         (["build", "{}/s", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
         (["build", "{}/s", "--jsonl", "{}/bytes"], "bytes, line 1: is not UTF-8 text"),
         (["build", "{}/s", "{}/deep.jsonl"], "deep.jsonl, line 2: is nested too deeply to be read"),
+        (["build", "{}/s", "{}/digits.jsonl"], "digits.jsonl, line 1: cannot be read"),
         (["build", "{}/s", "--jsonl", "{}/cut.gz", "--field", "output"], "cut.gz: cannot be unpacked"),
         (["build", "{}/s", "{}/a.txt", "{}/bytes"], "bytes is no text in UTF-8"),
         (["build", "{}/s", "--text", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
@@ -79,6 +80,7 @@ def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     monkeypatch.setattr(datastore, "_load_model", lambda *names: pytest.fail("a model is loaded"))
     (inputs / "bytes").write_bytes(b"\xff\xfe\xfd")
     (inputs / "empty.txt").write_text("")
+    (inputs / "digits.jsonl").write_text('{"text": "good text", "number": ' + "1" * 5000 + "}\n")
     (inputs / "deep.jsonl").write_text('{"text": "good text"}\n{"text": ' + "[" * 10**5 + "]" * 10**5 + "}\n")
     (inputs / "cut.gz").write_bytes((inputs / "b.jsonl.gz").read_bytes()[:-12])
     assert run(*(word.format(inputs) for word in words)) == 2

@@ -152,3 +152,12 @@ def test_half_of_a_surrogate_pair_is_refused_and_leaves_nothing(tmp_path, tokeni
     with pytest.raises(ValueError, match="begins with 'a half .* has half of a surrogate pair as its character 8"):
         datastores.build_from_texts(tmp_path / "s", [CODE, "a half \ud83d of it"], tokenizer, progress=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_whole_numbers_of_numpy_are_taken_and_the_store_is_the_same(tmp_path):
+    documents, one = [[1, 2, 3], [4, 5]], np.int64
+    plain = build(tmp_path / "a", documents, max_tokens=9, chunk_tokens=2)
+    given = build(tmp_path / "b", documents, one(50), max_tokens=one(9), chunk_tokens=one(2))
+    assert given.manifest == plain.manifest
+    index = datastores.build_suffix_array(given, progress=False)
+    assert index.longest([1, 2], one(2)) == index.longest([1, 2], 2)
