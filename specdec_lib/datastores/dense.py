@@ -271,14 +271,8 @@ class DenseIndex:
             store.check_tokenizer(tokenizer)
         positions = store_files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
         store_files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
-        index = cls(
-            folder,
-            store,
-            about,
-            faiss_index.read(folder / "index.faiss", about["width"], about["rows"]),
-            positions,
-            "faiss-cpu",
-        )
+        keys = faiss_index.read(folder / "index.faiss", about["width"], about["rows"])
+        index = cls(folder, store, about, keys, positions, "faiss-cpu")
         if model is not None:
             index.check_model(model)
         return index if device == "cpu" else _on_gpu(index, device)

@@ -97,24 +97,17 @@ def inner_ivf(index: faiss.Index) -> Any:
         return inner if hasattr(inner, "nprobe") else None
 
 
-def _inner_hnsw(index: faiss.Index) -> Any:
-    inner = _inner(index)
-    return inner if hasattr(inner, "hnsw") else None
-
-
 def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | None = None) -> None:
     """How much of an approximate index is searched: lists of IVF, candidates of HNSW."""
-    for name, value, find, part in (("nprobe", nprobe, inner_ivf, ""), ("ef_search", ef_search, _inner_hnsw, "hnsw")):
-        if value is None:
-            continue
-        value = whole(name, value)
-        inner = find(index)
-        if inner is None:
-            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
-        if part:
-            inner.hnsw.efSearch = value
-        else:
-            inner.nprobe = value
+    hnsw = getattr(_inner(index), "hnsw", None)
+    for name, field, value, part in (
+        ("nprobe", "nprobe", nprobe, inner_ivf(index)),
+        ("ef_search", "efSearch", ef_search, hnsw),
+    ):
+        if value is not None:
+            if part is None:
+                raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
+            setattr(part, field, whole(name, value))
 
 
 def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
