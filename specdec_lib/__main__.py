@@ -52,7 +52,7 @@ COMMANDS: dict[str, Command] = {
         "specdec_lib.commands.claims", "print every claim of the papers with its verdict here", in_repository=True
     ),
     "compare": Command("specdec_lib.commands.compare", "compare two runs of the notebooks; times may differ"),
-    "datastore": Command("specdec_lib.commands.datastore", "build, describe, verify and import datastores"),
+    "datastore": Command("specdec_lib.commands.datastore", "build, describe and verify datastores"),
     "find-heads": Command("specdec_lib.commands.find_heads", "identify the induction heads of a model", "heads"),
     "fit-tree": Command("specdec_lib.commands.fit_tree", "fit the probabilities of one tree on a model's answers"),
     "gpu": Command("specdec_lib.commands.gpu", "measure wide models on a GPU (or here) into data/results"),
@@ -74,10 +74,6 @@ COMMANDS: dict[str, Command] = {
         "specdec_lib.commands.readme",
         "make the README's table and figure from the executed notebooks",
         in_repository=True,
-    ),
-    "scale": Command(
-        "specdec_lib.commands.scale",
-        "measure how a datastore's cost grows with its size, into data/results/cpu/scale.json",
     ),
     "stopping": Command(
         "specdec_lib.commands.stopping", "SpecDec++ on many prompts, greedy and sampled, into data/results/cpu"

@@ -50,18 +50,24 @@ def flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def _remove(folder: Path) -> None:
+    """Remove a folder, or a symbolic link to one."""
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
 def swap_in(new: Path, target: Path) -> None:
-    """Put the folder ``new`` in the place of ``target``; :func:`present` finds one of the two at any
-    moment."""
+    """Put the folder ``new`` in the place of ``target``, which is no symbolic link; :func:`present` finds one of the two at
+    any moment."""
     old = beside(target, ".old")
     if target.exists():
-        if old.exists():
-            shutil.rmtree(old)
+        _remove(old)
         os.rename(target, old)
     os.rename(new, target)
     flush_folder(target.parent)
-    if old.exists():
-        shutil.rmtree(old)
+    _remove(old)
 
 
 def present(target: Path) -> Path:
@@ -75,8 +81,7 @@ def recover(target: Path) -> None:
     """Undo a replacement that was interrupted; called by whoever holds the lock."""
     old = beside(target, ".old")
     if target.exists():
-        if old.exists():
-            shutil.rmtree(old)
+        _remove(old)
     elif old.exists():
         os.rename(old, target)
 
@@ -94,6 +99,7 @@ def replace_folder(new: Path, target: Path) -> None:
     An interruption leaves the old folder or the new one whole; if it falls between the two renames at the end,
     :func:`recover` brings the old one back.
     """
+    target = target.resolve()  # a symbolic link stays, and what it leads to is replaced
     if not new.is_dir():
         shutil.rmtree(target, ignore_errors=True)
         return

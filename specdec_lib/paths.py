@@ -40,9 +40,6 @@ BENCH = DATA / "results" / "cpu" / "bench.json"
 KEY_RESULTS = DATA / "results" / "cpu" / "key_results.json"
 """What the README shows of the last default run, as ``python -m specdec_lib readme`` took it from there."""
 
-SCALE = DATA / "results" / "cpu" / "scale.json"
-"""How the cost of a datastore grows with its size, as ``python -m specdec_lib scale`` measured it."""
-
 RECORDINGS = DATA / "results" / "recordings" / "pocket.npz"
 """What the pocket pair writes to the prompts of the book, as ``python -m specdec_lib recordings`` decoded it."""
 

@@ -1,38 +1,35 @@
-"""``python -m specdec_lib datastore``: build, describe, verify and import the stores that drafts are
-retrieved from."""
+"""Build, describe and verify the stores that drafts are retrieved from."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
-import math
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import partial
+from contextlib import nullcontext
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
 
 from specdec_lib import datastores, files, paths
-from specdec_lib.cluster import Here, OnRay, Place
 from specdec_lib.commands import exit_status
-from specdec_lib.datastores import DenseIndex, StoreError, SuffixIndex, TokenStore, encoder
-from specdec_lib.datastores.dense import FOLDER, sample_moments
-from specdec_lib.datastores.ray_data import PIECE_BYTES
-from specdec_lib.datastores.reduction import Moments
-from specdec_lib.datastores.sharded import MANIFEST as SHARDS
-from specdec_lib.datastores.sharded_build import DenseJob, DenseOptions, build_sharded, build_sharded_dense
-from specdec_lib.datastores.states import COVERS, States
-from specdec_lib.datastores.storage import Storage, fetch_shards, read_shards_at
-from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
-from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore, faiss_index, ray_data, suffix_array, tokens
+from specdec_lib.datastores import dense as dense_index
+from specdec_lib.datastores import states as hidden_states
+from specdec_lib.datastores.sharded import MANIFEST, ShardedStore, is_sharded
+from specdec_lib.datastores.sharded_build import build_here, build_sharded, build_sharded_dense
+from specdec_lib.datastores.store_files import check_target, located
 from specdec_lib.experiments import corpus
 from specdec_lib.experiments.published_sets.reading import opened, read_jsonl
-from specdec_lib.models.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PACKED = (".gz", ".zip")
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 class Texts:
@@ -51,13 +48,6 @@ class Texts:
     part : (int, int)
         Number of a part, from 0, and of how many: all texts, one after another, are cut into parts of equally many bytes,
         and a document is in the part where its first byte is. A packed file is not cut.
-
-    Raises
-    ------
-    ValueError
-        If nothing is named; on reading, if a file is no text or a line has no such field.
-    FileNotFoundError
-        If a file is not there.
     """
 
     def __init__(
@@ -68,13 +58,18 @@ class Texts:
         field: str,
         part: tuple[int, int] = (0, 1),
     ):
-        self.part = part
-        self.library, self.texts, self.lines, self.field = library, list(texts), list(lines), field
         if not (library or texts or lines):
-            raise ValueError("no documents are named: give --python-library, --text or --jsonl")
-        for path in (*self.texts, *self.lines):
+            raise ValueError("no documents are named: give files, --text, --jsonl or --python-library")
+        self.library, self.field, self.part = library, field, part
+        self.texts, self.lines = ([located(path) for path in named] for named in (texts, lines))
+        for path in self.paths:
             if not path.is_file():
-                raise FileNotFoundError(f"no file {path}")
+                raise FileNotFoundError(f"{path} is a folder: name its files" if path.is_dir() else f"no file {path}")
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files."""
+        return [*self.texts, *self.lines]
 
     def sources(self) -> list[dict]:
         """What a manifest says of them."""
@@ -92,34 +87,23 @@ class Texts:
 
     def split(self, count: int) -> list[Texts]:
         """The same documents in ``count`` parts, one after another."""
-        return [self.cut(i, count) for i in range(count)]
-
-    def cut(self, number: int, count: int) -> Texts:
-        """One of these parts."""
         at, of = self.part
-        return Texts(self.library, self.texts, self.lines, self.field, (at * count + number, of * count))
+        return [
+            Texts(self.library, self.texts, self.lines, self.field, (at * count + i, of * count)) for i in range(count)
+        ]
 
     def pieces(self) -> list[Texts]:
         """The same documents in parts that one task of Ray Data reads each."""
-        return self.split(max(1, -(-self.bytes() // self.part[1] // PIECE_BYTES)))
-
-    @property
-    def packed(self) -> bool:
-        """Whether a file is packed, so that its bytes say little of its tokens."""
-        return any(path.suffix in (".gz", ".zip") for path in (*self.texts, *self.lines))
+        return self.split(max(1, -(-self.bytes() // self.part[1] // ray_data.PIECE_BYTES)))
 
     def bytes(self) -> int:
         """Bytes of all parts together, of packed files as they are packed."""
         modules = corpus.stdlib_modules(self.library) if self.library else ()
-        return sum(len(module.text) for module in modules) + sum(
-            path.stat().st_size for path in (*self.texts, *self.lines)
-        )
+        return sum(len(module.text) for module in modules) + sum(path.stat().st_size for path in self.paths)
 
     def __iter__(self) -> Iterator[str]:
-        number, count = self.part
-        total = self.bytes()
+        (number, count), total, at = self.part, self.bytes(), 0
         begin, end = total * number // count, total * (number + 1) // count
-        at = 0
         for module in corpus.stdlib_modules(self.library) if self.library else ():
             if begin <= at < end:
                 yield module.text
@@ -130,65 +114,33 @@ class Texts:
             at += path.stat().st_size
         for path in self.lines:
             size = path.stat().st_size
-            if path.suffix in (".gz", ".zip"):
-                records = read_jsonl(path) if begin <= at < end else ()
-            else:
-                records = read_jsonl(path, begin=begin - at, end=end - at) if begin < at + size and at < end else ()
-            for record in records:
-                if not isinstance(record.get(self.field), str):
-                    raise record.bad(f"has no text in a field {self.field!r}: name it with --field")
-                yield record[self.field]
+            whole = path.suffix in PACKED
+            if (begin <= at if whole else begin < at + size) and at < end:
+                for record in read_jsonl(path) if whole else read_jsonl(path, begin=begin - at, end=end - at):
+                    if not isinstance(record.get(self.field), str):
+                        raise record.bad(f"has no text in a field {self.field!r}: name it with --field")
+                    yield record[self.field]
             at += size
-
-
-#: The sample that tells how many tokens a byte of the texts has: its places, and the bytes of each.
-SAMPLES, SAMPLE_BYTES = 64, 2**16
-
-
-def count_shards(
-    texts: Texts, tokenizer: PreTrainedTokenizerBase, shard_tokens: int, max_tokens: int | None = None
-) -> int:
-    """Number of shards of about ``shard_tokens`` tokens each, from the tokens of a sample of the texts.
-
-    The sample depends on the texts alone, so that the same build is cut in the same way again.
-
-    Raises
-    ------
-    ValueError
-        If ``shard_tokens`` is below 1, or a file is packed.
-    """
-    if shard_tokens < 1:
-        raise ValueError(f"--shard-tokens is {shard_tokens}; expected a number of tokens, 1 or more")
-    if texts.packed:
-        raise ValueError("--shard-tokens cannot tell how many tokens a packed file has; unpack it, or give --shards")
-    encode, size = encoder(tokenizer), texts.bytes()
-    count = max(1, size // SAMPLE_BYTES)
-    places = sorted({count * i // SAMPLES for i in range(SAMPLES)})
-    found = sum(len(ids) for place in places for text in texts.cut(place, count) for ids in encode([text]))
-    tokens = found * count / len(places)
-    return max(1, math.ceil(min(tokens, max_tokens or tokens) / shard_tokens))
 
 
 def _read_text(path: Path) -> str:
     with opened(path) as stream:
         try:
-            return io.TextIOWrapper(stream, encoding="utf-8").read()
+            return io.TextIOWrapper(stream, encoding="utf-8-sig").read()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is no text in UTF-8: {error}") from None
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of ``"pocket"``, of a local directory, or of a name on the hub.
+def _is_lines(path: Path) -> bool:
+    return ".jsonl" in path.suffixes
 
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of ``"pocket"``, of a local directory, or of a name on the hub."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(paths.POCKET / "target" if name == "pocket" else name)
+        return AutoTokenizer.from_pretrained(paths.POCKET / "target" if name == "pocket" else _expanded(name))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
@@ -196,449 +148,201 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         ) from None
 
 
+def _expanded(name: str) -> str:
+    """A model's name; a path from ``~`` on is written out."""
+    return str(located(name)) if name.startswith("~") else name
+
+
+@lru_cache(maxsize=1)
+def _load_model(name: str, device: str, dtype: str) -> PreTrainedModel:
+    from specdec_lib.models.loading import load_model
+
+    return load_model(_expanded(name), device, dtype)[0]
+
+
+def _embed(store: TokenStore, place: Path, *, model: tuple[str, str, str], how: dict[str, Any]) -> datastores.States:
+    """Embed a store; on a cluster each worker loads the model once."""
+    from specdec_lib.models.embedding import embed_store
+
+    return embed_store(_load_model(*model), store, place, **how)
+
+
 def describe(path: Path) -> str:
     """What a store holds, one fact a line."""
+    if is_sharded(path):
+        shards = ShardedStore.open(path).shards()
+        count, documents = sum(shard.count for shard in shards), sum(map(len, shards))
+        known = shards[0].manifest["tokenizer"] or "unknown"
+        return "\n".join(
+            [
+                f"shards              {len(shards)}",
+                f"tokens              {count:,} in {documents:,} documents",
+                f"vocabulary          {shards[0].vocabulary:,}, tokenizer {known[:12]}",
+                *(f"{shard.path.name:20}{shard.count:,} tokens in {len(shard):,} documents" for shard in shards),
+            ]
+        )
     store = TokenStore.open(path)
     about = store.manifest
     lines = [
         f"tokens              {store.count:,} in {len(store):,} documents ({about['skipped_documents']:,} too short)",
-        f"vocabulary          {store.vocabulary:,} ({about['dtype']}), tokenizer "
-        f"{(about['tokenizer'] or 'unknown')[:12]}",
+        f"vocabulary          {store.vocabulary:,} ({about['dtype']}), tokenizer {(about['tokenizer'] or 'unknown')[:12]}",
     ]
-    try:
+    if (store.path / suffix_array.MANIFEST).is_file():
         index = SuffixIndex.open(store)
         lines.append(
-            f"suffix array        {len(index.suffixes):,} entries, {index.bytes_per_token:.2f} "
-            "bytes a token with the tokens"
+            f"suffix array        {index.entries:,} entries, {index.bytes_per_token:.2f} bytes a token with the tokens"
         )
-    except StoreError as error:
-        if (store.path / datastores.suffix_array.MANIFEST).is_file():
-            raise  # it is there and damaged
-        lines.append(f"suffix array        none: {error}")
-    try:
+    else:
+        lines.append("suffix array        none")
+    if (store.path / dense_index.FOLDER).is_dir():
         dense = DenseIndex.open(store, device="cpu")
         explained = dense.explained_variance[: dense.dims].sum()
-        built = dense.manifest
         lines.append(
-            f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} "
-            f"({explained:.1%} of the variance), {built['factory']}, {dense.bytes_per_state:.1f} "
-            f"bytes a state, model {(built['model'] or 'unknown')[:12]}"
+            f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} ({explained:.1%} of the "
+            f"variance), {dense.manifest['factory']}, {dense.bytes_per_state:.1f} bytes a state, model "
+            f"{(dense.manifest['model'] or 'unknown')[:12]}"
         )
-    except (StoreError, ImportError) as error:
-        if isinstance(error, StoreError) and (store.path / FOLDER).is_dir():
-            raise
-        lines.append(f"dense index         none: {error}")
+    else:
+        lines.append("dense index         none: add one with 'python -m specdec_lib datastore dense'")
     lines += [f"source              {', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
     return "\n".join(lines)
 
 
-def _add_dense_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("dense index")
-    group.add_argument(
-        "--model",
-        default="pocket",
-        help="whose states are indexed: pocket, a directory or a name on the hub (default: %(default)s)",
-    )
-    group.add_argument("--device", default="auto", help="where the model runs (default: %(default)s)")
-    group.add_argument("--dtype", default="auto", help="as which it is loaded, float32 or bfloat16 say")
-    group.add_argument("--dims", type=int, default=64, help="principal components kept (default: %(default)s)")
-    group.add_argument(
-        "--factory",
-        default="Flat",
-        help="FAISS factory string, Flat, IVF1024,Flat, IVF1024,PQ16x8 or HNSW32 say (default: %(default)s)",
-    )
-    group.add_argument("--nprobe", type=int, help="lists searched of an IVF index")
-    group.add_argument("--ef-search", type=int, help="candidates searched of an HNSW index")
-    group.add_argument("--window", type=int, default=1024, help="tokens run at once (default: %(default)s)")
-    group.add_argument(
-        "--cover",
-        choices=COVERS,
-        default="truncate",
-        help="what of a longer document is embedded: its first window, or overlapping windows "
-        "over all of it (default: %(default)s)",
-    )
-    group.add_argument(
-        "--overlap",
-        type=int,
-        help="tokens that such windows share, seen and not stored again (default: a quarter of the window)",
-    )
-    group.add_argument("--max-states", type=int, help="stop after so many states")
-    group.add_argument("--keep-states", action="store_true", help="keep the hidden states beside the store")
+Store = Annotated[Path, typer.Argument(help="folder of the store, of shards or not")]
+Known = Annotated[str | None, typer.Option("--tokenizer", help="check that the tokens are this tokenizer's")]
+On = Annotated[Literal["ray"] | None, typer.Option(help="work on the cores and nodes of a Ray cluster (the extra ray)")]
+Address = Annotated[str | None, typer.Option(help="of a cluster that runs, auto for this machine's")]
 
 
-def check_dense(model: PreTrainedModel, options: argparse.Namespace) -> None:
-    """Refuse options of the index that do not fit each other or the model.
-
-    Raises
-    ------
-    ValueError
-    """
-    width = decoder_config(model).hidden_size
-    datastores.faiss_index.empty_index(width, options.dims, options.factory, options.nprobe, options.ef_search)
-
-
-def add_dense_index(path: Path, model: PreTrainedModel, options: argparse.Namespace) -> DenseIndex:
-    """Embed a store and index its states; interrupted, the same call continues after the last whole shard.
-
-    The states lie in ``<path>.states`` until the index is built.
-
-    Parameters
-    ----------
-    path : path
-        Folder of the store.
-    model : PreTrainedModel
-    options : argparse.Namespace
-        ``dims``, ``factory``, ``nprobe``, ``ef_search``, ``window``, ``cover``, ``overlap``,
-        ``max_states``, ``keep_states``.
-    """
-    from specdec_lib.models.embedding import embed_store
-
-    store, place = TokenStore.open(path), files.beside(path, ".states")
-    overlap = options.window // 4 if options.overlap is None else options.overlap
-    states = embed_store(
-        model, store, place, window=options.window, cover=options.cover, overlap=overlap, max_states=options.max_states
-    )
-    index = datastores.build_dense_index(
-        store.path / FOLDER,
-        states,
-        store,
-        dims=options.dims,
-        factory=options.factory,
-        nprobe=options.nprobe,
-        ef_search=options.ef_search,
-    )
-    if not options.keep_states:
-        shutil.rmtree(place)
-    return index
+@app.command()
+def build(
+    store: Store,
+    named: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILES]...", help="texts, and JSON lines where a name has .jsonl")
+    ] = None,
+    text: Annotated[list[Path] | None, typer.Option(help="a text file, one document; plain, .gz or .zip")] = None,
+    jsonl: Annotated[list[Path] | None, typer.Option(help="a file of JSON lines, one document a line")] = None,
+    field: Annotated[str, typer.Option(help="the text's name in JSON lines")] = "text",
+    python_library: Annotated[
+        Literal["train", "heldout"] | None, typer.Option(help="modules of the Python standard library of one side")
+    ] = None,
+    tokenizer: Annotated[str, typer.Option(help="pocket, a directory or a name on the hub")] = "pocket",
+    max_tokens: Annotated[int | None, typer.Option(help="stop before the first document that would exceed it")] = None,
+    shards: Annotated[int | None, typer.Option(help="cut the texts into so many shards")] = None,
+    on: On = None,
+    address: Address = None,
+) -> None:
+    """Tokenize documents and sort their suffixes; of shards, those that are finished stay."""
+    path, given = located(store), named or []
+    lines = [*(jsonl or []), *filter(_is_lines, given)]
+    texts = Texts(python_library, [*(text or []), *(one for one in given if not _is_lines(one))], lines, field)
+    for source in texts.paths:
+        if source.is_relative_to(path):
+            raise ValueError(f"{source} lies in {path}, which the new store replaces: move it, or name another folder")
+    if shards is not None and shards < 1:
+        raise ValueError(f"--shards is {shards}; expected their number, 1 or more")
+    if on and shards is None:
+        raise ValueError("--on ray works on shards: give --shards")
+    kind = (tokens.MANIFEST, "datastore") if shards is None else (MANIFEST, "store of shards")
+    check_target(path, *kind)
+    cutter, options = load_tokenizer(tokenizer), {"sources": texts.sources(), "max_tokens": max_tokens}
+    if shards is None:
+        datastores.build_from_texts(path, texts, cutter, short_documents="skip", **options)
+    else:
+        with ray_data.started(address) if on else nullcontext():
+            builder = ray_data.build_shards if on else build_here
+            build_sharded(path, texts.split(shards), cutter, build=builder, **options)
+    print(describe(path))
 
 
-class Embedder:
-    """A worker that embeds one shard after another with a model that it loads once."""
+@app.command()
+def dense(
+    store: Store,
+    model: Annotated[str, typer.Option(help="whose states: pocket, a directory or a name on the hub")] = "pocket",
+    device: Annotated[str, typer.Option(help="where the model runs")] = "auto",
+    dtype: Annotated[str, typer.Option(help="as which it is loaded, float32 or bfloat16 say")] = "auto",
+    dims: Annotated[int, typer.Option(help="principal components kept")] = 64,
+    factory: Annotated[str, typer.Option(help="FAISS factory string, IVF1024,PQ16x8 or HNSW32 say")] = "Flat",
+    nprobe: Annotated[int | None, typer.Option(help="lists searched of an IVF index")] = None,
+    ef_search: Annotated[int | None, typer.Option(help="candidates searched of an HNSW index")] = None,
+    window: Annotated[int, typer.Option(help="tokens run at once")] = 1024,
+    cover: Annotated[
+        Literal["truncate", "windows"],
+        typer.Option(help="of a longer document: its first window, or overlapping windows over all of it"),
+    ] = "truncate",
+    overlap: Annotated[int | None, typer.Option(help="tokens that windows share (default: a quarter)")] = None,
+    max_states: Annotated[int | None, typer.Option(help="stop after so many states")] = None,
+    keep_states: Annotated[bool, typer.Option("--keep-states", help="keep the hidden states beside the store")] = False,
+    on: On = None,
+    address: Address = None,
+) -> None:
+    """Add a dense index of a model's hidden states to a store; run again, it continues."""
+    path = located(store)
+    if on and not is_sharded(path):
+        raise ValueError("--on ray works on shards: name a store of shards")
+    parts = ShardedStore.open(path).shards() if is_sharded(path) else [TokenStore.open(path)]
+    for part in parts:
+        check_target(located(part.path / dense_index.FOLDER), dense_index.MANIFEST, "dense index")
+        check_target(files.beside(part.path, ".states"), hidden_states.MANIFEST, "folder of hidden states")
+    from specdec_lib.decoding.served_models import decoder_config
 
-    def __init__(self, model: str, device: str, dtype: str):
-        from specdec_lib.models.loading import load_model
-
-        self._model, _ = load_model(model, device, dtype)
-
-    def __call__(self, job: DenseJob) -> Moments:
-        """Embed a shard, unless its states are there, and return the moments of its share of the sample."""
-        from specdec_lib.models.embedding import embed_store
-
-        store, options = TokenStore.open(job.shard), job.options
-        share = None if options.max_states is None else max(1, options.max_states // job.shards)
-        asked = {
-            "model": fingerprint(self._model),
-            "window": options.window,
-            "cover": options.cover,
-            "overlap": options.overlap if options.cover == "windows" else 0,
-            "max_states": share,
-        }
-        if job.states.is_dir():
-            states = States.open(job.states, store)
-            if {name: states.manifest[name] for name in asked} == asked:
-                return sample_moments(states, max(1, options.sample // job.shards))
-        states = embed_store(
-            self._model,
-            store,
-            job.states,
-            window=options.window,
-            overlap=options.overlap,
-            cover=options.cover,
-            max_states=share,
-            progress=False,
-        )
-        return sample_moments(states, max(1, options.sample // job.shards))
-
-
-def add_dense_shards(path: str, options: argparse.Namespace, place: Place) -> None:
-    """Embed and index every shard of a store; options as for :func:`add_dense_index`."""
-    overlap = options.window // 4 if options.overlap is None else options.overlap
-    build_sharded_dense(
-        path,
-        partial(Embedder, options.model, options.device, options.dtype),
-        DenseOptions(
-            window=options.window,
-            overlap=overlap,
-            cover=options.cover,
-            max_states=options.max_states,
-            dims=options.dims,
-            factory=options.factory,
-            nprobe=options.nprobe,
-            ef_search=options.ef_search,
-        ),
-        place=place,
-        keep_states=options.keep_states,
-    )
-
-
-def describe_shards(path: str) -> str:
-    """What a store of shards holds, one fact a line."""
-    about = read_shards_at(path)
-    shards = about["shards"]
-    tokens, documents = (sum(shard[name] for shard in shards) for name in ("tokens", "documents"))
-    lines = [
-        f"shards              {len(shards)}",
-        f"tokens              {tokens:,} in {documents:,} documents",
-        f"vocabulary          {about['vocabulary']:,}, tokenizer {(about['tokenizer'] or 'unknown')[:12]}",
-    ]
-    lines += [f"{shard['name']:20}{shard['tokens']:,} tokens in {shard['documents']:,} documents" for shard in shards]
-    return "\n".join(lines)
-
-
-def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("shards and clusters")
-    group.add_argument(
-        "--on", choices=("ray",), help="work on the cores and nodes of a Ray cluster (the extra ray); same result"
-    )
-    group.add_argument("--address", help="of a cluster that runs, auto for this machine's; without it one is started")
-
-
-def _add_respond_parser(commands: argparse._SubParsersAction) -> None:
-    """An in-distribution store of the target's own responses."""
-    parser = commands.add_parser("respond", help="store a model's own responses to prompts; run again, it continues")
-    parser.add_argument("path", type=Path, help="folder of the store")
-    parser.add_argument(
-        "--model", default="pocket", help="pocket, a directory or a name on the hub (default: %(default)s)"
-    )
-    parser.add_argument("--device", default="auto", help="where it runs (default: %(default)s)")
-    parser.add_argument("--dtype", default="auto", help="as which it is loaded, float32 or bfloat16 say")
-    parser.add_argument(
-        "--task",
-        nargs="+",
-        default=["code-completion"],
-        help="whose prompts are answered (default: code-completion); mechanical tasks give those of the training side",
-    )
-    parser.add_argument("--count", type=int, default=100, help="prompts of each task (default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=1, help="responses to each (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
-    parser.add_argument("--top-p", type=float, default=1.0, help="nucleus (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of prompts and draws (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=128, help="longest response (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=16, help="requests at a time (default: %(default)s)")
-
-
-def answer(options: argparse.Namespace) -> TokenStore:
-    """Answer the prompts and build the store; the responses are kept in ``<path>.responses.jsonl``."""
-    from specdec_lib.decoding.sampling import Sampling
-    from specdec_lib.experiments.made_tasks import TASKS
-    from specdec_lib.experiments.responses import generate_responses
-    from specdec_lib.experiments.tasks import load_task
-    from specdec_lib.models.loading import load_model
-
-    sampling = Sampling(options.temperature, options.top_p, seed=options.seed)
-    prompts = []
-    for task in options.task:
-        side = {"split": "train"} if task in TASKS else {}
-        prompts += load_task(task, limit=options.count, seed=options.seed, **side)
-    model, tokenizer = load_model(options.model, options.device, options.dtype)
-    documents = generate_responses(
-        model,
-        tokenizer,
-        prompts,
-        files.beside(options.path, ".responses.jsonl"),
-        sampling,
-        options.samples,
-        options.max_new_tokens,
-        options.batch,
-    )
-    about = {
-        "name": "responses",
-        "model": options.model,
-        "tasks": " ".join(options.task),
-        "samples": options.samples,
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "seed": options.seed,
+    index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
+    faiss_index.empty_index(decoder_config(_load_model(model, device, dtype)).hidden_size, dims, **index)
+    how = {
+        "window": window,
+        "cover": cover,
+        "overlap": window // 4 if overlap is None else overlap,
+        "max_states": None if max_states is None else max(1, max_states // len(parts)),
     }
-    return datastores.build_tokens(
-        options.path,
-        documents,
-        tokenizer_vocabulary(tokenizer),
-        fingerprint=tokenizer_fingerprint(tokenizer),
-        sources=[about],
-        short_documents="skip",
-        finish=datastores.build_suffix_array,
-    )
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib datastore", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    build = commands.add_parser("build", help="tokenize documents and sort their suffixes; run again, it continues")
-    build.add_argument("path", help="folder of the store")
-    build.add_argument(
-        "--tokenizer", help="pocket, a directory or a name on the hub (default: the model's with --dense, else pocket)"
-    )
-    build.add_argument(
-        "--python-library", choices=corpus.SPLITS, help="modules of the Python standard library of one side"
-    )
-    build.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="text files, one document each")
-    build.add_argument(
-        "--jsonl", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines, one document a line"
-    )
-    build.add_argument("--field", default="text", help="the text's name in JSON lines (default: %(default)s)")
-    build.add_argument("--max-tokens", type=int, help="stop before the first document that would exceed this many")
-    build.add_argument("--dense", action="store_true", help="add a dense index of a model's hidden states")
-    build.add_argument(
-        "--shards", type=int, help="cut the texts into so many shards; the path may then be s3://... or gs://..."
-    )
-    build.add_argument(
-        "--shard-tokens",
-        type=int,
-        metavar="N",
-        help="cut the texts into shards of about N tokens each; their number follows from a sample of the texts",
-    )
-    _add_cluster_options(build)
-    _add_dense_options(build)
-    dense = commands.add_parser("dense", help="add a dense index to a store that is there; run again, it continues")
-    dense.add_argument("path", help="folder of the store, of shards or not")
-    _add_cluster_options(dense)
-    _add_dense_options(dense)
-    _add_respond_parser(commands)
-    for name, text in (("info", "say what a store holds"), ("verify", "compare every byte with the checksums")):
-        one = commands.add_parser(name, help=text)
-        one.add_argument("path", help="folder of the store, of shards or not")
-        one.add_argument("--tokenizer", help="check that the tokens are this tokenizer's")
-    add = commands.add_parser("add-shard", help="add a finished store to a store of shards, or begin one with it")
-    add.add_argument("path", help="folder of the store of shards")
-    add.add_argument("store", type=Path, help="folder of the store to add")
-    remove = commands.add_parser("remove-shard", help="take a shard out of a store of shards")
-    remove.add_argument("path", help="folder of the store of shards")
-    remove.add_argument("name", help="of the shard, shard-00001 say")
-    fetch = commands.add_parser("fetch", help="bring a store of shards from an object store into a folder")
-    fetch.add_argument("source", help="s3://... or gs://...")
-    fetch.add_argument("path", help="the folder")
-    take = commands.add_parser("import-rest", help="make a store of an index file (.idx) of REST's released code")
-    take.add_argument("source", type=Path, help="the .idx file")
-    take.add_argument("path", type=Path, help="folder of the store")
-    take.add_argument("--tokenizer", help="the tokenizer the index was made with")
-    take.add_argument("--vocabulary", type=int, help="the number of its token ids, where no tokenizer is at hand")
-    take.add_argument("--u32", action="store_true", help="tokens are 32 bits wide (REST's branch for Llama 3)")
-    take.add_argument(
-        "--starts-with", type=int, metavar="ID", help="token that every document starts with, to part them"
-    )
-    return parser
-
-
-def _holds_shards(options: argparse.Namespace) -> bool:
-    return Storage(options.path).read_json(SHARDS) is not None
-
-
-def _run_shards(options: argparse.Namespace) -> None:
-    """The commands for a store of shards."""
-    if options.command == "build":
-        if options.shards is not None and options.shard_tokens is not None:
-            raise ValueError("--shards and --shard-tokens both say how the texts are cut; give one of them")
-        if options.shards is None and options.shard_tokens is None:
-            raise ValueError(
-                f"{options.path} is a store of shards: give their number with --shards or their size with "
-                "--shard-tokens, or name another folder"
-            )
-        if options.shards is not None and options.shards < 1:
-            raise ValueError(f"--shards is {options.shards}; expected their number, 1 or more")
-        texts = Texts(options.python_library, options.text, options.jsonl, options.field)
-        tokenizer = load_tokenizer(options.tokenizer or (options.model if options.dense else "pocket"))
-        count = options.shards or count_shards(texts, tokenizer, options.shard_tokens, options.max_tokens)
-        build_sharded(
-            options.path,
-            texts.split(count),
-            tokenizer,
-            sources=texts.sources(),
-            max_tokens=options.max_tokens,
-            text_bytes=texts.bytes(),
-            place=OnRay(options.address) if options.on else Here(),
-        )
-    if options.command == "dense" or getattr(options, "dense", False):
-        add_dense_shards(options.path, options, OnRay(options.address) if options.on else Here())
-    if options.command in ("info", "verify"):
-        if options.tokenizer:
-            known = tokenizer_fingerprint(load_tokenizer(options.tokenizer))
-            if read_shards_at(options.path)["tokenizer"] != known:
-                raise StoreError(f"{options.path} holds the tokens of another tokenizer; build a store for this model")
-    if options.command == "verify":
-        datastores.ShardedSuffixIndex.open(options.path).verify()
-        store = datastores.sharded.ShardedStore(Path(options.path), read_shards_at(options.path))
-        for name in store.names:
-            if (store.path / name / FOLDER).is_dir():
-                DenseIndex.open(store.path / name, device="cpu").verify()
-        print("every file is as it was built")
+    embed = partial(_embed, model=(model, device, dtype), how=how)
+    if is_sharded(path):
+        with ray_data.started(address) if on else nullcontext():
+            each = ray_data.map_on_ray if on else map
+            build_sharded_dense(path, embed, dims=dims, keep_states=keep_states, each=each, **index)
     else:
-        print(describe_shards(options.path))
+        states = embed(parts[0], files.beside(path, ".states"))
+        datastores.build_dense_index(path / dense_index.FOLDER, states, parts[0], dims=dims, **index)
+        if not keep_states:
+            shutil.rmtree(states.path)
+    print(describe(path))
 
 
-def _run(options: argparse.Namespace) -> None:
-    if options.command == "respond":
-        answer(options)
-        print(describe(options.path))
-        return
-    if options.command == "add-shard":
-        datastores.add_shard(options.path, options.store)
-    elif options.command == "remove-shard":
-        datastores.remove_shard(options.path, options.name)
-    elif options.command == "fetch":
-        fetch_shards(options.source, options.path)
-    if options.command in ("add-shard", "remove-shard", "fetch"):
-        print(describe_shards(options.path))
-        return
-    cut = any(getattr(options, name, None) is not None for name in ("shards", "shard_tokens"))
-    if cut or (options.command != "import-rest" and _holds_shards(options)):
-        _run_shards(options)
-        return
-    if getattr(options, "on", None):
-        raise ValueError("--on ray works on shards: give --shards or --shard-tokens, or name a store of shards")
-    options.path = Path(options.path)
-    name = getattr(options, "tokenizer", None)
-    tokenizer, model = load_tokenizer(name) if name else None, None
-    if options.command == "build":
-        texts = Texts(options.python_library, options.text, options.jsonl, options.field)
-    if options.command == "dense" or getattr(options, "dense", False):
-        from specdec_lib.models.loading import load_model
+@app.command()
+def info(store: Store, tokenizer: Known = None) -> None:
+    """Say what a store holds."""
+    _open(store, tokenizer)
+    print(describe(store))
 
-        model, own = load_model(options.model, options.device, options.dtype)
-        tokenizer = own if tokenizer is None else tokenizer
-        # A wrong word is told before the long runs.
-        check_dense(model, options)
-    if options.command == "build":
-        tokenizer = load_tokenizer("pocket") if tokenizer is None else tokenizer
-        datastores.build_from_texts(
-            options.path,
-            texts,
-            tokenizer,
-            sources=texts.sources(),
-            max_tokens=options.max_tokens,
-            short_documents="skip",
-        )
-    elif options.command == "import-rest":
-        datastores.import_rest(
-            options.source,
-            options.path,
-            tokenizer=tokenizer,
-            vocabulary=options.vocabulary,
-            wide=options.u32,
-            starts_with=options.starts_with,
-        )
-    store = TokenStore.open(options.path, tokenizer)
-    if model is not None:
-        add_dense_index(options.path, model, options)
-    if options.command == "verify":
-        store.verify()
-        if (store.path / datastores.suffix_array.MANIFEST).exists():
-            SuffixIndex.open(store).verify()
-        if (store.path / FOLDER).is_dir():
-            DenseIndex.open(store, device="cpu").verify()
-        print("every file is as it was built")
-    else:
-        print(describe(options.path))
+
+@app.command()
+def verify(store: Store, tokenizer: Known = None) -> None:
+    """Compare every byte of a store with the checksums."""
+    for part in _open(store, tokenizer):
+        part.verify()
+        if (part.path / suffix_array.MANIFEST).is_file():
+            SuffixIndex.open(part).verify()
+        if (part.path / dense_index.FOLDER).is_dir():
+            DenseIndex.open(part, device="cpu").verify()
+    print("every file is as it was built")
+
+
+def _open(path: Path, tokenizer: str | None) -> list[TokenStore]:
+    parts = ShardedStore.open(path).shards() if is_sharded(path) else [TokenStore.open(path)]
+    if tokenizer is not None:
+        parts[0].check_tokenizer(load_tokenizer(tokenizer))
+    return parts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status.
+    """Run one command with the words behind ``datastore``; returns the exit status."""
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line behind ``datastore``.
-    """
-    options = build_parser().parse_args(argv)
-    return exit_status(lambda: _run(options), "interrupted; the same command continues after the last whole chunk")
+    def work() -> int:
+        try:
+            app(argv, prog_name="python -m specdec_lib datastore")
+        except SystemExit as end:
+            if end.code == 130:
+                raise KeyboardInterrupt from None
+            return int(end.code or 0)
+        return 0
+
+    return exit_status(work, "interrupted; the same command continues with what is missing")

@@ -24,8 +24,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="execute N notebooks at once, in processes of this machine"
     )
-    parser.add_argument("--on", choices=("ray",), help="execute them on a Ray cluster (the extra ray); same results")
-    parser.add_argument("--address", help="of a cluster that runs, auto for this machine's; without it one is started")
     parser.add_argument("--force", action="store_true", help="execute also what has not changed")
     parser.add_argument(
         "--fresh",
@@ -38,15 +36,13 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 1 when a notebook failed."""
     options = build_parser().parse_args(argv)
-    from specdec_lib.cluster import OnRay, Processes
+    from specdec_lib.cluster import Processes
     from specdec_lib.experiments import recordings
     from specdec_lib.report.build import params, runner  # needs the extra `book`, which --help does not
 
-    if options.jobs is not None and (options.on or options.jobs < 1):
-        raise params.UsageError(
-            f"--jobs is {options.jobs}; expected a whole number, 1 or more, and not with --on, where Ray sets the number"
-        )
-    place = OnRay(options.address) if options.on else Processes(options.jobs) if options.jobs else None
+    if options.jobs is not None and options.jobs < 1:
+        raise params.UsageError(f"--jobs is {options.jobs}; expected a whole number, 1 or more")
+    place = Processes(options.jobs) if options.jobs else None
     with recordings.fresh_folder() if options.fresh else nullcontext():
         failed = runner.run(
             options.profile, options.only, options.parameter, options.force or options.fresh, place=place

@@ -8,11 +8,9 @@ from numba import njit
 
 
 def compiled(function: Callable) -> Callable:
-    """Compile ``function`` on its first call; the machine code is kept on disk where a folder for it can be
-    written.
+    """Compile ``function`` on its first call; the machine code is kept on disk where a folder for it can be written.
 
-    An installation that cannot be written to, run by a user without a home, has no such folder: there each
-    process compiles anew (a second or two).
+    An installation that cannot be written to, run by a user without a home, compiles again in each process.
     """
     try:
         return njit(cache=True, nogil=True)(function)

@@ -13,7 +13,6 @@ the next one.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,21 +34,12 @@ if TYPE_CHECKING:
     import faiss
     from transformers import PreTrainedTokenizerBase
 
-FORMAT, VERSION = "specdec-lib dense index", 1
+FORMAT = "specdec-lib dense index"
 MANIFEST = "dense.json"
 #: Folder of the index within that of its token store.
 FOLDER = "dense"
 DEVICES = ("auto", "cpu", "cuda")
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
-_FIELDS = {
-    "rows": store_files.SIZE,
-    "width": store_files.SIZE,
-    "dims": store_files.SIZE,
-    "factory": store_files.TEXT,
-    "model": store_files.TEXT_OR_NULL,
-    "tokens_sha256": store_files.TEXT,
-    "files": store_files.FILES,
-}
 
 
 def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
@@ -102,7 +92,7 @@ def build_dense_index(
     dims : int
         Principal components kept.
     factory : str
-        As for :func:`~specdec_lib.datastores.faiss_index.search_index`.
+        FAISS's factory string: ``"Flat"``, ``"IVF1024,Flat"``, ``"IVF1024,PQ16x8"``, ``"HNSW32"``, ...
     zscore, normalise, eps
         As for :func:`~specdec_lib.datastores.reduction.fit`.
     sample : int
@@ -120,18 +110,16 @@ def build_dense_index(
     ------
     ValueError
         If there are no states, too few for the factory string, a value is not finite, a position has no
-        continuation, or a parameter is out of range.
+        continuation, or a parameter is out of range. What was at ``path`` stays.
     StoreError
         If the store cannot be opened.
     StoreBusy
-        If another process is building this index.
-    OSError
-        If the disk is full, say. What was at ``path`` stays.
+        If another process is building this index or its store.
     """
-    path = Path(path).expanduser()
-    store = _store_of(path, store)
-    if not isinstance(sample, int) or sample < 1:
-        raise ValueError(f"sample is {sample!r}; expected a whole number, 1 or more")
+    if not isinstance(store, TokenStore):
+        store = TokenStore.open(Path(path).parent if store is None else store)
+    path = store_files.located(path)
+    sample = store_files.whole("sample", sample)
     if not len(source):
         raise ValueError("there are no states to index; expected at least one")
     if reduction is not None:
@@ -139,88 +127,49 @@ def build_dense_index(
         if len(reduction.mean) != source.width:
             raise ValueError(f"the reduction takes states of width {len(reduction.mean)}, these have {source.width}")
     inner = faiss_index.empty_index(source.width, dims, factory, nprobe, ef_search)
-    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(
-            f"{path} exists and is no dense index; give the name of a new folder, or of an index to replace"
-        )
-    with store_files.BuildLock(path):
-        files.recover(path)
-        partial = files.beside(path, ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        try:
-            _build(partial, source, store, inner, dims, factory, zscore, normalise, eps, sample, reduction, progress)
-            files.flush_folder(partial)
-            files.swap_in(partial, path)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+    store_files.check_target(path, MANIFEST, "dense index")
+    # A store that is built again takes its folder away, with all that is being built inside it.
+    with store_files.replacing(path, store.path if path.parent == store.path else path) as unfinished:
+        total = len(source) + min(sample, len(source)) * ((reduction is None) + (not inner.is_trained))
+        with tqdm(desc="dense index", unit=" states", unit_scale=True, total=total, disable=not progress) as bar:
+            if reduction is None:
+                moments = sample_moments(source, sample)
+                bar.update(moments.count)
+                reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
+            if not inner.is_trained:
+                _train(inner, source, reduction, sample, factory, bar)
+            _fill(unfinished, faiss_index.chain(reduction, inner), source, store, bar)
+        store_files.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
+        how = ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")
+        about = {
+            "rows": len(source), "width": source.width, "dims": int(dims), "factory": factory, "zscore": zscore,
+            "normalise": normalise, "eps": eps, "sample": min(sample, len(source)), "model": source.model,
+            "tokens_sha256": store.digest,
+            "states": {name: value for name, value in getattr(source, "manifest", {}).items() if name in how},
+        }  # fmt: skip
+        store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, _FILES)
     return DenseIndex.open(path, store, device="cpu")
 
 
-def _build(
-    folder: Path,
-    source: StateSource,
-    store: TokenStore,
-    inner: faiss.Index,
-    dims: int,
-    factory: str,
-    zscore: bool,
-    normalise: bool,
-    eps: float,
-    sample: int,
-    reduction: Reduction | None,
-    progress: bool,
-) -> None:
-    with tqdm(
-        desc="dense index",
-        unit=" states",
-        unit_scale=True,
-        disable=not progress,
-        total=len(source) + min(sample, len(source)) * (1 if inner.is_trained else 2),
-    ) as bar:
-        if reduction is None:
-            moments = sample_moments(source, sample)
-            bar.update(moments.count)
-            reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
-        if not inner.is_trained:
-            _train(inner, source, reduction, sample, factory, bar)
-        whole = faiss_index.chain(reduction, inner)
-        positions = np.empty(len(source), np.int64)
-        for places, states in source:
-            _check_positions(places, store)
-            positions[whole.ntotal : whole.ntotal + len(places)] = places
-            whole.add(np.ascontiguousarray(check_states(states, source.width)))
-            bar.update(len(states))
+def _fill(folder: Path, whole: faiss.IndexPreTransform, source: StateSource, store: TokenStore, bar: tqdm) -> None:
+    """Add all states to an index, and write it with their positions."""
+    positions = np.empty(len(source), np.int64)
+    for places, states in source:
+        inside = (places >= 0) & (places < len(store.tokens))
+        good = inside & (store.tokens[np.where(inside, places, 0)] != store.vocabulary)
+        if not good.all():
+            raise ValueError(
+                f"position {int(places[~good][0])} holds no token of {store.path}; expected the position of "
+                "the token after each state's own, within its document"
+            )
+        positions[whole.ntotal : whole.ntotal + len(places)] = places
+        whole.add(np.ascontiguousarray(check_states(states, source.width)))
+        bar.update(len(states))
     with (folder / "index.faiss").open("wb") as file:
         writer = faiss_index.load_faiss().PyCallbackIOWriter(lambda data: store_files.write(file, data))
         faiss_index.load_faiss().write_index(whole, writer)
         store_files.flush(file)
     store_files.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
-    store_files.write_array(folder / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
-    store_files.write_json(
-        folder / MANIFEST,
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "rows": len(positions),
-            "width": source.width,
-            "dims": dims,
-            "factory": factory,
-            "zscore": zscore,
-            "normalise": normalise,
-            "eps": eps,
-            "sample": min(sample, len(positions)),
-            "model": source.model,
-            "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
-            "states": {
-                name: value
-                for name, value in getattr(source, "manifest", {}).items()
-                if name in ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")
-            },
-            "files": {name: store_files.describe(folder / name) for name in _FILES},
-        },
-    )
 
 
 def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample: int, factory: str, bar: tqdm) -> None:
@@ -243,22 +192,6 @@ def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample
             f"factory is {factory!r}, which {len(joined)} states cannot train; expected more "
             f"states or a smaller index ({str(error).rpartition(': ')[2]})"
         ) from None
-
-
-def _check_positions(positions: np.ndarray, store: TokenStore) -> None:
-    inside = (positions >= 0) & (positions < len(store.tokens))
-    if not inside.all() or (store.tokens[positions] == store.vocabulary).any():
-        wrong = positions[~inside] if not inside.all() else positions[store.tokens[positions] == store.vocabulary]
-        raise ValueError(
-            f"position {int(wrong[0])} holds no token of {store.path}; expected the position of "
-            "the token after each state's own, within its document"
-        )
-
-
-def _store_of(path: Path, store: TokenStore | str | Path | None) -> TokenStore:
-    if isinstance(store, TokenStore):
-        return store
-    return TokenStore.open(path.parent if store is None else store)
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,67 +241,44 @@ class DenseIndex:
         device : {"auto", "cpu", "cuda"}
             ``"cuda"``: FAISS on the GPU where it was built for one, an exact search by torch elsewhere.
             ``"auto"``: that where there is a GPU, FAISS on the CPU elsewhere.
-        tokenizer : PreTrainedTokenizerBase, optional
-            Refuse a store whose tokens are another tokenizer's.
-        model : str, optional
-            :func:`~specdec_lib.models.fingerprint.fingerprint` of the target: refuse an index of another
-            model's states.
+        tokenizer, model : optional
+            Refuse a store of another tokenizer's tokens, or an index of the states of a model of another
+            :func:`~specdec_lib.models.fingerprint.fingerprint`.
 
         Raises
         ------
         StoreError
             If there is none, or it is truncated, damaged, of another version, tokenizer, model or of other tokens.
-        ValueError
-            If the device is unknown or not there.
-        ImportError
-            If FAISS is not installed.
         """
         if device not in DEVICES:
             raise ValueError(f"device is {device!r}; expected one of {', '.join(DEVICES)}")
         if isinstance(path, TokenStore):
             path, store = path.path, path
-        path = Path(path).expanduser()
-        if not (files.present(path) / MANIFEST).is_file() and files.present(path / FOLDER).is_dir():
-            path = path / FOLDER
-        folder = files.present(path)
+        path, folder = Path(path), files.present(store_files.located(path))
+        if not (folder / MANIFEST).is_file() and files.present(folder / FOLDER).is_dir():
+            path, folder = folder / FOLDER, files.present(folder / FOLDER)
         about = store_files.read_manifest(
             folder / MANIFEST,
             FORMAT,
-            VERSION,
-            path,
-            f"{path} has no dense index: build one with 'python -m specdec_lib datastore build --dense', or with "
+            f"{path} has no dense index: build one with 'python -m specdec_lib datastore dense', or with "
             "specdec_lib.datastores.build_dense_index",
-            "build the dense index again",
         )
-        store_files.check_manifest(folder / MANIFEST, about, _FIELDS, _FILES)
-        store = _store_of(path, store)
-        if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
+        if not isinstance(store, TokenStore):
+            store = TokenStore.open(path.parent if store is None else store)  # the index itself may be a link
+        if about["tokens_sha256"] != store.digest:
             raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense index again")
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
-        store_files.check_sizes(folder, about["files"])
         positions = store_files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
         store_files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
-        index = cls(
-            folder,
-            store,
-            about,
-            faiss_index.read(folder / "index.faiss", about["width"], about["rows"]),
-            positions,
-            "faiss-cpu",
-        )
+        keys = faiss_index.read(folder / "index.faiss", about["width"], about["rows"])
+        index = cls(folder, store, about, keys, positions, "faiss-cpu")
         if model is not None:
             index.check_model(model)
         return index if device == "cpu" else _on_gpu(index, device)
 
     def check_model(self, fingerprint: str) -> None:
-        """Refuse another model than the one whose states these are.
-
-        Raises
-        ------
-        StoreError
-            If it is another one, or if the index does not know its own.
-        """
+        """Refuse another model than the one whose states these are, also where the index does not know its own."""
         known = self.manifest["model"]
         if known is None:
             raise StoreError(
@@ -412,18 +322,12 @@ class DenseIndex:
         return store_files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
 
     def set_effort(self, nprobe: int | None = None, ef_search: int | None = None) -> None:
-        """As :func:`~specdec_lib.datastores.faiss_index.set_effort`, for this open index.
-
-        Raises
-        ------
-        ValueError
-        """
+        """As :func:`~specdec_lib.datastores.faiss_index.set_effort`, for this open index."""
         faiss_index.set_effort(self.index, nprobe, ef_search)
 
     def search_rows(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`search`, with rows of the index instead of positions."""
-        if not isinstance(k, int) or k < 1:
-            raise ValueError(f"k is {k!r}; expected a whole number, 1 or more")
+        k = store_files.whole("k", k)
         if isinstance(states, torch.Tensor):
             states = states.detach()
             if self._torch is not None and states.ndim == 2 and states.shape[1] == self.width:
@@ -464,24 +368,12 @@ class DenseIndex:
             Largest first; cosines where keys have unit length.
         positions : int64 array, shape (n, k)
             Where the continuations start in ``store.tokens``; -1 where fewer were found.
-
-        Raises
-        ------
-        ValueError
-            If ``k`` is below 1, the width does not fit or a state is not finite.
-        StoreError
-            If the index was altered, so that it cannot be searched or names rows that it does not have.
         """
         scores, rows = self.search_rows(states, k)
         return scores, np.where(rows < 0, -1, self.positions[rows])
 
     def verify(self) -> None:
-        """Read every byte of the index and of its store and compare with the checksums.
-
-        Raises
-        ------
-        StoreError
-        """
+        """Read every byte of the index and of its store; StoreError where one differs from the checksums."""
         self.store.verify()
         store_files.check_sums(self.path, self.manifest["files"])
 

@@ -7,6 +7,7 @@ import torch
 
 from specdec_lib.datastores.reduction import Moments, Reduction, check_states, fit
 from specdec_lib.datastores.states import StateSource
+from specdec_lib.datastores.store_files import whole
 from specdec_lib.datastores.tokens import TokenStore
 
 #: Keys whose scores are held at once, for each query.
@@ -20,17 +21,6 @@ def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
     They lie in the ``k`` blocks of 256 with the largest maxima: to find these reads the scores once, where a
     selection of all of them reads or moves them many times.
-
-    Parameters
-    ----------
-    scores : float tensor, shape (n,)
-    k : int
-        No more than ``n``.
-
-    Returns
-    -------
-    values : float tensor, shape (k,)
-    indices : int64 tensor, shape (k,)
     """
     whole = len(scores) - len(scores) % BLOCK
     if whole <= k * BLOCK:
@@ -45,17 +35,10 @@ def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class TorchSearch:
-    """All keys on one device; a search scores every one.
+    """All keys, float32 of shape (rows, dims), on one device; a search scores every one.
 
-    Parameters
-    ----------
-    matrix : float32 array, shape (dims, width)
-    bias : float32 array, shape (dims,)
-        What a hidden state is multiplied with and what is added (:class:`~.reduction.Reduction`).
-    normalise : bool
-        Scale to unit length after that.
-    keys : float32 array, shape (rows, dims)
-    device : torch device
+    ``matrix``, shape (dims, width), ``bias`` and ``normalise`` make the key of a state as in
+    :class:`~specdec_lib.datastores.reduction.Reduction`.
     """
 
     def __init__(
@@ -74,20 +57,8 @@ class TorchSearch:
 
     @torch.inference_mode()
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ``k`` keys of largest inner product with each state's own key.
-
-        Parameters
-        ----------
-        states : float32 array or tensor, shape (n, width)
-        k : int
-
-        Returns
-        -------
-        scores : float32 array, shape (n, k)
-            Largest first; minus infinity where there are fewer keys.
-        rows : int64 array, shape (n, k)
-            -1 where there are fewer keys.
-        """
+        """Scores and rows, shape (n, k), of the keys of largest inner product with each state's own key, largest first; minus
+        infinity and -1 where there are fewer keys."""
         queries = torch.as_tensor(states, device=self.device, dtype=torch.float32)
         queries = queries @ self._matrix.T + self._bias
         if self._normalise:
@@ -113,26 +84,8 @@ class TorchSearch:
 
 
 class ExactIndex:
-    """All keys in memory, searched by torch: a dense index for a machine without FAISS.
-
-    Parameters
-    ----------
-    states : StateSource
-        Hidden states of the store's tokens.
-    store : TokenStore
-    dims : int
-        Values of a key (DReSD, section 5.2).
-    device : torch device
-
-    Attributes
-    ----------
-    path : Path
-        Of the store.
-    width : int
-        Values of a hidden state.
-    backend : str
-        ``"torch"`` and the device's type.
-    """
+    """All keys of a store's states in memory, searched by torch: a dense index for a machine without FAISS, with keys of
+    ``dims`` values (DReSD, section 5.2). ``width`` is that of a state."""
 
     def __init__(self, states: StateSource, store: TokenStore, dims: int = 64, device: torch.device | str = "cpu"):
         moments, parts, places = Moments(), [], []
@@ -154,8 +107,7 @@ class ExactIndex:
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`."""
-        if not isinstance(k, int) or k < 1:
-            raise ValueError(f"k is {k!r}; expected a whole number, 1 or more")
+        k = whole("k", k)
         if isinstance(states, torch.Tensor):
             states = states.detach().float().cpu().numpy()
         states = check_states(states, self.width)

@@ -12,20 +12,14 @@ import torch
 
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.reduction import Reduction
-from specdec_lib.datastores.store_files import StoreError
+from specdec_lib.datastores.store_files import StoreError, whole
 
 if TYPE_CHECKING:
     import faiss
 
 
 def load_faiss() -> Any:
-    """The faiss module.
-
-    Raises
-    ------
-    ImportError
-        If it is not installed; the message says how to.
-    """
+    """The faiss module."""
     try:
         import faiss
     except ImportError as error:
@@ -48,52 +42,24 @@ def one_thread() -> Iterator[Any]:
         faiss.omp_set_num_threads(before)
 
 
-def search_index(dims: int, factory: str) -> faiss.Index:
-    """An empty inner-product index of FAISS.
+def empty_index(
+    width: int, dims: int = 64, factory: str = "Flat", nprobe: int | None = None, ef_search: int | None = None
+) -> faiss.Index:
+    """The search behind the reduction, still empty: what can be refused before there are states.
 
-    Parameters
-    ----------
-    dims : int
-    factory : str
-        FAISS's factory string: ``"Flat"``, ``"IVF1024,Flat"``, ``"IVF1024,PQ16x8"``, ``"HNSW32"``, ...
-
-    Raises
-    ------
-    ValueError
-        If FAISS cannot read the string or build such an index for so many dimensions.
+    ``width`` is that of a state; the rest is as for :func:`~specdec_lib.datastores.dense.build_dense_index`.
     """
+    if not hasattr(dims, "__index__") or not 1 <= dims <= width:
+        raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
     faiss = load_faiss()
     try:
-        return faiss.index_factory(dims, factory, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(int(dims), factory, faiss.METRIC_INNER_PRODUCT)
     except (RuntimeError, TypeError) as error:
         reason = str(error).rstrip().splitlines()[-1].rpartition(": ")[2]
         raise ValueError(
             f"factory is {factory!r}; expected a factory string of FAISS for {dims} dimensions, "
             f"'Flat', 'IVF1024,Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})"
         ) from None
-
-
-def empty_index(
-    width: int, dims: int = 64, factory: str = "Flat", nprobe: int | None = None, ef_search: int | None = None
-) -> faiss.Index:
-    """The search behind the reduction, still empty: what can be refused before there are states.
-
-    Parameters
-    ----------
-    width : int
-        Values of a state.
-    dims, factory, nprobe, ef_search
-        As for :func:`~specdec_lib.datastores.dense.build_dense_index`.
-
-    Raises
-    ------
-    ValueError
-        If there are more dimensions than values, FAISS cannot read the string, or an effort is given that is
-        below 1 or of another kind of index.
-    """
-    if not isinstance(dims, int) or not 1 <= dims <= width:
-        raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
-    index = search_index(dims, factory)
     set_effort(index, nprobe, ef_search)
     return index
 
@@ -131,41 +97,21 @@ def inner_ivf(index: faiss.Index) -> Any:
         return inner if hasattr(inner, "nprobe") else None
 
 
-def _inner_hnsw(index: faiss.Index) -> Any:
-    inner = _inner(index)
-    return inner if hasattr(inner, "hnsw") else None
-
-
 def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | None = None) -> None:
-    """How much of an approximate index is searched: lists of IVF, candidates of HNSW.
-
-    Raises
-    ------
-    ValueError
-        If a number is below 1 or the index is of another kind.
-    """
-    for name, value, find, part in (("nprobe", nprobe, inner_ivf, ""), ("ef_search", ef_search, _inner_hnsw, "hnsw")):
-        if value is None:
-            continue
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-        inner = find(index)
-        if inner is None:
-            raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
-        if part:
-            inner.hnsw.efSearch = value
-        else:
-            inner.nprobe = value
+    """How much of an approximate index is searched: lists of IVF, candidates of HNSW."""
+    hnsw = getattr(_inner(index), "hnsw", None)
+    for name, field, value, part in (
+        ("nprobe", "nprobe", nprobe, inner_ivf(index)),
+        ("ef_search", "efSearch", ef_search, hnsw),
+    ):
+        if value is not None:
+            if part is None:
+                raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
+            setattr(part, field, whole(name, value))
 
 
 def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
-    """Open an index of ``rows`` states of ``width`` values; its large arrays are memory-mapped.
-
-    Raises
-    ------
-    StoreError
-        If FAISS cannot read the file or it holds anything else.
-    """
+    """Open an index of ``rows`` states of ``width`` values; its large arrays are memory-mapped."""
     try:
         index = load_faiss().read_index(str(path), load_faiss().IO_FLAG_MMAP_IFC)
     except RuntimeError as error:

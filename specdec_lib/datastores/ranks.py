@@ -13,28 +13,14 @@ _BATCH = 1024
 def reciprocal_ranks(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """One over the rank of the first entry of each row that is the wanted one, 0 where none is.
 
-    Parameters
-    ----------
-    found : int array, shape (n, k)
-        Best first.
-    wanted : int array, shape (n,)
-
-    Returns
-    -------
-    float64 array, shape (n,)
+    ``found``, int array of shape (n, k), has the best first; ``wanted`` has shape (n,), as has what is returned.
     """
     hits = found == wanted[:, None]
     return np.where(hits.any(1), 1.0 / (1 + hits.argmax(1)), 0.0)
 
 
 def recall(found: np.ndarray, exact: np.ndarray) -> float:
-    """Share of the exact neighbours that were found.
-
-    Parameters
-    ----------
-    found, exact : int array, shape (n, k)
-        Neighbours of each query, in any order.
-    """
+    """Share of the exact neighbours that were found; int arrays of shape (n, k), in any order."""
     return float((found[:, :, None] == exact[:, None, :]).any(1).mean())
 
 
@@ -44,18 +30,7 @@ def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.nd
     Beyond rank ``k`` a position counts as 0. Equal keys, as of documents with the same beginning, share their
     ranks and so lower the mean.
 
-    Parameters
-    ----------
-    index : DenseIndex
-    states : float array, shape (n, width)
-    positions : int array, shape (n,)
-        The stored position of each.
-    k : int
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit, or as for :meth:`~specdec_lib.datastores.dense.DenseIndex.search`.
+    ``states`` has shape (n, width); ``positions``, shape (n,), are the stored positions.
     """
     return _mean(index, states, np.asarray(positions), k, tokens=False)
 
@@ -65,18 +40,7 @@ def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np
 
     Of states the index does not hold: 0 counts a state after which DReSD's filter leaves no draft.
 
-    Parameters
-    ----------
-    index : DenseIndex
-    states : float array, shape (n, width)
-    tokens : int array, shape (n,)
-        The token after each state's own.
-    k : int
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit, or as for :meth:`~specdec_lib.datastores.dense.DenseIndex.search`.
+    ``states`` has shape (n, width); ``tokens``, shape (n,), are those after each state's own.
     """
     return _mean(index, states, np.asarray(tokens), k, tokens=True)
 

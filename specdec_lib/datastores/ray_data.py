@@ -8,49 +8,59 @@ bounded. As soon as the tokens of a shard are complete, a task sorts its suffixe
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from specdec_lib import files
-from specdec_lib.cluster import OnRay
-from specdec_lib.datastores.build import build_tokens
-from specdec_lib.datastores.sharded import describe_shard
-from specdec_lib.datastores.storage import Storage
+from specdec_lib.datastores.build import encoder
+from specdec_lib.datastores.sharded_build import ShardJob
 from specdec_lib.datastores.suffix_array import build_suffix_array
-from specdec_lib.datastores.tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
+from specdec_lib.datastores.tokens import TokenStore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specdec_lib.datastores.sharded_build import ShardJob
-
 _BATCH = 64
+#: Times that a task is tried again after its worker or node was lost.
+RETRIES = 5
 #: Bytes of text that one task of the stream reads and tokenizes.
 PIECE_BYTES = 8 * 2**20
-#: Ending of a folder with the tokens of a shard that is not sorted yet, where nodes share no folder.
-TOKENS = ".tokens"
+#: Bytes of memory for each token while its shard is sorted.
+SORT_BYTES = 15
 
 
-def load_ray_data() -> Any:
-    """The module ray.data.
+@contextmanager
+def started(address: str | None = None) -> Iterator[Any]:
+    """The module ray, connected to the cluster at ``address``, ``"auto"`` for the one this machine is part of.
 
-    Raises
-    ------
-    ImportError
-        If it cannot be imported; the message names the extra.
+    Without an address Ray is started on this machine, and ends with the block; a Ray that runs in this process is used.
     """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what a cluster does is nobody else's business
     try:
+        import ray
         import ray.data
     except ImportError as error:
         raise ImportError(
             f"builds on a cluster need Ray Data, which cannot be imported ({error}); install the extra 'ray': "
             "pip install 'specdec-lib[ray]'"
         ) from None
-    return ray.data
+    ours = not ray.is_initialized()
+    if ours:
+        # Without an address Ray would join the cluster that was last started on this machine, anyone's.
+        where = {"address": address} if address else {"address": "local", "include_dashboard": False}
+        ray.init(**where, log_to_driver=False)
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
 
 
 class Row(NamedTuple):
@@ -59,6 +69,12 @@ class Row(NamedTuple):
     shard: int
     ids: bytes
     error: str
+
+    def tokens(self) -> np.ndarray:
+        """Token ids; a ValueError where the document could not be read."""
+        if self.error:
+            raise ValueError(self.error)
+        return np.frombuffer(self.ids, np.uint32) if self.ids else np.empty(0, np.uint32)
 
 
 @dataclass(frozen=True)
@@ -73,8 +89,6 @@ class ReadAndTokenize:
 
     def __call__(self, row: dict[str, int]) -> Iterator[dict[str, Any]]:
         """The rows of the piece with this number."""
-        from specdec_lib.datastores import encoder
-
         shard, documents = self.pieces[int(row["id"])]
         encode, texts = encoder(self.tokenizer), iter(documents)
         try:
@@ -85,154 +99,82 @@ class ReadAndTokenize:
             yield Row(shard, b"", str(error) or "a document is no text")._asdict()
 
 
-class Stream:
-    """The rows of all shards in order, of which those of one shard after another are taken."""
-
-    def __init__(self, rows: Iterator[Row]):
-        self._rows = rows
-        self._next = next(rows, None)
-
-    def shard(self, number: int) -> Iterator[np.ndarray]:
-        """Token ids of the documents of one shard.
-
-        Raises
-        ------
-        ValueError
-            If one of its documents could not be read.
-        """
-        while self._next is not None and self._next.shard == number:
-            row = self._next
-            if row.error:
-                raise ValueError(row.error)
-            yield np.frombuffer(row.ids, np.uint32) if row.ids else np.empty(0, np.uint32)
-            self._next = next(self._rows, None)
-
-    def skip(self, number: int) -> None:
-        """Pass over what is left of a shard that has all the tokens it takes."""
-        while self._next is not None and self._next.shard == number:
-            self._next = next(self._rows, None)
-
-
-@dataclass(frozen=True)
-class _Documents:
-    """The documents of one shard as :func:`~specdec_lib.datastores.build.build_tokens` takes them; they are read once."""
-
-    stream: Stream
-    number: int
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return self.stream.shard(self.number)
-
-
-def _rows(jobs: Sequence[ShardJob]) -> Iterator[Row]:
+def _rows(ray: Any, jobs: Sequence[ShardJob]) -> Iterator[Row]:
     """All documents of the shards in order, read and tokenized on the cluster."""
-    data = load_ray_data()
     pieces = []
     for number, job in enumerate(jobs):
         cut = getattr(job.documents, "pieces", None)
         pieces += [(number, piece) for piece in (cut() if cut else [job.documents])]
-    context = data.DataContext.get_current()
+    context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     work = ReadAndTokenize(pieces, jobs[0].tokenizer)
-    stream = data.range(len(pieces), override_num_blocks=len(pieces)).flat_map(work, num_cpus=1)
+    stream = ray.data.range(len(pieces), override_num_blocks=len(pieces)).flat_map(work, num_cpus=1)
     for table in stream.iter_batches(batch_size=None, batch_format="pyarrow"):
         for shard, ids, error in zip(*(table[name] for name in Row._fields), strict=True):
             yield Row(shard.as_py(), ids.as_py(), error.as_py())
 
 
-class SortJob(NamedTuple):
-    """A shard whose tokens are there."""
-
-    url: str
-    name: str
-
-
-def sort_shard(job: SortJob) -> dict[str, Any]:
-    """Sort the suffixes of a shard, bring it where it belongs, and return what the manifest says of it."""
-    storage = Storage(job.url)
-    if storage.local is not None:
-        store = TokenStore.open(storage.local / job.name)
-        build_suffix_array(store, progress=False)
-        return describe_shard(job.name, store.manifest)
-    folder = storage.scratch(job.name)
-    storage.get(job.name + TOKENS, folder)
-    store = TokenStore.open(folder)
-    build_suffix_array(store, progress=False)
-    storage.put(folder, job.name)
-    shutil.rmtree(folder)
-    return describe_shard(job.name, store.manifest)
+def write_from(rows: Iterable[Row], jobs: Sequence[ShardJob]) -> Iterator[TokenStore]:
+    """Write the tokens of one shard after another from the stream."""
+    groups = itertools.groupby(rows, key=lambda row: row.shard)
+    for number, job in enumerate(jobs):
+        found, own = next(groups, (number, ()))
+        # Tokens that were written and not sorted are written again: the stream brings them anyway.
+        shutil.rmtree(job.folder, ignore_errors=True)
+        yield job.write((row.tokens() for row in own) if found == number else ())
 
 
-def write_tokens(job: ShardJob, stream: Stream, number: int) -> SortJob:
-    """Write the tokens of one shard from the stream, and pass over what it does not take.
+def sort_shard(folder: Path) -> Path:
+    """Sort the suffixes of a shard whose tokens are there."""
+    build_suffix_array(folder, progress=False)
+    return folder
 
-    Raises
-    ------
-    ValueError
-        If it has no documents, or one of them is no text.
-    """
-    storage = Storage(job.url)
-    folder = storage.scratch(job.name) if storage.local is None else storage.local / job.name
-    # Documents come once, so a shard that was begun begins again.
-    shutil.rmtree(files.beside(folder, ".partial"), ignore_errors=True)
+
+@contextmanager
+def _cancelled_at_end(ray: Any) -> Iterator[deque[Any]]:
+    """Tasks that run; those that are left after an error are stopped."""
+    running: deque[Any] = deque()
     try:
-        build_tokens(
-            folder,
-            _Documents(stream, number),
-            tokenizer_vocabulary(job.tokenizer),
-            fingerprint=tokenizer_fingerprint(job.tokenizer),
-            sources=job.sources,
-            max_tokens=job.max_tokens,
-            short_documents=job.short_documents,
-            progress=False,
-        )
-    except ValueError as error:
-        raise ValueError(f"{job.name} of {job.url}: {error}; where it has no documents, ask for fewer shards") from None
-    stream.skip(number)
-    if storage.local is None:
-        storage.put(folder, job.name + TOKENS)
-        shutil.rmtree(folder)
-    return SortJob(job.url, job.name)
+        yield running
+    finally:
+        for one in running:
+            ray.cancel(one)
 
 
-def remove_tokens(job: ShardJob) -> None:
-    """Remove what was there to be sorted."""
-    storage = Storage(job.url)
-    if storage.local is None:
-        storage.remove(job.name + TOKENS)
+def _results(ray: Any, running: deque[Any]) -> Iterator[Any]:
+    while running:
+        yield ray.get(running[0])
+        running.popleft()
 
 
-def build_shards(place: OnRay, jobs: Sequence[ShardJob], memory: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number of each shard, and what the manifest says of it, as it ends.
+def build_shards(jobs: Sequence[ShardJob]) -> Iterator[Path]:
+    """Build shards of one tokenizer on the cluster of :func:`started`; their folders, in order.
 
-    Parameters
-    ----------
-    place : OnRay
-    jobs : sequence of ShardJob
-        With one tokenizer; in order.
-    memory : int
-        Bytes that sorting one shard needs, 0 if unknown.
-
-    Raises
-    ------
-    ValueError
-        If a shard has no documents or a document is no text, or no node has so much memory.
-    ImportError
-        If Ray Data cannot be imported.
+    Raises ImportError if Ray Data cannot be imported, and ValueError if a shard has no documents, a document is no text, or
+    no node has the memory to sort a shard.
     """
-    load_ray_data()
-    place.check_memory(memory)
     if not jobs:
         return
-    stream = Stream(_rows(jobs))
-    with place.started(sort_shard, memory) as sorting:
-        for number, job in enumerate(jobs):
-            sorting.start(number, write_tokens(job, stream, number))
-            for ended, about in sorting.ended():
-                remove_tokens(jobs[ended])
-                yield ended, about
-        for ended, about in sorting.rest():
-            remove_tokens(jobs[ended])
-            yield ended, about
+    with started() as ray, _cancelled_at_end(ray) as running:
+        largest = max((node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]), default=0)
+        sort = ray.remote(max_retries=RETRIES, num_cpus=1)(sort_shard)
+        for store in write_from(_rows(ray, jobs), jobs):
+            memory = SORT_BYTES * store.count
+            if memory > largest:
+                raise ValueError(
+                    f"to sort {store.path.name} takes {memory / 2**30:.1f} GiB of memory, the largest node offers "
+                    f"{largest / 2**30:.1f}: cut the texts into more pieces, with --shards"
+                )
+            running.append(sort.options(memory=memory).remote(store.path))
+        yield from _results(ray, running)
+
+
+def map_on_ray(function: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[Any]:
+    """``map`` on the cluster of :func:`started`, each job on a GPU where there are some."""
+    with started() as ray, _cancelled_at_end(ray) as running:
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        task = ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)(function)
+        running.extend(task.remote(job) for job in jobs)
+        yield from _results(ray, running)

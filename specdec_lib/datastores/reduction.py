@@ -13,19 +13,8 @@ EPSILON = 1e-5
 
 
 def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
-    """Hidden states as a float32 array of two dimensions.
-
-    Parameters
-    ----------
-    states : array, shape (n, width) or (width,)
-    width : int, optional
-        Refuse any other.
-
-    Raises
-    ------
-    ValueError
-        If the shape does not fit or a value is NaN or infinite.
-    """
+    """Hidden states, shape (n, width) or (width,), as a float32 array of two dimensions; a ValueError for another ``width``,
+    where one is given, and for NaN and infinite values."""
     states = np.atleast_2d(np.asarray(states, dtype=np.float32))
     if states.ndim != 2 or (width is not None and states.shape[1] != width):
         expected = "rows of hidden states" if width is None else f"rows of width {width}"
@@ -44,48 +33,23 @@ def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
 
 
 class Moments:
-    """Mean and covariance of states that come in parts.
-
-    Attributes
-    ----------
-    count : int
-    mean : float64 array, shape (width,)
-    """
+    """Mean and covariance of states that come in parts."""
 
     def __init__(self) -> None:
         self.count, self.mean, self._products = 0, np.zeros(0), np.zeros((0, 0))
 
     def add(self, states: np.ndarray) -> None:
-        """Take in states, shape (n, width).
-
-        Raises
-        ------
-        ValueError
-            If their width is not that of the ones before, or a value is not finite.
-        """
+        """Take in states, shape (n, width)."""
         states = check_states(states, len(self.mean) if self.count else None)
-        if not self.count:
-            self.mean = np.zeros(states.shape[1])
-            self._products = np.zeros((states.shape[1], states.shape[1]))
-        if not len(states):
-            return
-        total = self.count + len(states)
-        mean = states.mean(0, dtype=np.float64)
-        centred = states - mean.astype(np.float32)
-        apart = mean - self.mean
-        self._products += centred.T @ centred
-        self._products += np.outer(apart, apart) * (self.count * len(states) / total)
-        self.mean = self.mean + apart * (len(states) / total)
-        self.count = total
+        if len(states):
+            part = Moments()
+            part.count, part.mean = len(states), states.mean(0, dtype=np.float64)
+            centred = states - part.mean.astype(np.float32)
+            part._products = (centred.T @ centred).astype(np.float64)
+            self.merge(part)
 
     def merge(self, other: Moments) -> None:
-        """Take in what another one has taken in.
-
-        Raises
-        ------
-        ValueError
-            If the widths differ.
-        """
+        """Take in what another one has taken in."""
         if not other.count:
             return
         if not self.count:
@@ -100,13 +64,7 @@ class Moments:
         self.count = total
 
     def covariance(self) -> np.ndarray:
-        """Float64 array, shape (width, width); divided by the count.
-
-        Raises
-        ------
-        ValueError
-            If there are no states.
-        """
+        """Float64 array, shape (width, width); divided by the count."""
         if not self.count:
             raise ValueError("there are no states; expected at least one")
         return self._products / self.count
@@ -147,21 +105,7 @@ class Reduction:
         return (-(self.mean / self.scale) @ self.components).astype(np.float32)
 
     def apply(self, states: np.ndarray) -> np.ndarray:
-        """Keys of hidden states.
-
-        Parameters
-        ----------
-        states : array, shape (n, width)
-
-        Returns
-        -------
-        float32 array, shape (n, dims)
-
-        Raises
-        ------
-        ValueError
-            If the width does not fit or a value is not finite.
-        """
+        """Keys, float32 of shape (n, dims), of hidden states of shape (n, width)."""
         keys = check_states(states, len(self.mean)) @ self.matrix.T + self.bias
         if self.normalise:
             keys /= np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -185,15 +129,10 @@ def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = T
         Scale each key to unit length (equation 2), which makes inner products cosines.
     eps : float
         Added to the variance.
-
-    Raises
-    ------
-    ValueError
-        If ``dims`` is below 1 or above the width, ``eps`` negative, or 0 where a dimension never varies.
     """
     width = len(moments.mean)
     covariance = moments.covariance()
-    if not isinstance(dims, int) or not 1 <= dims <= width:
+    if not hasattr(dims, "__index__") or not 1 <= dims <= width:
         raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
     variance = np.diag(covariance)
     if eps < 0 or (eps == 0 and zscore and variance.min() <= 0):
@@ -221,21 +160,8 @@ def fit_transform(
     normalise: bool = True,
     eps: float = EPSILON,
 ) -> Reduction:
-    """Fit z-scores and principal components to states; parameters as for :func:`fit`.
-
-    Parameters
-    ----------
-    states : array of shape (n, width), or an iterable of such arrays
-
-    Returns
-    -------
-    Reduction
-
-    Raises
-    ------
-    ValueError
-        As for :func:`fit`, and if a value is not finite or widths differ.
-    """
+    """Fit z-scores and principal components to states, an array of shape (n, width) or an iterable of such arrays; the rest
+    is as for :func:`fit`."""
     moments = Moments()
     for part in [states] if isinstance(states, np.ndarray) else states:
         moments.add(part)

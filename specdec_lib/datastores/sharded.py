@@ -1,8 +1,7 @@
 """A store of many shards under one manifest, searched as one store.
 
 A shard is a folder with a store as :mod:`specdec_lib.datastores.tokens` describes it, with its own manifest and
-checksums; ``shards.json`` beside the shards names those that count. It is replaced in one step, so a shard is there or
-not, and no other shard is touched when one comes or goes.
+checksums; ``shards.json`` beside the shards says which they are.
 
 Every shard is asked the same question and gives its longest match with the continuations after it. The longest match of
 all shards is that of one store of all their documents, and its occurrences are those of the shards that have it. Their
@@ -12,8 +11,6 @@ built: nodes, weights and ties are those of the one store.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,15 +28,8 @@ from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suff
 from specdec_lib.datastores.tokens import TokenStore, token_dtype
 from specdec_lib.datastores.trie import sample_smallest, take_matches
 
-FORMAT, VERSION = "specdec-lib sharded store", 1
+FORMAT = "specdec-lib sharded store"
 MANIFEST = "shards.json"
-_FIELDS = {"vocabulary": store_files.SIZE, "tokenizer": store_files.TEXT_OR_NULL, "shards": store_files.OBJECTS}
-_SHARD_FIELDS = {
-    "name": store_files.TEXT,
-    "tokens": store_files.SIZE,
-    "documents": store_files.SIZE,
-    "tokens_sha256": store_files.TEXT,
-}
 
 
 def shard_name(number: int) -> str:
@@ -49,156 +39,39 @@ def shard_name(number: int) -> str:
 
 def is_sharded(path: str | Path) -> bool:
     """Whether a folder is a store of shards."""
-    return (Path(path).expanduser() / MANIFEST).is_file()
+    return (files.present(store_files.located(path)) / MANIFEST).is_file()
 
 
-def read_shards(path: str | Path) -> dict[str, Any]:
-    """The manifest of a store of shards.
-
-    Raises
-    ------
-    StoreError
-        If there is none, or it is damaged or of another version.
-    """
-    path = Path(path).expanduser()
-    about = store_files.read_manifest(
-        path / MANIFEST,
-        FORMAT,
-        VERSION,
-        path,
-        f"{path} is no store of shards: it has no {MANIFEST}; build one with 'python -m specdec_lib datastore build "
-        "--shards N', or add a store to it with specdec_lib.datastores.add_shard",
-        "build it again",
-    )
-    check_shards(path / MANIFEST, about)
-    return about
+def write_shards(path: Path, count: int, **about: Any) -> None:
+    """Write the manifest of ``count`` finished shards in the folder ``path``, and what else is to be known of them."""
+    shards = [TokenStore.open(path / shard_name(number)) for number in range(count)]
+    kinds = {(shard.vocabulary, shard.manifest["tokenizer"]) for shard in shards}
+    if len(kinds) != 1:
+        raise StoreError(
+            f"the shards of {path} have {len(kinds)} tokenizers; expected one or more shards of one tokenizer"
+        )
+    vocabulary, tokenizer = kinds.pop()
+    about |= {"vocabulary": vocabulary, "tokenizer": tokenizer, "shards": [_describe(shard) for shard in shards]}
+    store_files.write_manifest(path / MANIFEST, FORMAT, about)
 
 
-def check_shards(path: Path, about: dict[str, Any]) -> None:
-    """Refuse a manifest that lacks a field, names a shard twice, or names a folder outside of its own.
-
-    Raises
-    ------
-    StoreError
-    """
-    store_files.check_manifest(path, about, _FIELDS)
-    for shard in about["shards"]:
-        store_files.check_manifest(path, shard, _SHARD_FIELDS)
-        if Path(shard["name"]).name != shard["name"] or shard["name"] in ("", ".", ".."):
-            raise StoreError(f"{path} names the shard {shard['name']!r}; expected the name of a folder beside it")
-    names = [shard["name"] for shard in about["shards"]]
-    if not names or len(set(names)) < len(names):
-        raise StoreError(f"{path} names the shards {names}; expected one or more, each once: it was altered")
-
-
-def describe_shard(name: str, store: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest of all shards says of one, from the manifest of its tokens."""
-    return {
-        "name": name,
-        "tokens": store["tokens"],
-        "documents": store["documents"],
-        "tokens_sha256": store["files"]["tokens.npy"]["sha256"],
-    }
-
-
-def shards_manifest(vocabulary: int, tokenizer: str | None, shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The manifest of a store of shards."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "vocabulary": vocabulary,
-        "tokenizer": tokenizer,
-        "shards": list(shards),
-    }
-
-
-def add_shard(path: str | Path, store: TokenStore | str | Path) -> str:
-    """Add a finished store, with its indexes, as a new shard; returns the shard's name.
-
-    Its files are linked, or copied from another file system, into a temporary folder that is renamed. The new manifest
-    comes last and in one step. The first shard makes the store of shards.
-
-    Parameters
-    ----------
-    path : path
-        Folder of the store of shards.
-    store : TokenStore or path
-
-    Raises
-    ------
-    StoreError
-        If its vocabulary or tokenizer is not that of the shards that are there, or it has no suffix array.
-    StoreBusy
-        If another process changes the store of shards.
-    """
-    path = Path(path).expanduser()
-    store = store if isinstance(store, TokenStore) else TokenStore.open(store)
-    SuffixIndex.open(store)
-    if path.exists() and not is_sharded(path) and (not path.is_dir() or any(path.iterdir())):
-        raise StoreError(f"{path} exists and is no store of shards; give the name of a new folder")
-    path.mkdir(parents=True, exist_ok=True)
-    with store_files.BuildLock(path):
-        known = (store.vocabulary, store.manifest["tokenizer"])
-        shards: list[dict[str, Any]] = []
-        if is_sharded(path):
-            about = read_shards(path)
-            shards = about["shards"]
-            if known != (about["vocabulary"], about["tokenizer"]):
-                raise StoreError(
-                    f"{store.path} has {store.vocabulary} token ids of the tokenizer {(known[1] or 'unknown')[:12]}, the "
-                    f"shards of {path} {about['vocabulary']} of {(about['tokenizer'] or 'unknown')[:12]}: a store of "
-                    "shards has one tokenizer; build this one with it"
-                )
-        taken = {shard["name"] for shard in shards}
-        number = next(n for n in range(len(taken) + 1) if shard_name(n) not in taken)
-        target = path / shard_name(number)
-        partial = files.beside(target, ".partial")
-        # What a change that was interrupted left is named by no manifest.
-        for left in (partial, target):
-            shutil.rmtree(left, ignore_errors=True)
-        store_files.take_over(store.path, partial)
-        files.flush_folder(partial)
-        os.rename(partial, target)
-        shards = [*shards, describe_shard(target.name, store.manifest)]
-        store_files.write_json(path / MANIFEST, shards_manifest(*known, shards))
-    return target.name
-
-
-def remove_shard(path: str | Path, name: str) -> None:
-    """Take a shard out of a store of shards, and remove its files; the others stay as they are.
-
-    Raises
-    ------
-    StoreError
-        If there is no such shard, or it is the only one.
-    StoreBusy
-        If another process changes the store of shards.
-    """
-    path = Path(path).expanduser()
-    with store_files.BuildLock(path):
-        about = read_shards(path)
-        left = [shard for shard in about["shards"] if shard["name"] != name]
-        if len(left) == len(about["shards"]) or not left:
-            raise StoreError(
-                f"{name!r} cannot be removed from {path}; expected one of its shards "
-                f"{', '.join(shard['name'] for shard in about['shards'])}, and another one that stays"
-            )
-        store_files.write_json(path / MANIFEST, about | {"shards": left})
-        shutil.rmtree(path / name)
+def _describe(shard: TokenStore) -> dict[str, Any]:
+    return {"name": shard.path.name, "tokens": shard.count, "documents": len(shard), "tokens_sha256": shard.digest}
 
 
 @dataclass(frozen=True, eq=False)
 class ShardedStore:
-    """The tokens of all shards.
-
-    Attributes
-    ----------
-    path : Path
-    manifest : dict
-    """
+    """The tokens of all shards."""
 
     path: Path
     manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path) -> ShardedStore:
+        """Read the manifest of all shards; StoreError if there is none, or it is damaged or of another version."""
+        folder = files.present(store_files.located(path))
+        missing = f"{folder} is no store of shards; build one with 'python -m specdec_lib datastore build --shards N'"
+        return cls(folder, store_files.read_manifest(folder / MANIFEST, FORMAT, missing))
 
     @property
     def vocabulary(self) -> int:
@@ -210,26 +83,18 @@ class ShardedStore:
         """Number of tokens, separators not counted."""
         return sum(shard["tokens"] for shard in self.manifest["shards"])
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the shards, in order."""
-        return [shard["name"] for shard in self.manifest["shards"]]
-
-    def open_shard(self, name: str) -> TokenStore:
-        """One shard, whose tokens are those that the manifest names.
-
-        Raises
-        ------
-        StoreError
-        """
-        (about,) = (shard for shard in self.manifest["shards"] if shard["name"] == name)
-        store = TokenStore.open(self.path / name)
-        if store.vocabulary != self.vocabulary or describe_shard(name, store.manifest) != about:
-            raise StoreError(f"{store.path} is not the store that {self.path / MANIFEST} names; build it again")
-        return store
+    def shards(self) -> list[TokenStore]:
+        """Open all shards; StoreError if one is missing, damaged or another than the manifest says."""
+        stores = []
+        for about in self.manifest["shards"]:
+            store = TokenStore.open(self.path / about["name"])
+            if _describe(store) != about:
+                raise StoreError(f"{store.path} is not the store that {self.path / MANIFEST} names; build it again")
+            stores.append(store)
+        return stores
 
     def __repr__(self) -> str:
-        return f"ShardedStore({str(self.path)!r}: {self.count:,} tokens in {len(self.names)} shards)"
+        return f"ShardedStore({str(self.path)!r}: {self.count:,} tokens in {len(self.manifest['shards'])} shards)"
 
 
 class Question(NamedTuple):
@@ -297,34 +162,18 @@ class SuffixShard:
         if taken:
             # Scratch of each answer, because threads share the shard. Where all occurrences are taken nothing is counted.
             counts = np.zeros(self.index.store.vocabulary + 1 if stop - start > taken else 0, np.int32)
-            take_matches(
-                tokens,
-                suffixes,
-                start,
-                stop,
-                question.keep,
-                question.length,
-                question.uniform,
-                question.seed,
-                counts,
-                entries,
-            )
+            rule = question.keep, question.length, question.uniform, question.seed
+            take_matches(tokens, suffixes, start, stop, *rule, counts, entries)
         return Answer(length, start, stop, place, _continuation_rows(tokens, entries, question.length))
 
 
 def gather(answers: Sequence[Answer], question: Question, vocabulary: int) -> Gathered:
-    """The answer of one store of all the shards that answered.
+    """The answer of one store of all the shards.
 
     The match is that of the one store: as many entries come before a suffix as in all shards together. Where it has no
     more than ``keep`` occurrences, or the rule is the lexicographic one, the continuations are those of the one store
     too. Where a uniform draw is made, the one store would draw other ones: here each shard draws from its own, and the
     number taken of a shard is its share of ``keep``, rounded at random. Each occurrence is as likely as any.
-
-    Parameters
-    ----------
-    answers : sequence of Answer
-    question : Question
-    vocabulary : int
     """
     separator = np.full(1, vocabulary, token_dtype(vocabulary))
     length = max((answer.length for answer in answers), default=0)
@@ -363,30 +212,16 @@ def _share(rows: list[np.ndarray], sizes: list[int], question: Question, match: 
 
 @dataclass(frozen=True, eq=False)
 class ShardedSuffixIndex:
-    """The suffix arrays of all shards, searched as one.
-
-    Attributes
-    ----------
-    store : ShardedStore
-    shards : sequence of SuffixShard
-        Those that this process searches.
-    """
+    """The suffix arrays of all shards, searched as one."""
 
     store: ShardedStore
     shards: Sequence[SuffixShard] = field(repr=False)
 
     @classmethod
     def open(cls, path: str | Path) -> ShardedSuffixIndex:
-        """Open every shard here.
-
-        Raises
-        ------
-        StoreError
-            If the manifest or a shard is missing or damaged.
-        """
-        path = Path(path).expanduser()
-        store = ShardedStore(path, read_shards(path))
-        return cls(store, [SuffixShard(SuffixIndex.open(store.open_shard(name))) for name in store.names])
+        """Open every shard; StoreError if one is missing or damaged."""
+        store = ShardedStore.open(path)
+        return cls(store, [SuffixShard(SuffixIndex.open(shard)) for shard in store.shards()])
 
     @property
     def entries(self) -> int:
@@ -394,34 +229,19 @@ class ShardedSuffixIndex:
         return self.store.count
 
     def first(self, count: int) -> ShardedSuffixIndex:
-        """The first shards alone, searched as one; they stay open.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer.
-        """
+        """The first shards alone, searched as one; they stay open."""
         shards = self.store.manifest["shards"]
         if not 1 <= count <= len(shards):
             raise ValueError(f"the first {count} of {len(shards)} shards are asked for; expected 1 to {len(shards)}")
         about = self.store.manifest | {"shards": shards[:count]}
         return ShardedSuffixIndex(ShardedStore(self.store.path, about), self.shards[:count])
 
-    def answers(self, question: Question) -> list[Answer]:
-        """What each shard answers."""
-        return [shard.answer(question) for shard in self.shards]
-
     def gather(self, question: Question) -> Gathered:
         """As :func:`gather`, of the shards' answers."""
-        return gather(self.answers(question), question, self.store.vocabulary)
+        return gather([shard.answer(question) for shard in self.shards], question, self.store.vocabulary)
 
     def verify(self) -> None:
-        """Read every byte of every shard and compare with the checksums.
-
-        Raises
-        ------
-        StoreError
-        """
+        """Read every byte of every shard; StoreError where one differs from the checksums."""
         for shard in self.shards:
             shard.index.verify()
 
@@ -433,35 +253,11 @@ class Neighbour(NamedTuple):
     tokens: list[int]
 
 
-def nearest_of(index: DenseIndex, states: np.ndarray | torch.Tensor, k: int, length: int) -> list[Neighbour]:
-    """The ``k`` nearest stored states of one state, nearest first, with ``length`` tokens each."""
-    scores, positions = index.search(states, k)
-    return [
-        Neighbour(float(score), index.store.continuation(position, length))
-        for score, position in zip(scores[0], positions[0].tolist(), strict=True)
-        if position >= 0
-    ]
-
-
-def merge_nearest(found: Sequence[Sequence[Neighbour]], k: int) -> list[Neighbour]:
-    """The ``k`` nearest of what the shards found; equal scores stay in order of the shards."""
-    return sorted((one for shard in found for one in shard), key=lambda one: -one.score)[:k]
-
-
 @dataclass(frozen=True, eq=False)
 class ShardedDenseIndex:
     """The dense indexes of all shards, searched as one.
 
-    Every shard has the same reduction, so that scores of different shards are comparable. Each is searched by FAISS, and
-    the best of all are taken.
-
-    Attributes
-    ----------
-    store : ShardedStore
-    width : int
-        Values of a hidden state.
-    shards : sequence of DenseIndex
-        Those that this process searches.
+    Every shard has the same reduction, so that scores of different shards are comparable. ``width`` is that of a state.
     """
 
     store: ShardedStore
@@ -470,17 +266,21 @@ class ShardedDenseIndex:
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "auto", model: str | None = None) -> ShardedDenseIndex:
-        """Open the dense index of every shard here; parameters as for :meth:`DenseIndex.open`.
+        """Open the dense index of every shard; parameters as for :meth:`DenseIndex.open`.
 
-        Raises
-        ------
-        StoreError
-            If a shard or its index is missing or damaged, or the shards do not have one reduction.
+        StoreError if a shard or its index is missing or damaged, or the shards do not have one reduction and model.
         """
-        path = Path(path).expanduser()
-        store = ShardedStore(path, read_shards(path))
-        shards = [DenseIndex.open(store.open_shard(name), device=device, model=model) for name in store.names]
-        check_reductions(shards)
+        store = ShardedStore.open(path)
+        shards = [DenseIndex.open(shard, device=device, model=model) for shard in store.shards()]
+        first = faiss_index.reduction_of(shards[0].index)
+        for shard in shards:
+            own = faiss_index.reduction_of(shard.index)
+            same = all(np.array_equal(a, b) for a, b in zip(first, own, strict=True))
+            if not same or shard.manifest["model"] != shards[0].manifest["model"]:
+                raise StoreError(
+                    f"{shard.path} has another reduction or model than {shards[0].path}, so that their scores cannot be "
+                    "compared: build the dense index of all shards with 'python -m specdec_lib datastore dense'"
+                )
         return cls(store, shards[0].width, shards)
 
     @property
@@ -495,37 +295,19 @@ class ShardedDenseIndex:
     def nearest(self, states: np.ndarray | torch.Tensor, k: int, length: int) -> list[Neighbour]:
         """The ``k`` nearest stored states of one state, shape (1, width), with the ``length`` tokens from each one's
         continuation on."""
-        return merge_nearest([nearest_of(shard, states, k, length) for shard in self.shards], k)
-
-
-def check_reductions(shards: Sequence[DenseIndex]) -> None:
-    """Refuse shards whose keys are not comparable.
-
-    Raises
-    ------
-    StoreError
-        If two have different models or reductions.
-    """
-    first = faiss_index.reduction_of(shards[0].index)
-    for shard in shards:
-        one = faiss_index.reduction_of(shard.index)
-        same = all(np.array_equal(a, b) for a, b in zip(first, one, strict=True))
-        if not same or shard.manifest["model"] != shards[0].manifest["model"]:
-            raise StoreError(
-                f"{shard.path} has another reduction or model than {shards[0].path}, so that their scores cannot be "
-                "compared: build the dense index of all shards with 'python -m specdec_lib datastore dense', or this one "
-                "with the reduction of the others"
-            )
+        found = []
+        for shard in self.shards:
+            scores, positions = (rows[0].tolist() for rows in shard.search(states, k))
+            found += [
+                Neighbour(score, shard.store.continuation(position, length))
+                for score, position in zip(scores, positions, strict=True)
+                if position >= 0
+            ]
+        return sorted(found, key=lambda one: -one.score)[:k]  # equal scores stay in order of the shards
 
 
 def open_suffix_index(store: TokenStore | str | Path) -> SuffixIndex | ShardedSuffixIndex:
-    """The suffix array of a store, or of a store of shards, whichever the folder holds.
-
-    Raises
-    ------
-    StoreError
-        As for :meth:`SuffixIndex.open`.
-    """
+    """The suffix array of a store, or of a store of shards, whichever the folder holds."""
     if not isinstance(store, TokenStore) and is_sharded(store):
         return ShardedSuffixIndex.open(store)
     return SuffixIndex.open(store)
@@ -533,12 +315,7 @@ def open_suffix_index(store: TokenStore | str | Path) -> SuffixIndex | ShardedSu
 
 def open_dense_index(path: TokenStore | str | Path, **options: Any) -> DenseIndex | ShardedDenseIndex:
     """The dense index of a store, or of a store of shards, whichever the folder holds; options as for
-    :meth:`DenseIndex.open`.
-
-    Raises
-    ------
-    StoreError
-    """
+    :meth:`DenseIndex.open`."""
     if not isinstance(path, TokenStore) and is_sharded(path):
         return ShardedDenseIndex.open(path, **options)
     return DenseIndex.open(path, **options)

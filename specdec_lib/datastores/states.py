@@ -1,7 +1,6 @@
 """Hidden states of a store's tokens, on disk: what a dense index is built from.
 
-The states come from a function of token arrays, so that nothing here knows a model. They are written in
-shards; an interrupted run keeps those that were finished.
+The states come from a function of token arrays, so that nothing here knows a model. An interrupted run keeps what it wrote.
 """
 
 from __future__ import annotations
@@ -21,28 +20,18 @@ from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
 
-FORMAT, VERSION = "specdec-lib hidden states", 1
-MANIFEST = "states.json"
-COVERS = ("truncate", "windows")
-DTYPES = ("float16", "float32")
-SHARD_BYTES = 1 << 27
-_FIELDS = {
-    "states": store_files.COUNT,
-    "shards": store_files.COUNTS,
-    "width": store_files.SIZE,
-    "dtype": store_files.TEXT,
-    "model": store_files.TEXT_OR_NULL,
-    "tokens_sha256": store_files.TEXT,
-    "files": store_files.FILES,
-}
+FORMAT = "specdec-lib hidden states"
+MANIFEST, PROGRESS = "states.json", "progress.json"
+COVERS, DTYPES = ("truncate", "windows"), ("float16", "float32")
+#: Bytes of states that are in memory before they are written.
+STEP_BYTES = 1 << 27
 #: States handed out at once.
 BLOCK = 16_384
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 class StateSource(Protocol):
-    """Positions and hidden states in parts, the same ones with each iteration: :class:`States` and
-    :class:`ArrayStates`."""
+    """Positions and hidden states in parts, the same ones with each iteration: :class:`States` and :class:`ArrayStates`."""
 
     model: str | None
 
@@ -52,6 +41,76 @@ class StateSource(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayStates:
+    """Hidden states in memory, given out at most 16,384 at a time.
+
+    Attributes
+    ----------
+    positions : int array, shape (n,)
+        Position in a store's tokens of the token *after* each state's own, the first of its continuation.
+    states : float array, shape (n, width)
+    model : str, optional
+        Fingerprint of the model they were computed by.
+    """
+
+    positions: np.ndarray
+    states: np.ndarray
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.states.ndim != 2 or self.positions.shape != (len(self.states),):
+            raise ValueError(
+                f"{self.positions.shape} positions come with states of shape "
+                f"{self.states.shape}; expected one position for each row of states"
+            )
+
+    @property
+    def width(self) -> int:
+        """Values of one state."""
+        return self.states.shape[1]
+
+    def __len__(self) -> int:
+        """Number of states."""
+        return len(self.states)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for begin in range(0, len(self), BLOCK):
+            part = self.states[begin : begin + BLOCK].astype(np.float32)
+            yield self.positions[begin : begin + BLOCK].astype(np.int64), part
+
+
+@dataclass(frozen=True, eq=False)
+class States(ArrayStates):
+    """Hidden states of a store's positions in a folder, memory-mapped, in order of the store."""
+
+    path: Path = Path()
+    manifest: dict[str, Any] | None = None
+
+    @classmethod
+    def open(cls, path: str | Path, store: TokenStore | None = None) -> States:
+        """Open finished states, of ``store``'s tokens where one is given.
+
+        StoreError if there are none, or they are unfinished, damaged, of another version or of other tokens.
+        """
+        path = files.present(store_files.located(path))
+        missing = f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store"
+        about = store_files.read_manifest(path / MANIFEST, FORMAT, missing)
+        if store is not None and about["tokens_sha256"] != store.digest:
+            raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
+        count, dtype = about["states"], np.dtype(about["dtype"])
+        positions = store_files.open_array(path / "positions.npy", np.dtype(np.int64), count)
+        states = store_files.open_array(path / "states.npy", dtype, count, about["width"])
+        return cls(positions, states, about["model"], path, about)
+
+    def __repr__(self) -> str:
+        return f"States({str(self.path)!r}: {len(self):,} of width {self.width})"
+
+    def verify(self) -> None:
+        """Read every byte; StoreError where one differs from the checksums."""
+        store_files.check_sums(self.path, self.manifest["files"])
 
 
 def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_states: int | None = None) -> np.ndarray:
@@ -92,147 +151,6 @@ def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_s
     return np.array(windows, np.int64).reshape(-1, 3)
 
 
-@dataclass(frozen=True, eq=False)
-class States:
-    """Hidden states of a store's positions.
-
-    Iteration gives ``(positions, states)``: int64 array of shape (n,), float32 array of shape (n, width), in
-    order of the store and at most 16,384 at a time. A position is that of the token *after* the state's own,
-    the first of its continuation.
-
-    Attributes
-    ----------
-    path : Path
-        The folder.
-    manifest : dict
-    """
-
-    path: Path
-    manifest: dict[str, Any]
-
-    @classmethod
-    def open(cls, path: str | Path, store: TokenStore | None = None) -> States:
-        """Open finished states; of ``store``'s tokens, where one is given.
-
-        Raises
-        ------
-        StoreError
-            If there are none, or they are unfinished, truncated, of another version or of other tokens.
-        """
-        path = files.present(Path(path).expanduser())
-        about = store_files.read_json(path / MANIFEST)
-        if about is None or about.get("format") != FORMAT:
-            raise StoreError(f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store")
-        if about.get("version") != VERSION:
-            raise StoreError(
-                f"{path} has version {about.get('version')} of the format, this library reads "
-                f"version {VERSION}; embed the store again"
-            )
-        store_files.check_manifest(path / MANIFEST, about, _FIELDS)
-        if about["dtype"] not in DTYPES or about["states"] != sum(about["shards"]):
-            raise StoreError(
-                f"{path / MANIFEST} says {about['states']} states as {about['dtype']!r:.60} in shards of "
-                f"{sum(about['shards'])}; expected one of {', '.join(DTYPES)} and equal numbers: it was "
-                "altered; embed the store again"
-            )
-        store_files.check_manifest(
-            path / MANIFEST,
-            about,
-            {},
-            ("positions.npy", *(_shard(path, number).name for number in range(len(about["shards"])))),
-        )
-        if store is not None and about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
-            raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
-        store_files.check_sizes(path, about["files"])
-        return cls(path, about)
-
-    @property
-    def width(self) -> int:
-        """Values of one state."""
-        return self.manifest["width"]
-
-    @property
-    def model(self) -> str | None:
-        """Fingerprint of the model they were computed by."""
-        return self.manifest["model"]
-
-    def __len__(self) -> int:
-        """Number of states."""
-        return self.manifest["states"]
-
-    def __repr__(self) -> str:
-        return f"States({str(self.path)!r}: {len(self):,} of width {self.width})"
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        positions = store_files.open_array(self.path / "positions.npy", np.dtype(np.int64), len(self))
-        first = 0
-        for number, rows in enumerate(self.manifest["shards"]):
-            shard = store_files.open_array(
-                _shard(self.path, number), np.dtype(self.manifest["dtype"]), rows, self.width
-            )
-            for begin in range(0, rows, BLOCK):
-                part = shard[begin : begin + BLOCK].astype(np.float32)
-                yield positions[first + begin : first + begin + len(part)], part
-            first += rows
-
-    def verify(self) -> None:
-        """Read every byte and compare it with the checksums.
-
-        Raises
-        ------
-        StoreError
-        """
-        store_files.check_sums(self.path, self.manifest["files"])
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayStates:
-    """Hidden states in memory, as :class:`States` gives them.
-
-    Parameters
-    ----------
-    positions : int array, shape (n,)
-        Positions in a store's tokens of the token after each state's own.
-    states : float array, shape (n, width)
-    model : str, optional
-        Fingerprint of the model they were computed by.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit.
-    """
-
-    positions: np.ndarray
-    states: np.ndarray
-    model: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.states.ndim != 2 or self.positions.shape != (len(self.states),):
-            raise ValueError(
-                f"{self.positions.shape} positions come with states of shape "
-                f"{self.states.shape}; expected one position for each row of states"
-            )
-
-    @property
-    def width(self) -> int:
-        """Values of one state."""
-        return self.states.shape[1]
-
-    def __len__(self) -> int:
-        """Number of states."""
-        return len(self.states)
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for begin in range(0, len(self), BLOCK):
-            part = self.states[begin : begin + BLOCK].astype(np.float32)
-            yield self.positions[begin : begin + BLOCK].astype(np.int64), part
-
-
-def _shard(folder: Path, number: int) -> Path:
-    return folder / f"states-{number:05d}.npy"
-
-
 def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
     """Indices of windows of similar length, at most ``batch_tokens`` with their padding, or one window."""
     order = np.argsort(lengths, kind="stable")[::-1]
@@ -261,9 +179,8 @@ def write_states(
 ) -> States:
     """Compute the states of a store's tokens and write them.
 
-    The work is done in ``<path>.partial`` and renamed at the end. A run that was interrupted continues after
-    its last whole shard if it is called with the same arguments; memory holds one shard (128 MiB) and one
-    batch.
+    The work is done in ``<path>.partial`` and renamed at the end. The same call goes on after an interruption, and opens
+    what was finished; memory holds 128 MiB of states and one batch.
 
     Parameters
     ----------
@@ -293,104 +210,96 @@ def write_states(
         If a parameter is out of range or a state is not finite. The unfinished folder is removed.
     StoreBusy
         If another process is writing there.
-    OSError
-        If the disk is full, say. What was finished is kept, to continue from.
     """
-    path = Path(path).expanduser()
-    for name, value in (
-        ("window", window),
-        ("batch_tokens", batch_tokens),
-        ("max_states", max_states),
-        ("width", width),
-    ):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+    path = store_files.located(path)
+    window, width = store_files.whole("window", window), store_files.whole("width", width)
+    batch_tokens = store_files.whole("batch_tokens", batch_tokens)
+    max_states = None if max_states is None else store_files.whole("max_states", max_states)
     for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
-    if not 0 <= overlap < window:
-        if cover == "windows":
-            raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
-        overlap = 0
-    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists and holds no hidden states; give the name of a new folder")
+    if cover == "windows" and not 0 <= overlap < window:
+        raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
+    store_files.check_target(path, MANIFEST, "folder of hidden states")
     key = {
-        "format": FORMAT,
-        "version": VERSION,
         "model": model,
         "width": width,
         "dtype": dtype,
         "window": window,
-        "overlap": overlap if cover == "windows" else 0,
+        "overlap": int(overlap) if cover == "windows" else 0,
         "cover": cover,
         "max_states": max_states,
-        "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
-        "shard_bytes": SHARD_BYTES,
+        "tokens_sha256": store.digest,
         **(about or {}),
     }
     plan = plan_windows(store, window, overlap, cover, max_states)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with store_files.BuildLock(path):
         files.recover(path)
+        if (done := _finished(path, key)) is not None:
+            return done
         partial = files.beside(path, ".partial")
-        if store_files.read_json(partial / "progress.json") != key:
+        if (store_files.read_json(partial / PROGRESS) or {}).get("key") != key:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            store_files.write_json(partial / "progress.json", key)
+            store_files.write_json(partial / PROGRESS, {"key": key, "rows": 0})
         try:
-            shards = _write_shards(partial, store, plan, key, compute, batch_tokens, progress)
+            _write(partial, store, plan, key, compute, batch_tokens, progress)
         except ValueError:
             shutil.rmtree(partial)
             raise
         positions = np.concatenate([np.arange(keep, stop) for _, keep, stop in plan]) + 1
         store_files.write_array(partial / "positions.npy", positions, np.dtype(np.int64))
-        names = ["positions.npy", *(_shard(partial, i).name for i in range(len(shards)))]
-        store_files.write_json(
-            partial / MANIFEST,
-            key
-            | {
-                "states": int(sum(shards)),
-                "shards": shards,
-                "files": {name: store_files.describe(partial / name) for name in names},
-            },
-        )
-        (partial / "progress.json").unlink()
+        known = {**key, "states": len(positions)}
+        store_files.write_manifest(partial / MANIFEST, FORMAT, known, ("positions.npy", "states.npy"))
+        (partial / PROGRESS).unlink()
         files.flush_folder(partial)
         files.swap_in(partial, path)
     return States.open(path, store)
 
 
-def _write_shards(
+def _finished(path: Path, key: dict) -> States | None:
+    """The states at ``path`` where they are sound and those that are asked for."""
+    try:
+        states = States.open(path)
+        states.verify()
+    except StoreError:
+        return None
+    return states if all(states.manifest.get(name) == value for name, value in key.items()) else None
+
+
+def _write(
     folder: Path, store: TokenStore, plan: np.ndarray, key: dict, compute: Compute, batch_tokens: int, progress: bool
-) -> list[int]:
-    """Write the shards that are not there yet; the rows of each."""
-    counts, dtype, width = plan[:, 2] - plan[:, 1], np.dtype(key["dtype"]), key["width"]
-    ends = np.cumsum(counts)
-    each = max(1, SHARD_BYTES // (width * dtype.itemsize))
-    of_window = (ends - 1) // each
-    shards = []
-    with tqdm(desc="hidden states", unit=" tokens", unit_scale=True, total=int(ends[-1]), disable=not progress) as bar:
-        for number, begin in enumerate(np.unique(of_window, return_index=True)[1].tolist()):
-            windows = plan[begin : begin + int((of_window == of_window[begin]).sum())]
-            rows = int((windows[:, 2] - windows[:, 1]).sum())
-            path = _shard(folder, number)
-            # Shards are written aside and renamed: one that is there is whole.
-            if path.is_file() and path.stat().st_size == store_files.NPY_HEADER + rows * width * dtype.itemsize:
-                bar.update(rows)
-            else:
-                states = _states(store, windows, rows, key, compute, batch_tokens, bar)
-                store_files.write_array(path, states, dtype)
-                files.flush_folder(folder)
-            shards.append(rows)
-    return shards
+) -> None:
+    """Write the states that are not there yet, in steps; a step counts once its end is noted."""
+    ends, dtype, width = np.cumsum(plan[:, 2] - plan[:, 1]), np.dtype(key["dtype"]), key["width"]
+    row_bytes, total, path = width * dtype.itemsize, int(ends[-1]), folder / "states.npy"
+    step_of = (ends - 1) // max(1, STEP_BYTES // row_bytes)
+    known = store_files.read_json(folder / PROGRESS)["rows"]
+    if not path.is_file() or path.stat().st_size < store_files.NPY_HEADER + known * row_bytes:
+        known = 0
+    with (
+        path.open("r+b" if known else "w+b") as file,
+        tqdm(desc="hidden states", unit=" tokens", unit_scale=True, total=total, disable=not progress) as bar,
+    ):
+        store_files.npy_header(file, dtype, total, width)
+        file.seek(store_files.NPY_HEADER + known * row_bytes)
+        file.truncate()
+        bar.update(known)
+        for step in np.unique(step_of):
+            end = int(ends[step_of == step][-1])
+            if end > known:
+                states = _states(store, plan[step_of == step], key, compute, batch_tokens, bar)
+                store_files.write(file, states.data)
+                store_files.flush(file)
+                store_files.write_json(folder / PROGRESS, {"key": key, "rows": end})
 
 
 def _states(
-    store: TokenStore, windows: np.ndarray, rows: int, key: dict, compute: Compute, batch_tokens: int, bar: tqdm
+    store: TokenStore, windows: np.ndarray, key: dict, compute: Compute, batch_tokens: int, bar: tqdm
 ) -> np.ndarray:
     """The kept states of some windows, in order of the store."""
-    out = np.empty((rows, key["width"]), key["dtype"])
-    first = np.cumsum(windows[:, 2] - windows[:, 1]) - (windows[:, 2] - windows[:, 1])
+    counts = windows[:, 2] - windows[:, 1]
+    out, first = np.empty((counts.sum(), key["width"]), key["dtype"]), np.cumsum(counts) - counts
     for batch in batches(windows[:, 2] - windows[:, 0], batch_tokens):
         tokens = [store.tokens[start:stop].astype(np.int64) for start, _, stop in windows[batch]]
         for i, states in zip(batch, compute(tokens), strict=True):

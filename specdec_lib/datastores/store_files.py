@@ -5,17 +5,23 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import operator
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from specdec_lib.files import beside, flush_folder
+from specdec_lib.files import beside, flush_folder, recover, swap_in
+
+#: Of all manifests. Version 1 had no checksum of the manifest itself.
+VERSION = 2
 
 
 class StoreError(ValueError):
@@ -57,90 +63,77 @@ def read_json(path: Path) -> dict | None:
     return content if isinstance(content, dict) else None
 
 
-def is_count(value: Any, least: int = 0) -> bool:
-    """Whether a value read from JSON is a whole number, ``least`` or more; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number, ``least`` or more, whether it is Python's or NumPy's; a ValueError that names it otherwise."""
+    number = operator.index(value) if hasattr(value, "__index__") else least - 1
+    if number < least:
+        raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
+    return number
 
 
-def _is_file_list(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(about, dict) and is_count(about.get("bytes")) and isinstance(about.get("sha256"), str)
-        for about in value.values()
-    )
+def located(path: str | Path) -> Path:
+    """The folder or file that a caller names: ``~`` expanded, absolute, symbolic links followed.
+
+    Every path that a datastore takes passes here. A store behind a link is thus replaced where it lies, and the link stays.
+    """
+    try:
+        if not os.fspath(path):
+            raise RuntimeError("it is empty")
+        return Path(path).expanduser().resolve()
+    except RuntimeError as error:  # also an unknown user after ~, or links in a circle
+        raise ValueError(f"{str(path)!r} is no path ({error}); give the name of a file or a folder") from None
 
 
-#: What a field of a manifest may hold, by the words that errors describe it with.
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "a whole number, 0 or more": is_count,
-    "a whole number, 1 or more": lambda value: is_count(value, 1),
-    "a text": lambda value: isinstance(value, str),
-    "a text or null": lambda value: value is None or isinstance(value, str),
-    "a list of objects": lambda value: isinstance(value, list) and all(isinstance(v, dict) for v in value),
-    "a list of whole numbers": lambda value: isinstance(value, list) and all(map(is_count, value)),
-    "sizes and checksums by file": _is_file_list,
-}
-COUNT, SIZE, TEXT, TEXT_OR_NULL, OBJECTS, COUNTS, FILES = _KINDS
+def check_target(path: Path, manifest: str, what: str) -> None:
+    """Refuse a folder that holds something else than ``what``, or that cannot be written, before any work is done."""
+    if path.exists() and not (path / manifest).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists and is no {what}; give the name of a new folder, or of a {what} to replace")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "part of it is a file, no folder" if in_the_way else error.strerror
+        raise ValueError(f"{path} cannot be written ({reason}); name another folder") from None
 
 
-def read_manifest(path: Path, form: str, version: int, named: Path, missing: str, again: str) -> dict:
-    """The content of a manifest of this form and version.
+def _own_sum(about: dict) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
-    Parameters
-    ----------
-    path : path
-        Of the manifest.
-    form : str
-        What its field ``format`` holds.
-    version : int
-    named : path
-        What the message of another version names.
-    missing : str
-        Said where there is none, or one of another form.
-    again : str
-        What to do about another version.
 
-    Raises
-    ------
-    StoreError
+def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = ()) -> None:
+    """Write what a folder holds: its form, ``content``, size and sha256 of the files ``names``, and its own sha256."""
+    about = {"format": form, "version": VERSION, **content}
+    about["files"] = {name: describe(path.parent / name) for name in names}
+    write_json(path, {**about, "sha256": _own_sum(about)})
+
+
+def read_manifest(path: Path, form: str, missing: str) -> dict:
+    """What :func:`write_manifest` wrote, if it and the sizes of its files are as they were.
+
+    StoreError if there is none of this form, with the message ``missing``, or it was altered, or a file is missing or of
+    another size.
     """
     about = read_json(path)
     if about is None or about.get("format") != form:
         raise StoreError(missing)
-    if about.get("version") != version:
+    if about.get("version") != VERSION:
         raise StoreError(
-            f"{named} has version {about.get('version')} of the format, this library reads version {version}; {again}"
+            f"{path} has version {about.get('version')} of the format, this library reads version {VERSION}; "
+            "build it again, or use the library it was built with"
         )
-    return about
-
-
-def check_manifest(path: Path, about: dict, fields: dict[str, str], names: Sequence[str] = ()) -> None:
-    """Refuse a manifest that lacks a field or a file, or holds another kind of value.
-
-    Parameters
-    ----------
-    path : path
-        Of the manifest, for the message.
-    about : dict
-    fields : dict of str
-        The kind of each field: ``COUNT``, ``SIZE``, ``TEXT``, ``TEXT_OR_NULL``, ``OBJECTS``, ``COUNTS`` or
-        ``FILES``.
-    names : sequence of str
-        Files that the field ``files`` must list.
-
-    Raises
-    ------
-    StoreError
-    """
-    for name, kind in fields.items():
-        if name not in about:
-            raise StoreError(f"{path} has no field {name!r}; expected {kind}: it was altered; build it again")
-        if not _KINDS[kind](about[name]):
+    if about.pop("sha256", None) != _own_sum(about):
+        raise StoreError(f"{path} was altered after it was built (its sha256 differs); build it again")
+    for name, known in about["files"].items():
+        file = path.parent / name
+        if not file.is_file():
+            raise StoreError(f"{file} is missing: the datastore is damaged; build it again")
+        if file.stat().st_size != known["bytes"]:
             raise StoreError(
-                f"{path} has {name!r}: {about[name]!r:.60}; expected {kind}: it was altered; build it again"
+                f"{file} has {file.stat().st_size} bytes, its manifest says {known['bytes']}: the datastore is damaged; "
+                "build it again"
             )
-    for name in names:
-        if name not in about["files"]:
-            raise StoreError(f"{path} does not list the file {name}: it was altered; build it again")
+    return about
 
 
 #: Bytes of the header of an array of one or two dimensions: NumPy leaves room in it for the array to grow.
@@ -149,13 +142,7 @@ _WRITE_ENTRIES = 1 << 22
 
 
 def npy_header(file: BinaryIO, dtype: np.dtype, length: int, width: int | None = None) -> None:
-    """Write the header of an array of ``length`` entries, or rows of ``width``, at the beginning of ``file``.
-
-    Raises
-    ------
-    RuntimeError
-        If this NumPy writes headers of another size.
-    """
+    """Write the header of an array of ``length`` entries, or rows of ``width``, at the beginning of ``file``."""
     file.seek(0)
     shape = (length,) if width is None else (length, width)
     np.lib.format.write_array_header_1_0(file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
@@ -164,13 +151,7 @@ def npy_header(file: BinaryIO, dtype: np.dtype, length: int, width: int | None =
 
 
 def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
-    """Write an array of one or two dimensions as ``dtype``, aside and renamed.
-
-    Raises
-    ------
-    OSError
-        If the disk is full, say. Nothing is left.
-    """
+    """Write an array of one or two dimensions as ``dtype``, aside and renamed; an error leaves nothing."""
     aside = beside(path, ".new")
     rows = max(1, _WRITE_ENTRIES // (array.shape[1] if array.ndim == 2 else 1))
     try:
@@ -191,31 +172,8 @@ def describe(path: Path) -> dict:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def check_sizes(folder: Path, files: dict[str, dict]) -> None:
-    """Refuse missing and truncated files.
-
-    Raises
-    ------
-    StoreError
-    """
-    for name, about in files.items():
-        path = folder / name
-        if not path.is_file():
-            raise StoreError(f"{path} is missing: the datastore is damaged; build it again")
-        if path.stat().st_size != about["bytes"]:
-            raise StoreError(
-                f"{path} has {path.stat().st_size} bytes, its manifest says {about['bytes']}: "
-                "the datastore is damaged; build it again"
-            )
-
-
 def check_sums(folder: Path, files: dict[str, dict]) -> None:
-    """Refuse altered files.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse altered files with a StoreError."""
     for name, about in files.items():
         if describe(folder / name)["sha256"] != about["sha256"]:
             raise StoreError(
@@ -225,13 +183,7 @@ def check_sums(folder: Path, files: dict[str, dict]) -> None:
 
 
 def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
-    """Map an array into memory, read-only.
-
-    Raises
-    ------
-    StoreError
-        If the file holds anything else.
-    """
+    """Map an array into memory, read-only; StoreError if the file holds anything else."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # NumPy reads a header as Python code: a damaged one fails in that parser's ways too
@@ -251,23 +203,9 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
 
 
 def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str) -> None:
-    """Refuse numbers outside a range; compiled loops use them as indices and check no bounds.
+    """Refuse numbers outside ``least`` to ``most`` with a StoreError: compiled loops use them as indices, unchecked.
 
-    This reads the array once or twice at the speed of memory, several times faster than a checksum.
-
-    Parameters
-    ----------
-    path : path
-        Of the array's file, for the message.
-    array : integer array
-    least, most : int
-        The range, both ends included.
-    what : str
-        What a number of the array is.
-
-    Raises
-    ------
-    StoreError
+    This reads the array at the speed of memory, several times faster than a checksum.
     """
     for value in (array.min(), array.max()) if array.size else ():
         if not least <= int(value) <= most:
@@ -293,14 +231,8 @@ class BuildLock:
     """Only one process at a time builds ``target``.
 
     The lock is the kernel's (``flock``), so it ends with its process however that ends; the file's text,
-    process id and when it took the lock, is there to name the holder.
-
-    Raises
-    ------
-    StoreBusy
-        On entering, if another builder holds it.
-    OSError
-        On entering, if the file system cannot lock.
+    process id and when it took the lock, is there to name the holder. Entering raises StoreBusy if another builder holds
+    it, and OSError if the file system cannot lock.
     """
 
     def __init__(self, target: Path):
@@ -345,3 +277,21 @@ class BuildLock:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.path.unlink(missing_ok=True)
         os.close(self._handle)
+
+
+@contextmanager
+def replacing(path: Path, locked: Path | None = None) -> Iterator[Path]:
+    """A new folder that takes the place of ``path`` at the end of the block, while ``locked``, by default ``path``, is
+    locked; a block that raises leaves ``path`` as it was and nothing beside it."""
+    with BuildLock(locked or path):
+        recover(path)
+        unfinished = beside(path, ".partial")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        try:
+            yield unfinished
+            flush_folder(unfinished)
+            swap_in(unfinished, path)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise

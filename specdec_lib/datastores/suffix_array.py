@@ -28,10 +28,9 @@ from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
 
-FORMAT, VERSION = "specdec-lib suffix array of reversed tokens", 1
+FORMAT = "specdec-lib suffix array of reversed tokens"
 MANIFEST = "suffix_array.json"
 _FILES = ("suffix_array.npy", "first.npy", "keys.npy")
-_FIELDS = {"entries": store_files.SIZE, "tokens_sha256": store_files.TEXT, "files": store_files.FILES}
 _WRITE_ENTRIES = 1 << 22
 #: Entries from one key to the next.
 STRIDE = 64
@@ -66,38 +65,22 @@ def _agree(tokens, position, context, last, length):
 
 
 @compiled
-def _first_shorter(tokens, suffixes, context, last, length, inside, end):
-    """First entry of ``inside + 1 .. end`` that shares fewer than ``length`` tokens; ``end`` if none does."""
-    step = 1
-    while inside + step < end and _agree(tokens, suffixes[inside + step], context, last, length):
+def _first_shorter(tokens, suffixes, context, last, length, inside, end, way):
+    """The first entry from ``inside`` towards ``end``, upwards (1) or downwards (-1), that shares fewer than ``length``
+    tokens; ``end`` if none does."""
+    step = way
+    while (end - inside - step) * way > 0 and _agree(tokens, suffixes[inside + step], context, last, length):
         inside += step
         step *= 2
-    end = min(end, inside + step)
-    while end - inside > 1:
+    if (end - inside - step) * way > 0:
+        end = inside + step
+    while (end - inside) * way > 1:
         middle = (inside + end) // 2
         if _agree(tokens, suffixes[middle], context, last, length):
             inside = middle
         else:
             end = middle
     return end
-
-
-@compiled
-def _last_shorter(tokens, suffixes, context, last, length, inside, begin):
-    """Last entry of ``begin .. inside - 1`` that shares fewer than ``length`` tokens; ``begin`` if none
-    does."""
-    step = 1
-    while inside - step > begin and _agree(tokens, suffixes[inside - step], context, last, length):
-        inside -= step
-        step *= 2
-    begin = max(begin, inside - step)
-    while inside - begin > 1:
-        middle = (inside + begin) // 2
-        if _agree(tokens, suffixes[middle], context, last, length):
-            inside = middle
-        else:
-            begin = middle
-    return begin
 
 
 @compiled
@@ -128,22 +111,8 @@ def _bracket(keys, wanted, begin, end):
 def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
     """Length of the longest suffix of ``context[:count]`` that has entries, and their range.
 
-    Parameters
-    ----------
-    tokens : uint16 or uint32 array, shape (T,)
-    suffixes : int32 array, shape (entries,)
-    first : int64 array, shape (vocabulary + 1,)
-        Where the entries of each last token start.
-    keys : uint64 array, shape (ceil(entries / 64),)
-        The last four (uint16) or two (uint32) tokens of every 64th entry.
-    context : int64 array
-    count, max_ngram : int
-
-    Returns
-    -------
-    length, start, stop, place : int
-        ``place`` is the entry before which the context itself would stand. A suffix longer than ``length`` has no entry
-        and would stand there too.
+    The first four arguments are the ``arrays`` of :class:`SuffixIndex`. Returns length, start, stop and place: the entry
+    before which the context itself would stand. A suffix longer than ``length`` has no entry and would stand there too.
     """
     vocabulary, last = len(first) - 1, count - 1
     # An id that the store cannot hold, the separator's among them, ends what can match.
@@ -180,9 +149,9 @@ def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
         return 1, begin, end, above
     start, stop = above, above
     if below >= begin and below_shared == length:
-        start = _last_shorter(tokens, suffixes, context, last, length, below, begin - 1) + 1
+        start = _first_shorter(tokens, suffixes, context, last, length, below, begin - 1, -1) + 1
     if above < end and above_shared == length:
-        stop = _first_shorter(tokens, suffixes, context, last, length, above, end)
+        stop = _first_shorter(tokens, suffixes, context, last, length, above, end, 1)
     return length, start, stop, above
 
 
@@ -199,6 +168,7 @@ class SuffixIndex:
         The entries whose last token is ``t`` are ``first[t]`` to ``first[t + 1]``.
     keys : uint64 array, shape (ceil(entries / 64),)
         The last four (uint16) or two (uint32) tokens of every 64th entry.
+    manifest : dict
     arrays : tuple
         Tokens, suffixes, first and keys: what :func:`longest_suffix` takes.
     """
@@ -207,6 +177,7 @@ class SuffixIndex:
     suffixes: np.ndarray
     first: np.ndarray
     keys: np.ndarray
+    manifest: dict = field(repr=False)
     arrays: tuple[np.ndarray, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -214,29 +185,18 @@ class SuffixIndex:
 
     @classmethod
     def open(cls, store: TokenStore | str | Path) -> SuffixIndex:
-        """Open the index beside a store's tokens.
-
-        Raises
-        ------
-        StoreError
-            If there is none, or it is truncated, damaged, of another version or of other tokens.
-        """
+        """Open the index of a store; StoreError if there is none, or it is damaged, of another version or of other tokens."""
         if not isinstance(store, TokenStore):
             store = TokenStore.open(store)
         path = store.path / MANIFEST
         about = store_files.read_manifest(
             path,
             FORMAT,
-            VERSION,
-            path,
             f"{store.path} has no suffix array: build one with 'python -m specdec_lib datastore build', or with "
             "specdec_lib.datastores.build_suffix_array",
-            "build the suffix array again",
         )
-        store_files.check_manifest(path, about, _FIELDS, _FILES)
-        if about["tokens_sha256"] != store.manifest["files"]["tokens.npy"]["sha256"]:
+        if about["tokens_sha256"] != store.digest:
             raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array again")
-        store_files.check_sizes(store.path, about["files"])
         entries = about["entries"]
         suffixes = store_files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), entries)
         first = store_files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1)
@@ -250,7 +210,7 @@ class SuffixIndex:
                 f"{store.path / 'first.npy'} does not rise from 0 to the number of entries, {entries}: it "
                 "was altered; build the suffix array again"
             )
-        return cls(store, suffixes, first, keys)
+        return cls(store, suffixes, first, keys, about)
 
     def __repr__(self) -> str:
         return f"SuffixIndex({len(self.suffixes):,} entries of {self.store!r})"
@@ -267,36 +227,14 @@ class SuffixIndex:
         return size / self.store.count
 
     def longest(self, context: list[int] | np.ndarray, max_ngram: int = 16) -> Match:
-        """Find the longest suffix of ``context`` that the store continues, and all its occurrences.
-
-        Parameters
-        ----------
-        context : sequence of int
-        max_ngram : int
-            Longest suffix looked for.
-
-        Returns
-        -------
-        Match
-
-        Raises
-        ------
-        ValueError
-            If ``max_ngram`` is below 1.
-        """
-        if not isinstance(max_ngram, int) or max_ngram < 1:
-            raise ValueError(f"max_ngram is {max_ngram!r}; expected a whole number, 1 or more")
+        """Find the longest suffix of ``context``, of at most ``max_ngram`` tokens, that the store continues, and all its
+        occurrences."""
+        max_ngram = store_files.whole("max_ngram", max_ngram)
         tail = np.array(context[-max_ngram:], dtype=np.int64)
         return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
 
     def occurrences(self, context: list[int] | np.ndarray, length: int) -> Match:
-        """Find the occurrences of the last ``length`` tokens; a match of length 0 where the store has none.
-
-        Raises
-        ------
-        ValueError
-            If ``length`` is below 1 or the context shorter.
-        """
+        """Find the occurrences of the last ``length`` tokens; a match of length 0 where the store has none."""
         if len(context) < length:
             raise ValueError(f"length is {length}, the context has {len(context)} tokens; expected no more than it has")
         match = self.longest(context, length)
@@ -308,17 +246,9 @@ class SuffixIndex:
         return self.suffixes[match.start : match.stop]
 
     def verify(self) -> None:
-        """Read every byte of the index and of its store and compare with the checksums.
-
-        Raises
-        ------
-        StoreError
-        """
+        """Read every byte of the index and of its store; StoreError where one differs from the checksums."""
         self.store.verify()
-        path = self.store.path / MANIFEST
-        about = store_files.read_json(path) or {}
-        store_files.check_manifest(path, about, _FIELDS, _FILES)
-        store_files.check_sums(self.store.path, about["files"])
+        store_files.check_sums(self.store.path, self.manifest["files"])
 
 
 @compiled
@@ -357,13 +287,8 @@ def _make_keys(tokens, suffixes):
 
 
 def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The tokens backwards as big-endian numbers of as few bytes as the separator needs: they sort as the
-    tokens do.
-
-    Returns
-    -------
-    uint8 array, shape (T, width)
-    """
+    """The tokens backwards as big-endian numbers of as few bytes as the separator needs, uint8 of shape (T, width): they
+    sort as the tokens do."""
     width = (vocabulary.bit_length() + 7) // 8
     out = np.empty((len(tokens), width), np.uint8)
     for begin in range(0, len(tokens), _WRITE_ENTRIES):
@@ -374,19 +299,10 @@ def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
 
 
 def sorted_suffixes(text: np.ndarray) -> np.ndarray:
-    """Suffix array of bytes.
+    """Starts of the suffixes of bytes, uint8 array of shape (n,), in their order.
 
-    Pydivsufsort sorts. On a machine that lacks it, such as one without a network, NumPy does by doubling prefixes
-    (Manber and Myers, 1993), with a warning: many times slower, and only for small texts.
-
-    Parameters
-    ----------
-    text : uint8 array, shape (n,)
-
-    Returns
-    -------
-    integer array, shape (n,)
-        Starts of the suffixes in their order.
+    Pydivsufsort sorts. On a machine that lacks it NumPy does, by doubling prefixes (Manber and Myers, 1993), with a warning:
+    many times slower, and only for small texts.
     """
     try:
         import pydivsufsort
@@ -420,22 +336,8 @@ def _sorted_by_doubling(text: np.ndarray) -> np.ndarray:
 def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
     """Sort a store's reversed tokens and write the index beside them.
 
-    Everything is in memory while this runs: 5 bytes for each byte of a token's id, that is 10 bytes a token
-    for vocabularies up to 65 535 and 15 above, beside the mapped tokens; 9 in place of 5 from 2**31 such
-    bytes on.
-
-    Parameters
-    ----------
-    store : TokenStore or path
-    progress : bool
-        Show a bar.
-
-    Raises
-    ------
-    ValueError
-        If the store has 2**31 tokens or more: positions are 32 bits wide. Build several stores.
-    OSError
-        If the disk is full. The store stays without an index.
+    Everything is in memory while this runs: 10 bytes a token for vocabularies up to 65,535 and 15 above, besides the mapped
+    tokens; almost twice that from 2**31 bytes of ids on. Positions are 32 bits wide, so a store of 2**31 tokens is refused.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)
@@ -461,15 +363,6 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         store_files.write_array(folder / "first.npy", first, np.dtype(np.int64))
         store_files.write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
         bar.update()
-    about = {name: store_files.describe(folder / name) for name in _FILES}
-    store_files.write_json(
-        folder / MANIFEST,
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "entries": count,
-            "files": about,
-            "tokens_sha256": store.manifest["files"]["tokens.npy"]["sha256"],
-        },
-    )
+    about = {"entries": count, "tokens_sha256": store.digest}
+    store_files.write_manifest(folder / MANIFEST, FORMAT, about, _FILES)
     return SuffixIndex.open(store)

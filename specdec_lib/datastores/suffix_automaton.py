@@ -197,13 +197,7 @@ def _best_tree(states, edges, slots, context, factor, offset, most, depth, limit
 
 
 class SuffixAutomaton:
-    """All substrings of one text or of several, with counts.
-
-    Attributes
-    ----------
-    text : list of int
-        All texts, one after another, :data:`SEPARATOR` between two.
-    """
+    """All substrings of one text or of several, with counts; ``text`` holds them, :data:`SEPARATOR` between two."""
 
     def __init__(self) -> None:
         self.text: list[int] = []
@@ -245,19 +239,8 @@ class SuffixAutomaton:
         return self._states, self._edges, self._slots
 
     def follow(self, tokens: Sequence[int], state: int = 0, length: int = 0) -> tuple[int, int]:
-        """Find the longest suffix that occurs of a string and tokens appended to it.
-
-        Parameters
-        ----------
-        tokens : sequence of int
-        state, length : int
-            Of the longest such suffix of the string; those of the empty string by default. A state is of use until the
-            automaton grows.
-
-        Returns
-        -------
-        state, length : int
-        """
+        """State and length of the longest suffix that occurs of a string, whose own are given, and tokens appended to it; by
+        default of the empty string. A state is of use until the automaton grows."""
         state, length = _follow(*self._tables, state, length, np.asarray(tokens, np.int64))
         return int(state), int(length)
 
@@ -298,29 +281,9 @@ class SuffixAutomaton:
         probability is the product of count(child) / count(parent) over its path, and the score of a tree is the sum of its
         nodes' (Oliaro et al. 2025, section 4): the number of tokens that would be accepted if the counts were right.
 
-        Parameters
-        ----------
-        context : sequence of int
-        factor, offset : float
-        most : int
-        depth : int
-            Longest match and draft together.
-        limit : int
-            Deepest node.
-        least : float
-            Smallest probability of a node, above 0.
-        score : float
-            Only a tree of a larger one is of interest.
-
-        Returns
-        -------
-        tokens, parents : list of int
-            Empty where no tree is of interest.
-        probabilities : list of float
-        match : int
-            Length of the suffix.
-        score : float
-            The tree's, or the one given.
+        ``depth`` bounds match and draft together, ``limit`` the draft; ``least``, above 0, is the smallest probability of a
+        node. Returns tokens, parents and probabilities of the nodes, the length of the suffix, and the score; no nodes where
+        no tree has a larger score than ``score``.
         """
         nodes, share = np.zeros((2, max(most, 1)), np.int32), np.zeros(max(most, 1))
         context = np.asarray(context, np.int64)

@@ -23,32 +23,16 @@ from specdec_lib.datastores.store_files import StoreError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FORMAT, VERSION = "specdec-lib token store", 1
+FORMAT = "specdec-lib token store"
 MANIFEST = "manifest.json"
 #: Largest vocabulary; one id more is the separator. Tokenizers have up to about 2**20 ids, and a suffix array keeps a
 #: number of 8 bytes for each id: a wrong vocabulary must not ask for the memory of one of 2**32.
 LARGEST_VOCABULARY = 2**24
-_FIELDS = {
-    "vocabulary": store_files.SIZE,
-    "tokens": store_files.SIZE,
-    "documents": store_files.SIZE,
-    "skipped_documents": store_files.COUNT,
-    "dtype": store_files.TEXT,
-    "tokenizer": store_files.TEXT_OR_NULL,
-    "sources": store_files.OBJECTS,
-    "files": store_files.FILES,
-}
 
 
 def token_dtype(vocabulary: int) -> np.dtype:
-    """The smaller of uint16 and uint32 that holds the ids below ``vocabulary`` and the separator.
-
-    Raises
-    ------
-    ValueError
-        If ``vocabulary`` is below 1 or above :data:`LARGEST_VOCABULARY`.
-    """
-    if not isinstance(vocabulary, int) or not 1 <= vocabulary <= LARGEST_VOCABULARY:
+    """The smaller of uint16 and uint32 that holds the ids below ``vocabulary`` and the separator."""
+    if not hasattr(vocabulary, "__index__") or not 1 <= vocabulary <= LARGEST_VOCABULARY:
         raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to {LARGEST_VOCABULARY}")
     return np.dtype(np.uint16 if vocabulary < 2**16 else np.uint32)
 
@@ -99,9 +83,6 @@ class TokenStore:
     def open(cls, path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> TokenStore:
         """Open a finished store.
 
-        Sizes are checked, that every token is one of the vocabulary and that every document starts after a
-        separator; what else was altered is seen only by :meth:`verify`, which compares checksums.
-
         Parameters
         ----------
         path : path
@@ -114,40 +95,22 @@ class TokenStore:
         StoreError
             If there is no store, or it is unfinished, truncated, damaged, of another version or of another tokenizer.
         """
-        path = Path(path).expanduser()
+        path = store_files.located(path)
         folder = files.present(path)
-        if not (folder / MANIFEST).is_file():
-            raise StoreError(_what_is_there(path))
-        manifest = store_files.read_manifest(
-            folder / MANIFEST,
-            FORMAT,
-            VERSION,
-            path,
-            f"{folder / MANIFEST} is no manifest of a token store; name a folder made by 'python -m specdec_lib "
-            "datastore build'",
-            "build it again, or use the library it was built with",
-        )
-        store_files.check_manifest(folder / MANIFEST, manifest, _FIELDS, ("tokens.npy", "documents.npy"))
-        store_files.check_sizes(folder, manifest["files"])
-        try:
-            dtype = token_dtype(manifest["vocabulary"])
-        except ValueError as error:
-            raise StoreError(f"{folder / MANIFEST}: {error}; it was altered; build it again") from None
+        manifest = store_files.read_manifest(folder / MANIFEST, FORMAT, _what_is_there(path))
+        separator = manifest["vocabulary"]
         length = manifest["tokens"] + manifest["documents"] + 1
-        tokens = store_files.open_array(folder / "tokens.npy", dtype, length)
+        tokens = store_files.open_array(folder / "tokens.npy", token_dtype(separator), length)
         starts = store_files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
         # The compiled loops walk from separator to separator and check no bounds.
-        if tokens[0] != manifest["vocabulary"] or tokens[-1] != manifest["vocabulary"]:
+        if tokens[0] != separator or tokens[-1] != separator:
             raise StoreError(
                 f"{folder / 'tokens.npy'} does not begin and end with a separator: it was altered; build it again"
             )
-        store_files.check_range(folder / "tokens.npy", tokens, 0, manifest["vocabulary"], "token")
+        store_files.check_range(folder / "tokens.npy", tokens, 0, separator, "token")
         store_files.check_range(folder / "documents.npy", starts, 1, length, "start")
-        if (
-            starts[0] != 1
-            or starts[-1] != length
-            or not ((starts[1:] > starts[:-1]).all() and (tokens[starts - 1] == manifest["vocabulary"]).all())
-        ):
+        rising = starts[0] == 1 and starts[-1] == length and (starts[1:] > starts[:-1]).all()
+        if not (rising and (tokens[starts - 1] == separator).all()):
             raise StoreError(
                 f"{folder / 'documents.npy'} does not say where documents start, each after a separator "
                 "and before the next: it or tokens.npy was altered; build it again"
@@ -161,6 +124,11 @@ class TokenStore:
     def vocabulary(self) -> int:
         """Number of token ids; the separator is the id after them."""
         return self.manifest["vocabulary"]
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the file of tokens, by which indexes and states know their store."""
+        return self.manifest["files"]["tokens.npy"]["sha256"]
 
     @property
     def count(self) -> int:
@@ -178,12 +146,7 @@ class TokenStore:
         )
 
     def document(self, index: int) -> np.ndarray:
-        """Tokens of one document, read-only.
-
-        Raises
-        ------
-        IndexError
-        """
+        """Tokens of one document, read-only."""
         if not 0 <= index < len(self):
             raise IndexError(f"document {index} of {len(self)}; expected 0 to {len(self) - 1}")
         return self.tokens[self.starts[index] : self.starts[index + 1] - 1]
@@ -195,13 +158,7 @@ class TokenStore:
         return tokens[: tokens.index(separator)] if separator in tokens else tokens
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Refuse another tokenizer than the one the store was built with.
-
-        Raises
-        ------
-        StoreError
-            If it is another one, or if the store does not know its own (built from token ids).
-        """
+        """Refuse another tokenizer than the one the store was built with, also where the store does not know its own."""
         known = self.manifest["tokenizer"]
         if known is None:
             raise StoreError(
@@ -216,24 +173,13 @@ class TokenStore:
             )
 
     def verify(self) -> None:
-        """Read every byte and compare it with the manifest's checksums.
-
-        Raises
-        ------
-        StoreError
-            If a file was altered.
-        """
+        """Read every byte and compare it with the manifest's checksums; StoreError if a file was altered."""
         store_files.check_sums(self.path, self.manifest["files"])
 
 
 def _what_is_there(path: Path) -> str:
     if files.beside(path, ".partial").is_dir():
-        return (
-            f"{path} is not built yet: there is only an unfinished {path.name}.partial beside it; run "
-            "its build again, it continues where it was interrupted"
-        )
+        return f"{path} is not built yet: its build still runs or was interrupted; run it again"
     if not path.exists():
         return f"no datastore at {path}: build one with 'python -m specdec_lib datastore build'"
-    return (
-        f"{path} is no datastore: it has no {MANIFEST}; name a folder made by 'python -m specdec_lib datastore build'"
-    )
+    return f"{path} is no datastore: its {MANIFEST} is missing or damaged; name a folder made by 'datastore build'"

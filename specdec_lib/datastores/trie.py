@@ -119,23 +119,11 @@ def best_nodes(tokens, entries, count, length, choices, counts, scratch, candida
     """Write the ``choices`` best nodes, in order, and return how many there are.
 
     The order is: weight, largest first; depth, smallest first; path, smallest token ids first.
-
-    Parameters
-    ----------
-    tokens : uint16 or uint32 array, shape (T,)
-        The store, separators between documents.
-    entries : int32 array, shape (>= count,)
-        Positions of the matches; their order is lost.
-    count, length, choices : int
-        Matches; longest path; most nodes.
-    counts : int32 array, shape (vocabulary + 1,)
-        Zeros, and zeros again afterwards.
-    scratch : int32 array, shape (2, >= count)
-    candidates : int32 array, shape (5, room)
-    heap : int32 array, shape (room,)
-        ``room`` is at least ``count * min(length, choices + 1)``.
-    nodes : int32 array, shape (4, >= choices)
-        Receives token, parent (-1 for the root), weight and depth of each node.
+    ``entries[:count]`` are the positions of the matches in ``tokens``, a store with separators; their order is lost. No path
+    is longer than ``length``. Row by row ``nodes``, int32 of shape (4, >= choices), receives token, parent (-1 for the root),
+    weight and depth. The rest is scratch, int32: ``counts``, shape (vocabulary + 1,), zeros before and after; ``scratch``,
+    shape (2, >= count); ``candidates``, shape (5, room), and ``heap``, shape (room,), with room for at least
+    ``count * min(length, choices + 1)``.
     """
     separator = np.int64(tokens[0])
     moved, distinct = scratch[0], scratch[1]

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+import torch
+from tqdm.auto import tqdm
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
-from specdec_lib.cluster import Place
 from specdec_lib.datastores import (
     ShardedSuffixIndex,
     StoreBusy,
@@ -31,14 +33,15 @@ from specdec_lib.datastores import (
     build_tokens,
 )
 from specdec_lib.datastores.dense import DenseIndex, build_dense_index
-from specdec_lib.datastores.sharded import is_sharded
 from specdec_lib.datastores.sharded_build import build_sharded
 from specdec_lib.datastores.states import States
+from specdec_lib.datastores.store_files import VERSION, BuildLock
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
+from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.corpus import Module, paragraphs, stdlib_modules
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.responses import generate_responses
+from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -77,13 +80,16 @@ def _training_modules() -> list[Module]:
     return sorted(modules, key=lambda module: order[module.name])
 
 
-def _once(folder: Path, build: Callable[[], Any]) -> None:
-    """Build a folder of the cache unless it is there; one that another notebook is building is waited for."""
+def _once(name: str, parts: Iterable[object], build: Callable[[Path], Any]) -> Path:
+    """A folder of :func:`specdec_lib.paths.cache` for this name and these parts, built unless it is there; one that another
+    process is building is waited for."""
+    folder = paths.cache() / f"{name}-{key_of(VERSION, *parts)[:16]}"
     while not folder.is_dir():
         try:
-            build()
+            build(folder)
         except StoreBusy:
             time.sleep(LOOK_SECONDS)
+    return folder
 
 
 def stdlib_texts() -> Texts:
@@ -114,17 +120,8 @@ def package_texts(folder: str | Path | None = None) -> Texts:
     """Python files of the installed packages, other people's code, in an order that mixes the packages.
 
     Files that share more than :data:`SHARED_RUNS` runs of three lines with held-out modules are left out as they are read,
-    and so are empty files and those above :data:`LARGEST_FILE`.
-
-    Parameters
-    ----------
-    folder : path, optional
-        Default: where this Python's packages are installed.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there are no such files.
+    and so are empty files and those above :data:`LARGEST_FILE`. The default folder is where this Python's
+    packages are installed.
     """
     root = Path(folder or sysconfig.get_paths()["purelib"])
     files = [file for file in root.rglob("*.py") if 200 < file.stat().st_size <= LARGEST_FILE]
@@ -165,10 +162,10 @@ def text_store(
     key = texts.key if isinstance(texts, Texts) else key_of(*texts)
     # No tokenizer gives more tokens than bytes, so each of these fits; the first that does not ends the store.
     short = Texts(lambda: (text for text in texts if len(text.encode("utf-8", "replace")) <= max_tokens), key)
-    folder = paths.cache() / f"{name}-{key_of(key, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
-    _once(
-        folder,
-        lambda: build_from_texts(
+    folder = _once(
+        name,
+        (key, tokenizer_fingerprint(tokenizer), max_tokens),
+        lambda folder: build_from_texts(
             folder,
             short,
             tokenizer,
@@ -185,62 +182,34 @@ def text_store(
 SHARD_TOKENS = 20_000_000
 
 
-class Parts(Protocol):
-    """Texts that can be cut into parts, such as :class:`~specdec_lib.experiments.package_files.PackageFiles`."""
-
-    @property
-    def key(self) -> str:
-        """What tells them from others."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all together."""
-
-    def split(self, count: int) -> Sequence[Iterable[str]]:
-        """The same texts in parts, one after another."""
-
-
 def text_shards(
     name: str,
     tokenizer: PreTrainedTokenizerBase,
     max_tokens: int,
-    texts: Parts,
+    texts: Any,
     shard_tokens: int = SHARD_TOKENS,
-    place: Place | None = None,
     progress: bool = False,
 ) -> ShardedSuffixIndex:
-    """A store of shards, opened if it was built before, in :func:`specdec_lib.paths.cache`; an interrupted build goes on.
+    """A store of shards, built or opened as by :func:`text_store`; an interrupted build goes on.
 
-    The texts are cut into as many parts as there are shards. Each shard takes documents of its part while they have no
-    more than ``shard_tokens`` tokens together, so that the first shards are a store of their own.
-
-    Parameters
-    ----------
-    name, tokenizer
-        As for :func:`text_store`.
-    max_tokens : int
-        Of all shards; a multiple of ``shard_tokens``, or the next one is taken.
-    texts : Parts
-    shard_tokens : int
-    place : Place, optional
-        Where shards are built; default: in this process.
-    progress : bool
-        Show a bar.
+    The texts, which have ``key`` and ``split(count)`` as :class:`~specdec_lib.experiments.package_files.PackageFiles` do, are
+    cut into as many parts as there are shards. Each shard takes documents of its part while they have no
+    more than ``shard_tokens`` tokens together, so that the first shards are a store of their own. ``max_tokens`` is of all
+    shards: a multiple of ``shard_tokens``, or the next one is taken.
     """
     count = -(-max_tokens // shard_tokens)
-    key = key_of(texts.key, tokenizer_fingerprint(tokenizer), count, shard_tokens)
-    folder = paths.cache() / f"{name}-shards-{key[:16]}"
-    if not is_sharded(folder):
-        build_sharded(
+    folder = _once(
+        f"{name}-shards",
+        (texts.key, tokenizer_fingerprint(tokenizer), count, shard_tokens),
+        lambda folder: build_sharded(
             folder,
             texts.split(count),
             tokenizer,
             sources=[{"name": name}],
             max_tokens=count * shard_tokens,
-            text_bytes=texts.bytes,
-            place=place,
             progress=progress,
-        )
+        ),
+    )
     return ShardedSuffixIndex.open(folder)
 
 
@@ -249,22 +218,119 @@ def document_store(
 ) -> SuffixIndex:
     """A store of documents of token ids, such as responses of a model, built or opened as by :func:`text_store`."""
     documents = [list(map(int, document)) for document in documents]
-    folder = paths.cache() / f"{name}-{key_of(documents, tokenizer_fingerprint(tokenizer), max_tokens)[:16]}"
-    _once(
-        folder,
-        lambda: build_tokens(
+    known = tokenizer_fingerprint(tokenizer)
+    about = {"fingerprint": known, "sources": [{"name": name}], "max_tokens": max_tokens}
+    return _ids_store(name, (documents, known, max_tokens), documents, tokenizer_vocabulary(tokenizer), about)
+
+
+def _ids_store(
+    name: str, parts: Iterable[object], documents: Sequence, vocabulary: int, about: dict[str, Any]
+) -> SuffixIndex:
+    folder = _once(
+        name,
+        parts,
+        lambda folder: build_tokens(
             folder,
             documents,
-            tokenizer_vocabulary(tokenizer),
-            fingerprint=tokenizer_fingerprint(tokenizer),
-            sources=[{"name": name}],
-            max_tokens=max_tokens,
+            vocabulary,
             short_documents="skip",
             progress=False,
             finish=lambda unfinished: build_suffix_array(unfinished, progress=False),
+            **about,
         ),
     )
     return SuffixIndex.open(folder)
+
+
+def _answer(
+    model: PreTrainedModel, batch: list[list[int]], sampling: Sampling, max_new_tokens: int, pad: int, seed: int
+) -> list[list[int]]:
+    """Prompt and response of each request, the end token included and padding left out."""
+    width, device = max(map(len, batch)), model.device
+    ids = torch.tensor([[pad] * (width - len(row)) + row for row in batch], device=device)
+    seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device)
+    ends = end_tokens(model, None)
+    how = {"do_sample": False}
+    if not sampling.greedy:
+        how = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    # Only what the library's own decoding does: no penalty or filter that the checkpoint's settings may hold. transformers
+    # fills what a given configuration leaves open from the model's own, which is put aside meanwhile.
+    settings = GenerationConfig(
+        max_new_tokens=max_new_tokens, pad_token_id=pad, eos_token_id=sorted(ends) or None, **how
+    )
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.inference_mode():
+            torch.manual_seed(seed)
+            out = model.generate(ids, attention_mask=seen, generation_config=settings)
+    finally:
+        model.generation_config = own
+    answers = []
+    for row, new in zip(batch, out[:, width:].tolist(), strict=True):
+        end = next((i + 1 for i, token in enumerate(new) if token in ends), len(new))
+        answers.append(row + new[:end])
+    return answers
+
+
+def generate_responses(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    path: str | Path,
+    sampling: Sampling | None = None,
+    samples: int = 1,
+    max_new_tokens: int = 128,
+    batch: int = 16,
+    progress: bool = True,
+) -> list[list[int]]:
+    """Let the target answer the first turn of prompts (DReSD, section 4.2.1); prompts with responses as documents of token
+    ids, shortest prompts first.
+
+    Batches are generated by transformers: a datastore needs many texts, not each of them fast. ``path`` keeps one JSON list
+    a line, a batch each, under a line that tells the request: the same call goes on after the last whole batch, or reads
+    them all. Sampling's seed and the number of the batch seed the draws.
+    """
+    sampling = Sampling() if sampling is None else sampling
+    for name, value in (("samples", samples), ("max_new_tokens", max_new_tokens), ("batch", batch)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+    if sampling.greedy and samples > 1:
+        raise ValueError(
+            f"samples is {samples}, but greedy responses to one prompt are all the same; give a sampling with "
+            "a temperature, or samples=1"
+        )
+    if not prompts:
+        raise ValueError("no prompts; expected at least one")
+    path = Path(path)
+    rendered = sorted((render(prompt, tokenizer) for prompt in prompts), key=len)
+    asked = [ids for ids in rendered for _ in range(samples)]
+    batches = [asked[i : i + batch] for i in range(0, len(asked), batch)]
+    how = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed)
+    head = json.dumps(key_of(fingerprint(model), batches, *how, max_new_tokens))
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with BuildLock(path):
+        with path.open("a+", encoding="utf-8") as file:
+            file.seek(0)
+            text = file.read()
+            lines = text.split("\n")[:-1]  # what follows the last line end was cut off
+            if lines[:1] not in ([], [head]):
+                raise ValueError(
+                    f"{path} holds responses of another model, to other prompts or with other settings; name another "
+                    "file, or delete it"
+                )
+            file.truncate(text.rfind("\n") + 1)
+            if not lines:
+                file.write(f"{head}\n")
+            done = [json.loads(line) for line in lines[1:]]
+            left = range(len(done), len(batches))
+            for i in tqdm(left, desc="responses", unit="batch", disable=not progress):
+                seed = sampling.seed * 1_000_003 + i
+                done.append(_answer(model, batches[i], sampling, max_new_tokens, pad, seed))
+                file.write(json.dumps(done[-1]) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+    return [document for part in done for document in part]
 
 
 def response_store(
@@ -275,30 +341,13 @@ def response_store(
     samples: int = 1,
     max_new_tokens: int = 128,
 ) -> SuffixIndex:
-    """An in-distribution store: prompts with the target's own responses, generated and indexed once.
-
-    Parameters
-    ----------
-    model, tokenizer, prompts, sampling, samples, max_new_tokens
-        As for :func:`specdec_lib.experiments.responses.generate_responses`.
-    """
+    """An in-distribution store: prompts with the target's own responses (:func:`generate_responses`), generated and indexed
+    once."""
     how = asdict(sampling or Sampling())
     key = key_of(fingerprint(model), [prompt.turns for prompt in prompts], how, samples, max_new_tokens)
-    documents = generate_responses(
-        model,
-        tokenizer,
-        prompts,
-        paths.cache() / f"responses-{key[:16]}.jsonl",
-        sampling,
-        samples,
-        max_new_tokens,
-        progress=False,
-    )
+    path = paths.cache() / f"responses-{key[:16]}.jsonl"
+    documents = generate_responses(model, tokenizer, prompts, path, sampling, samples, max_new_tokens, progress=False)
     return document_store("responses", documents, tokenizer)
-
-
-def _contents(store: TokenStore) -> str:
-    return store.manifest["files"]["tokens.npy"]["sha256"]
 
 
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
@@ -309,20 +358,9 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
     if count == len(store):
         return index
-    folder = paths.cache() / f"part-{key_of(_contents(store), count)[:16]}"
-    _once(
-        folder,
-        lambda: build_tokens(
-            folder,
-            [store.document(i) for i in range(count)],
-            store.vocabulary,
-            fingerprint=store.manifest["tokenizer"],
-            sources=store.manifest["sources"],
-            progress=False,
-            finish=lambda unfinished: build_suffix_array(unfinished, progress=False),
-        ),
-    )
-    return SuffixIndex.open(folder)
+    documents = [store.document(i) for i in range(count)]
+    about = {"fingerprint": store.manifest["tokenizer"], "sources": store.manifest["sources"]}
+    return _ids_store("part", (store.digest, count), documents, store.vocabulary, about)
 
 
 def dense_states(
@@ -334,9 +372,9 @@ def dense_states(
     same continuations.
     """
     store = index.store
-    folder = paths.cache() / f"states-{key_of(_contents(store), fingerprint(model), max_states, compute)[:16]}"
     how = {"cover": "windows", "max_states": max_states, "compute": compute, "progress": False}
-    _once(folder, lambda: embed_store(model, store, folder, **how))
+    parts = store.digest, fingerprint(model), max_states, compute
+    folder = _once("states", parts, lambda folder: embed_store(model, store, folder, **how))
     return States.open(folder)
 
 
@@ -374,11 +412,6 @@ class FirstStates:
 def first_states(states: States, part: SuffixIndex) -> States | FirstStates:
     """States of the tokens of :func:`first_part` of a store, from those of the whole store; these themselves where the
     part is the whole.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer.
     """
     count = part.store.count - len(part.store)  # the last token of a document has none
     if count > len(states):
@@ -389,6 +422,9 @@ def first_states(states: States, part: SuffixIndex) -> States | FirstStates:
 def dense_index(states: States | FirstStates, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:
     """A dense index over a store's states, opened if it was built before; options are those of
     :func:`specdec_lib.datastores.dense.build_dense_index`."""
-    folder = paths.cache() / f"dense-{key_of(states.path.name, sorted(options.items()))[:16]}"
-    _once(folder, lambda: build_dense_index(folder, states, index.store, progress=False, **options))
+    folder = _once(
+        "dense",
+        (states.path.name, sorted(options.items())),
+        lambda folder: build_dense_index(folder, states, index.store, progress=False, **options),
+    )
     return DenseIndex.open(folder, index.store, device=device)

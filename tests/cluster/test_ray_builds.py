@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,8 +13,8 @@ import numpy as np
 import pytest
 
 from specdec_lib.__main__ import main
-from specdec_lib.cluster import OnRay
 from specdec_lib.commands.datastore import load_tokenizer
+from specdec_lib.datastores import ray_data
 from specdec_lib.datastores.sharded_build import build_sharded
 from tests.cluster.failing_documents import Counted, EndsItsWorker, HoldsUpItsWorker
 from tests.datastores.test_sharded_build import TEXTS, contents, parts
@@ -37,7 +41,7 @@ def counted(kind, folder, number):
 
 def test_a_killed_worker_loses_only_its_shard(nodes, tmp_path, expected):
     documents, notes = counted(EndsItsWorker, tmp_path, 1)
-    build_sharded(tmp_path / "store", documents, load_tokenizer("pocket"), place=OnRay(), progress=False)
+    build_sharded(tmp_path / "store", documents, load_tokenizer("pocket"), build=ray_data.build_shards, progress=False)
     assert contents(tmp_path / "store") == expected
     assert [len(note.read_text().splitlines()) for note in notes] == [1, 2, 1]
 
@@ -53,7 +57,9 @@ def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        build_sharded(tmp_path / "store", documents, load_tokenizer("pocket"), place=OnRay(), progress=False)
+        build_sharded(
+            tmp_path / "store", documents, load_tokenizer("pocket"), build=ray_data.build_shards, progress=False
+        )
     finally:
         killer.join()
         nodes.add(num_cpus=1)
@@ -66,24 +72,65 @@ def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
 def test_a_full_object_store_changes_nothing(nodes, tmp_path, expected):
     # More than all stores of the cluster hold: Ray moves what is not in use to disk.
     filling = [nodes.ray.put(np.full(25 * 10**6, i, np.uint8)) for i in range(12)]
-    build_sharded(tmp_path / "store", parts(3), load_tokenizer("pocket"), place=OnRay(), progress=False)
+    build_sharded(tmp_path / "store", parts(3), load_tokenizer("pocket"), build=ray_data.build_shards, progress=False)
     assert contents(tmp_path / "store") == expected
     assert [int(nodes.ray.get(one)[0]) for one in filling] == list(range(12))
 
 
-def test_a_shard_that_fits_no_node_is_refused_before_any_work(nodes, tmp_path):
-    with pytest.raises(ValueError, match="cut it into more pieces, with --shards"):
+def test_a_shard_that_fits_no_node_is_refused(nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_data, "SORT_BYTES", 2**50)
+    with pytest.raises(ValueError, match="cut the texts into more pieces, with --shards"):
         build_sharded(
-            tmp_path / "store", parts(3), load_tokenizer("pocket"), text_bytes=2**50, place=OnRay(), progress=False
+            tmp_path / "store", parts(3), load_tokenizer("pocket"), build=ray_data.build_shards, progress=False
         )
 
 
 def test_the_command_builds_tokens_and_states_on_ray_as_here(nodes, tmp_path, capsys):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"text": {text!r}}}\n'.replace("'", '"') for text in TEXTS))
-    words = ["--jsonl", str(path), "--shards", "2", "--dense", "--dims", "4", "--device", "cpu"]
-    assert main(["datastore", "build", str(tmp_path / "here"), *words]) == 0
-    here = capsys.readouterr().out
-    assert main(["datastore", "build", str(tmp_path / "ray"), *words, "--on", "ray"]) == 0
-    assert capsys.readouterr().out == here
+    for name, on in (("here", []), ("ray", ["--on", "ray"])):
+        store = str(tmp_path / name)
+        assert main(["datastore", "build", store, str(path), "--shards", "2", *on]) == 0
+        assert main(["datastore", "dense", store, "--dims", "4", "--device", "cpu", *on]) == 0
+    here, there = capsys.readouterr().out.split("shards              2")[1::2]
+    assert here == there
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
+
+
+RUN = """
+import sys
+from pathlib import Path
+from specdec_lib.commands.datastore import load_tokenizer
+from specdec_lib.datastores import ray_data
+from specdec_lib.datastores.sharded_build import build_sharded
+from tests.cluster.failing_documents import HoldsUpItsWorker
+folder = Path(sys.argv[1])
+documents = [HoldsUpItsWorker(["some text"], folder / f"notes-{i}") for i in range(2)]
+build_sharded(folder / "store", documents, load_tokenizer("pocket"), build=ray_data.build_shards, progress=False)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+def test_five_seconds_after_a_build_is_ended_nothing_below_it_is_left(tmp_path, how):
+    pytest.importorskip("ray", reason="needs the extra ray")
+    psutil = pytest.importorskip("psutil")
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    run = subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path)], env=environment)
+    below = set()
+    try:
+        for _ in range(1200):  # until a worker reads documents
+            time.sleep(0.1)
+            below |= set(psutil.Process(run.pid).children(recursive=True))
+            if list(tmp_path.glob("notes-*")):
+                break
+        assert list(tmp_path.glob("notes-*")) and below, "no worker began to read"
+        run.send_signal(how)
+        time.sleep(5)
+        left = [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        assert run.poll() is not None and not left, left
+    finally:
+        for one in [run, *below]:
+            try:
+                one.kill()
+            except psutil.NoSuchProcess:
+                pass

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
+import os
 
 import pytest
 
 from specdec_lib.__main__ import main
+from specdec_lib.commands import datastore
 from specdec_lib.commands.datastore import Texts, load_tokenizer
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
 from specdec_lib.datastores.states import States
 from specdec_lib.models import embedding
-from tests.datastores.test_rest_import import CHUNKS, write_idx
+
+SMALL = ["--max-states", "120", "--dims", "8", "--window", "64", "--device", "cpu"]
 
 
 @pytest.fixture
@@ -24,86 +26,67 @@ def inputs(tmp_path):
     return tmp_path
 
 
-def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
+def run(*words) -> int:
+    return main(["datastore", *map(str, words)])
+
+
+@pytest.mark.parametrize(
+    "named", [["{}/a.txt", "{}/b.jsonl.gz"], ["--text", "{}/a.txt", "--jsonl", "{}/b.jsonl.gz"]], ids=str
+)
+def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys, named):
     path = inputs / "store"
-    words = [
-        "datastore",
-        "build",
-        str(path),
-        "--text",
-        str(inputs / "a.txt"),
-        "--jsonl",
-        str(inputs / "b.jsonl.gz"),
-        "--field",
-        "output",
-    ]
-    assert main(words) == 0
+    assert run("build", path, *(word.format(inputs) for word in named), "--field", "output") == 0
     built = capsys.readouterr().out
     store, tokenizer = TokenStore.open(path), load_tokenizer("pocket")
-    assert [tokenizer.decode(store.document(i)) for i in range(3)] == [
-        "def f(x):\n    return x\n",
-        "first answer",
-        "second answer",
-    ]
+    expected = ["def f(x):\n    return x\n", "first answer", "second answer"]
+    assert [tokenizer.decode(store.document(i)) for i in range(3)] == expected
     assert [source["name"] for source in store.manifest["sources"]] == ["a.txt", "b.jsonl.gz"]
-    assert main(["datastore", "info", str(path), "--tokenizer", "pocket"]) == 0
+    assert run("info", path, "--tokenizer", "pocket") == 0
     assert capsys.readouterr().out == built
     assert f"{store.count:,} in 3 documents" in built
     assert f"{len(SuffixIndex.open(store).suffixes):,} entries" in built
-    assert main(["datastore", "verify", str(path)]) == 0
-    data = bytearray((path / "suffix_array.npy").read_bytes())
-    data[-1] ^= 1
-    (path / "suffix_array.npy").write_bytes(data)
-    assert main(["datastore", "verify", str(path)]) == 2
-    assert "was altered" in capsys.readouterr().err
-
-
-def test_import_of_an_index_of_rest(tmp_path, capsys):
-    source = write_idx(tmp_path / "a.idx", CHUNKS, wide=True)
-    assert (
-        main(
-            [
-                "datastore",
-                "import-rest",
-                str(source),
-                str(tmp_path / "s"),
-                "--vocabulary",
-                "10",
-                "--u32",
-                "--starts-with",
-                "1",
-            ]
-        )
-        == 0
-    )
-    assert "11 in 3 documents" in capsys.readouterr().out
-    assert main(["datastore", "import-rest", str(source), str(tmp_path / "t"), "--vocabulary", "10"]) == 2
-    assert "pass the flag for 32-bit tokens" in capsys.readouterr().err
+    assert run("verify", path) == 0
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
         (["build", "{}/s"], "no documents are named"),
-        (["build", "{}/s", "--text", "{}/none.txt"], "no file"),
-        (["build", "{}/s", "--jsonl", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
+        (["build", "{}/s", "{}/none.txt"], "no file"),
+        (["build", "{}/s", "{}"], "is a folder: name its files"),
+        (["build", "{}/s", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
         (["build", "{}/s", "--jsonl", "{}/bytes"], "bytes, line 1: is not UTF-8 text"),
+        (["build", "{}/s", "{}/deep.jsonl"], "deep.jsonl, line 2: is nested too deeply to be read"),
+        (["build", "{}/s", "{}/digits.jsonl"], "digits.jsonl, line 1: cannot be read"),
         (["build", "{}/s", "--jsonl", "{}/cut.gz", "--field", "output"], "cut.gz: cannot be unpacked"),
-        (["build", "{}/s", "--text", "{}/b.jsonl.gz", "{}/bytes"], "bytes is no text in UTF-8"),
+        (["build", "{}/s", "{}/a.txt", "{}/bytes"], "bytes is no text in UTF-8"),
         (["build", "{}/s", "--text", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
-        (["build", "{}/s", "--text", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
-        (["build", "{}/s", "--text", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
+        (["build", "{}/s", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
+        (["build", "{}/s", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
+        (["build", "{}/s", "{}/empty.txt"], "the corpus is empty"),
+        (["build", "{}/s", "{}/a.txt", "--shards", "0"], "--shards is 0; expected their number, 1 or more"),
+        (["build", "{}/s", "{}/a.txt", "--shards", "2"], "shard-00001: the corpus is empty"),
+        (["build", "{}/s", "{}/a.txt", "--on", "ray"], "--on ray works on shards"),
+        (["build", "{}/bytes", "{}/a.txt"], "bytes exists and is no datastore"),
+        (["build", "{}/bytes/s", "{}/a.txt"], "cannot be written (part of it is a file"),
+        (["build", "{}", "{}/a.txt"], "which the new store replaces: move it, or name another folder"),
         (["info", "{}/s"], "no datastore at"),
-        (["import-rest", "{}/a.txt", "{}/s", "--vocabulary", "10"], "no index of REST"),
+        (["dense", "{}/s"], "no datastore at"),
     ],
 )
-def test_errors_are_one_sentence_and_leave_nothing(inputs, capsys, words, message):
+def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
+    inputs, capsys, monkeypatch, words, message
+):
+    monkeypatch.setattr(datastore, "_load_model", lambda *names: pytest.fail("a model is loaded"))
     (inputs / "bytes").write_bytes(b"\xff\xfe\xfd")
+    (inputs / "empty.txt").write_text("")
+    (inputs / "digits.jsonl").write_text('{"text": "good text", "number": ' + "1" * 5000 + "}\n")
+    (inputs / "deep.jsonl").write_text('{"text": "good text"}\n{"text": ' + "[" * 10**5 + "]" * 10**5 + "}\n")
     (inputs / "cut.gz").write_bytes((inputs / "b.jsonl.gz").read_bytes()[:-12])
-    assert main(["datastore", *(word.format(inputs) for word in words)]) == 2
+    assert run(*(word.format(inputs) for word in words)) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
-    assert not list(inputs.glob("s*"))
+    assert not list(inputs.glob("s")) and (inputs / "a.txt").is_file()
 
 
 def test_a_side_of_the_standard_library_is_read_again_with_each_iteration():
@@ -112,36 +95,18 @@ def test_a_side_of_the_standard_library_is_read_again_with_each_iteration():
     assert json.dumps(texts.sources())
 
 
-SMALL = ["--max-states", "120", "--dims", "8", "--window", "64", "--device", "cpu"]
-
-
-def test_build_info_and_verify_of_a_store_with_a_dense_index(inputs, capsys):
+def test_a_dense_index_is_built_described_and_verified(inputs, capsys):
     path = inputs / "store"
-    words = [
-        "build",
-        str(path),
-        "--text",
-        str(inputs / "a.txt"),
-        "--jsonl",
-        str(inputs / "b.jsonl.gz"),
-        "--field",
-        "output",
-    ]
-    assert main(["datastore", *words, "--dense", *SMALL]) == 0
+    assert run("build", path, inputs / "a.txt", inputs / "b.jsonl.gz", "--field", "output") == 0
+    assert run("dense", path, *SMALL) == 0
     built = capsys.readouterr().out
     index = DenseIndex.open(path, device="cpu", tokenizer=load_tokenizer("pocket"))
     assert f"dense index         {len(index):,} states, 320 values in 8" in built
     # The last token of each document has no state: nothing follows it.
     assert len(index) == index.store.count - len(index.store)
-    assert main(["datastore", "info", str(path)]) == 0
-    assert capsys.readouterr().out == built
-    assert main(["datastore", "verify", str(path)]) == 0
-    data = bytearray((index.path / "index.faiss").read_bytes())
-    data[-1] ^= 1
-    (index.path / "index.faiss").write_bytes(data)
-    assert main(["datastore", "verify", str(path)]) == 2
-    assert "index.faiss was altered" in capsys.readouterr().err
-    assert main(["datastore", "dense", str(path), *SMALL, "--factory", "HNSW4", "--keep-states"]) == 0
+    assert run("info", path) == 0 and capsys.readouterr().out == built[built.index("\ntokens", 1) + 1 :]
+    assert run("verify", path) == 0
+    assert run("dense", path, *SMALL, "--factory", "HNSW4", "--keep-states") == 0
     assert "HNSW4" in capsys.readouterr().out
     assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.states"]
 
@@ -150,29 +115,9 @@ def test_build_info_and_verify_of_a_store_with_a_dense_index(inputs, capsys):
 def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_asked(inputs, asked, overlap):
     path = inputs / "store"
     (inputs / "long.txt").write_text("\n".join(f"value_{i} = {i}" for i in range(60)))
-    assert (
-        main(
-            [
-                "datastore",
-                "build",
-                str(path),
-                "--text",
-                str(inputs / "long.txt"),
-                "--dense",
-                "--window",
-                "32",
-                "--cover",
-                "windows",
-                *asked,
-                "--dims",
-                "8",
-                "--device",
-                "cpu",
-                "--keep-states",
-            ]
-        )
-        == 0
-    )
+    assert run("build", path, inputs / "long.txt") == 0
+    window = ["--window", "32", "--cover", "windows", *asked]
+    assert run("dense", path, *window, "--dims", "8", "--device", "cpu", "--keep-states") == 0
     states, store = States.open(inputs / "store.states"), TokenStore.open(path)
     assert states.manifest["overlap"] == overlap
     assert len(states) == store.count - 1 > 200
@@ -181,97 +126,70 @@ def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_as
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["dense", "{}/none"], "no datastore at"),
-        (["dense", "{}/store", "--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
-        (["dense", "{}/store", "--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
-        (["dense", "{}/store", "--model", "{}/none"], "no model in"),
-        (["dense", "{}/store", "--window", "4096"], "window is 4096 with a prefix of 0, the model's context"),
-        (["dense", "{}/store", "--device", "abacus"], "device is 'abacus'"),
-    ],
-)
-def test_errors_of_the_dense_index_are_one_sentence_and_leave_the_store(inputs, capsys, words, message):
-    assert main(["datastore", "build", str(inputs / "store"), "--text", str(inputs / "a.txt")]) == 0
-    assert main(["datastore", *(word.format(inputs) for word in words)]) == 2
-    error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error
-    assert [p.name for p in inputs.glob("store*")] == ["store"]
-    TokenStore.open(inputs / "store").verify()
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
         (["--nprobe", "8"], "nprobe is given for an index that has none"),
         (["--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
         (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
-        (["--factory", "Nope"], "factory is 'Nope'"),
+        (["--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
+        (["--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
+        (["--window", "4096"], "window is 4096 with a prefix of 0, the model's context"),
+        (["--model", "{}/none"], "no model in"),
+        (["--device", "abacus"], "device is 'abacus'"),
     ],
 )
-def test_a_wrong_word_about_the_index_is_told_before_any_text_is_read(inputs, capsys, monkeypatch, words, message):
-    def too_late(*args, **kwargs):
-        pytest.fail("told too late")
-
-    monkeypatch.setattr(embedding, "embed_store", too_late)
-    monkeypatch.setattr(Texts, "__iter__", too_late)
-    assert main(["datastore", "build", str(inputs / "store"), "--text", str(inputs / "a.txt"), "--dense", *words]) == 2
-    assert message in capsys.readouterr().err
-    assert not list(inputs.glob("store*"))
+def test_a_wrong_word_about_the_index_is_told_before_any_text_is_embedded(inputs, capsys, monkeypatch, words, message):
+    monkeypatch.setattr(embedding, "last_states", lambda *_, **__: pytest.fail("told too late"))
+    assert run("build", inputs / "store", inputs / "a.txt") == 0
+    assert run("dense", inputs / "store", *(word.format(inputs) for word in words)) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+    assert [p.name for p in inputs.glob("store*")] == ["store"]
 
 
-def test_the_same_build_with_or_without_its_dense_index_is_done_again_and_keeps_it(inputs, capsys):
-    path, words = inputs / "store", ["datastore", "build", str(inputs / "store"), "--text", str(inputs / "a.txt")]
-    assert main([*words, "--dense", *SMALL]) == main([*words, "--dense", *SMALL, "--dims", "6"]) == 0
-    assert main(words) == 0
-    assert DenseIndex.open(path, device="cpu").dims == 6
-    capsys.readouterr()
-    (inputs / "a.txt").write_text("something else\n")
-    assert main(words) == 2
-    assert "dense index is not of the tokens that were built now" in capsys.readouterr().err
-    assert main(["datastore", "verify", str(path)]) == 0
+@pytest.mark.parametrize("place", ["store.states", "store/dense"])
+def test_a_folder_of_ones_own_in_the_way_of_a_dense_index_is_told_before_a_model_is_loaded(
+    inputs, capsys, monkeypatch, place
+):
+    assert run("build", inputs / "store", inputs / "a.txt") == 0
+    (inputs / place).mkdir()
+    (inputs / place / "mine").write_text("kept")
+    monkeypatch.setattr(datastore, "_load_model", lambda *names: pytest.fail("a model is loaded"))
+    assert run("dense", inputs / "store", *SMALL) == 2
+    assert "exists and is no" in capsys.readouterr().err and (inputs / place / "mine").read_text() == "kept"
 
 
-def test_a_missing_faiss_is_told_without_a_traceback(inputs, capsys, monkeypatch):
+def test_an_index_that_could_not_be_written_is_made_from_the_states_that_are_there(inputs, monkeypatch):
     path = inputs / "store"
-    assert main(["datastore", "build", str(path), "--text", str(inputs / "a.txt"), "--dense", *SMALL]) == 0
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    for words in (["verify", str(path)], ["dense", str(path), *SMALL]):
-        assert main(["datastore", *words]) == 2
-        assert "install the extra 'cpu' or 'gpu', never both" in capsys.readouterr().err
+    assert run("build", path, inputs / "a.txt") == 0
+    with monkeypatch.context() as patched, pytest.raises(KeyError):
+        patched.setattr(datastore.datastores, "build_dense_index", lambda *_, **__: {}["killed"])
+        run("dense", path, *SMALL)
+    monkeypatch.setattr(embedding, "last_states", lambda *_, **__: pytest.fail("embedded again"))
+    assert run("dense", path, *SMALL) == 0
+    assert [p.name for p in inputs.glob("store*")] == ["store"]
 
 
-def test_a_models_own_responses_become_a_store_and_are_not_asked_for_twice(tmp_path, capsys):
-    words = [
-        "datastore",
-        "respond",
-        str(tmp_path / "own"),
-        "--dtype",
-        "float32",
-        "--task",
-        "replace-word",
-        "code-completion",
-        "--count",
-        "2",
-        "--samples",
-        "2",
-        "--temperature",
-        "0.7",
-        "--top-p",
-        "0.95",
-        "--max-new-tokens",
-        "6",
-    ]
-    assert main(words) == 0
-    assert "suffix array" in capsys.readouterr().out
-    store = TokenStore.open(tmp_path / "own")
-    assert len(store) == 8 and store.manifest["sources"][0]["samples"] == 2
-    kept = tmp_path / "own.responses.jsonl"
-    before = kept.stat().st_mtime_ns
-    assert main(words) == 0 and kept.stat().st_mtime_ns == before
-    assert main([*words[:-2], "--max-new-tokens", "7"]) == 2
-    assert "other settings" in capsys.readouterr().err
+def test_the_same_build_again_keeps_the_dense_index_and_another_is_refused(inputs, capsys):
+    path = inputs / "store"
+    assert run("build", path, inputs / "a.txt") == run("dense", path, *SMALL, "--dims", "6") == 0
+    assert run("build", path, inputs / "a.txt") == 0
+    assert DenseIndex.open(path, device="cpu").dims == 6
+    (inputs / "a.txt").write_text("something else\n")
+    assert run("build", path, inputs / "a.txt") == 2
+    assert "dense index is not of the tokens that were built now" in capsys.readouterr().err
+    assert run("verify", path) == 0
 
 
-def test_several_greedy_responses_are_refused(tmp_path, capsys):
-    assert main(["datastore", "respond", str(tmp_path / "own"), "--count", "1", "--samples", "3"]) == 2
-    assert "greedy responses to one prompt are all the same" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+def test_every_path_may_begin_at_home_and_a_link_stays_a_link(inputs, monkeypatch):
+    monkeypatch.setenv("HOME", str(inputs))
+    (inputs / "large").mkdir()
+    os.symlink(inputs / "large", inputs / "store")
+    for named in (["~/a.txt"], ["--text", "~/a.txt"], ["--jsonl", "~/b.jsonl.gz", "--field", "output"]):
+        assert run("build", "~/store", *named, "--tokenizer", "pocket") == 0
+    assert run("dense", "~/store/", *SMALL) == run("verify", "~/store") == run("info", "~/store") == 0
+    assert sorted(path.name for path in inputs.iterdir()) == ["a.txt", "b.jsonl.gz", "large", "store"]
+    assert (inputs / "store").is_symlink() and TokenStore.open("~/store").path == inputs / "large"
+
+
+def test_a_word_that_is_no_option_is_refused_and_help_ends_well(capsys):
+    assert run("build", "s", "--nonsense") == 2 and "--nonsense" in capsys.readouterr().err
+    assert run("dense", "--help") == 0 and "--factory" in capsys.readouterr().out

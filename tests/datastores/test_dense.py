@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import faiss
 import numpy as np
 import pytest
@@ -9,13 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib.datastores import ArrayStates, DenseIndex, dense, exact_search, reduction
+from specdec_lib import datastores
+from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError, dense, exact_search, reduction
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.faiss_index import torch_search, whole_keys
 from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
 from specdec_lib.datastores.reduction import Moments, fit_transform
 from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source, stored_positions
 from tests.datastores.stores import scratch
+from tests.families import tokenizer
 
 SWITCHES = [(zscore, normalise) for zscore in (True, False) for normalise in (True, False)]
 
@@ -268,3 +272,86 @@ def test_reciprocal_ranks_are_those_of_a_loop(store):
     assert mean_reciprocal_rank(build(store, states, dims=WIDTH), queries, states.positions[:60]) == 1
     with pytest.raises(ValueError, match="one entry for each"):
         mean_reciprocal_rank(index, queries, states.positions[:59])
+
+
+def test_states_that_are_not_finite_or_not_as_wide_are_refused(store):
+    bad = source(store)
+    for value in (np.nan, np.inf, -np.inf):
+        bad.states[17, 3] = value
+        with pytest.raises(ValueError, match=f"row 17 of the states has the value {value} in column 3"):
+            build(store, bad)
+    assert not list(store.path.glob("dense*"))
+    index = build(store)
+    with pytest.raises(ValueError, match="row 0 of the states has the value nan"):
+        index.search(np.full(WIDTH, np.nan, np.float32), 3)
+    with pytest.raises(ValueError, match=r"states have shape \(1, 7\); expected rows of width 12"):
+        index.search(np.zeros(7, np.float32), 3)
+    with pytest.raises(ValueError, match="expected one position for each row"):
+        ArrayStates(np.arange(3), np.zeros((4, 5)))
+    for wrong in (0, -1, 2.0):
+        with pytest.raises(ValueError, match=f"k is {wrong}; expected a whole number, 1 or more"):
+            index.search(np.zeros(WIDTH, np.float32), wrong)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"dims": 0}, "dims is 0; expected a whole number from 1 to the states' width, 12"),
+        ({"dims": 13}, "dims is 13"),
+        ({"dims": 2.0}, "dims is 2.0"),
+        ({"sample": 0}, "sample is 0"),
+        ({"eps": -1.0}, "eps is -1.0"),
+        ({"factory": "Nope"}, "factory is 'Nope'; expected a factory string of FAISS for 5 dimensions"),
+        ({"factory": "IVF4,PQ3x4"}, "factory is 'IVF4,PQ3x4'"),
+        ({"factory": "IVF9999,Flat"}, r"with 9999 lists, for \d+ states"),
+        ({"factory": "PQ5x12"}, r"factory is 'PQ5x12', which \d+ states cannot train"),
+        ({"nprobe": 4}, "nprobe is given for an index that has none"),
+        ({"factory": "IVF4,Flat", "ef_search": 4}, "ef_search is given for an index that has none"),
+        ({"factory": "IVF4,Flat", "nprobe": 0}, "nprobe is 0; expected a whole number, 1 or more"),
+    ],
+    ids=str,
+)
+def test_bad_parameters_are_refused_and_leave_nothing(store, options, message):
+    with pytest.raises(ValueError, match=message):
+        build(store, **options)
+    assert not list(store.path.glob("dense*"))
+
+
+def test_no_states_and_positions_without_a_continuation_are_refused(store):
+    with pytest.raises(ValueError, match="there are no states to index"):
+        build(store, ArrayStates(np.zeros(0, np.int64), np.zeros((0, WIDTH), np.float32)))
+    states = source(store)
+    for wrong in (0, -1, len(store.tokens), int(store.starts[1]) - 1):
+        places = states.positions.copy()
+        places[5] = wrong
+        with pytest.raises(ValueError, match=f"position {wrong} holds no token of"):
+            build(store, ArrayStates(places, states.states))
+    assert not list(store.path.glob("dense*"))
+    with pytest.raises(ValueError, match="eps is 0; expected more than 0"):
+        build(store, ArrayStates(states.positions, np.ones_like(states.states)), eps=0)
+    # Where nothing varies every key is the same.
+    build(store, ArrayStates(states.positions, np.ones_like(states.states)), dims=2)
+
+
+def test_indexes_of_other_tokens_and_models_are_refused(store, tmp_path):
+    index = build(store)
+    other = datastores.build_tokens(tmp_path / "other", [[1, 2, 3]], 40, progress=False)
+    for work, words in (
+        (lambda: DenseIndex.open(index.path, other), "belongs to other tokens"),
+        (
+            lambda: DenseIndex.open(index.path, model="another"),
+            "states of another model .fingerprint a model, yours is",
+        ),
+        (lambda: DenseIndex.open(index.path, tokenizer=tokenizer()), "without a tokenizer"),
+        (lambda: DenseIndex.open(other.path), "has no dense index"),
+        (lambda: build(store, source(store, model=None)).check_model("any"), "a model it does not know"),
+    ):
+        with pytest.raises(StoreError, match=words):
+            work()
+
+
+def test_a_missing_faiss_is_named_with_the_extra_that_brings_it(store, monkeypatch):
+    build(store)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ImportError, match="install the extra 'cpu' or 'gpu', never both"):
+        DenseIndex.open(store.path)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
+import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from specdec_lib import Sampling, datastores, generate
 from specdec_lib.datastores import StoreError, sharded
 from specdec_lib.datastores.states import ArrayStates
-from specdec_lib.datastores.store_files import BuildLock, StoreBusy
 from specdec_lib.decoding.contract import Context
 from specdec_lib.drafters import Dresd, Rest
 from tests.datastores.stores import WIDTHS, build, document_lists, scratch, tree_paths
@@ -29,15 +28,21 @@ def propose(drafter, tokens, vocabulary, limit=1000):
     return drafter.propose(context, limit)
 
 
+def write(folder: Path, documents, cuts, vocabulary) -> Path:
+    """A store of shards, cut before the documents of these numbers."""
+    edges = sorted({0, len(documents), *(cut % len(documents) for cut in cuts)})
+    for number, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        shard = folder / sharded.shard_name(number)
+        store = datastores.build_tokens(shard, documents[begin:end], vocabulary, progress=False)
+        datastores.build_suffix_array(store, progress=False)
+    sharded.write_shards(folder, len(edges) - 1)
+    return folder
+
+
 @contextmanager
 def shards_of(documents, cuts, vocabulary):
-    """A store of shards, cut before the documents of these numbers."""
-    with ExitStack() as stack, scratch() as folder:
-        edges = sorted({0, len(documents), *(cut % len(documents) for cut in cuts)})
-        for begin, end in zip(edges, edges[1:], strict=False):
-            index = stack.enter_context(build(documents[begin:end], vocabulary))
-            datastores.add_shard(folder / "set", index.store)
-        yield folder / "set"
+    with scratch() as folder:
+        yield write(folder / "set", documents, cuts, vocabulary)
 
 
 @st.composite
@@ -132,11 +137,8 @@ def test_each_occurrence_in_shards_of_any_size_is_drawn_as_often_as_any_other(op
 def test_generation_with_a_store_of_shards_is_plain_decoding(llama, tmp_path):
     rng = np.random.default_rng(0)
     vocabulary = llama.config.vocab_size
-    for number in range(3):
-        documents = [rng.integers(0, vocabulary, 50).tolist() for _ in range(3)]
-        store = datastores.build_tokens(tmp_path / str(number), documents, vocabulary, progress=False)
-        datastores.build_suffix_array(store, progress=False)
-        datastores.add_shard(tmp_path / "set", store)
+    documents = [rng.integers(0, vocabulary, 50).tolist() for _ in range(9)]
+    write(tmp_path / "set", documents, [3, 6], vocabulary)
     prompt = documents[0][:20]
     plain = generate(llama, prompt, None, max_new_tokens=24)
     assert generate(llama, prompt, Rest(tmp_path / "set"), max_new_tokens=24).tokens == plain.tokens
@@ -153,16 +155,11 @@ def dense_shards(folder: Path, cuts: list[int], factory: str = "Flat"):
         one.path / "dense", ArrayStates(positions, states), dims=4, factory=factory, progress=False
     )
     reduction = datastores.fit_transform(states, 4)
-    begin = 0
-    for end in [*cuts, len(documents)]:
-        store = datastores.build_tokens(folder / f"part{end}", documents[begin:end], 5, progress=False)
-        datastores.build_suffix_array(store, progress=False)
+    write(folder / "set", documents, cuts, 5)
+    for begin, end, shard in zip([0, *cuts], [*cuts, 12], sorted((folder / "set").glob("shard-*")), strict=True):
         rows = slice(begin * 8, end * 8)
-        offset = int(one.starts[begin]) - 1
-        source = ArrayStates(positions[rows] - offset, states[rows])
-        datastores.build_dense_index(store.path / "dense", source, reduction=reduction, factory=factory, progress=False)
-        datastores.add_shard(folder / "set", store)
-        begin = end
+        source = ArrayStates(positions[rows] - (int(one.starts[begin]) - 1), states[rows])
+        datastores.build_dense_index(shard / "dense", source, reduction=reduction, factory=factory, progress=False)
     return whole, folder / "set", states
 
 
@@ -193,93 +190,25 @@ def test_dresd_drafts_from_shards_what_it_drafts_from_one_index(tmp_path):
 
 def test_dense_shards_with_reductions_of_their_own_are_refused(tmp_path):
     _, path, states = dense_shards(tmp_path, [6])
-    store = datastores.build_tokens(tmp_path / "other", [[1, 2, 3, 4]], 5, progress=False)
-    datastores.build_suffix_array(store, progress=False)
-    datastores.build_dense_index(
-        store.path / "dense", ArrayStates(np.array([2, 3, 4]), states[:3]), dims=4, progress=False
-    )
-    datastores.add_shard(path, store)
+    dense = path / "shard-00001" / "dense"
+    source = ArrayStates(np.array([2, 3, 4]), states[:3])
+    datastores.build_dense_index(dense, source, dims=4, progress=False)
     with pytest.raises(StoreError, match="another reduction or model"):
         datastores.open_dense_index(path, device="cpu")
 
 
-def finished(folder: Path, documents, vocabulary=10):
-    store = datastores.build_tokens(folder, documents, vocabulary, progress=False)
-    datastores.build_suffix_array(store, progress=False)
-    return store
-
-
-def stamps(folder: Path) -> dict:
-    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.rglob("*")}
-
-
-def test_shards_come_and_go_without_touching_the_others(tmp_path):
-    path = tmp_path / "set"
-    for number in range(3):
-        store = finished(tmp_path / str(number), [[1, 2, number + 3]])
-        assert datastores.add_shard(path, store) == f"shard-{number:05d}"
-    assert len(propose(Rest(path), [1, 2], 10)) == 3
-    before = stamps(path / "shard-00002")
-    datastores.remove_shard(path, "shard-00001")
-    assert propose(Rest(path), [1, 2], 10).tokens == [3, 5] and not (path / "shard-00001").exists()
-    assert datastores.add_shard(path, finished(tmp_path / "new", [[1, 2, 9]])) == "shard-00001"
-    assert sorted(propose(Rest(path), [1, 2], 10).tokens) == [3, 5, 9]
-    assert stamps(path / "shard-00002") == before
-    datastores.open_suffix_index(path).verify()
-    with pytest.raises(StoreError, match="'shard-00007' cannot be removed"):
-        datastores.remove_shard(path, "shard-00007")
-    with BuildLock(path), pytest.raises(StoreBusy):
-        datastores.remove_shard(path, "shard-00001")
-
-
-@pytest.mark.parametrize("step", ["take_over", "rename", "write_json"])
-def test_an_interrupted_change_leaves_the_shards_that_were_there(tmp_path, monkeypatch, step):
-    path = tmp_path / "set"
-    datastores.add_shard(path, finished(tmp_path / "a", [[1, 2, 3]]))
-    new = finished(tmp_path / "b", [[1, 2, 4]])
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(sharded.os if step == "rename" else sharded.store_files, step, stop)
-        datastores.add_shard(path, new)
+def test_shards_that_are_missing_replaced_or_of_two_tokenizers_are_refused(tmp_path):
+    path = write(tmp_path / "set", [[1, 2, 3], [4, 5, 6]], [1], 10)
     assert propose(Rest(path), [1, 2], 10).tokens == [3]
-    assert datastores.add_shard(path, new) == "shard-00001"
-    assert sorted(propose(Rest(path), [1, 2], 10).tokens) == [3, 4]
-
-
-def test_a_store_that_does_not_fit_the_shards_is_refused(tmp_path):
-    path = tmp_path / "set"
-    datastores.add_shard(path, finished(tmp_path / "a", [[1, 2, 3]]))
-    with pytest.raises(StoreError, match="has 11 token ids .* has one tokenizer"):
-        datastores.add_shard(path, finished(tmp_path / "b", [[1, 2, 4]], 11))
-    bare = datastores.build_tokens(tmp_path / "c", [[1, 2, 3]], 10, progress=False)
-    with pytest.raises(StoreError, match="no suffix array"):
-        datastores.add_shard(path, bare)
-    with pytest.raises(StoreError, match="exists and is no store of shards"):
-        datastores.add_shard(tmp_path / "a", finished(tmp_path / "d", [[1, 2, 3]]))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda about: about.update(version=2), "version 2 of the format"),
-        (lambda about: about.update(shards=[]), "expected one or more"),
-        (lambda about: about["shards"].append(about["shards"][0]), "each once"),
-        (lambda about: about["shards"][0].update(name="../x"), "expected the name of a folder beside it"),
-        (lambda about: about["shards"][0].update(name=".."), "expected the name of a folder beside it"),
-        (lambda about: about["shards"][0].update(name=""), "expected the name of a folder beside it"),
-        (lambda about: about["shards"][0].pop("tokens"), "no field 'tokens'"),
-        (lambda about: about["shards"][0].update(tokens_sha256="0"), "is not the store that"),
-        (lambda about: about["shards"][0].update(name="elsewhere"), "no datastore at"),
-    ],
-)
-def test_an_altered_manifest_is_refused(tmp_path, change, message):
-    path = tmp_path / "set"
-    datastores.add_shard(path, finished(tmp_path / "a", [[1, 2, 3]]))
-    about = json.loads((path / sharded.MANIFEST).read_text())
-    change(about)
-    (path / sharded.MANIFEST).write_text(json.dumps(about))
-    with pytest.raises(StoreError, match=message):
+    second = path / "shard-00001"
+    datastores.build_tokens(second, [[7, 8]], 10, progress=False)
+    with pytest.raises(StoreError, match="shard-00001 is not the store that .*shards.json names"):
         Rest(path)
+    datastores.build_tokens(second, [[7, 8]], 11, progress=False)
+    with pytest.raises(StoreError, match="have 2 tokenizers"):
+        sharded.write_shards(path, 2)
+    shutil.rmtree(second)
+    with pytest.raises(StoreError, match="no datastore at .*shard-00001"):
+        Rest(path)
+    with pytest.raises(StoreError, match="is no store of shards"):
+        sharded.ShardedStore.open(tmp_path)

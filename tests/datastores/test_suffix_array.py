@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -89,46 +86,12 @@ def test_a_max_ngram_below_one_is_refused(wrong):
         index.longest([1], wrong)
 
 
-def test_an_index_that_is_missing_damaged_or_of_other_tokens_is_refused(tmp_path):
+def test_a_missing_index_is_refused_with_what_makes_one(tmp_path):
     path = tmp_path / "store"
     store = datastores.build_tokens(path, [[1, 2, 3], [2, 3]], 10, progress=False)
     with pytest.raises(StoreError, match="no suffix array: build one"):
         SuffixIndex.open(path)
-    index = datastores.build_suffix_array(store, progress=False)
-    index.verify()
-
-    def damaged(change, message, verify=False):
-        copy = tmp_path / "copy"
-        shutil.copytree(path, copy)
-        change(copy)
-        with pytest.raises(StoreError, match=message):
-            opened = SuffixIndex.open(copy)
-            if verify:
-                opened.verify()
-        shutil.rmtree(copy)
-
-    def cut(folder):
-        file = folder / "suffix_array.npy"
-        file.write_bytes(file.read_bytes()[:-1])
-
-    def flip(folder):
-        file = folder / "suffix_array.npy"
-        data = bytearray(file.read_bytes())
-        data[-4] ^= 1
-        file.write_bytes(data)
-
-    def manifest(**changes):
-        def change(folder):
-            file = folder / suffix_array.MANIFEST
-            file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-        return change
-
-    damaged(cut, "bytes, its manifest says")
-    damaged(lambda folder: (folder / "first.npy").unlink(), "first.npy is missing")
-    damaged(flip, "was altered", verify=True)
-    damaged(manifest(version=2), "version 2 of the format, this library reads version 1")
-    damaged(manifest(tokens_sha256="0"), "belongs to other tokens")
+    datastores.build_suffix_array(store, progress=False).verify()
 
 
 def test_more_tokens_than_positions_of_32_bits_are_refused(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import zipfile
 import pytest
 
 from specdec_lib import load_model
-from specdec_lib.cluster import Here
 from specdec_lib.drafters import Rest
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.corpus import stdlib_modules
@@ -70,7 +69,7 @@ def test_a_store_of_shards_is_built_once_and_its_first_shards_are_a_store(folder
     installed, wheels = folders
     tokenizer = load_model("pocket")[1]
     texts = package_files([wheels], [installed])
-    index = stores.text_shards("packages", tokenizer, 3000, texts, shard_tokens=1000, place=Here())
+    index = stores.text_shards("packages", tokenizer, 3000, texts, shard_tokens=1000)
     counts = [shard.index.store.count for shard in index.shards]
     assert len(counts) == 3 and max(counts) <= 1000 and index.store.count == sum(counts)
     monkeypatch.setattr(stores, "build_sharded", lambda *_, **__: pytest.fail("built a second time"))

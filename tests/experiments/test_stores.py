@@ -2,10 +2,12 @@
 
 import pytest
 
-from specdec_lib import load_model
+from specdec_lib import Sampling, generate, load_model
 from specdec_lib.datastores import StoreBusy
-from specdec_lib.experiments import stores
+from specdec_lib.datastores.store_files import BuildLock
+from specdec_lib.experiments import made_tasks, stores
 from specdec_lib.experiments.corpus import stdlib_modules
+from specdec_lib.experiments.recorded_runs import render
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +107,81 @@ def test_states_and_dense_index_are_of_their_store_and_made_once(tokenizer, monk
     monkeypatch.setattr(stores, "embed_store", None)
     assert len(stores.dense_states(model, index)) == len(states)
     assert stores.dense_index(states, index, dims=16).path == found.path
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return load_model("pocket", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return made_tasks.prompts("replace-word", 3, split="train") + made_tasks.prompts(
+        "code-completion", 2, split="train"
+    )
+
+
+def ask(pocket, prompts, path, **options):
+    return stores.generate_responses(*pocket, prompts, path, max_new_tokens=12, progress=False, **options)
+
+
+def test_greedy_responses_in_a_padded_batch_are_those_of_plain_decoding(pocket, prompts, tmp_path):
+    model, tokenizer = pocket
+    rendered = sorted((render(prompt, tokenizer) for prompt in prompts), key=len)
+    expected = [ids + generate(model, ids, max_new_tokens=12).tokens for ids in rendered]
+    settings = model.generation_config.to_dict()
+    try:  # penalties of the checkpoint do not reach the responses
+        model.generation_config.update(repetition_penalty=1.8, no_repeat_ngram_size=2)
+        assert ask(pocket, prompts, tmp_path / "r.jsonl", batch=4) == expected
+        assert model.generation_config.repetition_penalty == 1.8
+    finally:
+        model.generation_config = type(model.generation_config).from_dict(settings)
+
+
+def test_samples_of_one_prompt_differ_and_come_again_with_their_seed(pocket, prompts, tmp_path):
+    how = {"sampling": Sampling(temperature=1.0, top_p=0.95, seed=3), "samples": 3}
+    first, again = (ask(pocket, prompts, tmp_path / name, **how) for name in ("a", "b"))
+    other = ask(pocket, prompts, tmp_path / "c", sampling=Sampling(temperature=1.0, top_p=0.95, seed=4), samples=3)
+    assert first == again != other
+    assert len(first) == 3 * len(prompts) and any(first[i] != first[i + 1] for i in range(0, len(first), 3))
+
+
+def test_interrupted_responses_go_on_after_their_last_whole_batch(pocket, prompts, tmp_path, monkeypatch):
+    whole = ask(pocket, prompts, tmp_path / "whole", batch=2)
+    calls = []
+
+    def answer(*args, _real=stores._answer):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return _real(*args)
+
+    monkeypatch.setattr(stores, "_answer", answer)
+    path = tmp_path / "r.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        ask(pocket, prompts, path, batch=2)
+    path.write_text(path.read_text() + "[[1, 2", encoding="utf-8")  # what a kill in the middle of a write leaves
+    assert ask(pocket, prompts, path, batch=2) == whole and len(calls) == 4
+    assert ask(pocket, prompts, path, batch=2) == whole and len(calls) == 4
+    assert path.read_text() == (tmp_path / "whole").read_text()
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"samples": 2}, "greedy responses to one prompt are all the same"),
+        ({"batch": 0}, "batch is 0"),
+        ({"prompts": []}, "no prompts"),
+        ({"path": "another"}, "responses of another model, to other prompts or with other settings"),
+        ({"path": "busy"}, "is being built by another process"),
+    ],
+)
+def test_responses_that_cannot_be_given_are_refused_before_any_work(
+    pocket, prompts, tmp_path, monkeypatch, wrong, message
+):
+    monkeypatch.setattr(stores, "_answer", lambda *_: pytest.fail("work began"))
+    (tmp_path / "another").write_text('"another"\n')
+    asked = {"prompts": prompts, "path": "r", **wrong}
+    asked["path"] = tmp_path / asked["path"]
+    with BuildLock(tmp_path / "busy"), pytest.raises(ValueError, match=message):
+        ask(pocket, **asked)

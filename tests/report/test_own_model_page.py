@@ -19,6 +19,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import typer
 from transformers import PreTrainedTokenizerFast
 
 import specdec_lib
@@ -39,7 +40,6 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: standard library are replaced by a file of four prompts: reading the whole library takes half a minute.
 SMALLER = {
     "datastore dense": ["--max-states", "80", "--dims", "8", "--device", "cpu"],
-    "datastore respond": ["--task", "gsm8k", "--count", "2", "--max-new-tokens", "6", "--device", "cpu"],
     "train-acceptance-head": [
         "--tasks",
         "gsm8k",
@@ -197,6 +197,8 @@ def parses(words: list[str]) -> None:
         with pytest.raises(SystemExit) as told:
             module.main(words[1:])
         assert told.value.code == 0
+    elif hasattr(module, "app"):
+        typer.main.get_command(module.app).get_command(None, words[1]).make_context(words[1], words[2:])
     else:
         module.build_parser().parse_args(words[1:])
 
@@ -211,7 +213,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     # Each remakes committed results of the shipped pair, in minutes to hours.
     (r"python -m specdec_lib fit-tree --target pocket ", lambda words: parses(words[3:])),
     (
-        r"python -m specdec_lib (recordings|known-answers|stopping|one-tree|retrieval|scale|train-acceptance-head --seeds)",
+        r"python -m specdec_lib (recordings|known-answers|stopping|one-tree|retrieval|train-acceptance-head --seeds)",
         lambda words: parses(words[3:]),
     ),
     (

@@ -279,6 +279,10 @@ def _parse(text: str, where: str) -> Any:
     except json.JSONDecodeError as error:
         inside = f"line {error.lineno}, " if "\n" in text else ""
         raise BadRecord(f"{where}: is not JSON ({error.msg}, {inside}column {error.colno})") from None
+    except RecursionError:
+        raise BadRecord(f"{where}: is nested too deeply to be read") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise BadRecord(f"{where}: cannot be read ({error})") from None
 
 
 def _record(row: Any, where: str) -> Record:

@@ -17,7 +17,7 @@ import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.report.build import rerun, scale, speed
+from specdec_lib.report.build import rerun, speed
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
@@ -76,7 +76,7 @@ def draw_pictures(folder: Path) -> bool:
         Whether anything was drawn.
     """
     drawn_from = [files.tree_digest(paths.PACKAGE), files.tree_digest(paths.POCKET)]
-    key = " ".join([*drawn_from, files.sha256(paths.BENCH), files.sha256(paths.SCALE)]) + "\n"
+    key = " ".join([*drawn_from, files.sha256(paths.BENCH)]) + "\n"
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
@@ -90,7 +90,6 @@ def draw_pictures(folder: Path) -> bool:
     method_examples.generations([PLAIN])  # which every page shows: once, before this process is copied
     on_all_cores([partial(_draw_page, page, folder) for page in method_pictures.PICTURES])
     speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
-    scale.figure(scale.content()).savefig(folder / "scale.svg", metadata={"Date": None})
     files.write_atomic(stamp, key)
     return True
 

@@ -1,0 +1,417 @@
+"""What a full disk, a kill, a second builder, a link or a path leaves behind, for everything that is built."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from tqdm.auto import tqdm
+
+from specdec_lib import datastores, files
+from specdec_lib.datastores import (
+    ArrayStates,
+    DenseIndex,
+    States,
+    StoreBusy,
+    StoreError,
+    SuffixIndex,
+    TokenStore,
+    open_suffix_index,
+    states,
+    store_files,
+)
+from specdec_lib.datastores.sharded import is_sharded
+from specdec_lib.datastores.sharded_build import build_sharded
+from specdec_lib.drafters import Dresd, Rest
+from tests.datastores import dense_stores
+from tests.datastores.stores import scratch
+from tests.families import tokenizer
+
+WIDTH = 6
+
+
+def with_index(folder) -> None:
+    datastores.build_suffix_array(folder, progress=False)
+
+
+def documents(side: int) -> list[list[int]]:
+    rng = random.Random(side)
+    return [[rng.randrange(10) for _ in range(rng.randrange(2, 120))] for _ in range(200 + 50 * side)]
+
+
+class Store:
+    """A token store with its suffix array."""
+
+    name = "store"
+
+    def __init__(self, folder):
+        self.path = folder / "store"
+
+    def build(self, side: int, wait=lambda: None):
+        def encode(batch):
+            wait()
+            return [list(map(int, text)) for text in batch]
+
+        texts = ["".join(map(str, document)) for document in documents(side)]
+        return datastores.build_tokens(
+            self.path, texts, 10, encode=encode, chunk_tokens=2000, progress=False, finish=with_index
+        ).manifest
+
+    def opened(self):
+        return SuffixIndex.open(self.path)
+
+    def manifest(self):
+        return self.opened().store.manifest
+
+
+class Dense:
+    """A dense index inside a store."""
+
+    name = "dense"
+
+    def __init__(self, folder):
+        self.store = dense_stores.random_store(folder)
+        self.path = self.store.path / "dense"
+
+    def build(self, side: int, wait=lambda: None):
+        class Waits(ArrayStates):
+            def __iter__(self):
+                wait()
+                return super().__iter__()
+
+        source = dense_stores.source(self.store, side)
+        source = Waits(source.positions, source.states, source.model)
+        return dense_stores.build(self.store, source, factory="IVF8,Flat", nprobe=8).manifest
+
+    def opened(self):
+        return DenseIndex.open(self.path, device="cpu")
+
+    def manifest(self):
+        return self.opened().manifest
+
+
+class Hidden:
+    """Hidden states of a store; of another side they are of another model."""
+
+    name = "states"
+
+    def __init__(self, folder):
+        self.store = dense_stores.random_store(folder)
+        self.path = folder / "states"
+
+    def build(self, side: int, wait=lambda: None):
+        def compute(batch):
+            wait()
+            return [np.cumsum(tokens)[:, None] * np.arange(1, WIDTH + 1) / 8 + side for tokens in batch]
+
+        how = {"window": 16, "batch_tokens": 50, "model": str(side), "progress": False}
+        return states.write_states(self.path, self.store, compute, WIDTH, **how).manifest
+
+    def opened(self):
+        return States.open(self.path)
+
+    def manifest(self):
+        return self.opened().manifest
+
+
+KINDS = pytest.mark.parametrize("kind", [Store, Dense, Hidden], ids=lambda kind: kind.name)
+
+
+@pytest.fixture
+def made(kind):
+    with scratch() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(states, "STEP_BYTES", 40 * WIDTH * 2)
+        yield kind(folder)
+
+
+def alone(made) -> bool:
+    """Whether nothing of a build is left beside what was built."""
+    ends = (".partial", ".old", ".lock", ".new", ".tmp")
+    return not [path for path in made.path.parent.parent.rglob("*") if path.name.endswith(ends)]
+
+
+class FullDisk:
+    """After so many writes the disk is full."""
+
+    def __init__(self, patched, left=10**9):
+        self.left, sound = left, store_files.write
+
+        def write(file, data):
+            if self.left == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.left -= 1
+            sound(file, data)
+
+        patched.setattr(store_files, "write", write)
+
+
+@KINDS
+def test_a_full_disk_leaves_what_was_there_at_every_write(made, monkeypatch):
+    old = made.build(0)
+    disk = FullDisk(monkeypatch)
+    new = made.build(1)
+    writes = 10**9 - disk.left
+    assert writes > 10 and new != old
+    assert made.build(0) == old
+    for count in range(writes):
+        disk.left = count
+        with pytest.raises(OSError, match="No space left"):
+            made.build(1)
+        opened = made.opened()
+        assert made.manifest() == old
+        if made.path.name == "states":  # which go on after their last whole shard
+            shutil.rmtree(files.beside(made.path, ".partial"), ignore_errors=True)
+        assert alone(made)
+    opened.verify()
+    disk.left = writes
+    assert made.build(1) == new
+
+
+def in_child(work) -> int:
+    """Fork a process that runs ``work``: no second start of Python and its libraries for each of many kills."""
+    pid = os.fork()
+    if pid == 0:
+        # tqdm's lock is shared with forked processes: killed while holding it, the child would stop the parent for ever.
+        tqdm.set_lock(threading.RLock())
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+
+@KINDS
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.draws
+def test_a_kill_at_any_moment_leaves_the_old_one_or_the_new_one_whole(made, seed):
+    rng, known = random.Random(seed), []
+    for side in (1, 0):
+        began = time.perf_counter()
+        known.append(made.build(side))
+        duration = time.perf_counter() - began
+    unfinished = 0
+    for kill in range(20):
+        side = kill % 2
+        pid = in_child(lambda side=side: made.build(side))
+        time.sleep(rng.random() * 1.3 * duration)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        made.opened().verify()
+        assert made.manifest() in known
+        unfinished += made.manifest() != known[1 - side] or not alone(made)
+    assert unfinished > 0, "no kill came in time: the test shows nothing"
+    assert made.build(side) == known[1 - side] and alone(made)
+
+
+@KINDS
+@pytest.mark.parametrize("moment", [0, 1, 2], ids=["before", "between", "after"])
+def test_a_kill_around_the_two_renames_leaves_one_of_the_two(made, monkeypatch, moment):
+    old, left, rename, remove = made.build(0), moment, os.rename, shutil.rmtree
+
+    class Killed(BaseException):
+        pass
+
+    def killed(source, target):
+        nonlocal left
+        if str(target).endswith((".old", made.path.name)):
+            if left == 0:
+                raise Killed
+            left -= 1
+        rename(source, target)
+
+    def rmtree(folder, **options):
+        if str(folder).endswith(".old") or (moment == 1 and str(folder).endswith(".partial") and left == 0):
+            raise Killed
+        remove(folder, **options)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(os, "rename", killed)
+        patched.setattr(shutil, "rmtree", rmtree)
+        made.build(1)
+    assert (made.manifest() == old) == (moment < 2)
+    new = made.build(1)
+    assert made.manifest() == new != old and alone(made)
+
+
+@KINDS
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_second_builder_is_told_who_builds_and_takes_over_when_that_one_is_dead(made):
+    read, write = os.pipe()
+
+    def wait():
+        os.write(write, b"x")
+        time.sleep(60)
+
+    pid = in_child(lambda: made.build(0, wait))
+    try:
+        assert select.select([read], [], [], 120)[0], "the first builder has not begun"
+        with pytest.raises(StoreBusy, match=f"is being built by another process \\(process {pid}, since 20"):
+            made.build(0)
+        if isinstance(made, Dense):  # whose store must not be replaced beneath it
+            with pytest.raises(StoreBusy):
+                datastores.build_tokens(made.store.path, [[1, 2]], 10, progress=False)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+        os.close(write)
+    made.build(0)
+    assert alone(made)
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_builder(tmp_path, monkeypatch):
+    def refuses(handle, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(OSError, match="No locks available .*store.lock") as told:
+        Store(tmp_path).build(0)
+    assert not isinstance(told.value, StoreBusy) and told.value.errno == errno.ENOLCK
+
+
+def test_a_store_stays_readable_while_and_after_it_is_replaced(tmp_path):
+    path = tmp_path / "store"
+    old = datastores.build_tokens(path, [[1, 2, 3]], 10, progress=False)
+
+    def finish(folder):
+        assert TokenStore.open(path).document(0).tolist() == [1, 2, 3]
+
+    datastores.build_tokens(path, [[4, 5]], 10, progress=False, finish=finish)
+    assert old.document(0).tolist() == [1, 2, 3] and TokenStore.open(path).document(0).tolist() == [4, 5]
+
+
+@KINDS
+@pytest.mark.parametrize("target", ["there", "empty", "missing"])
+def test_what_lies_behind_a_symbolic_link_is_built_there_and_the_link_stays(made, tmp_path, target):
+    large = tmp_path / "large-disk" / "data"
+    if target == "there":
+        made.build(0)
+        shutil.move(made.path, large)
+    elif target == "empty":
+        large.mkdir(parents=True)
+    made.path.symlink_to(large)
+    for side in (0, 1, 1):
+        manifest = made.build(side)
+        made.opened().verify()
+        assert made.path.is_symlink() and made.manifest() == manifest and alone(made)
+        assert [path.name for path in large.parent.iterdir()] == ["data"]
+
+
+def test_a_dense_index_that_is_a_link_stays_one_when_its_store_is_built_again(tmp_path):
+    index = dense_stores.build(dense_stores.random_store(tmp_path))
+    shutil.move(index.path, tmp_path / "large")
+    index.path.symlink_to(tmp_path / "large")
+    again = dense_stores.random_store(tmp_path)
+    assert (again.path / "dense").is_symlink()
+    for path in (again.path, again.path / "dense"):
+        DenseIndex.open(path).verify()
+
+
+@KINDS
+def test_a_path_means_the_same_from_the_home_folder_with_a_slash_or_after_a_change_of_folder(
+    made, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("HOME", str(made.path.parent))
+    home, real = made.path.parent, made.path
+    manifest = made.build(0)
+    for named in (f"~/{real.name}", f"{real}/", f"{real.parent}/./{real.name}", f"{real.parent}/x/../{real.name}"):
+        made.path = named
+        assert made.manifest() == manifest
+    monkeypatch.chdir(home)
+    made.path = real.name
+    opened = made.opened()
+    monkeypatch.chdir(tmp_path)
+    opened.verify()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", ["", "~nobody-of-this-name/store"])
+def test_what_is_no_path_is_refused(words):
+    for work in (
+        lambda: datastores.build_tokens(words, [[1, 2]], 10, progress=False),
+        lambda: TokenStore.open(words),
+        lambda: DenseIndex.open(words),
+        lambda: States.open(words),
+        lambda: Rest(words),
+        lambda: Dresd(words),
+        lambda: is_sharded(words),
+    ):
+        with pytest.raises(ValueError, match="is no path .*; give the name of a file or a folder"):
+            work()
+
+
+def occupied(folder):
+    """Places where nothing can be built, by the words that say so."""
+    (folder / "notes").mkdir()
+    (folder / "notes" / ".hidden").write_text("mine")
+    (folder / "file").write_text("mine")
+    return {
+        "notes": "exists and is no",
+        "file": "exists and is no",
+        "file/below": "cannot be written .part of it is a file",
+    }
+
+
+@KINDS
+@pytest.mark.parametrize("place", ["notes", "file", "file/below"])
+def test_what_is_something_else_or_cannot_be_written_is_refused_before_any_work(made, tmp_path, place):
+    words = occupied(tmp_path)[place]
+    too_late = lambda: pytest.fail("work began")  # noqa: E731
+    with pytest.raises(ValueError, match=words):
+        if isinstance(made, Store):
+            made.path = tmp_path / place
+            made.build(0, too_late)
+        elif isinstance(made, Dense):
+            dense_stores.build(made.store, path=tmp_path / place)
+        else:
+            made.path = tmp_path / place
+            made.build(0, too_late)
+    assert (tmp_path / "notes" / ".hidden").read_text() == (tmp_path / "file").read_text() == "mine"
+    with pytest.raises(ValueError, match=words):
+        build_sharded(tmp_path / place, [["some text"]], tokenizer(), progress=False)
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["linked", "copied"])
+def test_a_rebuild_of_the_same_tokens_keeps_the_dense_index_and_of_others_is_refused(tmp_path, monkeypatch, links):
+    store = dense_stores.random_store(tmp_path)
+    index = dense_stores.build(store)
+    same = [store.document(i).tolist() for i in range(len(store))]
+    if not links:
+
+        def refuses(source, name):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+        monkeypatch.setattr(os, "link", refuses)
+    again = datastores.build_tokens(store.path, same, 40, sources=[{"name": "again"}], progress=False)
+    assert again.manifest["sources"] == [{"name": "again"}]
+    finished = lambda folder: pytest.fail("refused too late")  # noqa: E731
+    with pytest.raises(StoreError, match="dense index is not of the tokens that were built now: remove .*dense"):
+        datastores.build_tokens(store.path, [[1, 2, 3]], 40, progress=False, finish=finished)
+    assert TokenStore.open(store.path).manifest == again.manifest
+    kept = DenseIndex.open(store.path)
+    kept.verify()
+    assert kept.manifest == index.manifest
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_importing_the_stores_and_opening_one_imports_neither_faiss_nor_ray(tmp_path):
+    Store(tmp_path).build(0)
+    code = (
+        "import sys; from specdec_lib.datastores import open_suffix_index; from specdec_lib.datastores import ray_data\n"
+        f"open_suffix_index({str(tmp_path / 'store')!r})\n"
+        "sys.exit(', '.join({'faiss', 'ray'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert open_suffix_index(tmp_path / "store").entries > 0
