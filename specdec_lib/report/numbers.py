@@ -17,7 +17,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import run_context
 
 COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
-#: The numbers of the default run; those of a run with other seeds are in its folder ``seed10``.
+# The numbers of the default run; those of a run with other seeds are in its folder ``seed10``.
 COMMITTED = paths.DATA / "results" / "cpu"
 MISSING, NO_INTERVAL = "not available", "no interval"
 

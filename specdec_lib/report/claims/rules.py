@@ -112,20 +112,6 @@ class Condition:
         answers = {_OPERATORS[self.operator](left, right) for left in sides[0] for right in sides[1]}
         return Truth.OPEN if len(answers) == 2 else Truth.TRUE if answers == {True} else Truth.FALSE
 
-    def lead(self, tables: Tables) -> Number | None:
-        """How far the claimed side is ahead, a ratio above 1 where the condition is true. None without an interval, for an
-        equality, and where a side is not positive."""
-        sides = [self.left.ends(tables), self.right.ends(tables)]
-        if None in sides or self.operator == "==" or all(low == high for low, high in sides):
-            return None
-        if min(low for low, _ in sides) <= 0:
-            return None
-        middle = [side.factor * (number(side.key, tables).value if side.key else 1) for side in (self.left, self.right)]
-        ahead, behind = (0, 1) if self.operator in (">", ">=") else (1, 0)
-        return Number(
-            middle[ahead] / middle[behind], sides[ahead][0] / sides[behind][1], sides[ahead][1] / sides[behind][0]
-        )
-
 
 def parse_condition(text: Any, row: str) -> Condition:
     """``side operator side``, parted by spaces; a side is a number, a key, or ``number * key``."""
@@ -167,7 +153,7 @@ class Claim:
     says: str
     holds: tuple[Condition, ...] = ()
     partly: tuple[Condition, ...] = ()
-    partly_how: str = "all"
+    partly_how: str = "any"
     rule: str = ""
     untestable: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
@@ -213,16 +199,9 @@ def _parse(raw: Mapping[str, Any]) -> Claim:
         raise ClaimError(f"{row}: expected either conditions under 'holds' or a reason under 'untestable'")
     if holds and not texts.get("rule"):
         raise ClaimError(f"{row}: no 'rule' that says in words what the conditions ask")
-    case = raw.get("partly")
-    if ("in part" in texts.get("rule", "")) != (case is not None):
+    if ("in part" in texts.get("rule", "")) != ("partly" in raw):
         raise ClaimError(f"{row}: 'rule' names a case 'in part' and there is no 'partly', or the other way round")
-    if case == "some" and len(holds) < 2:
-        raise ClaimError(f"{row}: partly is 'some' of {len(holds)} conditions; expected two or more")
-    how = "any" if case == "some" or isinstance(case, dict) else "all"
-    listed = case["any"] if isinstance(case, dict) and set(case) == {"any"} else case or ()
-    if case != "some" and not isinstance(listed, list | tuple):
-        raise ClaimError(f"{row}: partly is {case!r}; expected 'some', conditions, or {{any: conditions}}")
-    partly = holds if case == "some" else tuple(parse_condition(text, row) for text in listed)
+    how, partly = _partly(raw["partly"], holds, row) if "partly" in raw else ("any", ())
     claim = Claim(
         **texts,
         holds=holds,
@@ -239,19 +218,29 @@ def _parse(raw: Mapping[str, Any]) -> Claim:
     return claim
 
 
+def _partly(raw: Any, holds: tuple[Condition, ...], row: str) -> tuple[str, tuple[Condition, ...]]:
+    """Whether ``any`` or ``all`` of which conditions make the case "in part"."""
+    if raw == "some":
+        if len(holds) < 2:
+            raise ClaimError(f"{row}: partly is 'some' of {len(holds)} conditions; expected two or more")
+        return "any", holds
+    how, listed = ("any", raw.get("any")) if isinstance(raw, dict) and len(raw) == 1 else ("all", raw)
+    if not isinstance(listed, list) or not listed:
+        raise ClaimError(f"{row}: partly is {raw!r}; expected 'some', a list of conditions, or {{any: a list}}")
+    return how, tuple(parse_condition(text, row) for text in listed)
+
+
 def _published(raw: Any, row: str) -> dict[str, str]:
     """By key the published size; an id that stands alone is its own size."""
     given = {name: name for name in raw} if isinstance(raw, list) else raw
     if not isinstance(given, dict) or not all(isinstance(text, str) for text in (*given, *given.values())):
         raise ClaimError(f"{row}: published is {raw!r}; expected a list of ids, or by key an expression over ids")
-    for text in given.values():
-        published_range(text, published_rows()) if isinstance(raw, dict) else _known(text, row)
+    for name, text in given.items():
+        if "/" in name:
+            published_range(text, published_rows())
+        elif name not in published_rows():
+            raise ClaimError(f"{row}: there is no published number {name!r} in data/published")
     return given
-
-
-def _known(name: str, row: str) -> None:
-    if name not in published_rows():
-        raise ClaimError(f"{row}: there is no published number {name!r} in data/published")
 
 
 def _headline(raw: Any, row: str) -> Headline:
@@ -288,9 +277,7 @@ def verdict(claim: Claim, tables: Tables) -> str:
     if any(not any((found := number(key, tables)) and found.words for key in c.keys) for c in lacking):
         return NO_NUMBER
     whole = together([truths[condition] for condition in claim.holds], "all")
-    part = (
-        together([truths[condition] for condition in claim.partly], claim.partly_how) if claim.partly else Truth.FALSE
-    )
+    part = together([truths[condition] for condition in claim.partly], claim.partly_how)
     if Truth.TRUE in (whole, part):
         return HOLDS if whole is Truth.TRUE else PARTLY
     if Truth.UNKNOWN in (whole, part):
