@@ -26,8 +26,9 @@ from specdec_lib import paths
 from specdec_lib.experiments.published_numbers import ClaimError
 from specdec_lib.report import numbers
 from specdec_lib.report.build.method_tables import method_lines
-from specdec_lib.report.claims import rules
+from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.claims.published_tables import published_rows, published_text
+from specdec_lib.report.display import figures
 
 
 def judged() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
@@ -146,6 +147,16 @@ class Methods(SphinxDirective):
         return holder.children
 
 
+def _draw_headlines(app: Sphinx) -> None:
+    """Draw the figure "What reproduces" for the pages that show it."""
+    folder = Path(app.srcdir) / "pictures"
+    if folder.is_dir():
+        tables, frame = judged()
+        figures.use_style()
+        drawing = pictures.reproduces(pictures.headlines(frame, tables))
+        drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
+
+
 def _name_packages(app: Sphinx, config: Config) -> None:
     """Tell the template of the library's pages which modules are folders: those get a page of their own."""
     modules = pkgutil.walk_packages(specdec_lib.__path__, "specdec_lib.")
@@ -174,6 +185,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role("num", Num())
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", _skip_undescribed_field)
+    app.connect("builder-inited", _draw_headlines)
     app.connect("config-inited", _name_packages)
     app.connect("config-inited", _share_among_processes)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
