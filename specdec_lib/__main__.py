@@ -51,7 +51,6 @@ COMMANDS: dict[str, Command] = {
     "claims": Command(
         "specdec_lib.commands.claims", "print every claim of the papers with its verdict here", in_repository=True
     ),
-    "compare": Command("specdec_lib.commands.compare", "compare two runs of the notebooks; times may differ"),
     "datastore": Command("specdec_lib.commands.datastore", "build, describe and verify datastores"),
     "find-heads": Command("specdec_lib.commands.find_heads", "identify the induction heads of a model", "heads"),
     "fit-tree": Command("specdec_lib.commands.fit_tree", "fit the probabilities of one tree on a model's answers"),
@@ -68,11 +67,6 @@ COMMANDS: dict[str, Command] = {
     "recordings": Command(
         "specdec_lib.commands.recordings",
         "decode the prompts of the book and commit what the shipped models write",
-        in_repository=True,
-    ),
-    "readme": Command(
-        "specdec_lib.commands.readme",
-        "make the README's table and figure from the executed notebooks",
         in_repository=True,
     ),
     "stopping": Command(
