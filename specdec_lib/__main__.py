@@ -83,9 +83,6 @@ COMMANDS: dict[str, Command] = {
         "specdec_lib.commands.scale",
         "measure how a datastore's cost grows with its size, into data/results/cpu/scale.json",
     ),
-    "stopping": Command(
-        "specdec_lib.commands.stopping", "SpecDec++ on many prompts, greedy and sampled, into data/results/cpu"
-    ),
     "train-acceptance-head": Command(
         "specdec_lib.commands.train_acceptance_head", "train an acceptance head for SpecDec++", "head"
     ),

@@ -7,6 +7,7 @@ studies of chapters 5 and 8.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections import Counter
@@ -200,17 +201,20 @@ def studied() -> dict[str, dict[str, Any]]:
     KeyError
         A study has no such row.
     """
-    from specdec_lib.chapters.ch05_specdec_pp import wide_study
     from specdec_lib.chapters.ch08_one_tree import marks
 
-    greedy = [row for row in wide_study.read() if row.draft == "draft" and not row.temperature]
-    factors = {(row.set, row.quantity): row.interval for row in greedy}
+    with (paths.DATA / "results" / "cpu" / "stopping.csv").open(encoding="utf-8", newline="") as file:
+        greedy = [row for row in csv.DictReader(file) if row["draft"] == "draft" and not float(row["temperature"])]
+    factors = {
+        (row["set"], row["quantity"]): Interval(*(float(row[end] or "nan") for end in ("value", "low", "high")))
+        for row in greedy
+    }
     stopping: dict[str, Any] = {
         f"over_{key}_{name}": factors[name, f"over {policy}"]
         for key, policy in (("fixed", "fixed K"), ("confidence", "confidence"))
-        for name in wide_study.SETS
+        for name in ("editing", "code", "prose")
     }
-    stopping["study_prompts"] = next(row.prompts for row in greedy if row.set == wide_study.ALL)
+    stopping["study_prompts"] = next(int(row["prompts"]) for row in greedy if row["set"] == "all")
     judged = marks.judged(marks.read().rows)
     verdicts = Counter(row["verdict"] for row in judged)
     missed = [
