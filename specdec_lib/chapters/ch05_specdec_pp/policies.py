@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -148,11 +148,10 @@ def timed(plays: pd.DataFrame, draft: float, target: float, alone: float) -> pd.
     return plays.assign(speed=alone * plays.tokens / (draft * plays.draft_passes + target * plays.passes))
 
 
-@dataclass(frozen=True)
 class Contest:
     """Policies at all settings on the same outputs, and further training seeds of the heads that are compared.
 
-    Attributes
+    Parameters
     ----------
     outputs : sequence of Output
     policies : sequence of Policy
@@ -160,41 +159,37 @@ class Contest:
         Trains a head again from other seeds.
     seeds : int
         Training seeds of a compared head.
-    plays : DataFrame
-        Of :func:`play_all`, with a ``speed`` (:func:`timed`).
     times : (float, float, float)
-        Seconds of a pass that the speed is for, as :func:`timed` takes them.
+        Seconds of a pass that the ``speed`` in ``plays`` is for, as :func:`timed` takes them.
+    plays : DataFrame, optional
+        Of :func:`play_all`, if it is known.
     """
 
-    outputs: Sequence[Output]
-    policies: Sequence[Policy]
-    workshop: Workshop
-    seeds: int
-    plays: pd.DataFrame
-    times: tuple[float, float, float]
-    seeded: dict[str, pd.DataFrame] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         outputs: Sequence[Output],
         policies: Sequence[Policy],
         workshop: Workshop,
         seeds: int,
         times: tuple[float, float, float],
-    ) -> Contest:
-        """Play all policies."""
-        return cls(outputs, policies, workshop, seeds, timed(play_all(outputs, policies), *times), times)
+        plays: pd.DataFrame | None = None,
+    ):
+        self.outputs, self.policies, self.workshop = outputs, policies, workshop
+        self.seeds, self.times = seeds, times
+        self.plays = timed(play_all(outputs, policies) if plays is None else plays, *times)
+        self.sets = list(dict.fromkeys(one.set for one in outputs))
+        self._known: dict[str, pd.DataFrame] = {}
 
     def at(self, draft: float, target: float, alone: float | None = None) -> Contest:
         """The same plays at other seconds of a pass."""
         times = (draft, target, self.times[2] if alone is None else alone)
-        return replace(self, plays=timed(self.plays, *times), times=times)
+        other = Contest(self.outputs, self.policies, self.workshop, self.seeds, times, self.plays)
+        other._known = self._known
+        return other
 
-    @cached_property
-    def sets(self) -> list[str]:
-        """Names of the sets of prompts."""
-        return list(dict.fromkeys(one.set for one in self.outputs))
+    def once(self) -> Contest:
+        """The same plays with one training seed of each head."""
+        return Contest(self.outputs, self.policies, self.workshop, 1, self.times, self.plays)
 
     def fastest(self, policies: str | Sequence[str], name: str | None = None) -> str:
         """The policy of a family, or of several by name, that is fastest on the prompts of a set (of all) on which
@@ -207,12 +202,12 @@ class Contest:
     def rows(self, method: str, name: str | None = None) -> pd.DataFrame:
         """Rows of a policy on the other prompts of a set (of all), once for each training seed of its head; a policy without
         a head has the same row for each."""
-        if method not in self.seeded:
-            self.seeded[method] = self._seeded(next(one for one in self.policies if one.name == method))
-        plays = timed(self.seeded[method], *self.times)
+        if method not in self._known:
+            self._known[method] = self._with_seeds(next(one for one in self.policies if one.name == method))
+        plays = timed(self._known[method], *self.times)
         return plays if name is None else plays[plays.task == name]
 
-    def _seeded(self, policy: Policy) -> pd.DataFrame:
+    def _with_seeds(self, policy: Policy) -> pd.DataFrame:
         if policy.head is None or self.seeds == 1:
             own = self.plays[(self.plays.method == policy.name) & ~self.plays.tuning]
             copies = [own] * self.seeds
@@ -227,11 +222,9 @@ class Contest:
         """Every family at the setting that is fastest on one half of each set, on the other half; ``method`` is the family."""
         families = list(dict.fromkeys(policy.family for policy in self.policies))
         return pd.concat(
-            [
-                self.rows(self.fastest(family, name), name).assign(method=family)
-                for name in self.sets
-                for family in families
-            ]
+            self.rows(self.fastest(family, name), name).assign(method=family)
+            for name in self.sets
+            for family in families
         )
 
     def over(self, ours: str, theirs: str, name: str | None = None) -> Interval:

@@ -64,7 +64,7 @@ def contest(llama):
     shop.examples = lambda mixing: None
     heads = shop.heads([Variant(reject_weight=w) for w in (1.0, 6.0)])
     policies = [*baselines(), *with_heads("SpecDec++", heads, [0.3, 0.8])]
-    return Contest.of(outputs_of(llama, small), policies, shop, 2, TIMES)
+    return Contest(outputs_of(llama, small), policies, shop, 2, TIMES)
 
 
 def speed_of(contest, policy, places):
@@ -138,7 +138,7 @@ def test_a_head_is_compared_with_those_of_all_training_seeds(contest):
     speed = rate(judged[judged.method == "SpecDec++"], SPEED, by="task")["b"]
     assert speed == pytest.approx(pooled_rate((each, np.ones(4)), [5, 7, 5, 7]))
     # Without a head each seed has the same row, so the interval is that of one.
-    once = replace(contest, seeds=1, seeded={})
+    once = contest.once()
     assert contest.over("oracle", theirs.name) == pytest.approx(once.over("oracle", theirs.name))
 
 
