@@ -145,8 +145,8 @@ first-run: venv  ## execute the notebooks with the book's seeds and save their n
 
 # What one of the pair's parts needs of another is a prerequisite; the rest runs two at a time, because models as small as these
 # decode on one thread each. The answers that the last pair's heads learned from are of no use to the next one's.
-REMADE := remade-stopping remade-heads remade-tree remade-retrieval remade-answers
-.PHONY: $(REMADE) remade-acceptance
+REMADE := remade-acceptance remade-heads remade-tree remade-retrieval remade-answers
+.PHONY: $(REMADE)
 RUN = set -x; $(PY) -m specdec_lib
 remake: venv  ## make everything again that depends on the pocket pair's weights, after make pocket (hours on two cores)
 	@rm -rf $(PAIR)/head/data _build/heads
@@ -160,9 +160,6 @@ remake: venv  ## make everything again that depends on the pocket pair's weights
 remade-acceptance:
 	@$(RUN) $(ACCEPTANCE) --out $(PAIR)/head/acceptance.safetensors
 	@$(RUN) $(ACCEPTANCE) --sees-confidence --out $(PAIR)/head/acceptance-confidence.safetensors
-
-remade-stopping: remade-acceptance
-	@$(RUN) stopping
 
 remade-heads:
 	@$(RUN) train-heads --mlp 320 --prompts 120

@@ -69,9 +69,6 @@ COMMANDS: dict[str, Command] = {
         "decode the prompts of the book and commit what the shipped models write",
         in_repository=True,
     ),
-    "stopping": Command(
-        "specdec_lib.commands.stopping", "SpecDec++ on many prompts, greedy and sampled, into data/results/cpu"
-    ),
     "train-acceptance-head": Command(
         "specdec_lib.commands.train_acceptance_head", "train an acceptance head for SpecDec++", "head"
     ),

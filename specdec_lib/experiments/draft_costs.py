@@ -72,40 +72,6 @@ def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTime
     return ForwardTimes(median(draft), median(target), median(verify))
 
 
-def fastest(timed: Mapping[Any, Sequence[Runs]]) -> dict[Any, Runs]:
-    """Of each run the repeat that took the least time: what else the machine does only ever adds to it.
-
-    Parameters
-    ----------
-    timed : mapping
-        By method: for each repeat its runs (:func:`specdec_lib.experiments.recorded_runs.time_methods`).
-    """
-    return {
-        method: [min(runs, key=lambda run: run.stats["seconds"]) for runs in zip(*repeats, strict=True)]
-        for method, repeats in timed.items()
-    }
-
-
-def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-    """What the regression of section 4.2 is fitted to: N_draft and N_target of each run after the prefill, and its
-    seconds."""
-    counts = [(sum(step.drafted for step in run.steps), len(run.steps)) for run in runs]
-    seconds = [run.stats["seconds"] - run.stats["prefill_seconds"] for run in runs]
-    return np.array(counts, dtype=np.int64).reshape(-1, 2), np.array(seconds)
-
-
-def seconds_by_width(runs: Runs) -> dict[int, float]:
-    """Median time of a target forward by the tokens it runs over.
-
-    These are the draft and the token before it.
-    """
-    seconds: dict[int, list[float]] = {}
-    for run in runs:
-        for step in run.steps:
-            seconds.setdefault(step.width, []).append(step.verify_seconds)
-    return {width: median(seconds[width]) for width in sorted(seconds)}
-
-
 def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Sequence[Recording]) -> Interval:
     """Tokens a second of a draft model in two sets of runs over the same recordings, by equation 2.3: every forward of
     either model at its median time. The interval is over prompts."""

@@ -1,13 +1,14 @@
-"""Acceptance heads compared: recorded prompts, heads of many settings, what they know and what they cost."""
+"""Heads of many settings trained on one set of answers, what they know of the tokens that decoding meets, and their cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from transformers import PreTrainedModel
 
@@ -20,7 +21,6 @@ from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.target import Target
 from specdec_lib.experiments.acceptance_training import parted
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.calibration import expected_calibration_error, ranking_accuracy
 from specdec_lib.experiments.statistics import ratio_of_means
 from specdec_lib.heads.acceptance import AcceptanceHead, Examples
 from specdec_lib.heads.acceptance_data import Response, examples, label
@@ -30,18 +30,19 @@ from specdec_lib.models.fingerprint import fingerprint
 
 @dataclass(frozen=True)
 class Variant:
-    """Setting of one head: w_rej, D, r (None for unmixed prefixes), the ``share`` of the examples it is trained on,
-    the first ones in the order of the responses, and the ``seed`` of its first weights and of the order of the
-    examples."""
+    """Setting of one head: w_rej, D, r (None for unmixed prefixes), and the ``seed`` of its first weights and of the order
+    of the examples."""
 
     reject_weight: float = 6.0
     depth: int = 3
     mixing: float | None = None
     tied: bool = True
     sees_confidence: bool = False
-    labels: str = "decoding"
-    share: float = 1.0
     seed: int = 0
+
+    def __str__(self) -> str:
+        mixing = "none" if self.mixing is None else f"{self.mixing:g}"
+        return f"w = {self.reject_weight:g}, D = {self.depth}{'' if self.tied else ' untied'}, r = {mixing}"
 
 
 class Workshop:
@@ -51,69 +52,47 @@ class Workshop:
     ----------
     draft : PreTrainedModel
     responses : sequence of Response
-        Labelled for greedy decoding.
-    epochs, seed : int
-    target : PreTrainedModel, optional
-        Labels the same answers anew, for variants of other labels.
+    epochs : int
     """
 
-    def __init__(
-        self,
-        draft: PreTrainedModel,
-        responses: Sequence[Response],
-        epochs: int = 10,
-        seed: int = 0,
-        target: PreTrainedModel | None = None,
-    ):
-        self.draft, self.epochs, self.seed, self.target = draft, epochs, seed, target
-        self._responses = {"decoding": list(responses)}
+    def __init__(self, draft: PreTrainedModel, responses: Sequence[Response], epochs: int = 6):
+        self.draft, self.responses, self.epochs = draft, list(responses), epochs
         self._own = fingerprint(draft)
-        self._examples: dict[tuple[float | None, str], tuple[Examples, Examples]] = {}
+        self._examples: dict[float | None, tuple[Examples, Examples]] = {}
         self._heads: dict[Variant, AcceptanceHead] = {}
 
-    def responses(self, labels: str = "decoding") -> list[Response]:
-        """The answers with labels of a kind."""
-        if labels not in self._responses:
-            self._responses[labels] = [
-                label(
-                    self.target,
-                    self.draft,
-                    r.prompt.tolist(),
-                    r.tokens.tolist(),
-                    Sampling(seed=self.seed + i),
-                    labels,
-                )
-                for i, r in enumerate(self._responses["decoding"])
-            ]
-        return self._responses[labels]
-
-    def examples(self, mixing: float | None, labels: str = "decoding") -> tuple[Examples, Examples]:
+    def examples(self, mixing: float | None) -> tuple[Examples, Examples]:
         """Examples to train on and held-out ones."""
-        if (mixing, labels) not in self._examples:
-            self._examples[mixing, labels] = tuple(
-                examples(self.draft, part, mixing, self.seed) for part in parted(self.responses(labels))
-            )
-        return self._examples[mixing, labels]
+        if mixing not in self._examples:
+            parts = parted(self.responses)
+            self._examples[mixing] = tuple(examples(self.draft, part, mixing) for part in parts)
+        return self._examples[mixing]
+
+    def heads(self, variants: Sequence[Variant]) -> dict[str, AcceptanceHead]:
+        """The trained heads by the names of their settings; those that are not there yet are trained on all cores."""
+        return {str(variant): head for variant, head in zip(variants, self._all(variants), strict=True)}
 
     def head(self, variant: Variant = Variant()) -> AcceptanceHead:
         """The trained head."""
-        return self.heads([variant])[0]
+        return self._all([variant])[0]
 
-    def heads(self, variants: Sequence[Variant]) -> list[AcceptanceHead]:
-        """The trained heads; those that are not there yet are trained on all cores."""
+    def reseeded(self, head: AcceptanceHead, seeds: int) -> list[AcceptanceHead]:
+        """A head that was trained here, and the same setting with further training seeds: ``seeds`` heads in all."""
+        variant = next(own for own, trained in self._heads.items() if trained is head)
+        return self._all([replace(variant, seed=seed) for seed in range(variant.seed, variant.seed + seeds)])
+
+    def _all(self, variants: Sequence[Variant]) -> list[AcceptanceHead]:
         missing = [variant for variant in dict.fromkeys(variants) if variant not in self._heads]
         for variant in missing:
-            self.examples(variant.mixing, variant.labels)  # once, before the process is copied
+            self.examples(variant.mixing)  # once, before the process is copied
         trained = on_all_cores([partial(self._train, variant) for variant in missing])
         self._heads.update(zip(missing, trained, strict=True))
         return [self._heads[variant] for variant in variants]
 
     def _train(self, variant: Variant) -> AcceptanceHead:
-        fit, held_out = self.examples(variant.mixing, variant.labels)
         return train(
-            fit[: max(1, round(variant.share * len(fit)))],
-            held_out,
-            Training(variant.reject_weight, self.epochs, seed=self.seed + variant.seed),
+            *self.examples(variant.mixing),
+            Training(variant.reject_weight, self.epochs, seed=variant.seed),
             variant.depth,
             variant.tied,
             draft=self._own,
@@ -121,33 +100,39 @@ class Workshop:
             progress=False,
         )
 
-    def reseeded(self, head: AcceptanceHead, seeds: int) -> list[AcceptanceHead]:
-        """A head that was trained here, and the same setting with further training seeds: ``seeds`` heads in all."""
-        variant = next(own for own, trained in self._heads.items() if trained is head)
-        return self.heads([replace(variant, seed=seed) for seed in range(variant.seed, variant.seed + seeds)])
+
+def relabelled(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    answers: Sequence[Response],
+    temperature: float = 0.0,
+    labels: str = "decoding",
+) -> list[Response]:
+    """The same answers labelled for decoding at a temperature, or as the released code does (``labels="raw"``), on all cores."""
+    return on_all_cores(
+        [
+            partial(label, target, draft, r.prompt.tolist(), r.tokens.tolist(), Sampling(temperature, seed=i), labels)
+            for i, r in enumerate(answers)
+        ]
+    )
 
 
-def met(passes: Sequence[DraftPass]) -> Examples:
-    """States, labels and confidences as decoding meets them, of several passes together."""
-    parts = [passed.examples() for passed in passes]
-    return Examples(*(torch.cat([getattr(p, name) for p in parts]) for name in ("states", "acceptance", "confidence")))
-
-
-def knows(predicted: np.ndarray | torch.Tensor, found: Examples) -> dict[str, float]:
-    """How well predictions rank the tokens and how far they are off.
+def met(passes: Sequence[DraftPass], heads: Mapping[str, AcceptanceHead], reject_weight: float) -> pd.DataFrame:
+    """The drafted tokens that decoding meets, one a row.
 
     Returns
     -------
-    dict
-        ``auc``, ``ece``, ``predicted`` and ``accepted`` (means).
+    DataFrame
+        ``output`` (its place), ``accepted`` (probability, 0 or 1 where decoding is greedy), ``confidence`` of the draft
+        model, and by head the predicted acceptance, without the weight that the loss gives to refusals.
     """
-    predicted, label = np.asarray(predicted, float), found.acceptance.numpy().astype(float)
-    return {
-        "auc": ranking_accuracy(predicted, label),
-        "ece": expected_calibration_error(predicted, label),
-        "predicted": float(predicted.mean()),
-        "accepted": float(label.mean()),
-    }
+    parts = []
+    for place, found in enumerate(passed.examples() for passed in passes):
+        own = {"output": place, "accepted": found.acceptance.double(), "confidence": found.confidence.double()}
+        for name, head in heads.items():
+            own[name] = reweighted(head.probability(found.states, found.confidence), reject_weight)
+        parts.append(pd.DataFrame(own))
+    return pd.concat(parts, ignore_index=True)
 
 
 def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np.ndarray:
@@ -157,21 +142,9 @@ def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np
 
 @torch.inference_mode()
 def head_cost(
-    draft: PreTrainedModel,
-    head: AcceptanceHead,
-    prompt: Sequence[int],
-    steps: int = 200,
-    repeats: int = 5,
+    draft: PreTrainedModel, head: AcceptanceHead, prompt: Sequence[int], steps: int = 200, repeats: int = 5
 ) -> dict[str, Any]:
     """Time of a step of the draft model, of the head, and of keeping the state for it, medians in seconds.
-
-    Parameters
-    ----------
-    draft, head
-    prompt : sequence of int
-    steps : int
-        Steps a repeat.
-    repeats : int
 
     Returns
     -------
