@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from specdec_lib.decoding.results import Generation
+from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.statistics import Interval, interval_of_sums
 
@@ -73,15 +74,13 @@ def priced(runs: pd.DataFrame, curve: Mapping[int, float], draft: float = 0.0) -
     ----------
     runs : DataFrame
     curve : mapping
-        Price by width; between two widths the line, beyond the last one its price.
+        Price by width (:func:`specdec_lib.experiments.pass_costs.step_seconds` between and beyond them).
     draft : float
         Price of a drafted token.
     """
-    known = sorted(curve)
-    prices = [curve[width] for width in known]
 
     def of_passes(counts: np.ndarray) -> float:
-        return float(np.interp(np.arange(len(counts)), known, prices) @ counts)
+        return float(sum(counts[width] * step_seconds(curve, width) for width in np.flatnonzero(counts)))
 
     return runs.assign(price=runs.widths.map(of_passes) + draft * runs.drafted)
 
@@ -110,8 +109,8 @@ def ratio(
     for method in (ours, theirs):
         if method not in set(runs.method):
             raise ValueError(f"no row of method {method!r}; expected one of {', '.join(sorted(set(runs.method)))}")
-    first, second = (runs[runs.method == method].set_index(OUTPUT) for method in (ours, theirs))
-    both = first.join(second, lsuffix="_ours", rsuffix="_theirs", how="inner", validate="1:1").reset_index()
+    first, second = (runs[runs.method == method] for method in (ours, theirs))
+    both = first.merge(second, on=OUTPUT, suffixes=("_ours", "_theirs"), validate="1:1")
     columns = [f"{column}_{side}" for side in ("ours", "theirs") for column in value]
     return _by(both, by, lambda frame: _interval(frame, columns, lambda a, b, c, d: (a / b) / (c / d)))
 

@@ -1,7 +1,7 @@
 """Where each character and each token of a known answer was copied from.
 
-The answers of the mechanical tasks are built from their prompts by a program, so the origin of every
-character is known. QuoteSum marks what its answers quote and from which source.
+A program builds the answers of the mechanical tasks from their prompts, so the origin of every character is known. QuoteSum
+marks what its answers quote and from which source.
 """
 
 from __future__ import annotations
@@ -72,20 +72,11 @@ ALIGNED = ("rename", "replace-word", "remove-docstring", "quote-lines", "outline
 
 
 def copied(prompt: Prompt) -> list[Copied]:
-    """What the reference of a mechanical prompt takes from its turn, in order.
+    """What the reference of a mechanical prompt takes from its turn, in order; line breaks between quoted lines are covered by
+    nothing.
 
-    What is not covered was copied from nowhere: line breaks between quoted lines.
-
-    Parameters
-    ----------
-    prompt : Prompt
-        Of a task of :data:`ALIGNED`. A second turn has two rightful origins, the text and the first answer,
-        and running text has none.
-
-    Raises
-    ------
-    ValueError
-        If the task is another, or the reference is not what the task's maker writes.
+    The task is one of :data:`ALIGNED`: a second turn has two rightful origins, the text and the first answer, and running text
+    has none.
     """
     turn, answer = prompt.text, prompt.reference or ""
     if prompt.task == "rename":
@@ -135,21 +126,7 @@ class Alignment(NamedTuple):
 
 
 def align(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, spans: Sequence[Copied]) -> Alignment:
-    """Turn an alignment of characters into one of tokens.
-
-    Parameters
-    ----------
-    prompt : Prompt
-        Of one turn, with its reference.
-    tokenizer : PreTrainedTokenizerBase
-        A fast one, with a chat template.
-    spans : sequence of Copied
-
-    Raises
-    ------
-    ValueError
-        If the tokenizer does not tell the characters of its tokens.
-    """
+    """Turn an alignment of characters into one of tokens, for a prompt of one turn and a fast tokenizer with a chat template."""
     if not tokenizer.is_fast:
         raise ValueError(
             f"the tokenizer {type(tokenizer).__name__} does not tell which characters a token covers; "
