@@ -53,18 +53,13 @@ def _lines(turn: str, wanted: str) -> list[Copied]:
 
 
 def _without_docstring(turn: str) -> list[Copied]:
-    """The lines before the docstring and those behind it."""
+    """The lines before the docstring and those after it."""
     start = turn.index("\n\n") + 2
     lines = turn[start:].split("\n")
     docstring = ast.parse(turn[start:]).body[0].body[0]
     before = len("\n".join(lines[: docstring.lineno - 1])) + 1
     behind = len("\n".join(lines[: docstring.end_lineno])) + 1
     return [Copied(0, start, before), Copied(before, start + behind, len(turn) - start - behind)]
-
-
-def _continuation(turn: str, answer: str) -> list[Copied]:
-    """The end of the text."""
-    return [Copied(0, len(turn) - len(answer), len(answer))]
 
 
 #: Tasks of one turn whose every character has one origin.
@@ -79,20 +74,21 @@ def copied(prompt: Prompt) -> list[Copied]:
     has none.
     """
     turn, answer = prompt.text, prompt.reference or ""
-    if prompt.task == "rename":
-        spans = _substitution(turn, "Rename", "to")
-    elif prompt.task == "replace-word":
-        spans = _substitution(turn, "Replace", "by")
-    elif prompt.task == "remove-docstring":
-        spans = _without_docstring(turn)
-    elif prompt.task == "quote-lines":
-        spans = _lines(turn, rf"\b{re.match(r'Quote the lines with `([^`]*)`', turn).group(1)}\b")
-    elif prompt.task == "outline":
-        spans = _lines(turn, r"^\s*(async )?(def|class)\b")
-    elif prompt.task == "complete":
-        spans = _continuation(turn, answer)
-    else:
-        raise ValueError(f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known")
+    match prompt.task:
+        case "rename":
+            spans = _substitution(turn, "Rename", "to")
+        case "replace-word":
+            spans = _substitution(turn, "Replace", "by")
+        case "remove-docstring":
+            spans = _without_docstring(turn)
+        case "quote-lines":
+            spans = _lines(turn, rf"\b{re.match(r'Quote the lines with `([^`]*)`', turn).group(1)}\b")
+        case "outline":
+            spans = _lines(turn, r"^\s*(async )?(def|class)\b")
+        case "complete":
+            spans = [Copied(0, len(turn) - len(answer), len(answer))]
+        case _:
+            raise ValueError(f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known")
     spans = [span for span in spans if span.length]
     if any(answer[s.answer : s.answer + s.length] != turn[s.turn : s.turn + s.length] for s in spans):
         raise ValueError(f"the reference of prompt {prompt.id!r} is not what its task asks for; was it changed?")

@@ -44,19 +44,10 @@ def attributed(run: Generation, least: int) -> np.ndarray:
 
 
 def count(truth: Alignment, positions: np.ndarray) -> dict[str, int]:
-    """Compare attributed positions with the truth, token by token.
+    """Compare the positions of :func:`attributed` with the truth, in numbers of tokens of the answer.
 
-    Parameters
-    ----------
-    truth : Alignment
-    positions : int array, shape (n,)
-        Of :func:`attributed`; a last token that the answer does not have (the end token) is left out.
-
-    Returns
-    -------
-    dict
-        Numbers of tokens: ``copied``; ``attributed`` to a position; ``found``, those that are both; ``located``, found
-        ones whose one origin is known, and ``exact``, those of them that are attributed to it.
+    ``copied``; ``attributed`` to a position; ``found``, those that are both; ``located``, found ones whose one origin is known;
+    ``exact``, located ones that are attributed to it. An end token after the answer is left out.
     """
     if len(positions) < len(truth.answer):
         raise ValueError(

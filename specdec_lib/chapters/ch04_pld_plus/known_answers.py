@@ -40,11 +40,7 @@ LEAST = 16
 
 
 def _edits(task: str, **options: Any) -> Callable[[], list[Reply]]:
-    def make() -> list[Reply]:
-        prompts = load_task(task, **options)
-        return [Reply(p.id, "human", p.text, p.reference) for p in prompts if p.reference]
-
-    return make
+    return lambda: [Reply(p.id, "human", p.text, p.reference) for p in load_task(task, **options) if p.reference]
 
 
 def _by_problem(read: Callable[[], list[Reply]]) -> Callable[[], list[Reply]]:
@@ -98,13 +94,11 @@ def _passes(recording: Recording, layer: int) -> dict[str, int]:
     (released,) = replay_all([recording], PromptLookup(3, 10))
     passes = {"pld_10": len(released.steps), "pld_10_drafts": sum(bool(step.drafted) for step in released.steps)}
     for length in LENGTHS:
-        rules = {
-            "partial": PromptLookup(3, length, "transformers"),
-            "suffix": PromptLookup(16, length, "transformers"),
-            "h": PromptLookupHidden(layer, length),
-        }
-        passes |= {f"{name}_{length}": len(replay_all([recording], rule)[0].steps) for name, rule in rules.items()}
-        passes[f"best_{length}"] = len(replay_hindsight([recording], length)[0].steps)
+        (partial,) = replay_all([recording], PromptLookup(3, length, "transformers"))
+        (hidden,) = replay_all([recording], PromptLookupHidden(layer, length))
+        (best,) = replay_hindsight([recording], length)
+        runs = {"partial": partial, "h": hidden, "best": best}
+        passes |= {f"{name}_{length}": len(run.steps) for name, run in runs.items()}
     return passes
 
 
@@ -123,8 +117,8 @@ def measure(
     dict
         An answer: ``set``, ``prompt`` (a number that the turns of one conversation share), ``tokens`` after the first,
         ``overlap``, and the passes after the prefill of every rule: ``pld_10`` is PLD as released (``pld_10_drafts`` of
-        them with a draft), ``partial`` PLD with partial drafts, ``suffix`` the same with n-grams up to 16, ``h`` PLD+ (h)
-        with the states of ``layer`` and ``best`` the best occurrence in hindsight, each at 10 and at 70 draft tokens.
+        them with a draft), ``partial`` PLD with partial drafts, ``h`` PLD+ (h) with the states of ``layer`` and ``best`` the
+        best occurrence in hindsight, each at 10 and at 70 draft tokens.
     """
     replies = spread_out(sets[name](), count)
     asked = {reply.questions or reply.id: None for reply in replies}
