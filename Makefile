@@ -175,7 +175,7 @@ remade-retrieval:
 
 # The published sets are read where SPECDEC_DATASETS names their folder.
 remade-answers:
-	@$(if $(SPECDEC_DATASETS),$(RUN) known-answers,echo "SPECDEC_DATASETS is not set: known-answers is left out")
+	@$(if $(SPECDEC_DATASETS),$(RUN) run --only 04 -p 04.answers=200,echo "SPECDEC_DATASETS is not set: recorded answers are left out")
 
 doctor: venv  ## report versions, devices and data that this machine has
 	@$(PY) -m specdec_lib doctor

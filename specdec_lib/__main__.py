@@ -55,9 +55,6 @@ COMMANDS: dict[str, Command] = {
     "find-heads": Command("specdec_lib.commands.find_heads", "identify the induction heads of a model", "heads"),
     "fit-tree": Command("specdec_lib.commands.fit_tree", "fit the probabilities of one tree on a model's answers"),
     "gpu": Command("specdec_lib.commands.gpu", "measure wide models on a GPU (or here) into data/results"),
-    "known-answers": Command(
-        "specdec_lib.commands.known_answers", "replay copying methods on answers of large models and of people"
-    ),
     "losslessness": Command("specdec_lib.commands.losslessness", "compare many prompts with plain decoding"),
     "pdf": Command("specdec_lib.commands.pdf", "print the book into _build/book.pdf", in_repository=True),
     "pocket": Command("specdec_lib.commands.pocket", "train the pocket models again"),

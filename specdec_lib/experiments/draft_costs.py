@@ -178,7 +178,7 @@ def drafting(
 
     The text is given and long enough for the largest length and all steps (else ValueError). States of ``width``
     numbers and rows are random: the time does not depend on their values. Each row has ``tokens``, ``method``,
-    ``median_ms``, ``p99_ms``, ``all_ms`` and ``bytes_per_token``, the memory that grows with the context, without the index of the
+    ``median_ms``, ``all_ms`` and ``bytes_per_token``, the memory that grows with the context, without the index of the
     prompt's tokens.
     """
     longest = max(lengths) + steps
@@ -201,7 +201,6 @@ def drafting(
                     "tokens": length,
                     "method": name,
                     "median_ms": float(np.median(spent)),
-                    "p99_ms": float(np.percentile(spent, 99)),
                     "all_ms": spent,
                     "bytes_per_token": values * states.element_size() if drafter.capture != Capture() else 0,
                 }
@@ -232,25 +231,10 @@ def capturing(
     draft: int = 10,
     repeats: int = 20,
 ) -> list[dict[str, float]]:
-    """Time of the target's pass over a draft with and without capture, against the context.
+    """Time of the target's pass over a draft with and without capture, for contexts of ascending ``lengths``.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Its context holds the longest of ``lengths`` and the draft.
-    captures : mapping
-        By name.
-    lengths : sequence of int
-        Tokens of context, ascending.
-    draft : int
-        Draft tokens of the pass.
-    repeats : int
-
-    Returns
-    -------
-    list of dict
-        For each length and capture ``tokens``, ``capture``, ``median_ms``, ``p99_ms`` and ``all_ms``: the pass, and the
-        reading of what was kept; the device's own time on a GPU.
+    Each row has ``tokens``, ``capture`` (its name), ``median_ms`` and ``all_ms`` of the pass and the reading of what was kept;
+    the device's own time on a GPU.
     """
     rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
     vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -282,8 +266,7 @@ def capturing(
                         "tokens": length,
                         "capture": name,
                         "median_ms": float(np.median(spent)),
-                        "p99_ms": float(np.percentile(spent, 99)),
-                        "all_ms": spent,
+                            "all_ms": spent,
                     }
                 )
     return rows

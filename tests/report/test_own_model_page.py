@@ -213,7 +213,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     # Each remakes committed results of the shipped pair, in minutes to hours.
     (r"python -m specdec_lib fit-tree --target pocket ", lambda words: parses(words[3:])),
     (
-        r"python -m specdec_lib (recordings|known-answers|stopping|train-acceptance-head --seeds)",
+        r"python -m specdec_lib (recordings|train-acceptance-head --seeds)",
         lambda words: parses(words[3:]),
     ),
     (

@@ -1,8 +1,6 @@
-"""Sets of heads against counting, the copying score against the whole matrix."""
+"""The copying score against the whole matrix."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,45 +8,7 @@ import torch
 
 from specdec_lib import UnsupportedModel
 from specdec_lib.chapters.ch04_pld_plus.copying_heads import copying_scores
-from specdec_lib.chapters.ch04_pld_plus.head_sets import draws, every, of_block, random_heads, tried
 from tests import families
-
-
-def test_every_head_is_in_one_block():
-    assert every((2, 3)) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert [pair for block in range(2) for pair in of_block((2, 3), block)] == every((2, 3))
-
-
-def test_the_best_heads_are_tried_by_number_up_to_all_credited_ones():
-    ranked = [(1, 2), (0, 0), (1, 1), (0, 2), (0, 1)]
-    sets = tried(ranked, (2, 3))
-    assert list(sets) == ["1", "2", "3", "4", "5", "every"]
-    assert all(sets[str(n)] == ranked[:n] for n in range(1, 6)) and sets["every"] == every((2, 3))
-
-
-def test_random_heads_are_different_seeded_and_equally_likely():
-    assert random_heads((4, 5), 6, 3) == random_heads((4, 5), 6, 3)
-    counts = Counter(pair for heads in draws((4, 5), 6, 2000) for pair in heads)
-    assert set(counts) == set(every((4, 5)))
-    assert all(len(set(heads)) == 6 for heads in draws((4, 5), 6, 20))
-    # Each head is in a draw with probability 0.3: five standard deviations of a binomial.
-    assert max(abs(count - 600) for count in counts.values()) < 5 * (2000 * 0.3 * 0.7) ** 0.5
-    assert list(draws((4, 5), 6, 2, seed=7)) == [random_heads((4, 5), 6, 7), random_heads((4, 5), 6, 8)]
-
-
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: every((0, 3)), "shape is"),
-        (lambda: of_block((2, 3), 2), "block is 2; expected 0 to 1"),
-        (lambda: of_block((2, 3), -1), "block is -1"),
-        (lambda: random_heads((2, 3), 7, 0), "count is 7; expected 1 to 6"),
-        (lambda: random_heads((2, 3), 0, 0), "count is 0"),
-    ],
-)
-def test_what_there_is_not_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def whole_matrix_score(model, block, head, groups, width):
