@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding import attention
-from specdec_lib.decoding.attention_rows import AttentionRows
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.masks import in_window
-from specdec_lib.decoding.served_models import SLIDING, cache_argument, decoder_config, windows
+from specdec_lib.decoding.served_models import (
+    SLIDING,
+    cache_argument,
+    input_device,
+    is_compiled,
+    unwrapped,
+    windows,
+)
 
 #: One mask, or by kind of layer; as the models of transformers take them.
 Mask = torch.Tensor | dict[str, torch.Tensor | None]
+
+
+def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, window: int | None) -> torch.Tensor:
+    """What a sliding window leaves of what each token may attend to, itself included; shape (n, length) as ``visible``.
+
+    A token attends to itself and the ``window - 1`` positions before it, the rule of transformers. It goes by position
+    (``rows`` of the n tokens, ``columns`` of what they may attend to): a node of a tree has that of its depth, wherever
+    it lies in the block.
+    """
+    return visible if window is None else visible & (columns > rows[:, None] - window)
 
 
 class Forward:
@@ -25,8 +41,8 @@ class Forward:
     ----------
     model : PreTrainedModel
     cache : TreeCache
-    device : device
-        Where masks are made.
+    captures : bool
+        Hooks or attention rows are read: what ``torch.compile`` wraps is then run as it is.
 
     Attributes
     ----------
@@ -34,20 +50,18 @@ class Forward:
         The reader of the captured heads.
     window : int, optional
         The sliding window of some or all layers in tokens; None where there is none.
-    in_place : bool
-        Whether the pass that runs is one over buffers in place, where norms are fused.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: TreeCache, device: torch.device):
-        self.model, self.cache, self.device = model, cache, device
+    def __init__(self, model: PreTrainedModel, cache: TreeCache, captures: bool = False):
+        self.model, self.cache, self.device = model, cache, input_device(model)
         self.additive = model.config._attn_implementation == "eager"
-        self.rows: AttentionRows | None = None
-        self.in_place = False
+        self.rows: attention.AttentionRows | None = None
         self._stacked: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._windows = windows(decoder_config(model))
+        self._windows = windows(model)
         self.window = self._windows.get(SLIDING)
-        self._keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._keep = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
         self._cache_argument = cache_argument(model)
+        self._as_written = attention.uncompiled if captures and is_compiled(model) else nullcontext
 
     @property
     def running(self) -> bool:
@@ -100,23 +114,11 @@ class Forward:
         return {kind: masks[window] for kind, window in self._windows.items()}
 
     def __call__(
-        self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool
+        self, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool = False
     ) -> torch.Tensor:
-        """Run ``call``, the model or what stands for it, over the cache.
+        """Run the model over the cache; logits of shape (n, vocabulary), or of the last token alone.
 
-        Parameters
-        ----------
-        call : callable
-        ids : int64 tensor, shape (1, n)
-        positions : int64 tensor, shape (n,)
-        mask : tensor or dict, optional
-            Of :meth:`as_mask`.
-        last_only : bool
-            Only the last token's logits are needed.
-
-        Returns
-        -------
-        tensor, shape (n or 1, vocabulary)
+        ``ids`` has shape (1, n), ``positions`` (n,); ``mask`` is that of :meth:`as_mask`.
         """
         kwargs = {self._cache_argument: self.cache}
         if last_only and self._keep:
@@ -125,8 +127,8 @@ class Forward:
             self.rows.begin(last_only)
         attention.RUNNING.forward = self
         try:
-            with attention.backends(self.device):
-                out = call(
+            with attention.backends(self.device), self._as_written():
+                out = self.model(
                     input_ids=ids,
                     attention_mask=mask,
                     position_ids=positions[None],

@@ -6,7 +6,9 @@ One loop serves real runs and replays: a verifier tells which part of a draft th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +17,6 @@ import torch
 from specdec_lib.decoding.acceptance import exact_match, rejection, rejection_at_once
 from specdec_lib.decoding.clock import Clock, HostClock
 from specdec_lib.decoding.contract import Context, Drafter
-from specdec_lib.decoding.in_use import alone
 from specdec_lib.decoding.outputs import Outputs, QueuedTopK, joined
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import (
@@ -63,7 +64,7 @@ class Verifier(Protocol):
     Attributes
     ----------
     clock : Clock
-        Tells its work apart from the host's.
+        Measures device time separately from host time.
     passed : mark of the clock, optional
         When the last verification's pass was done, what is then made of its logits left out.
     outputs : Outputs, optional
@@ -191,8 +192,37 @@ def decode(
     RuntimeError
         If the drafter is in use by another generation.
     """
-    with alone(drafter):
+    with _alone(drafter):
+        if drafter is not None:
+            if drafter._vocabulary not in (None, context.vocabulary):
+                drafter.reset()
+            object.__setattr__(drafter, "_vocabulary", context.vocabulary)
         return _decode(verifier, drafter, context, limits, on_tokens)
+
+
+_CHANGING = threading.Lock()
+_IN_USE: set[int] = set()
+
+
+@contextmanager
+def _alone(drafter: Drafter | None) -> Iterator[None]:
+    """Reserve a drafter and its inner drafters for one generation."""
+    together = [] if drafter is None else [drafter]
+    for each in together:
+        together += each.inner()
+    with _CHANGING:
+        for each in together:
+            if id(each) in _IN_USE:
+                raise RuntimeError(
+                    f"{each!r} is in use by another generation, and it holds what that one has seen; make a "
+                    "drafter for each generation that runs at the same time"
+                )
+        _IN_USE.update(map(id, together))
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            _IN_USE.difference_update(map(id, together))
 
 
 def _decode(
@@ -255,7 +285,8 @@ def _decode(
             if drafted and max(drafted) >= context.vocabulary:
                 raise ValueError(
                     f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
-                    f"{context.vocabulary}; was its data made with another tokenizer?"
+                    f"{context.vocabulary}; was its data made with another tokenizer? What it learned from another model "
+                    "it forgets by reset()"
                 )
             path, token = verifier.verify(tree, context)
             block = [tree.tokens[node] for node in path]
@@ -274,6 +305,9 @@ def _decode(
             if drafter is not None:
                 drafter.verified(tree, path, verifier.outputs)
                 t4 = clock.mark()
+            if tree.probabilities is not None:
+                # Megabytes a step with a large vocabulary, and of no use once the step is verified.
+                tree = tree.without_probabilities()
             timed.append((tree, path, tuple(block[:emitted]), t0, t1, verifier.passed, t2, t3, t4))
             if on_tokens is not None:
                 on_tokens(block[:emitted])

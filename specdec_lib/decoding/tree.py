@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,12 @@ class Passengers:
         Position of each relative to the root, 0 or more. Positions after the model's last one count as the last one.
     visible : bool array, shape (p, 1 + n + p)
         What each attends to: the root, the n nodes of the tree, the p passengers.
-
-    Raises
-    ------
-    ValueError
-        If lengths or shapes differ, or a token id or depth is negative.
     """
 
     __slots__ = ("tokens", "depths", "visible")
 
     def __init__(self, tokens: Sequence[int], depths: Sequence[int], visible: np.ndarray):
-        self.tokens, self.depths = [int(t) for t in tokens], [int(d) for d in depths]
+        self.tokens, self.depths = list(map(index, tokens)), list(map(index, depths))
         self.visible = np.asarray(visible, dtype=bool)
         count = len(self.tokens)
         if len(self.depths) != count:
@@ -94,16 +90,8 @@ class DraftTree:
     """
 
     __slots__ = (
-        "tokens",
-        "parents",
-        "probabilities",
-        "is_chain",
-        "scores",
-        "sources",
-        "passengers",
-        "copied_from",
-        "_depths",
-        "_children",
+        *("tokens", "parents", "probabilities", "is_chain", "copied_from", "_depths", "_children"),
+        *("scores", "sources", "passengers"),
     )
 
     def __init__(
@@ -116,8 +104,7 @@ class DraftTree:
         sources: Sequence[str] | None = None,
         passengers: Passengers | None = None,
     ):
-        self.tokens = [int(t) for t in tokens]
-        self.parents = [int(p) for p in parents]
+        self.tokens, self.parents = list(map(index, tokens)), list(map(index, parents))
         self.probabilities = probabilities
         self.copied_from: int | None = None
         self._depths: list[int] | None = None
@@ -175,17 +162,21 @@ class DraftTree:
             Where each node comes from.
         passengers : Passengers, optional
             Tokens that ride along.
-
-        Raises
-        ------
-        ValueError
-            If there is not one score or source a node, or the passengers' mask has not one column for each of root, nodes
-            and passengers.
         """
+        tree = self._copy()
+        tree._annotate(scores, sources, passengers)
+        return tree
+
+    def without_probabilities(self) -> DraftTree:
+        """The same tree and notes without the distributions that its tokens were drawn from."""
+        tree = self._copy()
+        tree.probabilities = None
+        return tree
+
+    def _copy(self) -> DraftTree:
         tree = DraftTree.__new__(DraftTree)
         for name in DraftTree.__slots__:
             setattr(tree, name, getattr(self, name))
-        tree._annotate(scores, sources, passengers)
         return tree
 
     @classmethod
@@ -197,7 +188,7 @@ class DraftTree:
             return cls(tokens, range(-1, len(tokens) - 1), probabilities)
         # Drafters call this at each step: what a chain has by construction is not checked again.
         tree = cls.__new__(cls)
-        tree.tokens = list(tokens)
+        tree.tokens = list(map(index, tokens))
         if tree.tokens and min(tree.tokens) < 0:
             raise ValueError(f"tokens hold {min(tree.tokens)}; expected token ids, 0 or more")
         tree.parents = list(range(-1, len(tree.tokens) - 1))
@@ -335,17 +326,17 @@ class DraftTree:
         if self.is_chain:
             rows = None if self.probabilities is None else self.probabilities[:depth]
             return self._notes_of(DraftTree.chain(self.tokens[:depth], rows), range(depth))
-        index: dict[int, int] = {-1: -1}
+        kept: dict[int, int] = {-1: -1}
         tokens, parents = [], []
         for i, (token, parent, level) in enumerate(zip(self.tokens, self.parents, self.depths, strict=True)):
             if level <= depth:
-                index[i] = len(tokens)
+                kept[i] = len(tokens)
                 tokens.append(token)
-                parents.append(index[parent])
+                parents.append(kept[parent])
         tree = DraftTree.unchecked(tokens, parents)
         # Of a batch these are not what the parents tell.
-        tree._children = {(index[p], t): index[c] for (p, t), c in self.children().items() if c in index}
-        return self._notes_of(tree, [node for node in index if node >= 0])
+        tree._children = {(kept[p], t): kept[c] for (p, t), c in self.children().items() if c in kept}
+        return self._notes_of(tree, [node for node in kept if node >= 0])
 
     def _notes_of(self, cut: DraftTree, nodes: Sequence[int]) -> DraftTree:
         """``cut``, which has ``nodes`` of this tree, with what is noted of them."""

@@ -10,7 +10,14 @@ from transformers import PreTrainedModel
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, invert_cdfs, not_numbers, unchecked_distribution
-from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length, vocabulary_size
+from specdec_lib.decoding.served_models import (
+    check_paired,
+    context_limit,
+    decoder_config,
+    exact_length,
+    token_ids,
+    unwrapped,
+)
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
@@ -66,7 +73,7 @@ class AdaptiveDraftModel(Drafter):
             raise ValueError(
                 f"min_tokens is {min_tokens} and max_tokens {max_tokens}; expected min_tokens <= max_tokens"
             )
-        if not isinstance(model, PreTrainedModel):
+        if not isinstance(unwrapped(model), PreTrainedModel):
             raise TypeError(
                 f"model is a {type(model).__name__}; expected a causal language model of transformers "
                 "(specdec_lib.load_model gives one)"
@@ -106,11 +113,8 @@ class AdaptiveDraftModel(Drafter):
         self.rule.reset()
 
     def start(self, context: Context) -> None:
-        own = vocabulary_size(self.model)
-        if own != context.vocabulary:
-            raise ValueError(
-                f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one tokenizer"
-            )
+        check_paired(self.model, context.token_ids)
+        self._ids = min(token_ids(self.model), context.vocabulary)
         self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None
@@ -217,6 +221,7 @@ class AdaptiveDraftModel(Drafter):
     def _choose(self, logits: torch.Tensor, sampling, seen: Round) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
         that is needed."""
+        logits = logits[: self._ids]  # rows of padding, and what the target has no id for, are not drafted
         if sampling.greedy:
             largest, token = logits.max(-1)  # NaN counts as largest
             row = logits.float().softmax(-1) if {"confidence", "entropy"} & self._needs else None

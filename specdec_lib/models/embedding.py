@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.datastores.states import States, write_states
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, input_device, vocabulary_size
 from specdec_lib.models.fingerprint import fingerprint
 
 COMPUTES = ("model", "bfloat16")
@@ -37,7 +37,7 @@ def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray], compute
     list of float32 array, shape (n_i, d)
     """
     base = base_model(model)
-    device = model.get_input_embeddings().weight.device
+    device = input_device(model)
     ids = np.zeros((len(documents), max(map(len, documents))), np.int64)
     for row, tokens in zip(ids, documents, strict=True):
         row[: len(tokens)] = tokens

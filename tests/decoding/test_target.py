@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specdec_lib import Capture, DraftTree
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.masks import in_window
+from specdec_lib.decoding.forward import in_window
 from specdec_lib.decoding.target import Target
 from tests.families import SERVED, VOCABULARY, prompt
 
