@@ -11,7 +11,7 @@ import torch
 from specdec_lib import Capture, Drafter, DraftTree, Passengers, Runtime, Sampling, Trace, generate, record, replay
 from specdec_lib.decoding import target as targets
 from specdec_lib.decoding.outputs import QueuedTopK
-from specdec_lib.decoding.served_models import decoder_config, windows
+from specdec_lib.decoding.served_models import windows
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import DraftModel
 from tests.chaos import Chaos
@@ -244,7 +244,7 @@ def naive(model, text: list[int], root: int, tree: DraftTree) -> torch.Tensor:
         additive = torch.zeros((1, 1, size, size)).masked_fill(~seen, torch.finfo(torch.float32).min)
         return additive if model.config._attn_implementation == "eager" else seen[None, None]
 
-    kinds = {kind: given(window) for kind, window in windows(decoder_config(model)).items()}
+    kinds = {kind: given(window) for kind, window in windows(model).items()}
     given_masks = kinds if len(kinds) > 1 else next(iter(kinds.values()))
     with torch.inference_mode():
         ids = torch.tensor([[*text, root, *tree.tokens, *riding.tokens]])

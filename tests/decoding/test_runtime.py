@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -141,23 +139,6 @@ def test_a_sequence_that_does_not_fit_is_refused_before_any_work(llama, library)
     assert generate(llama, prompt(1, 9), max_new_tokens=11, runtime=runtime).tokens
 
 
-def test_a_compiled_runtime_refuses_what_it_cannot_capture(llama):
-    runtime = Runtime(llama, capacity=20, mode="compiled")
-    with pytest.raises(ValueError, match="'compiled' captures no"):
-        record(llama, prompt(1, 9), max_new_tokens=2, capture=Capture(layers=(1,)), runtime=runtime)
-    # The most likely tokens are read off the logits, outside the compiled pass.
-    Target(llama, 20, Capture(topk=2), runtime=runtime).close()
-
-
-@pytest.mark.slow  # compiles a model for each width: half a minute
-def test_compiled_passes_change_no_token(llama):
-    ids = prompt(1, 12)
-    plain = generate(llama, ids, max_new_tokens=30)
-    runtime = Runtime(llama, capacity=50, mode="compiled", widths=(1, 16))
-    fast = generate(llama, ids, Chaos(ids + plain.tokens, 0), max_new_tokens=30, runtime=runtime)
-    assert fast.tokens == plain.tokens and runtime.passes[16] > 0
-
-
 def test_grouped_attention_equals_attention_over_copied_keys():
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, 12, 5, 8, generator=generator)
@@ -208,48 +189,6 @@ def test_a_step_reads_the_device_once(llama, sampling, topk, monkeypatch):
         run = decode(verifier, Watched(ids + plain.tokens, 0), context, Limits(30))
     assert run.tokens == plain.tokens and len(run.steps) >= 5
     assert reads.count - before[0] == len(run.steps)
-
-
-@pytest.fixture(scope="module")
-def on_card():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return build("llama-gqa").to("cuda")
-
-
-@pytest.mark.gpu  # CUDA graphs are recorded and replayed on a device alone
-@pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "sampled"])
-def test_replayed_graphs_change_no_token_and_capture_alike(on_card, sampling):
-    ids = prompt(1, 12)
-    plain = generate(on_card, ids, sampling=sampling, max_new_tokens=30)
-    runtime = Runtime(on_card, capacity=50, widths=WIDTHS)
-    assert runtime.mode == "graph"
-    capture = Capture(layers=(1,), heads=((1, 0),))
-    for seed, kept in ((0, Capture()), (1, capture), (2, Capture()), (3, capture)):
-        chaos = Chaos(ids + plain.tokens, seed, capture=kept)
-        assert generate(on_card, ids, chaos, sampling, max_new_tokens=30, runtime=runtime).tokens == plain.tokens
-    eager, graph = (record(on_card, ids, max_new_tokens=8, capture=capture, runtime=held) for held in (None, runtime))
-    torch.testing.assert_close(graph.hidden[1], eager.hidden[1], rtol=1e-3, atol=1e-4)
-    for ours, theirs in zip(graph.attention, eager.attention, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
-@pytest.mark.gpu  # only a device has a queue to wait for
-def test_a_step_on_a_card_waits_once(on_card):
-    ids = prompt(1, 12)
-    text = ids + generate(on_card, ids, max_new_tokens=30).tokens
-    runtime = Runtime(on_card, capacity=50, widths=WIDTHS)
-    generate(on_card, ids, Chaos(text, 0), max_new_tokens=30, runtime=runtime)  # records the graphs
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            run = generate(on_card, ids, Chaos(text, 0), max_new_tokens=30, runtime=runtime)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    waits = [w for w in told if "synchronizing" in str(w.message)]
-    # The prompt's pass is eager: its tokens, its choice, and the buffers of a new target.
-    assert len(waits) <= len(run.steps) + 4
 
 
 def test_a_tree_wider_than_every_width_has_room_up_to_the_last_token(llama):
