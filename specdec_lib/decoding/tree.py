@@ -214,7 +214,7 @@ class DraftTree:
         known: dict[tuple[int, int], int] = {}
         for draft in drafts:
             node = -1
-            for token in draft:
+            for token in map(index, draft):
                 child = known.get((node, token))
                 if child is None:
                     child = known[node, token] = len(tokens)
@@ -235,7 +235,7 @@ class DraftTree:
         children: dict[tuple[int, int], int] = {}
         for draft in drafts:
             node, first = -1, -1
-            for token in draft:
+            for token in map(index, draft):
                 parents.append(node)
                 node = len(tokens)
                 tokens.append(token)

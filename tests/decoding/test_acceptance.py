@@ -22,9 +22,10 @@ from specdec_lib.decoding.acceptance import (
 )
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
+from specdec_lib.decoding.served_models import _TOKEN_IDS, know_tokenizer
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
 from tests.chaos import head_of
-from tests.families import build, perturbed
+from tests.families import build, perturbed, tokenizer
 
 #: Standard deviations that a right rule stays below and a wrong one exceeds.
 RIGHT, WRONG = 4.0, 8.0
@@ -209,6 +210,25 @@ def test_a_sampled_draft_model_keeps_the_target_distribution_end_to_end(pair, ex
     counts, accepted = emitted(pair[0], DraftModel(pair[1], 2), 1200)
     assert set(accepted) == {0, 1, 2}, "every depth of acceptance must occur for the test to say something"
     assert surprise(counts, exact) < RIGHT
+
+
+@pytest.mark.parametrize("rows", [4, 6, 8], ids=lambda rows: f"{rows} rows")
+def test_a_draft_padded_to_other_rows_keeps_the_target_distribution(pair, exact, rows):
+    """One tokenizer, other numbers of rows: what one model alone has no token for has no probability in a draft."""
+    target, draft = pair[0], build("llama", **SMALL | {"vocab_size": rows})
+    words = tokenizer(4)
+    know_tokenizer(words, target), know_tokenizer(words, draft)
+    try:
+        counts, accepted = emitted(target, DraftModel(draft, 2), 400)
+    finally:
+        _TOKEN_IDS.clear()
+    assert set(accepted) == {0, 1, 2} and surprise(counts, exact) < RIGHT
+
+
+def test_distributions_of_drafts_are_not_kept_with_the_steps(pair):
+    run = generate(pair[0], START, DraftModel(pair[1], 2), Sampling(1.0, seed=1), 40)
+    assert any(step.drafted for step in run.steps)
+    assert all(step.tree.probabilities is None for step in run.steps)
 
 
 def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):

@@ -7,11 +7,16 @@ import random
 
 import pytest
 import torch
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec_lib import Capture, DraftTree, UnsupportedModel, generate, record
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.contract import LAST
-from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.target import Target, check_model
+from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.drafters import DraftModel
+from specdec_lib.models.fingerprint import fingerprint
 from tests.chaos import Chaos
 from tests.families import SERVED, build, prompt
 
@@ -293,3 +298,63 @@ def test_the_last_layer_has_one_name_for_all_of_its_states_and_for_the_last_of_t
         target.extend(prompt(2, 9))
         for layer in (LAST, target.layers):
             assert torch.equal(target.last_hidden(layer), target.hidden(layer)[-1])
+
+
+COMPILED = {
+    "wrapped": lambda model: torch.compile(model, backend="eager", dynamic=True),
+    "in place": lambda model: model.compile(backend="eager", dynamic=True) or model,
+    "its forward": lambda model: setattr(
+        model, "forward", torch.compile(model.forward, backend="eager", dynamic=True)
+    ) or model,
+    "a block": lambda model: model.model.layers[1].compile(backend="eager", dynamic=True) or model,
+    "a block wrapped": lambda model: model.model.layers.__setitem__(
+        1, torch.compile(model.model.layers[1], backend="eager", dynamic=True)
+    ) or model,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", COMPILED)
+def test_what_a_compiled_model_shows_is_what_the_model_shows(how):
+    ids, capture = prompt(2, 9), Capture(LAYERS, HEADS)
+    expected = record(build("llama-gqa"), ids, max_new_tokens=8, capture=capture)
+    model = COMPILED[how](build("llama-gqa"))
+    assert generate(model, ids, max_new_tokens=8).tokens == expected.tokens  # compiled without our hooks
+    trace = record(model, ids, max_new_tokens=8, capture=capture)
+    assert trace.tokens == expected.tokens and fingerprint(model) == fingerprint(build("llama-gqa"))
+    for layer in LAYERS:
+        torch.testing.assert_close(trace.hidden[layer], expected.hidden[layer], rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(trace.attention, expected.attention, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    drafted = generate(model, ids, DraftModel(model, 3), max_new_tokens=8)
+    assert drafted.tokens == expected.tokens and drafted.stats["acceptance_rate"] == 1
+
+
+@pytest.mark.parametrize(
+    "part, says", [(1, "hidden states of layers \\[1\\]"), ("rows", "attention by code of its own")]
+)
+def test_what_a_model_does_not_show_is_refused_before_the_first_token(monkeypatch, part, says):
+    model, emitted = build("llama"), []
+    check_model(model)
+    if part == "rows":
+        own = sdpa_attention_forward
+        monkeypatch.setattr(ALL_ATTENTION_FUNCTIONS, "get_interface", lambda *args: own)
+    else:
+        block = model.model.layers[1]
+        monkeypatch.setattr(model.model.layers, "forward", None, raising=False)
+        monkeypatch.setattr(type(block), "__call__", type(block).forward)
+    drafter = Chaos([], capture=Capture(layers=(1,)) if part == 1 else Capture(heads=((0, 0),)))
+    with pytest.raises(UnsupportedModel, match=f"LlamaForCausalLM .*{says}"):
+        generate(model, prompt(2, 9), drafter, max_new_tokens=5, on_tokens=emitted.append)
+    assert not emitted
+
+
+def test_a_probe_can_be_trained_on_what_was_recorded(llama):
+    capture = Capture((1,), ((0, 1),))
+    plain = record(llama, prompt(2, 9), max_new_tokens=5, capture=capture)
+    known = record_known(llama, plain.prompt, plain.tokens, "length", max_new_tokens=5, capture=capture).trace
+    for trace in (plain, known):
+        for values in (trace.hidden[1], *trace.attention):
+            probe = torch.nn.Linear(values.shape[1], 2)
+            probe(values).sum().backward()
+            values += 1
+            assert not values.is_inference() and probe.weight.grad is not None

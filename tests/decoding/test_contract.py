@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import time
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, stopping
 from specdec_lib.methods import METHODS
 from tests.chaos import FACTORIES, Chaos, Perfect, Recycling, Silent
-from tests.families import prompt
+from tests.families import build, prompt
 
 OLD = Path(__file__).parent / "data" / "trace_without_format.safetensors"
 
@@ -326,6 +327,29 @@ def test_a_replay_from_an_equal_state_is_the_real_run(library, llama):
         real.reset()
         run = generate(llama, traces[0].prompt, real, max_new_tokens=20)
         assert [(s.tree, s.path) for s in run.steps] == steps[0], f"{name} remembers after reset()"
+
+
+def test_what_was_learned_of_another_vocabulary_is_forgotten_before_the_next_generation():
+    large, small, drafter = build("llama", vocab_size=200), build("llama"), Recycling()
+    for model in (large, small, small, large):
+        plain = generate(model, prompt(1, 9), max_new_tokens=20).tokens
+        assert generate(model, prompt(1, 9), drafter, max_new_tokens=20).tokens == plain
+        assert max(map(max, drafter.table.values())) < model.config.vocab_size
+
+
+@dataclass(frozen=True)
+class Frozen(Drafter):
+    token: int
+
+    def propose(self, context, limit):
+        return DraftTree.chain([self.token])
+
+
+def test_a_drafter_that_cannot_be_changed_is_served_too(llama):
+    drafter = Frozen(5)
+    for _ in range(2):
+        plain = generate(llama, [3, 4], max_new_tokens=5).tokens
+        assert generate(llama, [3, 4], drafter, max_new_tokens=5).tokens == plain
 
 
 def test_a_heuristic_length_is_carried_over_until_it_is_reset():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, T5Config
 
-from specdec_lib import DraftTree, Sampling, UnsupportedModel, generate, record
+from specdec_lib import Capture, DraftTree, Sampling, UnsupportedModel, generate, record
 from specdec_lib.decoding.generate import check_tokenizer
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.drafters import Lookahead, PromptLookup
@@ -106,6 +106,13 @@ def test_every_form_of_one_prompt_is_taken_and_left_unchanged(llama, ids):
     before = str(ids)
     assert generate(llama, ids, max_new_tokens=5).tokens == generate(llama, [3, 4, 5], max_new_tokens=5).tokens
     assert str(ids) == before
+
+
+def test_whole_numbers_of_numpy_and_torch_are_whole_numbers(llama):
+    plain = generate(llama, [3, 4, 5], max_new_tokens=5).tokens
+    for number in (np.int64(5), np.uint8(5), torch.tensor(5)):
+        assert generate(llama, [3, 4, 5], max_new_tokens=number).tokens == plain
+        assert Runtime(llama, number).capacity == Capture(topk=number).topk == 5
 
 
 @pytest.mark.parametrize(

@@ -238,11 +238,16 @@ def test_a_model_with_damaged_weights_gives_an_error(sampling):
         ({"seed": -1}, "seed is -1"),
         ({"seed": 1.0}, "seed is 1.0"),
         ({"seed": "1"}, "seed is '1'"),
+        ({"temperature": "hot"}, "temperature is 'hot'; expected a number"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(arguments, says):
     with pytest.raises(ValueError, match=says):
         Sampling(**arguments)
+
+
+def test_none_is_what_it_is_in_a_generation_config():
+    assert Sampling(None, None, None) == Sampling(1.0, 1.0, 0)
 
 
 def test_numpy_integers_are_seeds_too():
