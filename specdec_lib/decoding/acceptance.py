@@ -60,16 +60,9 @@ def acceptance_probability(p: float, q: float) -> float:
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Distribution after a rejection, norm(max(p - q, 0)).
+    """Distribution after a rejection, norm(max(p - q, 0)) in float64, shape (vocabulary,).
 
-    Parameters
-    ----------
-    p, q : float64 tensor, shape (vocabulary,)
-
-    Returns
-    -------
-    float64 tensor, shape (vocabulary,)
-        ``p`` itself where p and q agree to the last bit, so that nothing is left of the difference.
+    It is ``p`` itself where p and q agree to the last bit, so that nothing is left of the difference.
     """
     rest = (p - q).clamp_min_(0.0)
     total = rest.sum()
@@ -146,14 +139,8 @@ def rejection_at_once(
 ) -> tuple[list[int], int | None]:
     """:func:`rejection` with every node's outcome computed beforehand and read back from the device at once.
 
-    More is computed, since all nodes are looked at and not only those visited; the host waits once.
-
-    Parameters
-    ----------
-    tree, sampling, position, stop, accept
-        As :func:`rejection`.
-    p : float64 tensor, shape (n + 1, vocabulary)
-        The target's distributions after the root and after each node.
+    More is computed, since all nodes are looked at and not only those visited; the host waits once. ``p`` are the target's
+    distributions after the root and after each node, shape (n + 1, vocabulary).
     """
     count = len(tree)
     q = as_wide(tree.probabilities, p)

@@ -72,18 +72,11 @@ uncompiled = _Setting(_leave_compiled_code)
 
 
 def backends(device: torch.device, cudnn: bool = False) -> AbstractContextManager[None]:
-    """Choose the attention kernels of a GPU for the time of the context, for every model of the process.
+    """Choose the attention kernels of a GPU for the time of the context; of contexts within each other the outermost decides.
 
     From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
     keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one. Without it torch takes
     flash attention where there is no mask, and memory-efficient attention where there is one.
-
-    Parameters
-    ----------
-    device : device
-        Nothing is set for one that is no GPU.
-    cudnn : bool
-        Whether cuDNN's attention may be chosen. Of contexts within each other the outermost decides.
     """
     return _cudnn(cudnn) if device.type == "cuda" else nullcontext()
 
@@ -102,17 +95,8 @@ def grouped_attention(
     Transformers copies the keys and values once for each query head of a group as soon as a mask is given. A row of
     queries attends for itself alone, so the heads that share keys can be stacked instead.
 
-    Parameters
-    ----------
-    query : tensor, shape (1, heads, n, d)
-    key, value : tensor, shape (1, key heads, length, d)
-    mask : bool or float tensor, shape (1, 1, n, length), or that of :func:`rows_of_groups`
-    scaling : float, optional
-        Factor of the scores; 1 / sqrt(d) by default.
-
-    Returns
-    -------
-    tensor, shape (1, n, heads, d)
+    ``query`` has shape (1, heads, n, d), ``key`` and ``value`` (1, key heads, length, d), ``mask`` (1, 1, n, length) or that of
+    :func:`rows_of_groups`, the result (1, n, heads, d). Scores are scaled by 1 / sqrt(d) unless ``scaling`` says otherwise.
     """
     _, heads, width, size = query.shape
     shared = key.shape[1]
@@ -175,19 +159,9 @@ def _leave(model: weakref.ref[PreTrainedModel], place: object) -> None:
 
 
 class AttentionRows:
-    """Keeps the last block's attention rows of chosen heads.
+    """Keeps the last block's attention rows of chosen heads, (block, head) both from 0, of a model that uses SDPA.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Loaded with ``attn_implementation="sdpa"``; its setting is restored by :meth:`close`.
-    heads : sequence of (int, int)
-        (block, head), both from 0.
-
-    Raises
-    ------
-    ValueError
-        If a block or head does not exist, or the model does not use SDPA or cannot.
+    The model's own attention is restored by :meth:`close`.
     """
 
     def __init__(self, model: PreTrainedModel, heads: Sequence[tuple[int, int]]):
@@ -246,15 +220,8 @@ class AttentionRows:
     ) -> None:
         """Keep the rows of a block's chosen heads, as its attention is about to compute them.
 
-        Parameters
-        ----------
-        module : Module
-            The block's attention; nothing is kept of one without chosen heads.
-        query, key : tensor, shapes (1, heads, n, d) and (1, key heads, length, d)
-        mask : bool or float tensor, shape (1, 1 or heads, n, length), optional
-            What SDPA is given; None where each query sees all keys, or is the prompt's last.
-        scaling : float, optional
-            Factor of the scores; 1 / sqrt(d) by default.
+        Shapes are those that SDPA is given: (1, heads, n, d), (1, key heads, length, d) and (1, 1 or heads, n, length);
+        there is no mask where each query sees all keys, or is the prompt's last.
         """
         places = self._places.get(module)
         if places is None:

@@ -150,14 +150,8 @@ class Drafter(ABC):
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
         """Learn from a pass of the target, after its tokens are emitted.
 
-        Parameters
-        ----------
-        tree : DraftTree
-            What was verified: the proposed tree cut to the limit, or an empty one where none was asked for.
-        path : tuple of int
-            Nodes of ``tree`` whose tokens were emitted, from the root's child down.
-        outputs : Outputs, optional
-            The target's most likely tokens; None if ``capture.topk`` is 0.
+        ``tree`` is the proposed tree cut to the limit, or an empty one where none was asked for; ``path`` the nodes whose
+        tokens were emitted, from the root's child down; ``outputs`` are None if ``capture.topk`` is 0.
         """
 
     def finish(self) -> None:

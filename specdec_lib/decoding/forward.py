@@ -35,21 +35,9 @@ def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, 
 
 
 class Forward:
-    """Calls a model over a cache.
+    """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    cache : TreeCache
-    captures : bool
-        Hooks or attention rows are read: what ``torch.compile`` wraps is then run as it is.
-
-    Attributes
-    ----------
-    rows : AttentionRows, optional
-        The reader of the captured heads.
-    window : int, optional
-        The sliding window of some or all layers in tokens; None where there is none.
+    ``rows`` reads the captured heads, if there are any; ``window`` is the sliding window of some or all layers in tokens.
     """
 
     def __init__(self, model: PreTrainedModel, cache: TreeCache, captures: bool = False):
@@ -79,19 +67,10 @@ class Forward:
     def as_mask(
         self, visible: torch.Tensor, rows: torch.Tensor | None = None, columns: torch.Tensor | None = None
     ) -> Mask:
-        """What the model takes to attend to ``visible``.
+        """What the model takes to attend to ``visible``, shape (n, length): one mask, or one for each kind of layer.
 
-        Parameters
-        ----------
-        visible : bool tensor, shape (n, length)
-        rows, columns : int64 tensors, shapes (n,) and (length,), optional
-            Positions of the tokens and of what they attend to, by which layers with a sliding window attend to less.
-            Without them all layers attend to the same, which is right where the window is not passed.
-
-        Returns
-        -------
-        tensor, shape (1, 1, n, length), or dict of str to such a tensor
-            One mask, or one for each kind of layer.
+        ``rows`` and ``columns`` are the positions of the tokens and of what they attend to, by which layers with a sliding
+        window attend to less. Without them all layers attend to the same, which is right where no window is passed.
         """
         if rows is None or self.window is None:
             return self.as_taken(visible)

@@ -59,20 +59,13 @@ class Limits:
 
 
 class Verifier(Protocol):
-    """Knows the target's tokens.
+    """Knows the target's tokens."""
 
-    Attributes
-    ----------
-    clock : Clock
-        Measures device time separately from host time.
-    passed : mark of the clock, optional
-        When the last verification's pass was done, what is then made of its logits left out.
-    outputs : Outputs, optional
-        The most likely tokens after each position of the prompt, then of the tree last verified; None where nobody asked.
-    """
-
+    #: Measures device time separately from host time.
     clock: Clock
+    #: When the last verification's pass was done, what is then made of its logits left out.
     passed: Any
+    #: The most likely tokens after each position of the prompt, then of the tree last verified; None where nobody asked.
     outputs: Outputs | None
 
     def first(self, context: Context) -> int:
@@ -176,21 +169,8 @@ def decode(
 ) -> Generation:
     """Generate until a limit is met.
 
-    Parameters
-    ----------
-    verifier : Verifier
-    drafter : Drafter, optional
-        None decodes plainly: one token a forward.
-    context : Context
-        Its tokens are the prompt; the new ones are appended.
-    limits : Limits
-    on_tokens : callable, optional
-        Called with each block of new tokens as soon as it is emitted.
-
-    Raises
-    ------
-    RuntimeError
-        If the drafter is in use by another generation.
+    Without a drafter one token a forward. The new tokens are appended to the context's, which are the prompt; ``on_tokens`` is
+    called with each block of them as soon as it is emitted. RuntimeError if another generation has the drafter.
     """
     with _alone(drafter):
         if drafter is not None:

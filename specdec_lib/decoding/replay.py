@@ -93,12 +93,7 @@ class Trace:
     def load(cls, path: str | Path) -> Trace:
         """Read what :meth:`save` wrote, also in releases before files stated their format.
 
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If the file is not a trace, a damaged one, or of a later format than this release reads.
+        ValueError if the file is no trace, a damaged one, or of a later format than this release reads.
         """
         try:
             with safe_open(path, "pt") as file:
@@ -153,13 +148,7 @@ class _LaterFormat(ValueError):
 
 @dataclass
 class TraceVerifier:
-    """Verifies by looking the recorded tokens up.
-
-    Attributes
-    ----------
-    topk : int
-        Most likely tokens of each position that are shown; 0 for none.
-    """
+    """Verifies by looking the recorded tokens up; shows the ``topk`` most likely ones of each position."""
 
     trace: Trace
     topk: int = 0
@@ -185,7 +174,7 @@ class TraceVerifier:
         return path, token
 
     def _recorded(self, tree: DraftTree, path: list[int], position: int, root: int) -> Outputs:
-        """What is on record of the root, at ``position``, and of the nodes on the path; of others nothing is."""
+        """Recorded outputs of the root, at ``position``, and the accepted nodes; other rows are -1 and NaN."""
         known = self.trace.outputs.top(self.topk)
         tokens = np.full((tree.width, self.topk), -1, np.int64)
         logprobs = np.full((tree.width, self.topk), np.nan, np.float32)
@@ -223,23 +212,9 @@ def _check_captured(trace: Trace, capture: Capture) -> None:
 def replay(trace: Trace, drafter: Drafter | None) -> Generation:
     """What decoding with ``drafter`` would have done, step by step, without the model.
 
-    Parameters
-    ----------
-    trace : Trace
-        From :func:`specdec_lib.record`.
-    drafter : Drafter
-        ``None`` replays plain decoding.
-
-    Returns
-    -------
-    Generation
-        The steps of the real run; of the times only the drafter's are measured, the others are the loop's own.
-
-    Raises
-    ------
-    ValueError
-        If the trace lacks what the drafter needs; if the drafter cannot be replayed (``replays="never"``), or the trace was
-        sampled and the drafter can be replayed on greedy ones alone (``replays="greedy"``).
+    Without a drafter, plain decoding. The steps are those of the real run; of the times only the drafter's are measured, the
+    others are the loop's own. ValueError if the trace lacks what the drafter needs, or the drafter cannot be replayed on it
+    (``replays`` of :class:`specdec_lib.Drafter`).
     """
     if drafter is not None:
         check_drafter(drafter)

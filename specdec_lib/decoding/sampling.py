@@ -88,27 +88,16 @@ class Sampling:
         :func:`specdec_lib.generate`, :func:`specdec_lib.record` and :func:`specdec_lib.custom_generate` call it with their
         prompt; a turn of a conversation has the turns before in its prompt. Code that draws by itself with
         :meth:`uniform` calls it first.
-
-        Parameters
-        ----------
-        prompt : sequence of int
-            Token ids.
         """
         text = f"{self.seed}:".encode() + np.asarray(prompt, dtype="<i8").tobytes()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return replace(self, seed=int.from_bytes(digest, "little"))
 
     def uniform(self, position: int, stream: int = TARGET, salt: int = 0) -> float:
-        """The uniform number in [0, 1) of an absolute position.
+        """The uniform number in [0, 1) of a token's position in prompt and output together.
 
-        Parameters
-        ----------
-        position : int
-            Index of the token in prompt and output together.
-        stream : int
-            Which of the independent sequences: :data:`TARGET`, :data:`DRAFT`, :data:`ACCEPT`, :data:`RESIDUAL`.
-        salt : int
-            Tells repeated draws at one position apart.
+        ``stream`` is one of the independent sequences :data:`TARGET`, :data:`DRAFT`, :data:`ACCEPT` and :data:`RESIDUAL`;
+        ``salt`` tells repeated draws at one position apart.
         """
         state = _mix((self.seed + 0x9E3779B97F4A7C15) & _MASK)
         for part in (stream, position, salt):
@@ -160,21 +149,8 @@ def not_numbers() -> FloatingPointError:
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Probabilities of the next token after temperature, top-k and top-p.
 
-    Parameters
-    ----------
-    logits : float tensor, shape (..., vocabulary)
-    sampling : Sampling
-        Its temperature must be above 0.
-
-    Returns
-    -------
-    float64 tensor, shape (..., vocabulary)
-        Each row sums to 1; filtered tokens have probability 0.
-
-    Raises
-    ------
-    FloatingPointError
-        If a row holds NaN or +infinity, or nothing but -infinity.
+    At a temperature above 0. ``logits`` has shape (..., vocabulary), and so have the probabilities, in float64: each row sums
+    to 1, filtered tokens have 0. FloatingPointError if a row holds NaN or +infinity, or nothing but -infinity.
     """
     probabilities = unchecked_distribution(logits, sampling)
     if bool(probabilities[..., 0].isnan().any()):  # one such number makes its whole row NaN
@@ -228,17 +204,7 @@ def invert_cdf(probabilities: torch.Tensor, uniform: float) -> int:
 
 
 def invert_cdfs(probabilities: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
-    """:func:`invert_cdf` of several rows at once; nothing is read back from the device.
-
-    Parameters
-    ----------
-    probabilities : float64 tensor, shape (n, vocabulary)
-    uniforms : sequence of float, length n
-
-    Returns
-    -------
-    int64 tensor, shape (n,)
-    """
+    """:func:`invert_cdf` of each of n rows, shape (n,); nothing is read back from the device."""
     cumulative = probabilities.cumsum(-1)
     at = on_device(uniforms, cumulative.device, cumulative.dtype)
     # Rounding can leave the total below 1; scaling by it keeps the last token with any probability reachable.

@@ -56,25 +56,15 @@ class Target:
     Parameters
     ----------
     model : PreTrainedModel
-        Any decoder-only causal language model with attention over the whole context or a sliding window of it.
     longest : int
         Length that prompt and output may reach; checked against :func:`~specdec_lib.decoding.served_models.exact_length`.
     capture : Capture
-        Hidden states and attention rows to keep.
     capacity : int, optional
         Positions the buffers hold at first; they grow by half when exceeded. ``longest`` and a draft by default.
     runtime : Runtime, optional
         Runs passes over drafts with buffers in place, whose capacity then holds; None runs them eagerly.
 
-    Attributes
-    ----------
-    rows : AttentionRows, optional
-        The reader of the captured heads.
-
-    Raises
-    ------
-    UnsupportedModel
-        If tree verification would not compute what the model computes.
+    UnsupportedModel if tree verification would not compute what the model computes, or what is to be captured cannot be.
     """
 
     def __init__(
@@ -150,17 +140,9 @@ class Target:
     ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
-        Parameters
-        ----------
-        tokens : sequence of int, or int64 tensor of shape (n,) on the model's device
-            A tensor's values are not read by the host.
-        each : callable, optional
-            Gets the logits after each of the tokens, some at a time, shape (n, vocabulary); the next pass overwrites them.
-
-        Returns
-        -------
-        tensor, shape (vocabulary,)
-            Logits after the last of them.
+        The values of a tensor, on the model's device, are not read by the host. ``each`` gets the logits after each of the
+        tokens, some at a time, shape (n, vocabulary), before the next pass overwrites them. Gives those after the last,
+        shape (vocabulary,).
         """
         size = PREFILL_CHUNK
         if each is not None:
@@ -185,18 +167,10 @@ class Target:
         return logits[-1]
 
     def extend_rows(self, tokens: Sequence[int], positions: Sequence[int], visible: torch.Tensor) -> torch.Tensor:
-        """Run and commit tokens that need not continue each other, such as the next ones of several branches.
+        """Run and commit n tokens that need not continue each other, such as the next ones of several branches.
 
-        Parameters
-        ----------
-        tokens, positions : sequence of int, length n
-        visible : bool tensor, shape (n, length + n)
-            What each attends to of the committed tokens and of these, itself included.
-
-        Returns
-        -------
-        tensor, shape (n, vocabulary)
-            Logits after each.
+        ``visible``, shape (n, length + n), is what each attends to of the committed tokens and of these, itself included.
+        Gives the logits after each, shape (n, vocabulary).
         """
         self._reserve(len(tokens))
         length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
@@ -209,18 +183,10 @@ class Target:
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root, the tree's nodes and its passengers, after the committed positions.
+        """One pass over the root, the tree's n nodes and its p passengers, after the committed positions.
 
-        Parameters
-        ----------
-        root : int
-            The last emitted token, whose keys are not cached yet.
-        tree : DraftTree
-
-        Returns
-        -------
-        tensor, shape (n + 1 + p, vocabulary)
-            Logits after the root, then after each node, then after each passenger.
+        The root is the last emitted token, whose keys are not cached yet. Gives the logits after each, in that order,
+        shape (1 + n + p, vocabulary).
         """
         width, length = tree.width, self.cache.length
         self._tree = tree
@@ -396,10 +362,7 @@ def check_model(model: PreTrainedModel) -> None:
     sliding window is also run beyond it, on a copy with the same weights and a window of a few tokens, and is served
     within its window alone where that fails.
 
-    Raises
-    ------
-    UnsupportedModel
-        If the model cannot run by itself, or the logits differ by more than rounding explains.
+    UnsupportedModel if the model cannot run by itself, or the logits differ by more than rounding explains.
     """
     model = unwrapped(model)
     if model in _CHECKED:
@@ -482,15 +445,8 @@ def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
 def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree) -> str | None:
     """What differs between verified drafts and the model's own logits; None where rounding explains it.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    texts : (list of int, list of int)
-        The prompt and root, and a path of the tree each; the second with the token after it.
-    start : int
-        Length of the prompt.
-    tree : DraftTree
-        Of nodes a, b, c, d, where c follows a and d follows b.
+    ``texts`` are the prompt, of ``start`` tokens, the root and a path of the tree each, the second with the token after
+    it; ``tree`` has nodes a, b, c, d, where c follows a and d follows b.
     """
     tolerance = TOLERANCE_HALF if any(weights.dtype in HALF for weights in model.parameters()) else TOLERANCE
 

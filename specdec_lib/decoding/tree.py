@@ -82,11 +82,6 @@ class DraftTree:
         Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
         after it. Drafters that copy say so (:meth:`chain`). It is no part of equality, as nothing is verified by it.
 
-    Raises
-    ------
-    ValueError
-        If lengths differ, a parent does not come before its child, a token id is negative, two children of one
-        node carry the same token, or ``probabilities`` come with a tree that is not a chain.
     """
 
     __slots__ = (
@@ -154,14 +149,8 @@ class DraftTree:
     ) -> DraftTree:
         """The same tree with the drafter's notes instead of those it has.
 
-        Parameters
-        ----------
-        scores : sequence of float, length n, optional
-            The drafter's own estimate for each node. Unlike ``probabilities`` they have no part in verification.
-        sources : sequence of str, length n, optional
-            Where each node comes from.
-        passengers : Passengers, optional
-            Tokens that ride along.
+        ``scores`` are its own estimates for each node, which have no part in verification; ``sources`` say where each node
+        comes from; ``passengers`` ride along.
         """
         tree = self._copy()
         tree._annotate(scores, sources, passengers)
@@ -359,13 +348,10 @@ class DraftTree:
         return nodes[::-1]
 
     def mask(self) -> np.ndarray:
-        """Which block entries each block entry attends to: the root first, then the nodes, then the p passengers.
+        """Which entries of the block (root, n nodes, p passengers) each attends to, bool, shape (n + 1 + p, n + 1 + p).
 
-        Returns
-        -------
-        bool array, shape (n + 1 + p, n + 1 + p)
-            Of the root and the nodes, entry ``[i, j]`` is true iff ``j`` is the root, ``i`` itself or an ancestor of
-            ``i``; the passengers' rows are as they were given.
+        Of the root and the nodes, entry ``[i, j]`` is true iff ``j`` is the root, ``i`` itself or an ancestor of ``i``; the
+        passengers' rows are as they were given.
         """
         size = len(self.tokens) + 1
         if self.passengers is not None:

@@ -17,6 +17,7 @@ from specdec_lib.decoding.served_models import (
     exact_length,
     token_ids,
     unwrapped,
+    vocabulary_size,
 )
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
@@ -114,7 +115,8 @@ class AdaptiveDraftModel(Drafter):
 
     def start(self, context: Context) -> None:
         check_paired(self.model, context.token_ids)
-        self._ids = min(token_ids(self.model), context.vocabulary)
+        self._ids, rows = min(token_ids(self.model), context.vocabulary), vocabulary_size(self.model)
+        self._last_row = rows - 1 if rows < context.vocabulary else None
         self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None
@@ -128,7 +130,7 @@ class AdaptiveDraftModel(Drafter):
         if len(known) < self._longest:
             self._unsure = True
             with torch.inference_mode():
-                self._target.extend(known)
+                self._extend(known)
             self._cached, self._unsure = known, False
         self.rule.start()
 
@@ -152,6 +154,12 @@ class AdaptiveDraftModel(Drafter):
         self._unsure = False
         return DraftTree.chain(self._drafted, torch.stack(rows) if rows else None)
 
+    def _extend(self, tokens: list[int] | torch.Tensor) -> torch.Tensor:
+        if self._last_row is not None and isinstance(tokens, list):
+            # What this model has no row for is read as another token: the draft is worse then, the output is not.
+            tokens = [min(token, self._last_row) for token in tokens]
+        return self._target.extend(tokens)
+
     def _unread(self, context: Context, most: int, seen: Round) -> tuple[list[int], list[torch.Tensor]]:
         """Draft by a rule that looks at no value: each token goes into the next pass on the device, unread.
 
@@ -160,7 +168,7 @@ class AdaptiveDraftModel(Drafter):
         feed: list[int] | torch.Tensor = context.tokens[len(self._cached) :]
         known, queued, rows = list(feed), [], []
         while seen.count < most and not (seen.count >= self.min_tokens and self.rule.stop(seen)):
-            token, row = self._choose(self._target.extend(feed), context.sampling, seen)
+            token, row = self._choose(self._extend(feed), context.sampling, seen)
             queued.append(token)
             rows += [] if row is None else [row]
             seen.count += 1
@@ -185,7 +193,7 @@ class AdaptiveDraftModel(Drafter):
             asked, check_newest = len(drafted) >= self.min_tokens, self.rule.check_newest and bool(drafted)
             if asked and not check_newest and self.rule.stop(seen):
                 break
-            logits = self._target.extend(fed)
+            logits = self._extend(fed)
             self._cached += feed
             token, row = self._choose(logits, context.sampling, seen)
             queued = {"token": token}

@@ -133,13 +133,6 @@ def test_one_draw_a_branch_with_the_longest_kept_is_found_out():
     assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) > WRONG
 
 
-def test_acceptance_probability_and_residual_by_hand():
-    assert acceptance_probability(0.2, 0.4) == 0.5 and acceptance_probability(0.4, 0.2) == 1.0
-    p, q = torch.tensor([0.5, 0.5, 0.0]).double(), torch.tensor([0.1, 0.6, 0.3]).double()
-    assert residual(p, q).tolist() == [1.0, 0.0, 0.0]
-    assert torch.equal(residual(p, p.clone()), p)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_acceptance_and_residual_together_give_p(seed):
     p, q = rows(seed, 2)

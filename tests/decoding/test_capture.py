@@ -101,17 +101,6 @@ def test_the_last_layer_has_a_name_of_its_own(library, family):
         run_with_tree_commits(library[family], Capture(layers=layers), check)
 
 
-def test_heads_come_in_the_order_asked_for(llama):
-    text = prompt(2, 9)
-    found = {}
-    for heads in (HEADS, HEADS[::-1], (HEADS[5], HEADS[2])):
-        with torch.inference_mode(), Target(llama, 20, Capture(heads=heads)) as target:
-            target.extend(text)
-            found |= {(heads, head): row for head, row in zip(heads, target.attention(), strict=True)}
-    for heads, head in found:
-        assert torch.equal(found[heads, head], found[HEADS, head])
-
-
 def test_a_recorded_trace_holds_states_and_rows_of_each_step(llama):
     trace = record(llama, prompt(2, 9), max_new_tokens=8, capture=Capture(LAYERS, HEADS))
     text = trace.prompt + trace.tokens
@@ -291,13 +280,6 @@ def test_a_model_has_its_own_attention_again_when_the_last_target_is_closed_or_g
     del third
     gc.collect()
     assert model.config._attn_implementation == "sdpa"
-
-
-def test_the_last_layer_has_one_name_for_all_of_its_states_and_for_the_last_of_them(llama):
-    with torch.inference_mode(), Target(llama, 20, Capture(layers=(LAST,))) as target:
-        target.extend(prompt(2, 9))
-        for layer in (LAST, target.layers):
-            assert torch.equal(target.last_hidden(layer), target.hidden(layer)[-1])
 
 
 COMPILED = {

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, T5Config
 
-from specdec_lib import Capture, DraftTree, Sampling, UnsupportedModel, generate, record
-from specdec_lib.decoding.generate import check_tokenizer
+from specdec_lib import Capture, DraftTree, Sampling, Trace, UnsupportedModel, generate, record, replay
+from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.drafters import Lookahead, PromptLookup
 from tests.chaos import Perfect, Silent
@@ -78,16 +77,30 @@ def test_arguments_out_of_range(idle, arguments, kind, says):
             run(idle, [1, 2], **arguments)
 
 
-@pytest.mark.parametrize("drafter", [PromptLookup, "pld", 3])
-def test_what_is_no_drafter_is_refused(idle, drafter):
-    with pytest.raises(TypeError, match=r"expected an object with capture, start\(\) and propose\(\)"):
-        generate(idle, [1, 2], drafter)
+class Duck:
+    capture = Capture()
+
+    def start(self, context):
+        pass
+
+    def propose(self, context, limit):
+        return DraftTree.chain([])
 
 
-def test_a_tokenizer_with_as_many_tokens_as_the_model_fits(llama):
-    check_tokenizer(tokenizer(VOCABULARY), llama)
-    with pytest.raises(ValueError, match="do not belong together"):
-        check_tokenizer(tokenizer(VOCABULARY + 1), llama)
+@pytest.mark.parametrize(
+    "drafter, says",
+    [
+        (Duck(), "a subclass of specdec_lib.Drafter"),
+        ("pld", "a subclass of specdec_lib.Drafter"),
+        (PromptLookup, r"make one, PromptLookup\(...\)"),
+    ],
+    ids=["duck", "text", "class"],
+)
+def test_what_is_no_drafter_is_told_what_to_be(llama, idle, drafter, says):
+    trace = Trace([3], [4, 5], Sampling(), VOCABULARY, Limits(2), "length")
+    for run in (lambda: generate(idle, [3, 4], drafter), lambda: replay(trace, drafter)):
+        with pytest.raises(TypeError, match=rf"expected an object with capture, start\(\) and propose\(\).*{says}"):
+            run()
 
 
 @pytest.mark.parametrize(
@@ -139,14 +152,6 @@ def test_models_that_tree_verification_cannot_serve_are_refused(family):
     model = build(family)
     with pytest.raises(UnsupportedModel, match=type(model).__name__):
         generate(model, prompt(0, 8), max_new_tokens=3)
-
-
-def test_encoder_decoder_models_are_refused():
-    model = AutoModelForSeq2SeqLM.from_config(
-        T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
-    ).eval()
-    with pytest.raises(UnsupportedModel, match="encoder-decoder"):
-        generate(model, [1, 2, 3])
 
 
 def changing_over_at_32():

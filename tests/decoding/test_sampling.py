@@ -79,12 +79,6 @@ def test_sequences_of_different_seeds_streams_and_salts_are_uncorrelated(a, b):
     assert abs(np.corrcoef(x[:-1], y[1:])[0, 1]) < 0.05
 
 
-def test_neighbouring_positions_are_uncorrelated():
-    numbers = uniforms(10_000, seed=5)
-    for lag in (1, 2, 3, 7):
-        assert abs(np.corrcoef(numbers[:-lag], numbers[lag:])[0, 1]) < 0.05
-
-
 @pytest.mark.parametrize("family", ["stream", "salt"])
 def test_the_same_arguments_give_the_same_number(family):
     assert Sampling(seed=9).uniform(4, **{family: 2}) == Sampling(seed=9, temperature=0.4).uniform(4, **{family: 2})
@@ -142,12 +136,6 @@ def test_ties_are_cut_in_one_row_where_another_has_none():
     rows = torch.tensor([[1.0, 3.0, 2.0, 0.0], [1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 0.0, 2.0]])
     got = distribution(rows, Sampling(1.0, top_p=0.5))
     assert (got > 0).tolist() == [[False, True, False, False], [False, False, True, True], [False, True, False, True]]
-
-
-def test_distribution_of_many_rows_is_that_of_each():
-    rows = torch.stack([logits(s, 200) for s in range(5)])
-    sampling = Sampling(0.8, 0.95, 50)
-    torch.testing.assert_close(distribution(rows, sampling), torch.stack([distribution(r, sampling) for r in rows]))
 
 
 def test_a_nucleus_wider_than_the_first_look_is_found_whole():
