@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from specdec_lib.decoding.acceptance import exact_match, rejection, rejection_at_once
-from specdec_lib.decoding.clock import Clock, HostClock
+from specdec_lib.decoding.clock import HostClock
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.outputs import Outputs, QueuedTopK, joined
 from specdec_lib.decoding.results import Generation, Step
@@ -62,7 +62,7 @@ class Verifier(Protocol):
     """Knows the target's tokens."""
 
     #: Measures device time separately from host time.
-    clock: Clock
+    clock: HostClock
     #: When the last verification's pass was done, what is then made of its logits left out.
     passed: Any
     #: The most likely tokens after each position of the prompt, then of the tree last verified; None where nobody asked.
@@ -94,7 +94,7 @@ class ModelVerifier:
     sampling: Sampling
     eos: frozenset[int] = frozenset()
     processors: Processors | None = None
-    clock: Clock = field(default_factory=HostClock)
+    clock: HostClock = field(default_factory=HostClock)
     topk: int = 0
     passed: Any = None
     outputs: Outputs | None = None

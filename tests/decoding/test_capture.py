@@ -7,8 +7,10 @@ import random
 
 import pytest
 import torch
+from transformers import Gemma3nForCausalLM, Gemma3nTextConfig, MllamaForCausalLM, OPTConfig, OPTForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 
 from specdec_lib import Capture, DraftTree, UnsupportedModel, generate, record
 from specdec_lib.decoding import attention
@@ -187,73 +189,33 @@ def test_attention_rows_of_an_eager_model_are_refused(library):
         record(model, prompt(2, 9), max_new_tokens=3, capture=heads)
 
 
-def test_states_that_are_several_for_a_token_are_refused_before_any_work():
-    from transformers import AutoModelForCausalLM, Gemma3nTextConfig
+_TINY = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
+_GROUPED = _TINY | {"num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 128}
+_GEMMA3N = {
+    **_GROUPED, "intermediate_size": [48, 48], "head_dim": 8, "vocab_size_per_layer_input": 96, "sliding_window": 12,
+    "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0],
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+_MLLAMA = _GROUPED | {"cross_attention_layers": [], "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+_OPT = _TINY | {"ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 64}
 
-    config = Gemma3nTextConfig(
-        vocab_size=96,
-        hidden_size=32,
-        intermediate_size=[48, 48],
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        vocab_size_per_layer_input=96,
-        hidden_size_per_layer_input=8,
-        num_kv_shared_layers=0,
-        activation_sparsity_pattern=[0.0, 0.0],
-        sliding_window=12,
-        layer_types=["sliding_attention", "full_attention"],
-    )
-    model = AutoModelForCausalLM.from_config(config).eval()
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda: Gemma3nForCausalLM(Gemma3nTextConfig(**_GEMMA3N)), "several hidden states for each token"),
+        (lambda: MllamaForCausalLM(MllamaTextConfig(**_MLLAMA)), "no part called 'language_model'"),
+        (lambda: OPTForCausalLM(OPTConfig(**_OPT)), "no list of 2 decoder blocks"),
+    ],
+    ids=["Gemma 3n", "Mllama", "OPT"],
+)
+def test_states_that_cannot_be_captured_are_refused_by_name_and_the_model_is_served(make, says):
+    model = make().eval()
+    model.set_attn_implementation("sdpa")
     plain = generate(model, prompt(2, 20), max_new_tokens=8, eos_token_id=[]).tokens
     theirs = model.generate(torch.tensor([prompt(2, 20)]), do_sample=False, max_new_tokens=8, eos_token_id=None)
     assert plain == theirs[0, 20:].tolist()
-    assert len(record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(LAST,))).hidden[LAST])
-    with pytest.raises(UnsupportedModel, match="Gemma3nForCausalLM has several hidden states for each token"):
-        record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
-
-
-def test_a_model_whose_decoder_is_not_where_it_says_is_refused_by_name():
-    from transformers import MllamaForCausalLM
-    from transformers.models.mllama.configuration_mllama import MllamaTextConfig
-
-    model = MllamaForCausalLM(
-        MllamaTextConfig(
-            vocab_size=96,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            cross_attention_layers=[],
-            max_position_embeddings=128,
-            pad_token_id=0,
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        )
-    ).eval()
-    assert generate(model, prompt(2, 9), max_new_tokens=3, eos_token_id=[]).tokens
-    with pytest.raises(UnsupportedModel, match="MllamaForCausalLM has no part called 'language_model'"):
-        record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
-
-
-def test_a_model_whose_blocks_are_not_found_says_so():
-    from transformers import AutoModelForCausalLM, OPTConfig
-
-    model = AutoModelForCausalLM.from_config(
-        OPTConfig(
-            vocab_size=96,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            ffn_dim=48,
-            word_embed_proj_dim=32,
-            max_position_embeddings=64,
-        ),
-        attn_implementation="sdpa",
-    ).eval()
-    assert generate(model, prompt(2, 9), max_new_tokens=3, eos_token_id=[]).tokens
-    with pytest.raises(UnsupportedModel, match="no list of 2 decoder blocks"):
+    with pytest.raises(UnsupportedModel, match=f"{type(model).__name__}.* {says}"):
         record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
 
 
