@@ -135,13 +135,7 @@ class TreeCache(Cache):
                 setattr(self.layers[layer], name, arena[place])
 
     def commit(self, block: Sequence[int]) -> None:
-        """Keep the given entries of the block last written, in order, and drop the rest.
-
-        Parameters
-        ----------
-        block : sequence of int
-            Ascending indices into the block: 0 is the root, ``i + 1`` is node ``i`` of the draft tree.
-        """
+        """Keep the given entries of the block last written, ascending: 0 is the root, ``i + 1`` node ``i`` of the draft tree."""
         count = len(block)
         if count and block[-1] != count - 1:
             source = [self.length + i for i in block]

@@ -36,25 +36,16 @@ Processors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a generation ends.
-
-    Attributes
-    ----------
-    max_new_tokens : int
-    eos : frozenset of int
-        The first of these ends the output and is its last token.
-    context : int, optional
-        Longest sequence in tokens, prompt included.
-    stop : callable, optional
-        ``stop(new_tokens)`` is true as soon as the output must end with its last token; asked once for each prefix.
-    stop_reason : str
-        Given as the finish reason where ``stop`` was true.
-    """
+    """Where a generation ends."""
 
     max_new_tokens: int
+    #: The first of these ends the output and is its last token.
     eos: frozenset[int] = frozenset()
+    #: Longest sequence in tokens, prompt included.
     context: int | None = None
+    #: ``stop(new_tokens)`` is true as soon as the output must end with its last token; asked once for each prefix.
     stop: Callable[[list[int]], bool] | None = None
+    #: The finish reason where ``stop`` was true.
     stop_reason: str = "stop_string"
 
 
@@ -80,14 +71,9 @@ class Verifier(Protocol):
 
 @dataclass
 class ModelVerifier:
-    """Verifies by running the target.
+    """Verifies by running the target; ``topk`` most likely tokens of each position are kept as ``outputs``.
 
-    Attributes
-    ----------
-    processors : callable, optional
-        transformers' logits processors, applied to each node visited with the tokens that lead to it.
-    topk : int
-        Most likely tokens of each position that are kept as ``outputs``; 0 for none.
+    ``processors`` are transformers' logits processors, applied to each node visited with the tokens that lead to it.
     """
 
     target: Target

@@ -65,14 +65,7 @@ class QueuedTopK:
     """The ``k`` most likely tokens of each row of logits, computed and on their way to the host.
 
     On a GPU the copies are queued into pinned memory. Whatever the host waits for next in the same stream, such as the
-    chosen tokens, brings them along: a step still waits once.
-
-    Parameters
-    ----------
-    logits : float tensor, shape (n, vocabulary)
-        May be overwritten afterwards.
-    k : int
-        1 to vocabulary.
+    chosen tokens, brings them along: a step still waits once. The logits, shape (n, vocabulary), may be overwritten then.
     """
 
     def __init__(self, logits: torch.Tensor, k: int):

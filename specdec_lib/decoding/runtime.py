@@ -264,8 +264,8 @@ class Runtime:
 
     def _buffers(self, width: int) -> _Inputs:
         pinned = self.device.type == "cuda"
-        host = torch.zeros(2 * width + 1, dtype=torch.long, pin_memory=pinned)
-        tree = torch.ones((width, width), dtype=torch.bool, pin_memory=pinned)
+        host = torch.zeros(2 * width + 1, dtype=torch.long, device="cpu", pin_memory=pinned)
+        tree = torch.ones((width, width), dtype=torch.bool, device="cpu", pin_memory=pinned)
         chain = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
         return _Inputs(host, host.numpy(), host.to(self.device, copy=True), tree, tree.numpy(), chain.clone(), chain)
 

@@ -196,7 +196,7 @@ class Target:
         if tree.is_causal:
             mask, positions = self._chain_mask(width), self._positions[length : length + width]
         else:
-            visible = torch.ones((width, length + width), dtype=torch.bool)
+            visible = torch.ones((width, length + width), dtype=torch.bool, device="cpu")
             visible[:, length:] = torch.from_numpy(tree.mask())
             positions = torch.tensor(tree.block_depths, device=self.device) + length
             columns = None

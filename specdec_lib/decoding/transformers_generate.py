@@ -133,7 +133,7 @@ def custom_generate(
     ``max_new_tokens`` allows more; transformers' own methods go on with a warning.
 
     The cache is this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and
-    ``compile_config``, which change speed and memory but no token, have no effect; a quantized cache is refused.
+    ``compile_config`` have no effect; a quantized cache is refused.
 
     Transformers keeps some arguments of ``generate`` for its own methods: instead of ``streamer`` pass it here, instead of
     ``assistant_model`` a :class:`~specdec_lib.drafters.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
