@@ -5,13 +5,10 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
 import specdec_lib
@@ -29,13 +26,10 @@ from specdec_lib import (
     replay,
 )
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.target import Target
-from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, stopping
+from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, stopping
 from specdec_lib.methods import METHODS
 from tests.chaos import FACTORIES, Chaos, Perfect, Recycling, Silent
 from tests.families import build, prompt
-
-OLD = Path(__file__).parent / "data" / "trace_without_format.safetensors"
 
 
 def test_what_a_subclass_leaves_out_has_a_default(llama):
@@ -222,33 +216,6 @@ def test_a_passenger_outside_the_vocabulary_is_an_error(llama):
 
 
 # Replay and state
-
-
-def test_a_trace_of_the_first_format_is_read(llama):
-    """The file was written before files stated a format."""
-    with safe_open(OLD, "pt") as file:
-        assert '"format"' not in file.metadata()["trace"]
-    old = Trace.load(OLD)
-    assert (len(old.tokens), old.sampling) == (5, Sampling(0.8, 0.95, seed=2))
-    assert (old.outputs, old.heads, old.finish_reason, old.vocabulary) == (None, ((0, 1),), "length", 96)
-    # Under that release the prompt did not enter the seed: what it drew is forced through the model.
-    with torch.inference_mode(), Target(llama, 40, Capture((1,), ((0, 1),))) as target:
-        target.extend(old.prompt + old.tokens[:-1])
-        torch.testing.assert_close(old.hidden[1], target.hidden(1), rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(old.attention[-1], target.attention(), rtol=1e-4, atol=1e-5)
-    run = replay(old, PromptLookup(1, 4))
-    assert run.tokens == old.tokens
-
-
-def test_a_trace_of_a_later_format_says_so(llama, tmp_path):
-    path = tmp_path / "trace.safetensors"
-    record(llama, [3, 4], max_new_tokens=3).save(path)
-    with safe_open(path, "pt") as file:
-        tensors, about = {k: file.get_tensor(k) for k in file.keys()}, file.metadata()["trace"]
-    assert '"format": 2' in about
-    save_file(tensors, path, metadata={"trace": about.replace('"format": 2', '"format": 3')})
-    with pytest.raises(ValueError, match="is a trace of format 3 and this release reads formats up to 2"):
-        Trace.load(path)
 
 
 def test_outputs_that_do_not_fit_their_trace_are_damage(llama, tmp_path):

@@ -150,6 +150,7 @@ DAMAGE = {
     "a prompt of less than no token": lambda tensors, about: about | {"prompt_length": -3},
     "no new token": lambda tensors, about: about | {"prompt_length": len(tensors["tokens"])},
     "a token outside of the vocabulary": lambda tensors, about: (tensors["tokens"].fill_(10**6), about)[1],
+    "a later format": lambda tensors, about: about | {"format": 3},
     "a list": lambda tensors, about: [1],
     "null": lambda tensors, about: None,
 }
