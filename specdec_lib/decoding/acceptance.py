@@ -17,9 +17,7 @@ from specdec_lib.decoding.tree import DraftTree
 
 
 def exact_match(
-    tree: DraftTree,
-    draw: Callable[[int, list[int]], int | None],
-    stop: Container[int],
+    tree: DraftTree, draw: Callable[[int, list[int]], int | None], stop: Container[int]
 ) -> tuple[list[int], int | None]:
     """Walk the tree along the target's own tokens.
 

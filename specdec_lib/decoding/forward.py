@@ -11,14 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.served_models import (
-    SLIDING,
-    cache_argument,
-    input_device,
-    is_compiled,
-    unwrapped,
-    windows,
-)
+from specdec_lib.decoding.served_models import SLIDING, cache_argument, input_device, is_compiled, unwrapped, windows
 
 #: One mask, or by kind of layer; as the models of transformers take them.
 Mask = torch.Tensor | dict[str, torch.Tensor | None]

@@ -67,9 +67,7 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
 
 
 def stop_on_strings(
-    stop_strings: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase | None,
-    model: PreTrainedModel,
+    stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerBase | None, model: PreTrainedModel
 ) -> Callable[[list[int]], bool] | None:
     """A check for :class:`Limits`: true once the new tokens' text contains one of ``stop_strings``; None without any."""
     if isinstance(stop_strings, str):

@@ -158,11 +158,14 @@ def decode(
     Without a drafter one token a forward. The new tokens are appended to the context's, which are the prompt; ``on_tokens`` is
     called with each block of them as soon as it is emitted. RuntimeError if another generation has the drafter.
     """
-    with _alone(drafter):
-        if drafter is not None:
-            if drafter._vocabulary not in (None, context.vocabulary):
-                drafter.reset()
-            object.__setattr__(drafter, "_vocabulary", context.vocabulary)
+    together = [] if drafter is None else [drafter]
+    for each in together:
+        together += each.inner()
+    with _alone(together):
+        for each in together:
+            if each._vocabulary not in (None, context.vocabulary):
+                each.reset()
+            object.__setattr__(each, "_vocabulary", context.vocabulary)
         return _decode(verifier, drafter, context, limits, on_tokens)
 
 
@@ -171,11 +174,8 @@ _IN_USE: set[int] = set()
 
 
 @contextmanager
-def _alone(drafter: Drafter | None) -> Iterator[None]:
-    """Reserve a drafter and its inner drafters for one generation."""
-    together = [] if drafter is None else [drafter]
-    for each in together:
-        together += each.inner()
+def _alone(together: Sequence[Drafter]) -> Iterator[None]:
+    """Reserve drafters for one generation."""
     with _CHANGING:
         for each in together:
             if id(each) in _IN_USE:

@@ -227,11 +227,7 @@ class Runtime:
         return next((width for width in self.widths if width >= count), None)
 
     def run(
-        self,
-        forward: Forward,
-        capture: Capture,
-        tokens: Sequence[int] | torch.Tensor,
-        tree: DraftTree | None,
+        self, forward: Forward, capture: Capture, tokens: Sequence[int] | torch.Tensor, tree: DraftTree | None
     ) -> torch.Tensor:
         """One pass over a block behind the committed positions; logits of shape (len(tokens), vocabulary).
 

@@ -134,9 +134,7 @@ class Target:
         return self.cache.length
 
     def extend(
-        self,
-        tokens: Sequence[int] | torch.Tensor,
-        each: Callable[[torch.Tensor], None] | None = None,
+        self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None
     ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 

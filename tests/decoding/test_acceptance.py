@@ -13,13 +13,7 @@ import torch
 
 from specdec_lib import DraftTree, Sampling, generate
 from specdec_lib.decoding import acceptance, loop
-from specdec_lib.decoding.acceptance import (
-    acceptance_probability,
-    exact_match,
-    rejection,
-    rejection_at_once,
-    residual,
-)
+from specdec_lib.decoding.acceptance import acceptance_probability, exact_match, rejection, rejection_at_once, residual
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
 from specdec_lib.decoding.served_models import _TOKEN_IDS, know_tokenizer
@@ -54,8 +48,7 @@ def surprise(counts: Counter, probabilities: dict, least: float = 8.0) -> float:
 
 def rows(seed: int, count: int, size: int = 6) -> torch.Tensor:
     return torch.softmax(
-        1.2 * torch.randn((count, size), generator=torch.Generator().manual_seed(seed), dtype=torch.float64),
-        -1,
+        1.2 * torch.randn((count, size), generator=torch.Generator().manual_seed(seed), dtype=torch.float64), -1
     )
 
 
@@ -114,9 +107,7 @@ def test_one_draw_a_node_keeps_the_distribution_of_a_tree_with_branches():
     for seed in range(6000):
         sampling = Sampling(1.0, seed=seed)
         path, token = exact_match(
-            BRANCHES,
-            lambda node, before, s=sampling: invert_cdf(P[tuple(before)], s.uniform(len(before))),
-            (),
+            BRANCHES, lambda node, before, s=sampling: invert_cdf(P[tuple(before)], s.uniform(len(before))), ()
         )
         counts[BRANCHES.tokens[path[0]] if path else token] += 1
     assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) < RIGHT
@@ -143,11 +134,7 @@ def test_acceptance_and_residual_together_give_p(seed):
 def test_a_stop_token_ends_the_walk_of_either_rule():
     tree = DraftTree.chain([4, 5], torch.full((2, 6), 1 / 6).double())
     sure = {(): torch.eye(6)[4].double(), (4,): torch.eye(6)[5].double(), (4, 5): torch.eye(6)[0].double()}
-    for stop, expected in (
-        (frozenset({5}), ([0, 1], None)),
-        (frozenset({4}), ([0], None)),
-        ((), ([0, 1], 0)),
-    ):
+    for stop, expected in ((frozenset({5}), ([0, 1], None)), (frozenset({4}), ([0], None)), ((), ([0, 1], 0))):
         assert rejection(tree, lambda node, before: sure[tuple(before)], Sampling(1.0), 0, stop) == expected
         assert exact_match(tree, lambda node, before: int(sure[tuple(before)].argmax()), stop) == expected
 

@@ -265,6 +265,7 @@ def test_what_was_learned_of_another_vocabulary_is_forgotten_before_the_next_gen
         plain = generate(model, prompt(1, 9), max_new_tokens=20).tokens
         assert generate(model, prompt(1, 9), drafter, max_new_tokens=20).tokens == plain
         assert max(map(max, drafter.table.values())) < model.config.vocab_size
+    assert generate(small, prompt(1, 9), WrappedDrafter(drafter), max_new_tokens=20).tokens
 
 
 @dataclass(frozen=True)

@@ -108,10 +108,7 @@ def test_greedy_output_equals_that_of_generate(library, llama, case):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"temperature": 0.7, "top_p": 0.9, "top_k": 0},
-        {"temperature": 1.2, "top_k": 12, "repetition_penalty": 1.2},
-    ],
+    [{"temperature": 0.7, "top_p": 0.9, "top_k": 0}, {"temperature": 1.2, "top_k": 12, "repetition_penalty": 1.2}],
     ids=str,
 )
 def test_sampled_output_equals_plain_decoding_with_the_same_seed(library, llama, settings):

@@ -28,11 +28,7 @@ def idle(llama):
     [
         ([], ValueError, "input_ids is empty"),
         (torch.empty((1, 0), dtype=torch.long), ValueError, "input_ids is empty"),
-        (
-            [1, VOCABULARY],
-            ValueError,
-            f"token id {VOCABULARY} is outside the model's vocabulary of {VOCABULARY}",
-        ),
+        ([1, VOCABULARY], ValueError, f"token id {VOCABULARY} is outside the model's vocabulary of {VOCABULARY}"),
         ([1, -1], ValueError, "token id -1 is outside"),
         (torch.tensor([[1, 2], [3, 4]]), ValueError, "input_ids holds 2 prompts"),
         ([[1, 2], [3, 4], [5, 6]], ValueError, "input_ids holds 3 prompts"),
@@ -41,11 +37,7 @@ def idle(llama):
         (["import", "os"], TypeError, "expected whole numbers"),
         ([1.0, 2.0], TypeError, "float64; expected whole numbers"),
         (torch.tensor([True, False]), TypeError, "bool; expected whole numbers"),
-        (
-            list(range(2, 90)) * 2,
-            ValueError,
-            f"the prompt has 176 tokens and the model's context is {CONTEXT}",
-        ),
+        (list(range(2, 90)) * 2, ValueError, f"the prompt has 176 tokens and the model's context is {CONTEXT}"),
         ([5] * CONTEXT, ValueError, f"the prompt has {CONTEXT} tokens .* no room"),
     ],
 )
@@ -225,8 +217,7 @@ class OutOfVocabulary(Silent):
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7)], ids=str)
 def test_a_draft_with_an_id_the_model_does_not_know_is_an_error(llama, sampling):
     with pytest.raises(
-        ValueError,
-        match=f"drafted token id {VOCABULARY + 3}, which is outside the target's vocabulary of {VOCABULARY}",
+        ValueError, match=f"drafted token id {VOCABULARY + 3}, which is outside the target's vocabulary of {VOCABULARY}"
     ):
         generate(llama, [1, 2, 3], OutOfVocabulary(), sampling, 5)
 

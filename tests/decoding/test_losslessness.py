@@ -132,13 +132,7 @@ def test_stop_strings_end_the_output_with_the_token_that_completes_one(library, 
         cut = next(n for n in range(1, NEW + 1) if text in words.decode(expected[:n]))
         made = FACTORIES[drafter](library, "llama-gqa", start + expected, place)
         run = generate(
-            library["llama-gqa"],
-            start,
-            made,
-            GREEDY,
-            NEW,
-            stop_strings=["no such text", text],
-            tokenizer=words,
+            library["llama-gqa"], start, made, GREEDY, NEW, stop_strings=["no such text", text], tokenizer=words
         )
         assert (run.tokens, run.finish_reason) == (expected[:cut], "stop_string")
 

@@ -34,11 +34,7 @@ def ends(model) -> dict[str, dict]:
         "one token": {"max_new_tokens": 1},
         "eos": {"max_new_tokens": NEW, "eos_token_id": [plain[13], 10**6]},
         "eos first": {"max_new_tokens": NEW, "eos_token_id": plain[0]},
-        "stop string": {
-            "max_new_tokens": NEW,
-            "stop_strings": [words.decode(plain[9:12])],
-            "tokenizer": words,
-        },
+        "stop string": {"max_new_tokens": NEW, "stop_strings": [words.decode(plain[9:12])], "tokenizer": words},
     }
 
 

@@ -56,12 +56,7 @@ def test_a_draft_model_in_place_proposes_what_it_proposes_eagerly(library):
     for sampling in (Sampling(), SEEDED):
         eager = generate(target, ids, DraftModel(draft, 3), sampling, max_new_tokens=30)
         fast = generate(
-            target,
-            ids,
-            DraftModel(draft, 3, runtime=runtimes[1]),
-            sampling,
-            max_new_tokens=30,
-            runtime=runtimes[0],
+            target, ids, DraftModel(draft, 3, runtime=runtimes[1]), sampling, max_new_tokens=30, runtime=runtimes[0]
         )
         assert fast.tokens == eager.tokens
         assert [s.tree.tokens for s in fast.steps] == [s.tree.tokens for s in eager.steps]

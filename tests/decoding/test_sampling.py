@@ -85,13 +85,7 @@ def test_the_same_arguments_give_the_same_number(family):
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.integers(2, 300),
-    st.floats(0.05, 5.0),
-    st.floats(0.01, 1.0),
-    st.integers(0, 320),
-)
+@given(st.integers(0, 10**6), st.integers(2, 300), st.floats(0.05, 5.0), st.floats(0.01, 1.0), st.integers(0, 320))
 def test_distribution_equals_the_warpers_of_transformers(seed, vocabulary, temperature, top_p, top_k):
     scores = logits(seed, vocabulary)
     expected = TemperatureLogitsWarper(temperature)(None, scores[None])
