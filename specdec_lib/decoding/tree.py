@@ -81,7 +81,6 @@ class DraftTree:
     copied_from : int or None
         Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
         after it. Drafters that copy say so (:meth:`chain`). It is no part of equality, as nothing is verified by it.
-
     """
 
     __slots__ = (
@@ -176,23 +175,21 @@ class DraftTree:
         if probabilities is not None:
             return cls(tokens, range(-1, len(tokens) - 1), probabilities)
         # Drafters call this at each step: what a chain has by construction is not checked again.
-        tree = cls.__new__(cls)
-        tree.tokens = list(map(index, tokens))
-        if tree.tokens and min(tree.tokens) < 0:
-            raise ValueError(f"tokens hold {min(tree.tokens)}; expected token ids, 0 or more")
-        tree.parents = list(range(-1, len(tree.tokens) - 1))
-        tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
-        tree.is_chain, tree.copied_from = True, copied_from
+        tokens = list(map(index, tokens))
+        if tokens and min(tokens) < 0:
+            raise ValueError(f"tokens hold {min(tokens)}; expected token ids, 0 or more")
+        tree = cls.unchecked(tokens, list(range(-1, len(tokens) - 1)), True)
+        tree.copied_from = copied_from
         return tree
 
     @classmethod
-    def unchecked(cls, tokens: list[int], parents: list[int]) -> DraftTree:
+    def unchecked(cls, tokens: list[int], parents: list[int], is_chain: bool | None = None) -> DraftTree:
         """A tree by construction: for drafters whose compiled loops give its lists as the class itself wants them."""
         tree = cls.__new__(cls)
         tree.tokens, tree.parents = tokens, parents
         tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
         tree.copied_from = None
-        tree.is_chain = parents == list(range(-1, len(parents) - 1))
+        tree.is_chain = parents == list(range(-1, len(parents) - 1)) if is_chain is None else is_chain
         return tree
 
     @classmethod

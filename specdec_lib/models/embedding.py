@@ -80,7 +80,6 @@ def embed_store(
     Returns
     -------
     States
-
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)

@@ -45,11 +45,6 @@ def test_what_a_subclass_leaves_out_has_a_default(llama):
     Twice().reset()
 
 
-def test_a_drafter_that_proposes_nothing_at_all_cannot_be_made():
-    with pytest.raises(TypeError, match="propose"):
-        type("Half", (Drafter,), {})()
-
-
 def test_every_drafter_of_the_library_is_one_and_says_where_it_can_be_replayed():
     assert all(issubclass(method.drafter, Drafter) for method in METHODS.values())
     sampling = {name for name, method in METHODS.items() if method.exact == "in distribution"}

@@ -49,20 +49,6 @@ def test_states_and_rows_captured_in_place_equal_those_of_eager_passes(library, 
     assert runtime.passes == {"eager": 1, 4: 4, 8: 3}
 
 
-def test_a_draft_model_in_place_proposes_what_it_proposes_eagerly(library):
-    target, ids = library["llama"], prompt(1, 12)
-    draft = build("llama")  # the same weights: its drafts are accepted to the end
-    runtimes = Runtime(target, 60, widths=WIDTHS), Runtime(draft, 60, widths=(1, 2))
-    for sampling in (Sampling(), SEEDED):
-        eager = generate(target, ids, DraftModel(draft, 3), sampling, max_new_tokens=30)
-        fast = generate(
-            target, ids, DraftModel(draft, 3, runtime=runtimes[1]), sampling, max_new_tokens=30, runtime=runtimes[0]
-        )
-        assert fast.tokens == eager.tokens
-        assert [s.tree.tokens for s in fast.steps] == [s.tree.tokens for s in eager.steps]
-    assert runtimes[1].passes[1] > 0 and runtimes[1].passes[2] > 0
-
-
 def test_a_draft_is_padded_to_the_next_width_and_a_wider_one_is_verified_eagerly(llama):
     ids = prompt(1, 12)
     plain = generate(llama, ids, max_new_tokens=12)
