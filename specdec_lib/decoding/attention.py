@@ -81,6 +81,13 @@ def backends(device: torch.device, cudnn: bool = False) -> AbstractContextManage
     return _cudnn(cudnn) if device.type == "cuda" else nullcontext()
 
 
+@contextmanager
+def settings(device: torch.device, as_written: bool) -> Iterator[None]:
+    """:func:`backends`, and :data:`uncompiled` where the model is to run as it is written."""
+    with backends(device), uncompiled() if as_written else nullcontext():
+        yield
+
+
 def rows_of_groups(mask: torch.Tensor, groups: int) -> torch.Tensor:
     """A mask of n queries, shape (1, 1, n, length), for ``groups`` query heads stacked: (1, 1, groups * n, length)."""
     width, length = mask.shape[2:]

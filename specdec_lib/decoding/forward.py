@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -42,7 +43,10 @@ class Forward:
         self.window = self._windows.get(SLIDING)
         self._keep = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
         self._cache_argument = cache_argument(model)
-        self._as_written = attention.uncompiled if captures and is_compiled(model) else nullcontext
+        #: Settings that a pass runs within; none on a CPU, as each context takes time.
+        self._within = nullcontext
+        if self.device.type == "cuda" or (captures and is_compiled(model)):
+            self._within = partial(attention.settings, self.device, captures and is_compiled(model))
 
     @property
     def running(self) -> bool:
@@ -99,7 +103,7 @@ class Forward:
             self.rows.begin(last_only)
         attention.RUNNING.forward = self
         try:
-            with attention.backends(self.device), self._as_written():
+            with self._within():
                 out = self.model(
                     input_ids=ids,
                     attention_mask=mask,
