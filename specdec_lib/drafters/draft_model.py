@@ -15,7 +15,6 @@ from specdec_lib.decoding.served_models import (
     context_limit,
     decoder_config,
     exact_length,
-    token_ids,
     unwrapped,
     vocabulary_size,
 )
@@ -115,7 +114,7 @@ class AdaptiveDraftModel(Drafter):
 
     def start(self, context: Context) -> None:
         check_paired(self.model, context.token_ids)
-        self._ids, rows = min(token_ids(self.model), context.vocabulary), vocabulary_size(self.model)
+        self._ids, rows = context.vocabulary, vocabulary_size(self.model)
         self._last_row = rows - 1 if rows < context.vocabulary else None
         self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
@@ -229,7 +228,7 @@ class AdaptiveDraftModel(Drafter):
     def _choose(self, logits: torch.Tensor, sampling, seen: Round) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
         that is needed."""
-        logits = logits[: self._ids]  # rows of padding, and what the target has no id for, are not drafted
+        logits = logits[: self._ids]  # what the target has no id for is not drafted
         if sampling.greedy:
             largest, token = logits.max(-1)  # NaN counts as largest
             row = logits.float().softmax(-1) if {"confidence", "entropy"} & self._needs else None
