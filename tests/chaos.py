@@ -14,14 +14,7 @@ from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
-from specdec_lib.drafters import (
-    AdaptiveDraftModel,
-    Dresd,
-    PromptLookup,
-    Rest,
-    SpecDecPP,
-    stopping,
-)
+from specdec_lib.drafters import AdaptiveDraftModel, Dresd, PromptLookup, Rest, SpecDecPP, stopping
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.metrics import greedy_agreement
@@ -49,20 +42,9 @@ class Chaos(Drafter):
     """
 
     def __init__(
-        self,
-        text: Sequence[int],
-        seed: int = 0,
-        branches: int = 6,
-        depth: int = 5,
-        capture: Capture = Capture(),
+        self, text: Sequence[int], seed: int = 0, branches: int = 6, depth: int = 5, capture: Capture = Capture()
     ):
-        self.text, self.seed, self.branches, self.depth, self.capture = (
-            list(text),
-            seed,
-            branches,
-            depth,
-            capture,
-        )
+        self.text, self.seed, self.branches, self.depth, self.capture = (list(text), seed, branches, depth, capture)
 
     def start(self, context: Context) -> None:
         self._random = random.Random(self.seed)
@@ -299,9 +281,7 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
             bench.sparse, min_ngram=1, subsample="uniform", max_matches=8, selection="released"
         ),
     },
-    "DReSD": {
-        "DReSD batch": lambda bench: Dresd(bench.dense, drafts=4, length=6, deduplicate=False, share=False),
-    },
+    "DReSD": {"DReSD batch": lambda bench: Dresd(bench.dense, drafts=4, length=6, deduplicate=False, share=False)},
     "SpecDec": {
         **{
             f"SpecDec {name}": lambda bench, rule=rule: AdaptiveDraftModel(bench.draft, rule())

@@ -95,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--runtime",
         default="auto",
-        choices=("auto", "eager", "static", "graph", "compiled-graph"),
+        choices=("auto", "eager", "static", "graph"),
         help="auto: graph on one GPU, else eager",
     )
     parser.add_argument("--per-task", type=int, default=2)

@@ -17,9 +17,7 @@ from specdec_lib.decoding.tree import DraftTree
 
 
 def exact_match(
-    tree: DraftTree,
-    draw: Callable[[int, list[int]], int | None],
-    stop: Container[int],
+    tree: DraftTree, draw: Callable[[int, list[int]], int | None], stop: Container[int]
 ) -> tuple[list[int], int | None]:
     """Walk the tree along the target's own tokens.
 
@@ -55,31 +53,24 @@ def exact_match(
 
 
 def acceptance_probability(p: float, q: float) -> float:
-    """Probability of keeping a drafted token, min(1, p/q).
-
-    Parameters
-    ----------
-    p, q : float
-        Probability of the token under the target and under the draft; ``q`` above 0.
-    """
+    """Probability of keeping a drafted token, min(1, p/q), of its target and draft probabilities; ``q`` above 0."""
     return min(1.0, p / q)
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Distribution after a rejection, norm(max(p - q, 0)).
+    """Distribution after a rejection, norm(max(p - q, 0)) in float64, shape (vocabulary,).
 
-    Parameters
-    ----------
-    p, q : float64 tensor, shape (vocabulary,)
-
-    Returns
-    -------
-    float64 tensor, shape (vocabulary,)
-        ``p`` itself where p and q agree to the last bit, so that nothing is left of the difference.
+    It is ``p`` itself where p and q agree to the last bit, so that nothing is left of the difference.
     """
     rest = (p - q).clamp_min_(0.0)
     total = rest.sum()
     return rest / total if total > 0 else p
+
+
+def as_wide(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    """``q`` over as many token ids as ``p``: rows of padding, which one model has more of, have no probability."""
+    missing = p.shape[-1] - q.shape[-1]
+    return torch.nn.functional.pad(q.to(p), (0, missing)) if missing else q.to(p)
 
 
 def rejection(
@@ -117,7 +108,7 @@ def rejection(
     tokens: list[int] = []
     for node, token in enumerate(tree.tokens):
         p = probabilities(node - 1, tokens)
-        q = tree.probabilities[node].to(p)
+        q = as_wide(tree.probabilities[node], p)
         if sampling.uniform(position, ACCEPT) >= accept(float(p[token]), float(q[token])):
             return path, invert_cdf(residual(p, q), sampling.uniform(position, RESIDUAL))
         path.append(node)
@@ -146,17 +137,11 @@ def rejection_at_once(
 ) -> tuple[list[int], int | None]:
     """:func:`rejection` with every node's outcome computed beforehand and read back from the device at once.
 
-    More is computed, since all nodes are looked at and not only those visited; the host waits once.
-
-    Parameters
-    ----------
-    tree, sampling, position, stop, accept
-        As :func:`rejection`.
-    p : float64 tensor, shape (n + 1, vocabulary)
-        The target's distributions after the root and after each node.
+    More is computed, since all nodes are looked at and not only those visited; the host waits once. ``p`` are the target's
+    distributions after the root and after each node, shape (n + 1, vocabulary).
     """
     count = len(tree)
-    q = tree.probabilities.to(p)
+    q = as_wide(tree.probabilities, p)
     drafted = on_device(tree.tokens, p.device, torch.long)
     rests = residuals(p[:count], q)
     # A token refused at one position is drawn anew there; the last row is that of the token after the whole draft.
@@ -166,12 +151,8 @@ def rejection_at_once(
     )
     both = [rows[:count].gather(1, drafted[:, None])[:, 0] for rows in (p, q)]
     read = torch.cat([*both, draws.to(p), p[:, 0].isnan().to(p)]).tolist()
-    targets, drafts, tokens, broken = (
-        read[:count],
-        read[count : 2 * count],
-        read[2 * count : -count - 1],
-        read[-count - 1 :],
-    )
+    targets, drafts = read[:count], read[count : 2 * count]
+    tokens, broken = read[2 * count : -count - 1], read[-count - 1 :]
     path: list[int] = []
     for node, token in enumerate(tree.tokens):
         if broken[node]:

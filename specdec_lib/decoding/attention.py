@@ -1,10 +1,14 @@
-"""The attention function that targets run under SDPA: grouped keys are not copied, chosen heads can be read."""
+"""The attention that targets run under SDPA: grouped keys are not copied, and rows of chosen heads are read.
+
+SDPA returns no attention weights, and eager attention on every layer is slow; so the rows of the chosen heads alone
+are computed again from the queries and keys that SDPA was given.
+"""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -13,14 +17,16 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from specdec_lib.decoding.cache import on_device
+
 NAME = "specdec_sdpa"
-_USERS: weakref.WeakKeyDictionary[PreTrainedModel, weakref.WeakSet] = weakref.WeakKeyDictionary()
+_USERS: weakref.WeakKeyDictionary[PreTrainedModel, set] = weakref.WeakKeyDictionary()
 # Of the same thread too, where the end of a user is met while another one is installed.
 _CHANGING = threading.RLock()
 
 
 class _Running(threading.local):
-    """The :class:`Forward` whose call this thread runs; what other threads run on the model is none of its."""
+    """The :class:`Forward` whose call this thread runs; other threads' passes are ignored."""
 
     forward = None
 
@@ -28,48 +34,58 @@ class _Running(threading.local):
 RUNNING = _Running()
 
 
-class _Backends:
-    """How many are within :func:`backends`, in all threads, and what torch had been set to before the first."""
+class _Setting:
+    """A setting of the whole process: the first of those who need it makes it, the last takes it back."""
 
-    def __init__(self):
-        self.lock, self.users, self.before = threading.Lock(), 0, False
+    def __init__(self, make: Callable[..., Callable[[], None]]):
+        self._make, self._lock, self._users, self._undo = make, threading.Lock(), 0, None
+
+    @contextmanager
+    def __call__(self, *args) -> Iterator[None]:
+        with self._lock:
+            if not self._users:
+                self._undo = self._make(*args)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._undo()
 
 
-_BACKENDS = _Backends()
+def _choose_cudnn(allowed: bool) -> Callable[[], None]:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
+    return lambda: torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def _leave_compiled_code() -> Callable[[], None]:
+    stance = torch.compiler.set_stance("force_eager")
+    return lambda: stance.__exit__(None, None, None)
+
+
+_cudnn = _Setting(_choose_cudnn)
+#: Runs what ``torch.compile`` wraps as it is, hooks and all.
+uncompiled = _Setting(_leave_compiled_code)
 
 
 def backends(device: torch.device, cudnn: bool = False) -> AbstractContextManager[None]:
-    """Choose the attention kernels of a GPU for the time of the context, for every model of the process.
+    """Choose the attention kernels of a GPU for the time of the context; of contexts within each other the outermost decides.
 
     From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
     keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one. Without it torch takes
     flash attention where there is no mask, and memory-efficient attention where there is one.
-
-    Parameters
-    ----------
-    device : device
-        Nothing is set for one that is no GPU.
-    cudnn : bool
-        Whether cuDNN's attention may be chosen. Of contexts within each other the outermost decides.
     """
-    return _chosen(cudnn) if device.type == "cuda" else nullcontext()
+    return _cudnn(cudnn) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
-def _chosen(cudnn: bool) -> Iterator[None]:
-    state = _BACKENDS
-    with state.lock:
-        if not state.users:
-            state.before = torch.backends.cuda.cudnn_sdp_enabled()
-            torch.backends.cuda.enable_cudnn_sdp(cudnn)
-        state.users += 1
-    try:
+def settings(device: torch.device, as_written: bool) -> Iterator[None]:
+    """:func:`backends`, and :data:`uncompiled` where the model is to run as it is written."""
+    with backends(device), uncompiled() if as_written else nullcontext():
         yield
-    finally:
-        with state.lock:
-            state.users -= 1
-            if not state.users:
-                torch.backends.cuda.enable_cudnn_sdp(state.before)
 
 
 def rows_of_groups(mask: torch.Tensor, groups: int) -> torch.Tensor:
@@ -86,18 +102,8 @@ def grouped_attention(
     Transformers copies the keys and values once for each query head of a group as soon as a mask is given. A row of
     queries attends for itself alone, so the heads that share keys can be stacked instead.
 
-    Parameters
-    ----------
-    query : tensor, shape (1, heads, n, d)
-    key, value : tensor, shape (1, key heads, length, d)
-    mask : bool or float tensor, shape (1, 1, n, length)
-        Or that of :func:`rows_of_groups`.
-    scaling : float, optional
-        Factor of the scores; 1 / sqrt(d) by default.
-
-    Returns
-    -------
-    tensor, shape (1, n, heads, d)
+    ``query`` has shape (1, heads, n, d), ``key`` and ``value`` (1, key heads, length, d), ``mask`` (1, 1, n, length) or that of
+    :func:`rows_of_groups`, the result (1, n, heads, d). Scores are scaled by 1 / sqrt(d) unless ``scaling`` says otherwise.
     """
     _, heads, width, size = query.shape
     shared = key.shape[1]
@@ -134,27 +140,130 @@ AttentionInterface.register(NAME, _attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def install(model: PreTrainedModel, user: object) -> None:
-    """Let a model that uses SDPA run this module's function for ``user``, until :func:`uninstall` or its end."""
+def install(model: PreTrainedModel, user: object) -> Callable[[], None]:
+    """Let a model that uses SDPA run this module's function until the returned call, or until ``user`` is gone.
+
+    With the last user gone the model has its own attention again.
+    """
     with _CHANGING:
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
-        users = _USERS.setdefault(model, weakref.WeakSet())
-        if user not in users:
-            users.add(user)
-            weakref.finalize(user, _restore, weakref.ref(model)).atexit = False
+        place = object()
+        _USERS.setdefault(model, set()).add(place)
+    leave = weakref.finalize(user, _leave, weakref.ref(model), place)
+    leave.atexit = False
+    return leave
 
 
-def uninstall(model: PreTrainedModel, user: object) -> None:
-    """Take back :func:`install`; with the last user gone the model has its own attention again."""
-    with _CHANGING:
-        _USERS[model].discard(user)
-        _restore(weakref.ref(model))
-
-
-def _restore(model: weakref.ref[PreTrainedModel]) -> None:
+def _leave(model: weakref.ref[PreTrainedModel], place: object) -> None:
     model = model()
+    if model is None:
+        return
     with _CHANGING:
-        # A set of weak references may still count one that is just gone; going through it finds those that are there.
-        if model is not None and not list(_USERS.get(model, ())) and model.config._attn_implementation == NAME:
+        _USERS[model].discard(place)
+        if not _USERS[model] and model.config._attn_implementation == NAME:
             model.set_attn_implementation("sdpa")
+
+
+class AttentionRows:
+    """Keeps the last block's attention rows of chosen heads, (block, head) both from 0, of a model that uses SDPA.
+
+    The model's own attention is restored by :meth:`close`.
+    """
+
+    def __init__(self, model: PreTrainedModel, heads: Sequence[tuple[int, int]]):
+        self.heads = list(heads)
+        self.close: Callable[[], None] = lambda: None
+        name, used = type(model).__name__, model.config._attn_implementation
+        instead = "they cannot be captured on this model: use PLD+ (h), PromptLookupHidden, which reads hidden states"
+        config = model.config.get_text_config(decoder=True)
+        if used not in ("sdpa", NAME):
+            if getattr(config, "attn_logit_softcapping", None):
+                raise ValueError(
+                    f"attention rows are read under SDPA, which cannot cap attention scores as {name} does; {instead}"
+                )
+            if not getattr(model, "_supports_sdpa", False):
+                raise ValueError(f"attention rows are read under SDPA, which {name} does not have; {instead}")
+            raise ValueError(
+                f"attention rows are read under SDPA, but the model uses {used!r}; load it with "
+                "attn_implementation='sdpa'"
+            )
+        modules = {
+            m.layer_idx: m for m in model.modules() if hasattr(m, "layer_idx") and "Attention" in type(m).__name__
+        }
+        count = config.num_attention_heads
+        by_block: dict[int, list[int]] = {}
+        for place, (block, head) in enumerate(self.heads):
+            if block not in modules:
+                raise ValueError(f"head ({block}, {head}): expected a block from 0 to {len(modules) - 1}")
+            if not 0 <= head < count:
+                raise ValueError(f"head ({block}, {head}): expected a head from 0 to {count - 1}")
+            by_block.setdefault(block, []).append(place)
+        self._rows: list[torch.Tensor | None] = [None] * len(self.heads)
+        self._last_only = False
+        self._indices: dict[tuple, list[torch.Tensor]] = {}
+        self._places = {modules[block]: places for block, places in by_block.items()}
+        self.close = install(model, self)
+
+    def begin(self, last_only: bool) -> None:
+        """Prepare for the pass about to run; ``last_only`` keeps the last query's rows alone."""
+        self._last_only = last_only
+
+    def held(self) -> list[torch.Tensor | None]:
+        """The rows of the pass last run, as :meth:`take` wants them; None of heads that no pass has shown."""
+        return list(self._rows)
+
+    def take(self, rows: list[torch.Tensor]) -> None:
+        """Have ``rows`` instead of those read: a replayed pass computes them without reading."""
+        self._rows = list(rows)
+
+    def read(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        mask: torch.Tensor | None,
+        scaling: float | None,
+    ) -> None:
+        """Keep the rows of a block's chosen heads, as its attention is about to compute them.
+
+        Shapes are those that SDPA is given: (1, heads, n, d), (1, key heads, length, d) and (1, 1 or heads, n, length);
+        there is no mask where each query sees all keys, or is the prompt's last.
+        """
+        places = self._places.get(module)
+        if places is None:
+            return
+        chosen = [self.heads[p][1] for p in places]
+        groups = query.shape[1] // key.shape[1]
+        # On the device once: a recorded pass may copy nothing from the host.
+        key_of = (tuple(chosen), groups, query.device)
+        if key_of not in self._indices:
+            self._indices[key_of] = [
+                torch.tensor(index, device=query.device) for index in (chosen, [h // groups for h in chosen])
+            ]
+        heads, shared = self._indices[key_of]
+        q = query[0].index_select(0, heads)
+        q = q[:, -1:] if self._last_only else q
+        k = key[0].index_select(0, shared)
+        scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        if mask is not None:
+            seen = mask[0] if mask.shape[1] == 1 else mask[0].index_select(0, heads)
+            seen = (seen[:, -1:] if self._last_only else seen)[..., : scores.shape[-1]].to(scores.device)
+            # Passes give an additive mask, made once for all layers. Its rows are those of a boolean one bit for bit:
+            # each token sees itself, so that what the least number of the type is added to has probability 0.
+            scores = scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
+        rows = scores.softmax(-1)
+        for place, row in zip(places, rows, strict=True):
+            self._rows[place] = row
+
+    def last(self, block: Sequence[int], length: int) -> torch.Tensor:
+        """Rows of the last committed position, shape (heads, length); ``block``: places of its ancestors and
+        itself in the last pass, empty after prefill."""
+        device = self._rows[0].device  # blocks of a model spread over several devices leave theirs where they are
+        rows = torch.stack([r[block[-1] if block else -1].to(device) for r in self._rows])
+        prefix = length - len(block)
+        if not block or block[-1] == len(block) - 1:
+            # The path's columns already lie behind the prefix in order.
+            return rows[:, :length]
+        columns = on_device([prefix + i for i in block], rows.device)
+        return torch.cat([rows[:, :prefix], rows[:, columns]], dim=1)

@@ -15,7 +15,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 def on_device(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A tensor of numbers of the host, queued for a GPU from pinned memory so that the host does not wait for it."""
-    tensor = torch.tensor(values, dtype=dtype)
+    # Made on the host, whatever the caller's default device is.
+    tensor = torch.tensor(values, dtype=dtype, device="cpu")
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
@@ -40,8 +41,7 @@ class _Slots(CacheLayerMixin):
         if self.owner.slots is not None:
             self.keys.index_copy_(2, self.owner.slots, key_states)
             self.values.index_copy_(2, self.owner.slots, value_states)
-            extent = self.owner.extent
-            return self.keys[:, :, :extent], self.values[:, :, :extent]
+            return self.keys, self.values
         start = self.owner.length
         end = start + key_states.shape[-2]
         self.keys[:, :, start:end] = key_states
@@ -54,7 +54,7 @@ class _Slots(CacheLayerMixin):
 
     def get_mask_sizes(self, query) -> tuple[int, int]:
         if self.owner.slots is not None:
-            return self.owner.extent or self.owner.capacity, 0
+            return self.owner.capacity, 0
         # transformers 5.17 hands over the query's positions, later releases its length.
         width = query.shape[0] if isinstance(query, torch.Tensor) else query
         return self.owner.length + width, 0
@@ -84,11 +84,8 @@ class TreeCache(Cache):
     length : int
         Committed positions. A forward pass writes behind them and leaves ``length`` as it is.
     slots : int64 tensor, shape (width,), optional
-        Where the next pass writes, on the model's device; it then attends over the first ``extent`` slots. None, the
+        Where the next pass writes, on the model's device; it then attends over the whole buffers. None, the
         default, is a pass right behind the committed positions, over those and itself.
-    extent : int, optional
-        Slots that a pass under ``slots`` attends over: all that it writes and all before it. None for the whole
-        buffers.
     """
 
     def __init__(self, layers: int, capacity: int, static: bool = False):
@@ -96,16 +93,15 @@ class TreeCache(Cache):
         self.length = 0
         self.capacity = capacity
         self.slots: torch.Tensor | None = None
-        self.extent: int | None = None
         self._static = static
         # Keys and values of all layers of one shape lie in one buffer, so that a commit is one operation.
         self._arenas: dict[tuple, torch.Tensor] = {}
-        self._members: dict[tuple, list[int]] = {}
+        self._members: dict[tuple, list[tuple[int, str]]] = {}
 
     def allocate(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views for the layer ``index``, of the shape, type and device of its first ``keys`` and ``values``."""
+        """Views for the layer ``index``, like its first ``keys`` and ``values``."""
         views = []
-        for states in (keys, values):
+        for name, states in (("keys", keys), ("values", values)):
             key = (states.shape[1], states.shape[3], states.dtype, states.device)
             members = self._members.setdefault(key, [])
             arena = self._arenas.get(key)
@@ -117,7 +113,7 @@ class TreeCache(Cache):
                     device=states.device,
                 )
             views.append(arena[len(members)])
-            members.append(index)
+            members.append((index, name))
         return views[0], views[1]
 
     def reserve(self, width: int) -> None:
@@ -135,26 +131,11 @@ class TreeCache(Cache):
             arena = torch.empty((*old.shape[:3], self.capacity, old.shape[4]), dtype=old.dtype, device=old.device)
             arena[:, :, :, : self.length] = old[:, :, :, : self.length]
             self._arenas[key] = arena
-            taken: dict[int, list[torch.Tensor]] = {}
-            for place, layer in enumerate(self._members[key]):
-                taken.setdefault(layer, []).append(arena[place])
-            for layer, views in taken.items():
-                slots = self.layers[layer]
-                if len(views) == 2:
-                    slots.keys, slots.values = views
-                elif slots.keys.shape[-1] == key[1] and slots.keys.shape[1] == key[0]:
-                    slots.keys = views[0]
-                else:
-                    slots.values = views[0]
+            for place, (layer, name) in enumerate(self._members[key]):
+                setattr(self.layers[layer], name, arena[place])
 
     def commit(self, block: Sequence[int]) -> None:
-        """Keep the given entries of the block last written, in order, and drop the rest.
-
-        Parameters
-        ----------
-        block : sequence of int
-            Ascending indices into the block: 0 is the root, ``i + 1`` is node ``i`` of the draft tree.
-        """
+        """Keep the given entries of the block last written, ascending: 0 is the root, ``i + 1`` node ``i`` of the draft tree."""
         count = len(block)
         if count and block[-1] != count - 1:
             source = [self.length + i for i in block]
@@ -164,7 +145,7 @@ class TreeCache(Cache):
         self.length += count
 
     def clear(self) -> None:
-        """Forget everything, and put zeros where a failed pass may have left what is no number."""
+        """Forget everything, and zero the buffers, which may hold NaN after a failed pass."""
         self.length = 0
         for arena in self._arenas.values():
             arena.zero_()

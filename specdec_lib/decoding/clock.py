@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 
-class Clock(Protocol):
-    """Marks moments, and tells later how far apart they were."""
+class HostClock:
+    """Wall clock: marks moments, and tells later how far apart they were. Right where a call returns when its work is done."""
 
     def mark(self) -> Any:
         """This moment."""
+        return time.perf_counter()
 
     def settle(self) -> None:
         """Wait until every moment marked has come."""
 
     def seconds(self, start: Any, end: Any) -> float:
         """Seconds between two moments; after :meth:`settle`."""
-
-
-class HostClock:
-    """Wall clock: right where a call returns when its work is done."""
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
-    def settle(self) -> None:
-        pass
-
-    def seconds(self, start: float, end: float) -> float:
         return end - start
 
 
-class DeviceClock:
+class DeviceClock(HostClock):
     """Events in the queue of a GPU, which works on while the host goes ahead; marking one waits for nothing.
 
     An event's time is when the device has done all that was queued before it, so idle time counts to the part of the
@@ -57,18 +46,7 @@ class DeviceClock:
         return 1e-3 * start.elapsed_time(end)
 
 
-class WaitingClock(HostClock):
-    """Wall clock that waits for all GPUs at each mark: events of one device tell nothing of another's work."""
-
-    def mark(self) -> float:
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(device)
-        return super().mark()
-
-
-def clock_of(devices: Collection[torch.device]) -> Clock:
-    """The clock that tells the work of a model's devices apart from the host's."""
+def clock_of(devices: Collection[torch.device]) -> HostClock:
+    """A GPU's own clock, or the host's: for a CPU, and for several GPUs, since one's events tell nothing of another's work."""
     cards = {device for device in devices if device.type == "cuda"}
-    if len(cards) > 1:
-        return WaitingClock()
-    return DeviceClock(*cards) if cards else HostClock()
+    return DeviceClock(*cards) if len(cards) == 1 else HostClock()

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import torch
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
@@ -34,11 +35,6 @@ class Capture:
     topk : int
         The target's most likely tokens, so many, after each position of the prompt, the root, each node of a tree and
         each passenger (:class:`Outputs`). 0 asks for none.
-
-    Raises
-    ------
-    ValueError
-        If ``topk`` is negative or no whole number.
     """
 
     layers: tuple[int, ...] = ()
@@ -46,8 +42,7 @@ class Capture:
     topk: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.topk, int) or self.topk < 0:
-            raise ValueError(f"topk is {self.topk!r}; expected a whole number of tokens, 0 for none")
+        object.__setattr__(self, "topk", whole("topk", self.topk, 0, "0 for none"))
 
     def __or__(self, other: Capture) -> Capture:
         return Capture(
@@ -67,7 +62,7 @@ class Context:
         Prompt and all emitted tokens; grows in place. The last one's states are not computed yet.
     prompt_length : int
     vocabulary : int
-        Number of token ids of the target.
+        Number of token ids of the target, rows of padding included.
     sampling : Sampling
         How the target chooses, bound to the prompt; a draft model draws in the same way.
     hidden : callable
@@ -75,6 +70,8 @@ class Context:
         (len(tokens) - 1, d).
     attention : callable
         ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
+    token_ids : int, optional
+        Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
     prompt_outputs : Outputs, optional
         The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them; there when
         the drafter is started.
@@ -87,6 +84,10 @@ class Context:
     hidden: Callable[[int], torch.Tensor] = field(repr=False, default=None)
     attention: Callable[[], torch.Tensor] = field(repr=False, default=None)
     prompt_outputs: Outputs | None = field(repr=False, default=None)
+    token_ids: int | None = None
+
+    def __post_init__(self) -> None:
+        self.token_ids = self.token_ids or self.vocabulary
 
 
 #: On which recorded runs a replay is the real run: any, greedy ones alone, or none.
@@ -98,7 +99,8 @@ class Drafter(ABC):
 
     The calls of a generation are ``start``, then for each pass of the target ``propose`` and ``verified``, then
     ``finish``. ``propose`` is left out where there is room for one token only. A drafter may keep what it learned from
-    one generation to the next; ``reset`` makes it forget that.
+    one generation to the next; ``reset`` makes it forget that. Before a target with another number of token ids the loop
+    calls ``reset``, since what was learned then means other tokens.
 
     Attributes
     ----------
@@ -125,6 +127,8 @@ class Drafter(ABC):
 
     capture: Capture = Capture()
     replays: Replays = "any"
+    #: Token ids of the target that it served last; the loop's.
+    _vocabulary: int | None = None
 
     def inner(self) -> tuple[Drafter, ...]:
         """The drafters that this one calls, which serve one generation at a time with it; none by default."""
@@ -146,14 +150,8 @@ class Drafter(ABC):
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
         """Learn from a pass of the target, after its tokens are emitted.
 
-        Parameters
-        ----------
-        tree : DraftTree
-            What was verified: the proposed tree cut to the limit, or an empty one where none was asked for.
-        path : tuple of int
-            Nodes of ``tree`` whose tokens were emitted, from the root's child down.
-        outputs : Outputs, optional
-            The target's most likely tokens; None if ``capture.topk`` is 0.
+        ``tree`` is the proposed tree cut to the limit, or an empty one where none was asked for; ``path`` the nodes whose
+        tokens were emitted, from the root's child down; ``outputs`` are None if ``capture.topk`` is 0.
         """
 
     def finish(self) -> None:
@@ -161,12 +159,7 @@ class Drafter(ABC):
 
 
 class WrappedDrafter(Drafter):
-    """Passes every call on to another drafter; a subclass overrides what it adds.
-
-    Parameters
-    ----------
-    drafter : Drafter
-    """
+    """Passes every call on to another drafter; a subclass overrides what it adds."""
 
     def __init__(self, drafter: Drafter):
         self.drafter, self.capture, self.replays = drafter, drafter.capture, drafter.replays
@@ -191,15 +184,7 @@ class WrappedDrafter(Drafter):
 
 
 def check_drafter(drafter: object) -> None:
-    """Refuse what the loop cannot run.
-
-    Raises
-    ------
-    TypeError
-        If it is no :class:`Drafter`, or a class instead of an object.
-    ValueError
-        If what it declares is not among what can be declared.
-    """
+    """Refuse what is no drafter, by a TypeError, and what declares what cannot be declared."""
     expected = "expected an object with capture, start() and propose()"
     if isinstance(drafter, type):
         raise TypeError(f"drafter is {drafter!r}; {expected}: make one, {drafter.__name__}(...)")

@@ -4,50 +4,49 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding import attention
-from specdec_lib.decoding.attention_rows import AttentionRows
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.masks import in_window
-from specdec_lib.decoding.served_models import SLIDING, cache_argument, decoder_config, windows
+from specdec_lib.decoding.served_models import SLIDING, cache_argument, input_device, is_compiled, unwrapped, windows
 
 #: One mask, or by kind of layer; as the models of transformers take them.
 Mask = torch.Tensor | dict[str, torch.Tensor | None]
 
 
+def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, window: int | None) -> torch.Tensor:
+    """What a sliding window leaves of what each token may attend to, itself included; shape (n, length) as ``visible``.
+
+    A token attends to itself and the ``window - 1`` positions before it, the rule of transformers. It goes by position
+    (``rows`` of the n tokens, ``columns`` of what they may attend to): a node of a tree has that of its depth, wherever
+    it lies in the block.
+    """
+    return visible if window is None else visible & (columns > rows[:, None] - window)
+
+
 class Forward:
-    """Calls a model over a cache.
+    """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    cache : TreeCache
-    device : device
-        Where masks are made.
-
-    Attributes
-    ----------
-    rows : AttentionRows, optional
-        The reader of the captured heads.
-    window : int, optional
-        The sliding window of some or all layers in tokens; None where there is none.
-    in_place : bool
-        Whether the pass that runs is one over buffers in place, where norms are fused.
+    ``rows`` reads the captured heads, if there are any; ``window`` is the sliding window of some or all layers in tokens.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: TreeCache, device: torch.device):
-        self.model, self.cache, self.device = model, cache, device
+    def __init__(self, model: PreTrainedModel, cache: TreeCache, captures: bool = False):
+        self.model, self.cache, self.device = model, cache, input_device(model)
         self.additive = model.config._attn_implementation == "eager"
-        self.rows: AttentionRows | None = None
-        self.in_place = False
+        self.rows: attention.AttentionRows | None = None
         self._stacked: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._windows = windows(decoder_config(model))
+        self._windows = windows(model)
         self.window = self._windows.get(SLIDING)
-        self._keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._keep = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
         self._cache_argument = cache_argument(model)
+        #: Settings that a pass runs within; none on a CPU, as each context takes time.
+        self._within = nullcontext
+        if self.device.type == "cuda" or (captures and is_compiled(model)):
+            self._within = partial(attention.settings, self.device, captures and is_compiled(model))
 
     @property
     def running(self) -> bool:
@@ -65,19 +64,10 @@ class Forward:
     def as_mask(
         self, visible: torch.Tensor, rows: torch.Tensor | None = None, columns: torch.Tensor | None = None
     ) -> Mask:
-        """What the model takes to attend to ``visible``.
+        """What the model takes to attend to ``visible``, shape (n, length): one mask, or one for each kind of layer.
 
-        Parameters
-        ----------
-        visible : bool tensor, shape (n, length)
-        rows, columns : int64 tensors, shapes (n,) and (length,), optional
-            Positions of the tokens and of what they attend to, by which layers with a sliding window attend to less.
-            Without them all layers attend to the same, which is right where the window is not passed.
-
-        Returns
-        -------
-        tensor, shape (1, 1, n, length), or dict of str to such a tensor
-            One mask, or one for each kind of layer.
+        ``rows`` and ``columns`` are the positions of the tokens and of what they attend to, by which layers with a sliding
+        window attend to less. Without them all layers attend to the same, which is right where no window is passed.
         """
         if rows is None or self.window is None:
             return self.as_taken(visible)
@@ -100,23 +90,11 @@ class Forward:
         return {kind: masks[window] for kind, window in self._windows.items()}
 
     def __call__(
-        self, call: Callable, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool
+        self, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool = False
     ) -> torch.Tensor:
-        """Run ``call``, the model or what stands for it, over the cache.
+        """Run the model over the cache; logits of shape (n, vocabulary), or of the last token alone.
 
-        Parameters
-        ----------
-        call : callable
-        ids : int64 tensor, shape (1, n)
-        positions : int64 tensor, shape (n,)
-        mask : tensor or dict, optional
-            Of :meth:`as_mask`.
-        last_only : bool
-            Only the last token's logits are needed.
-
-        Returns
-        -------
-        tensor, shape (n or 1, vocabulary)
+        ``ids`` has shape (1, n), ``positions`` (n,); ``mask`` is that of :meth:`as_mask`.
         """
         kwargs = {self._cache_argument: self.cache}
         if last_only and self._keep:
@@ -125,8 +103,8 @@ class Forward:
             self.rows.begin(last_only)
         attention.RUNNING.forward = self
         try:
-            with attention.backends(self.device):
-                out = call(
+            with self._within():
+                out = self.model(
                     input_ids=ids,
                     attention_mask=mask,
                     position_ids=positions[None],

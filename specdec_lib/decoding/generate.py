@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter, check_drafter
 from specdec_lib.decoding.loop import Limits, ModelVerifier, Processors, decode
-from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.outputs import Outputs, joined
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, vocabulary_size
+from specdec_lib.decoding.served_models import check_tokenizer, context_limit, token_ids, vocabulary_size
 from specdec_lib.decoding.target import DRAFT_ROOM, Target, check_model
 from specdec_lib.decoding.tree import EMPTY
 
@@ -26,20 +28,7 @@ TokenIds = Sequence[int] | np.ndarray | torch.Tensor
 
 
 def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
-    """Check a prompt and give it as a list.
-
-    Parameters
-    ----------
-    input_ids : sequence of int, or integer array or tensor of shape (n,) or (1, n)
-    vocabulary : int
-
-    Raises
-    ------
-    TypeError
-        If it is text or holds anything but whole numbers.
-    ValueError
-        If it is empty, a batch of several prompts, or has ids outside the vocabulary.
-    """
+    """Check a prompt, of shape (n,) or (1, n), and give it as a list."""
     if isinstance(input_ids, str):
         raise TypeError("input_ids is text; expected token ids: tokenizer(text)['input_ids']")
     array = input_ids.detach().cpu().numpy() if isinstance(input_ids, torch.Tensor) else np.asarray(input_ids)
@@ -61,23 +50,6 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
     return array.tolist()
 
 
-def check_language_model(model: object) -> None:
-    """Refuse what generates no text.
-
-    Raises
-    ------
-    TypeError
-        If it is no causal language model of transformers, or one without its output layer.
-    """
-    # Wrappers such as PEFT's answer for the model inside.
-    generates = getattr(model, "can_generate", None)
-    if not isinstance(model, torch.nn.Module) or generates is None or not generates():
-        raise TypeError(
-            f"model is a {type(model).__name__}; expected a causal language model of transformers, such as "
-            "AutoModelForCausalLM or specdec_lib.load_model gives"
-        )
-
-
 def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
     """The ids that end a generation; None takes the model's own, an empty list none."""
     if eos_token_id is None:
@@ -94,32 +66,10 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
     return frozenset(ids.astype(np.int64).reshape(-1).tolist())
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Refuse a tokenizer with more ids than the model embeds.
-
-    Raises
-    ------
-    ValueError
-    """
-    if len(tokenizer) > vocabulary_size(model):
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: they do "
-            "not belong together; load both from the same place"
-        )
-
-
 def stop_on_strings(
-    stop_strings: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase | None,
-    model: PreTrainedModel,
+    stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerBase | None, model: PreTrainedModel
 ) -> Callable[[list[int]], bool] | None:
-    """A check for :class:`Limits`: true once the new tokens' text contains one of ``stop_strings``; None without any.
-
-    Raises
-    ------
-    ValueError
-        If one of them is empty, or the tokenizer is missing or does not fit the model.
-    """
+    """A check for :class:`Limits`: true once the new tokens' text contains one of ``stop_strings``; None without any."""
     if isinstance(stop_strings, str):
         stop_strings = [stop_strings]
     if not len(stop_strings):
@@ -140,101 +90,83 @@ def stop_on_strings(
     return stop
 
 
-def _run(
-    model: PreTrainedModel,
-    input_ids: TokenIds,
-    drafter: Drafter | None,
-    sampling: Sampling | None,
-    max_new_tokens: int,
-    eos: frozenset[int],
-    stop,
-    stop_reason: str,
-    on_tokens,
-    processors: Processors | None,
-    capture: Capture,
-    runtime: Runtime | None = None,
-    recorder: _Recorder | None = None,
-    drafted_by: Sampling | None = None,
-) -> tuple[Generation, Context, Limits]:
-    """``drafted_by`` is what a drafter is shown where ``processors`` do part of what ``sampling`` says elsewhere."""
-    sampling = Sampling() if sampling is None else sampling
-    if not isinstance(sampling, Sampling):
-        raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
-    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens!r}; expected a whole number, 1 or more")
-    if drafter is not None:
-        check_drafter(drafter)
-    vocabulary, limit = vocabulary_size(model), context_limit(model)
-    tokens = as_token_list(input_ids, vocabulary)
-    if limit is not None and len(tokens) >= limit:
-        raise ValueError(
-            f"the prompt has {len(tokens)} tokens and the model's context is {limit}: no room for a new "
-            "token; shorten the prompt"
+class Run:
+    """One generation, checked before any work: a prompt, how its tokens are chosen and where it ends.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    input_ids : sequence of int, or array or tensor of shape (n,) or (1, n)
+    sampling : Sampling, optional
+    limits : Limits
+    processors : callable, optional
+        Logits processors of transformers.
+    shown : Sampling, optional
+        The sampling that drafters see when processors already apply temperature and top-p.
+
+    Attributes
+    ----------
+    context : Context
+        Holds the tokens and is what a drafter is shown.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        input_ids: TokenIds,
+        sampling: Sampling | None,
+        limits: Limits,
+        processors: Processors | None = None,
+        shown: Sampling | None = None,
+    ):
+        sampling = Sampling() if sampling is None else sampling
+        if not isinstance(sampling, Sampling):
+            raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
+        self.model, self.limits, self.processors = model, limits, processors
+        tokens = as_token_list(input_ids, vocabulary_size(model))
+        if limits.context is not None and len(tokens) >= limits.context:
+            raise ValueError(
+                f"the prompt has {len(tokens)} tokens and the model's context is {limits.context}: no room for a new "
+                "token; shorten the prompt"
+            )
+        check_model(model)
+        # Here alone: a token is a function of seed, prompt and position for every way into the loop.
+        self.sampling = sampling.for_prompt(tokens)
+        shown = self.sampling if shown is None else shown.for_prompt(tokens)
+        self.context = Context(tokens, len(tokens), vocabulary_size(model), shown, token_ids=token_ids(model))
+
+    @contextmanager
+    def verifier(self, capture: Capture = Capture(), runtime: Runtime | None = None) -> Iterator[ModelVerifier]:
+        """The target, open, with what it captures shown in the context."""
+        context, known = self.context, self.context.vocabulary
+        if capture.topk > known:
+            raise ValueError(f"topk is {capture.topk} and the model's vocabulary has {known} tokens; ask for no more")
+        end = context.prompt_length + self.limits.max_new_tokens
+        end = end if self.limits.context is None else min(end, self.limits.context)
+        capacity = min(end, context.prompt_length + FIRST_ROOM) + DRAFT_ROOM
+        with torch.inference_mode(), Target(self.model, end, capture, capacity, runtime) as target:
+            context.hidden, context.attention = target.hidden, target.attention
+            try:
+                yield ModelVerifier(
+                    target, self.sampling, self.limits.eos, self.processors, clock_of(target.devices), capture.topk
+                )
+            finally:
+                # A drafter may keep its context; the target's buffers need not live as long.
+                context.hidden = context.attention = None
+
+
+def _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer) -> Run:
+    # Wrappers such as PEFT's answer for the model inside.
+    generates = getattr(model, "can_generate", None)
+    if not isinstance(model, torch.nn.Module) or generates is None or not generates():
+        raise TypeError(
+            f"model is a {type(model).__name__}; expected a causal language model of transformers, such as "
+            "AutoModelForCausalLM or specdec_lib.load_model gives"
         )
-    check_model(model)
-    limits = Limits(max_new_tokens, eos, limit, stop, stop_reason)
-    end = len(tokens) + max_new_tokens
-    end = end if limit is None else min(end, limit)
-    # Here alone: a token is a function of seed, prompt and position for every way into the loop.
-    sampling, shown = (s.for_prompt(tokens) for s in (sampling, drafted_by or sampling))
-    context = Context(tokens, len(tokens), vocabulary, shown)
-    wanted = capture if drafter is None else capture | drafter.capture
-    if wanted.topk > vocabulary:
-        raise ValueError(f"topk is {wanted.topk} and the model's vocabulary has {vocabulary} tokens; ask for no more")
-    capacity = min(end, len(tokens) + FIRST_ROOM) + DRAFT_ROOM
-    with torch.inference_mode(), Target(model, end, wanted, capacity, runtime) as target:
-        context.hidden, context.attention = target.hidden, target.attention
-        if drafter is not None and wanted.heads != drafter.capture.heads:
-            chosen = [wanted.heads.index(head) for head in drafter.capture.heads]
-            context.attention = lambda: target.attention()[chosen]
-        verifier = ModelVerifier(target, sampling, eos, processors, clock_of(target.devices), wanted.topk)
-        if recorder is not None:
-            recorder.verifier = verifier
-        try:
-            run = decode(verifier, drafter, context, limits, on_tokens)
-            if recorder is not None:
-                recorder.end(context)
-        finally:
-            # A drafter may keep its context; the target's buffers need not live as long.
-            context.hidden = context.attention = None
-        return run, context, limits
-
-
-class _Recorder:
-    """Keeps what a plain run shows of the target, for :func:`record`."""
-
-    def __init__(self, capture: Capture):
-        self.capture = capture
-        self.rows: list[torch.Tensor] = []
-        self.states: dict[int, torch.Tensor] = {}
-        self.outputs: list[Outputs] = []
-        self.verifier: ModelVerifier | None = None
-
-    def keep(self, tokens: list[int]) -> None:
-        """After each block of new tokens."""
-        target = self.verifier.target
-        if self.capture.heads:
-            self.rows.append(target.attention().cpu().clone())
-        for layer in self.capture.layers:
-            self.states[layer] = target.hidden(layer)
-        if self.capture.topk:
-            self.outputs.append(self.verifier.outputs)
-
-    def end(self, context: Context) -> None:
-        """Before the target is closed."""
-        self.states = {layer: states.cpu().clone() for layer, states in self.states.items()}
-        if self.capture.topk:
-            # The last token was not passed through the target: a draft that ends with it would have shown what follows.
-            self.verifier.verify(EMPTY, context)
-            self.outputs.append(self.verifier.outputs)
-
-    def whole(self) -> Outputs | None:
-        """Outputs by position."""
-        if not self.outputs:
-            return None
-        return Outputs(
-            *(np.concatenate([getattr(part, name) for part in self.outputs]) for name in ("tokens", "logprobs"))
-        )
+    most = whole("max_new_tokens", max_new_tokens, 1)
+    stop = stop_on_strings(stop_strings, tokenizer, model)
+    limits = Limits(most, end_tokens(model, eos_token_id), context_limit(model), stop)
+    return Run(model, input_ids, sampling, limits)
 
 
 def generate(
@@ -285,14 +217,8 @@ def generate(
 
     Raises
     ------
-    TypeError
-        If ``model`` is no causal language model of transformers, ``drafter`` no :class:`Drafter` object, or what it
-        proposes no :class:`DraftTree`.
-    ValueError
-        If the prompt is empty, has ids the model does not know or leaves no room in its context or in the
-        ``runtime``; if ``max_new_tokens`` is below 1; if the tokenizer does not fit the model.
     UnsupportedModel
-        If the model cannot be decoded by tree verification (a ValueError too).
+        If the model cannot be decoded by tree verification, or cannot give what the drafter needs (a ValueError too).
 
     Notes
     -----
@@ -311,22 +237,11 @@ def generate(
     >>> fast.tokens == plain.tokens
     True
     """
-    check_language_model(model)
-    stop = stop_on_strings(stop_strings, tokenizer, model)
-    return _run(
-        model,
-        input_ids,
-        drafter,
-        sampling,
-        max_new_tokens,
-        end_tokens(model, eos_token_id),
-        stop,
-        "stop_string",
-        on_tokens,
-        None,
-        Capture(),
-        runtime,
-    )[0]
+    if drafter is not None:
+        check_drafter(drafter)
+    run = _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer)
+    with run.verifier(Capture() if drafter is None else drafter.capture, runtime) as verifier:
+        return decode(verifier, drafter, run.context, run.limits, on_tokens)
 
 
 def record(
@@ -354,36 +269,40 @@ def record(
     Returns
     -------
     Trace
-        States and rows are on the CPU.
+        States and rows are ordinary tensors on the CPU.
     """
-    check_language_model(model)
-    recorder = _Recorder(capture)
-    stop = stop_on_strings(stop_strings, tokenizer, model)
-    run, context, limits = _run(
-        model,
-        input_ids,
-        None,
-        sampling,
-        max_new_tokens,
-        end_tokens(model, eos_token_id),
-        stop,
-        "stop_string",
-        recorder.keep,
-        None,
-        capture,
-        runtime,
-        recorder,
-    )
-    count = run.prompt_length
+    run = _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer)
+    rows: list[torch.Tensor] = []
+    outputs: list[Outputs] = []
+    with run.verifier(capture, runtime) as verifier:
+
+        def keep(tokens: list[int]) -> None:
+            if capture.heads:
+                rows.append(kept(verifier.target.attention()))
+            if capture.topk:
+                outputs.append(verifier.outputs)
+
+        done = decode(verifier, None, run.context, run.limits, keep)
+        states = {layer: kept(verifier.target.hidden(layer)) for layer in capture.layers}
+        if capture.topk:
+            # The last token was not passed through the target: a draft that ends with it would have shown what follows.
+            verifier.verify(EMPTY, run.context)
+            outputs.append(verifier.outputs)
     return Trace(
-        context.tokens[:count],
-        run.tokens,
-        sampling or Sampling(),
-        context.vocabulary,
-        limits,
-        run.finish_reason,
-        recorder.states,
-        capture.heads,
-        recorder.rows,
-        recorder.whole(),
+        prompt=run.context.tokens[: done.prompt_length],
+        tokens=done.tokens,
+        sampling=sampling or Sampling(),
+        vocabulary=run.context.vocabulary,
+        limits=run.limits,
+        finish_reason=done.finish_reason,
+        hidden=states,
+        heads=capture.heads,
+        attention=rows,
+        outputs=joined(outputs),
     )
+
+
+def kept(values: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU that may be trained on, which tensors of inference mode may not."""
+    with torch.inference_mode(False):
+        return values.cpu().clone()

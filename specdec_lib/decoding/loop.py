@@ -6,16 +6,17 @@ One loop serves real runs and replays: a verifier tells which part of a draft th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from specdec_lib.decoding.acceptance import exact_match, rejection, rejection_at_once
-from specdec_lib.decoding.clock import Clock, HostClock
+from specdec_lib.decoding.clock import HostClock
 from specdec_lib.decoding.contract import Context, Drafter
-from specdec_lib.decoding.in_use import alone
 from specdec_lib.decoding.outputs import Outputs, QueuedTopK, joined
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import (
@@ -35,43 +36,27 @@ Processors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a generation ends.
-
-    Attributes
-    ----------
-    max_new_tokens : int
-    eos : frozenset of int
-        The first of these ends the output and is its last token.
-    context : int, optional
-        Longest sequence in tokens, prompt included.
-    stop : callable, optional
-        ``stop(new_tokens)`` is true as soon as the output must end with its last token; asked once for each prefix.
-    stop_reason : str
-        Given as the finish reason where ``stop`` was true.
-    """
+    """Where a generation ends."""
 
     max_new_tokens: int
+    #: The first of these ends the output and is its last token.
     eos: frozenset[int] = frozenset()
+    #: Longest sequence in tokens, prompt included.
     context: int | None = None
+    #: ``stop(new_tokens)`` is true as soon as the output must end with its last token; asked once for each prefix.
     stop: Callable[[list[int]], bool] | None = None
+    #: The finish reason where ``stop`` was true.
     stop_reason: str = "stop_string"
 
 
 class Verifier(Protocol):
-    """Knows the target's tokens.
+    """Knows the target's tokens."""
 
-    Attributes
-    ----------
-    clock : Clock
-        Tells its work apart from the host's.
-    passed : mark of the clock, optional
-        When the last verification's pass was done, what is then made of its logits left out.
-    outputs : Outputs, optional
-        The most likely tokens after each position of the prompt, then of the tree last verified; None where nobody asked.
-    """
-
-    clock: Clock
+    #: Measures device time separately from host time.
+    clock: HostClock
+    #: When the last verification's pass was done, what is then made of its logits left out.
     passed: Any
+    #: The most likely tokens after each position of the prompt, then of the tree last verified; None where nobody asked.
     outputs: Outputs | None
 
     def first(self, context: Context) -> int:
@@ -86,21 +71,16 @@ class Verifier(Protocol):
 
 @dataclass
 class ModelVerifier:
-    """Verifies by running the target.
+    """Verifies by running the target; ``topk`` most likely tokens of each position are kept as ``outputs``.
 
-    Attributes
-    ----------
-    processors : callable, optional
-        transformers' logits processors, applied to each node visited with the tokens that lead to it.
-    topk : int
-        Most likely tokens of each position that are kept as ``outputs``; 0 for none.
+    ``processors`` are transformers' logits processors, applied to each node visited with the tokens that lead to it.
     """
 
     target: Target
     sampling: Sampling
     eos: frozenset[int] = frozenset()
     processors: Processors | None = None
-    clock: Clock = field(default_factory=HostClock)
+    clock: HostClock = field(default_factory=HostClock)
     topk: int = 0
     passed: Any = None
     outputs: Outputs | None = None
@@ -175,24 +155,40 @@ def decode(
 ) -> Generation:
     """Generate until a limit is met.
 
-    Parameters
-    ----------
-    verifier : Verifier
-    drafter : Drafter, optional
-        None decodes plainly: one token a forward.
-    context : Context
-        Its tokens are the prompt; the new ones are appended.
-    limits : Limits
-    on_tokens : callable, optional
-        Called with each block of new tokens as soon as it is emitted.
-
-    Raises
-    ------
-    RuntimeError
-        If the drafter is in use by another generation.
+    Without a drafter one token a forward. The new tokens are appended to the context's, which are the prompt; ``on_tokens`` is
+    called with each block of them as soon as it is emitted. RuntimeError if another generation has the drafter.
     """
-    with alone(drafter):
+    together = [] if drafter is None else [drafter]
+    for each in together:
+        together += each.inner()
+    with _alone(together):
+        for each in together:
+            if each._vocabulary not in (None, context.vocabulary):
+                each.reset()
+            object.__setattr__(each, "_vocabulary", context.vocabulary)
         return _decode(verifier, drafter, context, limits, on_tokens)
+
+
+_CHANGING = threading.Lock()
+_IN_USE: set[int] = set()
+
+
+@contextmanager
+def _alone(together: Sequence[Drafter]) -> Iterator[None]:
+    """Reserve drafters for one generation."""
+    with _CHANGING:
+        for each in together:
+            if id(each) in _IN_USE:
+                raise RuntimeError(
+                    f"{each!r} is in use by another generation, and it holds what that one has seen; make a "
+                    "drafter for each generation that runs at the same time"
+                )
+        _IN_USE.update(map(id, together))
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            _IN_USE.difference_update(map(id, together))
 
 
 def _decode(
@@ -255,7 +251,8 @@ def _decode(
             if drafted and max(drafted) >= context.vocabulary:
                 raise ValueError(
                     f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
-                    f"{context.vocabulary}; was its data made with another tokenizer?"
+                    f"{context.vocabulary}; was its data made with another tokenizer? What it learned from another model "
+                    "it forgets by reset()"
                 )
             path, token = verifier.verify(tree, context)
             block = [tree.tokens[node] for node in path]
@@ -274,6 +271,9 @@ def _decode(
             if drafter is not None:
                 drafter.verified(tree, path, verifier.outputs)
                 t4 = clock.mark()
+            if tree.probabilities is not None:
+                # Megabytes a step with a large vocabulary, and of no use once the step is verified.
+                tree = tree.without_probabilities()
             timed.append((tree, path, tuple(block[:emitted]), t0, t1, verifier.passed, t2, t3, t4))
             if on_tokens is not None:
                 on_tokens(block[:emitted])

@@ -41,6 +41,10 @@ class Outputs:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, np.zeros((0, self.k), dtype))
 
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids and log-probabilities, passengers' left out."""
+        return self.tokens, self.logprobs
+
     @property
     def k(self) -> int:
         """Tokens of a row."""
@@ -61,14 +65,7 @@ class QueuedTopK:
     """The ``k`` most likely tokens of each row of logits, computed and on their way to the host.
 
     On a GPU the copies are queued into pinned memory. Whatever the host waits for next in the same stream, such as the
-    chosen tokens, brings them along: a step still waits once.
-
-    Parameters
-    ----------
-    logits : float tensor, shape (n, vocabulary)
-        May be overwritten afterwards.
-    k : int
-        1 to vocabulary.
+    chosen tokens, brings them along: a step still waits once. The logits, shape (n, vocabulary), may be overwritten then.
     """
 
     def __init__(self, logits: torch.Tensor, k: int):
@@ -89,7 +86,9 @@ class QueuedTopK:
         return np.asarray(self._tokens), np.asarray(self._logprobs)
 
 
-def joined(parts: Sequence[QueuedTopK]) -> Outputs:
-    """Rows of successive parts of a prompt as one."""
+def joined(parts: Sequence[QueuedTopK | Outputs]) -> Outputs | None:
+    """Rows of successive parts of a text as one; None of no parts."""
+    if not parts:
+        return None
     tokens, logprobs = zip(*(part.arrays() for part in parts), strict=True)
     return Outputs(np.concatenate(tokens), np.concatenate(logprobs))

@@ -28,7 +28,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.files import replacing
 
-#: Of the file that :meth:`Trace.save` writes. 1, which states none, has no outputs.
+#: Of the file that :meth:`Trace.save` writes.
 FORMAT = 2
 
 
@@ -91,75 +91,43 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read what :meth:`save` wrote, also in releases before files stated their format.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If the file is not a trace, a damaged one, or of a later format than this release reads.
-        """
+        """Read what :meth:`save` wrote; ValueError if the file is no trace, a damaged one, or of another format."""
         try:
             with safe_open(path, "pt") as file:
                 about = json.loads((file.metadata() or {})["trace"])
-                later = about.get("format", 1) if isinstance(about, dict) else 1
-                if isinstance(later, int) and later > FORMAT:
-                    raise _LaterFormat(
-                        f"{path} is a trace of format {later} and this release reads formats up to {FORMAT}; "
-                        "update specdec_lib, or record it again"
-                    )
-                tokens = file.get_tensor("tokens").tolist()
-                hidden = {
-                    int(k.removeprefix("hidden.")): file.get_tensor(k) for k in file.keys() if k.startswith("hidden.")
-                }
-                rows = [file.get_tensor(f"attention.{i}") for i in range(about["rows"])]
-                outputs = None
-                if "outputs.tokens" in file.keys():
-                    outputs = Outputs(*(file.get_tensor(f"outputs.{name}").numpy() for name in ("tokens", "logprobs")))
-                    if outputs.tokens.shape != outputs.logprobs.shape or len(outputs.tokens) != len(tokens):
-                        raise ValueError(
-                            f"outputs of shape {outputs.tokens.shape} and {outputs.logprobs.shape}; expected "
-                            f"{len(tokens)} rows each"
-                        )
-            cut, vocabulary = about["prompt_length"], about["vocabulary"]
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            if about.get("format") != FORMAT:
+                raise ValueError(f"format {about.get('format')}, and this release reads {FORMAT}: record it again")
+            tokens, cut, vocabulary = tensors["tokens"].tolist(), about["prompt_length"], about["vocabulary"]
             if not isinstance(cut, int) or not 1 <= cut < len(tokens):
                 raise ValueError(f"a prompt of {cut!r} tokens; expected 1 to {len(tokens) - 1} of its {len(tokens)}")
             if not 0 <= min(tokens) <= max(tokens) < vocabulary:
                 raise ValueError(f"token ids {min(tokens)} to {max(tokens)}; expected 0 to {vocabulary - 1}")
+            outputs = [tensors[name].numpy() for name in ("outputs.tokens", "outputs.logprobs") if name in tensors]
+            if outputs and [len(each) for each in outputs] != [len(tokens)] * 2:
+                raise ValueError(f"outputs of {[each.shape for each in outputs]}; expected {len(tokens)} rows each")
+            layers = [name for name in tensors if name.startswith("hidden.")]
             return cls(
-                tokens[:cut],
-                tokens[cut:],
-                Sampling(**about["sampling"]),
-                vocabulary,
-                Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]),
-                about["finish_reason"],
-                hidden,
-                tuple((b, h) for b, h in about["heads"]),
-                rows,
-                outputs,
+                prompt=tokens[:cut],
+                tokens=tokens[cut:],
+                sampling=Sampling(**about["sampling"]),
+                vocabulary=vocabulary,
+                limits=Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]),
+                finish_reason=about["finish_reason"],
+                hidden={int(name.removeprefix("hidden.")): tensors[name] for name in layers},
+                heads=tuple((b, h) for b, h in about["heads"]),
+                attention=[tensors[f"attention.{i}"] for i in range(about["rows"])],
+                outputs=Outputs(*outputs) if outputs else None,
             )
-        except _LaterFormat:
-            raise
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{path} is no trace: expected a file written by Trace.save ({type(error).__name__}: {error})"
             ) from None
 
 
-class _LaterFormat(ValueError):
-    """A file that a later release wrote."""
-
-
 @dataclass
 class TraceVerifier:
-    """Verifies by looking the recorded tokens up.
-
-    Attributes
-    ----------
-    topk : int
-        Most likely tokens of each position that are shown; 0 for none.
-    """
+    """Verifies by looking the recorded tokens up; shows the ``topk`` most likely ones of each position."""
 
     trace: Trace
     topk: int = 0
@@ -185,7 +153,7 @@ class TraceVerifier:
         return path, token
 
     def _recorded(self, tree: DraftTree, path: list[int], position: int, root: int) -> Outputs:
-        """What is on record of the root, at ``position``, and of the nodes on the path; of others nothing is."""
+        """Recorded outputs of the root, at ``position``, and the accepted nodes; other rows are -1 and NaN."""
         known = self.trace.outputs.top(self.topk)
         tokens = np.full((tree.width, self.topk), -1, np.int64)
         logprobs = np.full((tree.width, self.topk), np.nan, np.float32)
@@ -200,46 +168,28 @@ class TraceVerifier:
 
 
 def _check_captured(trace: Trace, capture: Capture) -> None:
-    missing = [layer for layer in capture.layers if layer not in trace.hidden]
-    if missing:
-        raise ValueError(
-            f"the drafter needs hidden states of layers {missing}, the trace has {sorted(trace.hidden)}; "
-            "record with capture=drafter.capture"
-        )
-    missing = [head for head in capture.heads if head not in trace.heads]
-    if missing:
-        raise ValueError(
-            f"the drafter needs attention rows of heads {missing}, the trace has "
-            f"{list(trace.heads)}; record with capture=drafter.capture"
-        )
     known = 0 if trace.outputs is None else trace.outputs.k
-    if capture.topk > known:
-        raise ValueError(
-            f"the drafter needs the {capture.topk} most likely tokens of each position, the trace has {known}; "
-            "record with capture=drafter.capture"
-        )
+    lacking = {
+        "hidden states of layers {}": (
+            [layer for layer in capture.layers if layer not in trace.hidden],
+            [*trace.hidden],
+        ),
+        "attention rows of heads {}": ([head for head in capture.heads if head not in trace.heads], [*trace.heads]),
+        "the {} most likely tokens of each position": (capture.topk if capture.topk > known else 0, known),
+    }
+    for what, (missing, there) in lacking.items():
+        if missing:
+            raise ValueError(
+                f"the drafter needs {what.format(missing)}, the trace has {there}; record with capture=drafter.capture"
+            )
 
 
 def replay(trace: Trace, drafter: Drafter | None) -> Generation:
     """What decoding with ``drafter`` would have done, step by step, without the model.
 
-    Parameters
-    ----------
-    trace : Trace
-        From :func:`specdec_lib.record`.
-    drafter : Drafter
-        ``None`` replays plain decoding.
-
-    Returns
-    -------
-    Generation
-        The steps of the real run; of the times only the drafter's are measured, the others are the loop's own.
-
-    Raises
-    ------
-    ValueError
-        If the trace lacks what the drafter needs; if the drafter cannot be replayed (``replays="never"``), or the trace was
-        sampled and the drafter can be replayed on greedy ones alone (``replays="greedy"``).
+    Without a drafter, plain decoding. The steps are those of the real run; of the times only the drafter's are measured, the
+    others are the loop's own. ValueError if the trace lacks what the drafter needs, or the drafter cannot be replayed on it
+    (``replays`` of :class:`specdec_lib.Drafter`).
     """
     if drafter is not None:
         check_drafter(drafter)

@@ -18,15 +18,14 @@ class Step:
     Attributes
     ----------
     tree : DraftTree
-        What was proposed, cut to what could still be emitted.
+        What was proposed, cut to what could still be emitted; without the distributions that it was drawn from.
     path : tuple of int
         Nodes of ``tree`` whose tokens were emitted.
     tokens : tuple of int
         Emitted tokens: those of the path, then at most one of the target's own.
     draft_seconds, verify_seconds, commit_seconds, host_seconds : float
-        Time to propose; for the target's pass; to move the cache; for what the host does in between, which is
-        acceptance and emission. The device's own times where it keeps them. Of a replay, ``draft_seconds`` alone means
-        something. ``draft_seconds`` includes what the drafter does with the pass's outcome.
+        Time to propose, and to learn from the outcome; for the target's pass; to move the cache; for acceptance and emission
+        on the host. The device's own times where it keeps them. Of a replay, ``draft_seconds`` alone means something.
     """
 
     tree: DraftTree

@@ -12,12 +12,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Real
 
 import numpy as np
 import torch
 
 from specdec_lib.decoding.cache import on_device
+from specdec_lib.decoding.checks import whole
 
 _MASK = (1 << 64) - 1
 #: Independent sequences of uniforms under one seed.
@@ -37,43 +38,44 @@ class Sampling:
 
     Parameters
     ----------
-    temperature : float
+    temperature : float, optional
         0 takes the most likely token; otherwise logits are divided by it.
-    top_p : float
+    top_p : float, optional
         Nucleus: the smallest set of most likely tokens whose probabilities reach ``top_p``. 1 keeps all.
-    top_k : int
+    top_k : int, optional
         Keep the ``top_k`` most likely tokens. 0 keeps all.
     seed : int
         The same seed and prompt give the same tokens, whatever drafter is used. Different prompts see different random
         numbers under one seed.
 
-    Raises
-    ------
-    ValueError
-        If ``temperature`` is negative or not finite, ``top_p`` outside (0, 1], ``top_k`` or ``seed`` negative.
-
     Notes
     -----
-    Filters are applied in the order of transformers: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all
+    None stands for what it does in a ``generation_config`` of transformers: a temperature of 1, and no filter. Filters are
+    applied in the order of transformers: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all
     stay. Of tokens that tie at the edge of the nucleus as many stay as ``top_p`` needs, those with the largest ids; transformers
     keeps as many, but which ones depends on how torch sorts on the device at hand.
     """
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
+    temperature: float | None = 0.0
+    top_p: float | None = 1.0
+    top_k: int | None = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, nothing in (("temperature", 1.0), ("top_p", 1.0), ("top_k", 0)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, nothing)
+        for name in ("temperature", "top_p"):
+            value = getattr(self, name)
+            if not isinstance(value, Real | torch.Tensor):
+                raise ValueError(f"{name} is {value!r}; expected a number")
+            object.__setattr__(self, name, float(value))
         if not 0.0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature is {self.temperature}; expected a finite number, 0 (greedy) or more")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p is {self.top_p}; expected a number in (0, 1], 1 to keep every token")
-        for name, meaning in (("top_k", "0 to keep every token"), ("seed", "0 or more")):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < 0:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, {meaning}")
-            object.__setattr__(self, name, int(value))
+        object.__setattr__(self, "top_k", whole("top_k", self.top_k, 0, "0 to keep every token"))
+        object.__setattr__(self, "seed", whole("seed", self.seed))
 
     @property
     def greedy(self) -> bool:
@@ -86,27 +88,16 @@ class Sampling:
         :func:`specdec_lib.generate`, :func:`specdec_lib.record` and :func:`specdec_lib.custom_generate` call it with their
         prompt; a turn of a conversation has the turns before in its prompt. Code that draws by itself with
         :meth:`uniform` calls it first.
-
-        Parameters
-        ----------
-        prompt : sequence of int
-            Token ids.
         """
         text = f"{self.seed}:".encode() + np.asarray(prompt, dtype="<i8").tobytes()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return replace(self, seed=int.from_bytes(digest, "little"))
 
     def uniform(self, position: int, stream: int = TARGET, salt: int = 0) -> float:
-        """The uniform number in [0, 1) of an absolute position.
+        """The uniform number in [0, 1) of a token's position in prompt and output together.
 
-        Parameters
-        ----------
-        position : int
-            Index of the token in prompt and output together.
-        stream : int
-            Which of the independent sequences: :data:`TARGET`, :data:`DRAFT`, :data:`ACCEPT`, :data:`RESIDUAL`.
-        salt : int
-            Tells repeated draws at one position apart.
+        ``stream`` is one of the independent sequences :data:`TARGET`, :data:`DRAFT`, :data:`ACCEPT` and :data:`RESIDUAL`;
+        ``salt`` tells repeated draws at one position apart.
         """
         state = _mix((self.seed + 0x9E3779B97F4A7C15) & _MASK)
         for part in (stream, position, salt):
@@ -115,16 +106,9 @@ class Sampling:
 
 
 def most_likely(logits: torch.Tensor) -> list[int]:
-    """Token of the largest logit in each row.
+    """Token of the largest logit in each row of ``logits``, shape (n, vocabulary).
 
-    Parameters
-    ----------
-    logits : float tensor, shape (n, vocabulary)
-
-    Raises
-    ------
-    FloatingPointError
-        If a row holds NaN.
+    FloatingPointError if a row holds NaN.
     """
     # NaN counts as largest. On a CPU numpy finds it several times faster than torch.
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
@@ -165,21 +149,8 @@ def not_numbers() -> FloatingPointError:
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Probabilities of the next token after temperature, top-k and top-p.
 
-    Parameters
-    ----------
-    logits : float tensor, shape (..., vocabulary)
-    sampling : Sampling
-        Its temperature must be above 0.
-
-    Returns
-    -------
-    float64 tensor, shape (..., vocabulary)
-        Each row sums to 1; filtered tokens have probability 0.
-
-    Raises
-    ------
-    FloatingPointError
-        If a row holds NaN or +infinity, or nothing but -infinity.
+    At a temperature above 0. ``logits`` has shape (..., vocabulary), and so have the probabilities, in float64: each row sums
+    to 1, filtered tokens have 0. FloatingPointError if a row holds NaN or +infinity, or nothing but -infinity.
     """
     probabilities = unchecked_distribution(logits, sampling)
     if bool(probabilities[..., 0].isnan().any()):  # one such number makes its whole row NaN
@@ -228,29 +199,12 @@ def _nucleus(scores: torch.Tensor, probabilities: torch.Tensor, top_p: float) ->
 
 
 def invert_cdf(probabilities: torch.Tensor, uniform: float) -> int:
-    """Smallest token id whose cumulative probability exceeds ``uniform``.
-
-    Parameters
-    ----------
-    probabilities : float64 tensor, shape (vocabulary,)
-    uniform : float
-        In [0, 1).
-    """
+    """Smallest token id whose cumulative probability exceeds ``uniform``, a number in [0, 1)."""
     return int(invert_cdfs(probabilities[None], [uniform])[0])
 
 
 def invert_cdfs(probabilities: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
-    """:func:`invert_cdf` of several rows at once; nothing is read back from the device.
-
-    Parameters
-    ----------
-    probabilities : float64 tensor, shape (n, vocabulary)
-    uniforms : sequence of float, length n
-
-    Returns
-    -------
-    int64 tensor, shape (n,)
-    """
+    """:func:`invert_cdf` of each of n rows, shape (n,); nothing is read back from the device."""
     cumulative = probabilities.cumsum(-1)
     at = on_device(uniforms, cumulative.device, cumulative.dtype)
     # Rounding can leave the total below 1; scaling by it keeps the last token with any probability reachable.
@@ -259,30 +213,14 @@ def invert_cdfs(probabilities: torch.Tensor, uniforms: Sequence[float]) -> torch
 
 
 def choose_each(logits: torch.Tensor, sampling: Sampling, positions: Sequence[int]) -> list[int]:
-    """:func:`choose` for several rows, read back from the device at once.
-
-    Parameters
-    ----------
-    logits : float tensor, shape (n, vocabulary)
-    sampling : Sampling
-        Its temperature must be above 0.
-    positions : sequence of int, length n
-    """
+    """:func:`choose` for several rows at a temperature above 0, read back from the device at once."""
     rows = unchecked_distribution(logits, sampling)
     tokens = invert_cdfs(rows, [sampling.uniform(position) for position in positions])
     return _read(tokens, rows[:, 0])
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, position: int) -> int:
-    """The token that follows from one row of logits at an absolute position.
-
-    Parameters
-    ----------
-    logits : float tensor, shape (vocabulary,)
-    sampling : Sampling
-    position : int
-        Index of the chosen token in prompt and output together.
-    """
+    """The token that follows from one row of logits; ``position`` is its index in prompt and output together."""
     if sampling.greedy:
         return most_likely(logits[None])[0]
     return invert_cdf(distribution(logits, sampling), sampling.uniform(position))

@@ -1,25 +1,46 @@
-"""Which models can be decoded by tree verification, as far as their configuration tells."""
+"""The one description of a model: its parts, its vocabulary, how far it reaches, and why it cannot be served.
+
+A model may come in the wrapper of ``torch.compile``, with rows of padding in its embeddings, with settings in its
+configuration that its architecture does not read, or with weights that lie elsewhere until they are needed. Every
+question of that kind is answered here.
+"""
 
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
+from functools import cache
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding import attention
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-_SERVED_LAYER_TYPES = {FULL, SLIDING}
-#: Places of a draft that a window which counts places must hold as well.
-LOCAL_ROOM = 64
 #: Models whose attention did not follow masks with a window when it was tried: served within the window alone.
 WITHIN_WINDOW: weakref.WeakSet[PreTrainedModel] = weakref.WeakSet()
+#: Token ids of the tokenizers that models were loaded with.
+_TOKEN_IDS: weakref.WeakKeyDictionary[PreTrainedModel, int] = weakref.WeakKeyDictionary()
 
 
 class UnsupportedModel(ValueError):
     """The model cannot be decoded by tree verification; the message says why."""
+
+
+def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
+    """The model itself, where ``torch.compile(model)`` was given."""
+    return getattr(model, "_orig_mod", model)
+
+
+def is_compiled(model: PreTrainedModel) -> bool:
+    """Whether the model or a part of it is run by ``torch.compile``, which leaves out hooks that came later."""
+    return any(
+        hasattr(part, "_orig_mod")
+        or getattr(part, "_compiled_call_impl", None) is not None
+        or hasattr(vars(part).get("forward"), "_torchdynamo_orig_callable")
+        for part in model.modules()
+    )
 
 
 def decoder_config(model: PreTrainedModel):
@@ -27,14 +48,28 @@ def decoder_config(model: PreTrainedModel):
     return model.config.get_text_config(decoder=True)
 
 
-def base_model(model: PreTrainedModel) -> torch.nn.Module:
-    """The decoder without the language model head.
+@cache
+def _source(module: str) -> str | None:
+    try:
+        return inspect.getsource(sys.modules[module])
+    except (OSError, TypeError, KeyError):
+        return None
 
-    Raises
-    ------
-    UnsupportedModel
-        If the model does not name it as those of transformers do.
-    """
+
+def setting(model: PreTrainedModel, name: str):
+    """A setting of the decoder's configuration; None where no part of the model mentions it, so that none reads it."""
+    value = getattr(decoder_config(model), name, None)
+    if value is None:
+        return None
+    own = [
+        _source(module) for module in {type(part).__module__ for part in model.modules()} if "torch.nn" not in module
+    ]
+    return value if any(source is None or name in source for source in own) else None
+
+
+def base_model(model: PreTrainedModel) -> torch.nn.Module:
+    """The decoder without the language model head; UnsupportedModel if it is not where transformers' models have it."""
+    model = unwrapped(model)
     base = getattr(model, model.base_model_prefix, None)
     if base is None:
         raise UnsupportedModel(
@@ -44,9 +79,46 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
     return base
 
 
+def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
+    """The list of decoder blocks, found by its length and place; UnsupportedModel if there is none."""
+    count = decoder_config(model).num_hidden_layers
+    for child in base_model(model).children():
+        if isinstance(child, torch.nn.ModuleList) and len(child) == count:
+            return child
+    raise UnsupportedModel(
+        f"{type(unwrapped(model)).__name__}: its base model has no list of {count} decoder blocks, so hidden "
+        "states and attention rows cannot be captured; use a drafter that needs neither"
+    )
+
+
 def cache_argument(model: PreTrainedModel) -> str:
     """What the model's ``forward`` calls its cache: ``cache`` since transformers 5.24, ``past_key_values`` before."""
-    return "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
+    return "cache" if "cache" in inspect.signature(type(unwrapped(model)).forward).parameters else "past_key_values"
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Where token ids are read. Weights that accelerate offloads lie on ``meta``; its hooks know where they are run."""
+    embeddings = model.get_input_embeddings()
+    device = embeddings.weight.device
+    if device.type != "meta":
+        return device
+    for part in (embeddings, unwrapped(model)):
+        hook = getattr(part, "_hf_hook", None)
+        for each in getattr(hook, "hooks", [hook]):
+            found = getattr(each, "execution_device", None)
+            if found is not None:
+                return torch.device("cuda", found) if isinstance(found, int) else torch.device(found)
+    raise UnsupportedModel(
+        f"{type(unwrapped(model)).__name__} has no weights: its embeddings lie on the device 'meta' and nothing brings them "
+        "elsewhere; load the checkpoint with from_pretrained"
+    )
+
+
+def devices(model: PreTrainedModel) -> set[torch.device]:
+    """Where the weights lie when they are used."""
+    return {parameter.device for parameter in model.parameters() if parameter.device.type != "meta"} | {
+        input_device(model)
+    }
 
 
 def soft_capped(config) -> bool:
@@ -55,47 +127,30 @@ def soft_capped(config) -> bool:
 
 
 def context_limit(model: PreTrainedModel) -> int | None:
-    """Longest sequence the model serves in tokens, None where it states none."""
-    return getattr(decoder_config(model), "max_position_embeddings", None)
+    """Longest sequence the model serves in tokens, None where it states none (XLNet states -1)."""
+    limit = getattr(decoder_config(model), "max_position_embeddings", None)
+    return limit if limit is not None and limit > 0 else None
 
 
-def windows(config) -> dict[str, int | None]:
-    """The sliding window in tokens of each kind of layer; None for layers that attend to the whole context.
-
-    Parameters
-    ----------
-    config : PreTrainedConfig
-        Of the text decoder.
-    """
-    kinds = set(getattr(config, "layer_types", None) or [SLIDING])
-    window = getattr(config, "sliding_window", None)
-    if not isinstance(window, int) or SLIDING not in kinds or not getattr(config, "use_sliding_window", True):
+def windows(model: PreTrainedModel) -> dict[str, int | None]:
+    """The sliding window in tokens of each kind of layer; None for layers that attend to the whole context."""
+    kinds = set(setting(model, "layer_types") or [SLIDING])
+    window = setting(model, "sliding_window")
+    if not isinstance(window, int) or SLIDING not in kinds or not getattr(
+        decoder_config(model), "use_sliding_window", True
+    ):  # fmt: skip
         return {FULL: None}
     return {SLIDING: window} | ({FULL: None} if FULL in kinds else {})
 
 
-def local_window(config) -> int | None:
-    """Window in tokens of layers that count places in the cache and not positions, as those of GPT-Neo do."""
-    return config.window_size if "local" in (getattr(config, "attention_layers", None) or []) else None
-
-
 def exact_length(model: PreTrainedModel) -> int | None:
-    """Longest sequence within which a tree can be verified, where positions or attention change after so many tokens.
+    """Longest sequence within which a tree can be verified, None where there is no such length.
 
-    That is where a long-context rotary embedding changes over, or a window that goes by another rule than the one
-    masks are made by: Doge keeps the tokens that score highest, the local layers of GPT-Neo count places in the
-    cache, a draft's among them. None where there is no such length.
+    That is where a long-context rotary embedding changes over, or the window of a model that does not follow masks.
     """
-    config = decoder_config(model)
-    bounds = []
-    window = windows(config).get(SLIDING)
-    if window is not None and model in WITHIN_WINDOW:
-        bounds.append(window)
-    if local_window(config) is not None:
-        bounds.append(max(0, local_window(config) - LOCAL_ROOM))
-    if getattr(config, "keep_window_size", None):
-        bounds.append(config.keep_window_size)
-    rope = getattr(config, "rope_parameters", None) or {}
+    model = unwrapped(model)
+    bounds = [windows(model)[SLIDING]] if model in WITHIN_WINDOW else []
+    rope = getattr(decoder_config(model), "rope_parameters", None) or {}
     for entry in (rope, *(v for v in rope.values() if isinstance(v, dict))):
         if entry.get("rope_type") == "longrope" and entry.get("original_max_position_embeddings"):
             bounds.append(entry["original_max_position_embeddings"])
@@ -105,65 +160,103 @@ def exact_length(model: PreTrainedModel) -> int | None:
 def last_position(model: PreTrainedModel, unbounded: int) -> int:
     """Largest position that a pass may hold, ``unbounded`` where the model states none.
 
-    Padding and passengers stand behind the text, where they must not reach a position at which the whole pass would be rotated
-    by other frequencies, or one that the model has not.
+    Padding and passengers stand behind the text, where they must not reach a position at which the whole pass would be
+    rotated by other frequencies, or one that the model has not.
     """
     return min((length - 1 for length in (context_limit(model), exact_length(model)) if length), default=unbounded)
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """Number of token ids the model embeds."""
+    """Number of token ids the model embeds, rows of padding included."""
     return model.get_input_embeddings().weight.shape[0]
 
 
-def check_kind(model: PreTrainedModel, longest: int) -> None:
-    """See from its configuration that a model can be decoded by tree verification up to a length.
+def token_ids(model: PreTrainedModel) -> int:
+    """Number of token ids of the tokenizer that the model was loaded with; without one, the rows that it embeds.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    longest : int
-        Tokens of prompt and output.
-
-    Raises
-    ------
-    UnsupportedModel
+    Rows beyond the tokenizer are padding: Qwen 2.5 has 151,936 or 152,064 rows for one tokenizer of 151,665 tokens.
     """
+    return _TOKEN_IDS.get(unwrapped(model)) or vocabulary_size(model)
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Refuse a tokenizer with more ids than the model embeds, by a ValueError."""
+    if len(tokenizer) > vocabulary_size(model):
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: they do "
+            "not belong together; load both from the same place"
+        )
+
+
+def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Check a tokenizer and have it decide from now on which other models share the model's vocabulary."""
+    check_tokenizer(tokenizer, model)
+    # Ids may have gaps, so that the number of tokens does not tell the largest one.
+    _TOKEN_IDS[unwrapped(model)] = min(max(tokenizer.get_vocab().values()) + 1, vocabulary_size(model))
+
+
+def check_paired(draft: PreTrainedModel, ids: int) -> None:
+    """Refuse a draft model for a target with so many token ids, by a ValueError, unless one tokenizer may be behind both.
+
+    Where a tokenizer is not known its model's rows count, which padding makes more: they may differ by a sixteenth.
+    """
+    own = token_ids(draft)
+    if abs(own - ids) * 16 > max(own, ids):
+        raise ValueError(
+            f"the draft model has {own} token ids, the target {ids}: they must share one tokenizer; if they do, load both "
+            "with specdec_lib.load_model, so that it is known"
+        )
+
+
+def check_kind(model: PreTrainedModel, longest: int) -> None:
+    """See from its configuration that a model can be decoded by tree verification up to ``longest`` tokens."""
+    model = unwrapped(model)
     name, config = type(model).__name__, decoder_config(model)
     if model.config.is_encoder_decoder:
         raise UnsupportedModel(f"{name} is an encoder-decoder model; expected a decoder-only causal language model")
     if model.training:
         raise UnsupportedModel(f"{name} is in training mode, where dropout changes the output; call model.eval() first")
-    odd = sorted(set(getattr(config, "layer_types", None) or []) - _SERVED_LAYER_TYPES)
-    if odd:
+    takes = inspect.signature(type(model).forward).parameters
+    if not {"cache", "past_key_values"} & set(takes) and {"mems", "cache_params", "state"} & set(takes):
+        raise UnsupportedModel(
+            f"{name} has no key-value cache, which drafts are verified over; expected a causal language model whose forward "
+            "takes past_key_values"
+        )
+    odd = sorted(set(getattr(config, "layer_types", None) or []) - {FULL, SLIDING})
+    if odd and setting(model, "layer_types") is not None:
         raise UnsupportedModel(
             f"{name} has layers of type {', '.join(odd)}; tree verification needs attention over the "
-            f"whole context ({' or '.join(sorted(_SERVED_LAYER_TYPES))})"
+            f"whole context ({FULL} or {SLIDING})"
         )
-    if model.config._attn_implementation not in ("sdpa", "eager", attention.NAME):
+    used = model.config._attn_implementation
+    if used not in ("sdpa", "eager", attention.NAME):
         raise UnsupportedModel(
-            f"{name} uses attn_implementation={model.config._attn_implementation!r}, which takes no tree "
+            f"{name} uses attn_implementation={used!r}, which takes no tree "
             "mask; load it with attn_implementation='sdpa' (or 'eager')"
         )
-    if model.config._attn_implementation != "eager" and soft_capped(model.config):
+    if used != "eager" and setting(model, "attn_logit_softcapping"):
         raise UnsupportedModel(
             f"{name} caps its attention scores, which SDPA does not do; load it with "
             "attn_implementation='eager', as specdec_lib.load_model does"
         )
-    if model.config.model_type == "bloom" or any(
+    if config.model_type == "bloom" or any(
         getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))
     ):
         raise UnsupportedModel(
             f"{name} has ALiBi position biases, which follow the place in the block and not the path "
             "in the tree; choose a model with rotary or learned positions"
         )
-    bound, local = exact_length(model), local_window(config)
-    if local is not None and longest > bound:
+    if "local" in (getattr(config, "attention_layers", None) or []):
         raise UnsupportedModel(
-            f"{name} has layers that attend to the last {local} places of the cache, {LOCAL_ROOM} of which a "
-            f"draft may take, so that prompt and output may take {bound} tokens; they may take {longest}: "
-            "shorten them to fit"
+            f"{name} has local layers, whose window counts places in the cache, a rejected draft's among them; choose a model "
+            "whose windows go by position"
         )
+    if setting(model, "keep_window_size"):
+        raise UnsupportedModel(
+            f"{name} attends to the tokens that it scores highest, which a draft's are among; choose a model with attention "
+            "over the whole context"
+        )
+    bound = exact_length(model)
     if bound is not None and longest > bound:
         raise UnsupportedModel(
             f"{name} attends to the last {bound} tokens only, or changes its positions after so many, but "

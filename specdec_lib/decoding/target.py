@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +16,10 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding import attention
-from specdec_lib.decoding.attention_rows import AttentionRows
+from specdec_lib.decoding.attention import AttentionRows
 from specdec_lib.decoding.cache import TreeCache, on_device
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.forward import Forward, Mask
-from specdec_lib.decoding.precision import HALF, InFloat32, in_half
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.served_models import (
     SLIDING,
@@ -28,9 +27,13 @@ from specdec_lib.decoding.served_models import (
     UnsupportedModel,
     base_model,
     check_kind,
+    decoder_blocks,
     decoder_config,
+    devices,
+    input_device,
+    is_compiled,
     last_position,
-    local_window,
+    unwrapped,
     vocabulary_size,
     windows,
 )
@@ -53,25 +56,15 @@ class Target:
     Parameters
     ----------
     model : PreTrainedModel
-        Any decoder-only causal language model with attention over the whole context or a sliding window of it.
     longest : int
         Length that prompt and output may reach; checked against :func:`~specdec_lib.decoding.served_models.exact_length`.
     capture : Capture
-        Hidden states and attention rows to keep.
     capacity : int, optional
         Positions the buffers hold at first; they grow by half when exceeded. ``longest`` and a draft by default.
     runtime : Runtime, optional
         Runs passes over drafts with buffers in place, whose capacity then holds; None runs them eagerly.
 
-    Attributes
-    ----------
-    rows : AttentionRows, optional
-        The reader of the captured heads.
-
-    Raises
-    ------
-    UnsupportedModel
-        If tree verification would not compute what the model computes.
+    UnsupportedModel if tree verification would not compute what the model computes, or what is to be captured cannot be.
     """
 
     def __init__(
@@ -84,46 +77,40 @@ class Target:
     ):
         check_kind(model, longest)
         capacity = longest + DRAFT_ROOM if capacity is None else capacity
-        self.model = model
-        self.device = model.get_input_embeddings().weight.device
-        self.devices = {parameter.device for parameter in model.parameters()}
-        config = decoder_config(model)
-        self._local = local_window(config)
-        if self._local is not None and runtime is not None:
-            raise UnsupportedModel(
-                f"{type(model).__name__} has layers whose window counts places in the cache, which buffers in "
-                "place do not fill in order; leave the runtime out"
-            )
+        self.model, inner, config = model, unwrapped(model), decoder_config(model)
         self.layers, self._vocabulary = config.num_hidden_layers, vocabulary_size(model)
         # The most likely tokens are read off the logits: no pass differs for them.
         self.runtime, self.capture = runtime, replace(capture, topk=0)
         self._states: dict[int, torch.Tensor] = (
-            {} if runtime is None else runtime.take(self, model, self.capture, longest)
+            {} if runtime is None else runtime.take(self, inner, self.capture, longest)
         )
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
-        self.forward = Forward(model, self.cache, self.device)
+        self.forward = Forward(model, self.cache, captures=self.capture != Capture())
+        self.device, self.devices = self.forward.device, devices(model)
         # Drafts end at the model's last position; passengers may not.
         self._last_position = last_position(model, sys.maxsize - 1)
         self._strips: dict[int | None, torch.Tensor] = {}
         self._positions = torch.arange(capacity, device=self.device)
         #: Positions of the committed slots where they are not their indices, after :meth:`extend_rows`.
         self._placed: torch.Tensor | None = None
-        self._hooks: list = []
         self.rows: AttentionRows | None = None
-        self._installed = False
         #: Places in the last pass of the last committed token and of what it attended to there.
         self._seen: list[int] = []
         self._tree = EMPTY
+        #: What takes hooks and functions of ours off the model.
+        self._undo: list[Callable[[], None]] = []
+        #: Layers whose states no pass has shown yet.
+        self._unseen = set(map(self._layer, capture.layers))
         try:
-            for layer in dict.fromkeys(map(self._layer, capture.layers)):
+            for layer in sorted(self._unseen):
                 self._hook_states(layer)
             if capture.heads:
-                self.rows = self.forward.rows = AttentionRows(model, capture.heads)
+                self.rows = self.forward.rows = AttentionRows(inner, capture.heads)
+                self._undo.append(self.rows.close)
             shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
             if not self.forward.additive and shared < config.num_attention_heads:
-                attention.install(model, self)
-                self._installed = True
+                self._undo.append(attention.install(inner, self))
         except BaseException:
             self.close()
             raise
@@ -135,21 +122,9 @@ class Target:
         self.close(failed=kind is not None)
 
     def close(self, failed: bool = False) -> None:
-        """Take the hooks off the model, and give the runtime back.
-
-        Parameters
-        ----------
-        failed : bool
-            A pass may have left in the buffers what is no number.
-        """
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        if self.rows is not None:
-            self.rows.close()
-        if self._installed:
-            attention.uninstall(self.model, self)
-            self._installed = False
+        """Take the hooks off the model, and give the runtime back; after a failure its buffers may hold NaN."""
+        while self._undo:
+            self._undo.pop()()
         if self.runtime is not None:
             self.runtime.give_back(failed)
 
@@ -159,23 +134,13 @@ class Target:
         return self.cache.length
 
     def extend(
-        self,
-        tokens: Sequence[int] | torch.Tensor,
-        each: Callable[[torch.Tensor], None] | None = None,
+        self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None
     ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
-        Parameters
-        ----------
-        tokens : sequence of int, or int64 tensor of shape (n,) on the model's device
-            A tensor's values are not read by the host.
-        each : callable, optional
-            Gets the logits after each of the tokens, some at a time, shape (n, vocabulary); the next pass overwrites them.
-
-        Returns
-        -------
-        tensor, shape (vocabulary,)
-            Logits after the last of them.
+        The values of a tensor, on the model's device, are not read by the host. ``each`` gets the logits after each of the
+        tokens, some at a time, shape (n, vocabulary), before the next pass overwrites them. Gives those after the last,
+        shape (vocabulary,).
         """
         size = PREFILL_CHUNK
         if each is not None:
@@ -190,6 +155,8 @@ class Target:
                 # From an empty cache the model's own causal path is right, and lets SDPA skip the mask.
                 mask = None if length == 0 else self._chain_mask(width)
                 logits = self._eager(chunk, self._positions[length : length + width], mask, last_only=each is None)
+            if length == 0:
+                self._check_shown()
             if each is not None:
                 each(logits)
             # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.
@@ -198,18 +165,10 @@ class Target:
         return logits[-1]
 
     def extend_rows(self, tokens: Sequence[int], positions: Sequence[int], visible: torch.Tensor) -> torch.Tensor:
-        """Run and commit tokens that need not continue each other, such as the next ones of several branches.
+        """Run and commit n tokens that need not continue each other, such as the next ones of several branches.
 
-        Parameters
-        ----------
-        tokens, positions : sequence of int, length n
-        visible : bool tensor, shape (n, length + n)
-            What each attends to of the committed tokens and of these, itself included.
-
-        Returns
-        -------
-        tensor, shape (n, vocabulary)
-            Logits after each.
+        ``visible``, shape (n, length + n), is what each attends to of the committed tokens and of these, itself included.
+        Gives the logits after each, shape (n, vocabulary).
         """
         self._reserve(len(tokens))
         length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
@@ -222,18 +181,10 @@ class Target:
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root, the tree's nodes and its passengers, after the committed positions.
+        """One pass over the root, the tree's n nodes and its p passengers, after the committed positions.
 
-        Parameters
-        ----------
-        root : int
-            The last emitted token, whose keys are not cached yet.
-        tree : DraftTree
-
-        Returns
-        -------
-        tensor, shape (n + 1 + p, vocabulary)
-            Logits after the root, then after each node, then after each passenger.
+        The root is the last emitted token, whose keys are not cached yet. Gives the logits after each, in that order,
+        shape (1 + n + p, vocabulary).
         """
         width, length = tree.width, self.cache.length
         self._tree = tree
@@ -243,13 +194,7 @@ class Target:
         if tree.is_causal:
             mask, positions = self._chain_mask(width), self._positions[length : length + width]
         else:
-            if self._local is not None and length + width > self._local:
-                raise UnsupportedModel(
-                    f"{type(self.model).__name__} has layers that attend to the last {self._local} places of "
-                    f"the cache, and a tree of {len(tree)} nodes after {length} tokens passes them; draft "
-                    "fewer tokens"
-                )
-            visible = torch.ones((width, length + width), dtype=torch.bool)
+            visible = torch.ones((width, length + width), dtype=torch.bool, device="cpu")
             visible[:, length:] = torch.from_numpy(tree.mask())
             positions = torch.tensor(tree.block_depths, device=self.device) + length
             columns = None
@@ -342,7 +287,21 @@ class Target:
         ids = (
             tokens if isinstance(tokens, torch.Tensor) else torch.from_numpy(np.array(tokens, np.int64)).to(self.device)
         )
-        return self.forward(self.model, ids[None], positions, mask, last_only)
+        return self.forward(ids[None], positions, mask, last_only)
+
+    def _check_shown(self) -> None:
+        """After the first pass: what was asked for must have been there to be read."""
+        name = type(unwrapped(self.model)).__name__
+        if self._unseen:
+            raise UnsupportedModel(
+                f"{name} ran without showing the hidden states of layers {sorted(self._unseen)}: a part of it is called in a way "
+                "that leaves out hooks; use a drafter that needs none"
+            )
+        if self.rows is not None and any(row is None for row in self.rows.held()):
+            raise UnsupportedModel(
+                f"{name} computes attention by code of its own, not by the function that its configuration names, so that "
+                "its attention rows cannot be captured; use PLD+ (h), PromptLookupHidden, which reads hidden states"
+            )
 
     def _layer(self, layer: int) -> int:
         return self.layers if layer == LAST else layer
@@ -354,7 +313,7 @@ class Target:
             )
         if layer < self.layers and getattr(decoder_config(self.model), "altup_num_inputs", 1) > 1:
             raise UnsupportedModel(
-                f"{type(self.model).__name__} has several hidden states for each token between its blocks, of "
+                f"{type(unwrapped(self.model)).__name__} has several hidden states for each token between its blocks, of "
                 "which none is the one a drafter compares; capture LAST, or use a drafter that needs none"
             )
 
@@ -369,6 +328,8 @@ class Target:
                 store(out.last_hidden_state)
 
         def store(states: torch.Tensor) -> None:
+            if self._unseen:
+                self._unseen.discard(layer)
             if layer not in self._states:
                 self._states[layer] = states.new_empty((self.cache.capacity, states.shape[-1]))
             if self.cache.slots is not None:
@@ -381,31 +342,12 @@ class Target:
             hook = base_model(self.model).register_forward_hook(after_norm)
         else:
             hook = decoder_blocks(self.model)[layer].register_forward_pre_hook(before_block, with_kwargs=True)
-        self._hooks.append(hook)
+        self._undo.append(hook.remove)
 
 
-def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
-    """The list of decoder blocks, found by its length and place.
-
-    Raises
-    ------
-    UnsupportedModel
-        If no list of ``num_hidden_layers`` modules is a direct child of the base model.
-    """
-    base = base_model(model)
-    count = decoder_config(model).num_hidden_layers
-    for child in base.children():
-        if isinstance(child, torch.nn.ModuleList) and len(child) == count:
-            return child
-    raise UnsupportedModel(
-        f"{type(model).__name__}: its base model has no list of {count} decoder blocks, so hidden "
-        "states and attention rows cannot be captured; use a drafter that needs neither"
-    )
-
-
-#: Of the spread of the logits: what two computations in float32 may differ by, and in half precision where a model's
-#: kernels take nothing else.
+#: Of the spread of the logits: what two computations in float32, or in half precision, may differ by.
 TOLERANCE, TOLERANCE_HALF = 1e-3, 0.15
+HALF = (torch.float16, torch.bfloat16)
 #: Window for which a windowed model is checked: with so few tokens it is passed soon.
 _CHECKED_WINDOW = 3
 
@@ -413,22 +355,21 @@ _CHECKED_WINDOW = 3
 def check_model(model: PreTrainedModel) -> None:
     """See once per model that verifying a tree computes what the model computes on each path alone.
 
-    Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask. A
-    model in half precision is compared in float32, so that its rounding hides nothing; one with a sliding window
-    also beyond it, on a copy with the same weights and a window of a few tokens, and is served within its window
-    alone where that fails.
+    Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask. The
+    model is run as it is written and in its own precision, whatever the caller compiled or autocasts. One with a
+    sliding window is also run beyond it, on a copy with the same weights and a window of a few tokens, and is served
+    within its window alone where that fails.
 
-    Raises
-    ------
-    UnsupportedModel
-        If the model cannot run by itself, or the logits differ by more than rounding explains.
+    UnsupportedModel if the model cannot run by itself, or the logits differ by more than rounding explains.
     """
-    if model not in _CHECKED:
-        check_kind(model, 12)
-        # Not in inference mode, which operations on weights cannot be seen in one by one.
-        with torch.inference_mode(False), torch.no_grad():
-            _check(model)
-        _CHECKED.add(model)
+    model = unwrapped(model)
+    if model in _CHECKED:
+        return
+    check_kind(model, 12)
+    as_written = attention.uncompiled() if is_compiled(model) else nullcontext()
+    with torch.inference_mode(), as_written, torch.autocast(input_device(model).type, enabled=False):
+        _check(model)
+    _CHECKED.add(model)
 
 
 def _check(model: PreTrainedModel) -> None:
@@ -438,67 +379,51 @@ def _check(model: PreTrainedModel) -> None:
     if a == b:
         raise UnsupportedModel(f"{name} has a vocabulary of {vocabulary} tokens; expected 12 or more")
     texts = [*prompt, root, a, c], [*prompt, root, b, d, e]
-    try:
-        finite = bool(torch.isfinite(_own_logits(model, texts[1])).all())
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        raise UnsupportedModel(
-            f"{name} cannot run: its own forward over {len(texts[1])} tokens, without a draft, fails with "
-            f"{_told(error)}"
-        ) from error
-    if not finite:
+    failed = f"{name} cannot run: its own forward over {len(texts[1])} tokens, without a draft, fails with"
+    if not bool(torch.isfinite(_tried(failed, _own_logits, model, texts[1])).all()):
         raise UnsupportedModel(_why_not_finite(model))
     tree = DraftTree([a, b, c, d], [-1, -1, 0, 1])
-    try:
-        problem = _difference(model, texts, len(prompt), tree)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        raise UnsupportedModel(
-            f"{name} cannot run a draft tree under a mask and positions of its own: {_told(error)}"
-        ) from error
+    failed = f"{name} cannot run a draft tree under a mask and positions of its own:"
+    problem = _tried(failed, _difference, model, texts, len(prompt), tree)
     if problem is not None:
         raise UnsupportedModel(f"{name}: {problem}")
-    if windows(decoder_config(model)).get(SLIDING) is not None:
+    if windows(model).get(SLIDING) is not None:
         try:
-            if _difference(_with_window(model, _CHECKED_WINDOW), texts, len(prompt), tree) is not None:
-                WITHIN_WINDOW.add(model)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
+            problem = _tried("", lambda: _difference(_with_window(model, _CHECKED_WINDOW), texts, len(prompt), tree))
+        except UnsupportedModel as error:
+            problem = str(error)
+        if problem is not None:
             WITHIN_WINDOW.add(model)
 
 
-def _told(error: Exception) -> str:
-    """What an error is, also where it has no words of its own."""
-    if str(error):
-        return f"{type(error).__name__}: {error}"
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} in {at.name} ({Path(at.filename).name}, line {at.lineno}: {at.line})"
+def _tried(what: str, call: Callable, *arguments):
+    """What ``call`` gives; its failure as an UnsupportedModel that says what was tried, memory apart."""
+    try:
+        return call(*arguments)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        if not str(error):
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{type(error).__name__} in {at.name} ({Path(at.filename).name}, line {at.lineno}: {at.line})"
+        raise UnsupportedModel(f"{what} {told}") from error
 
 
 def _own_logits(model: PreTrainedModel, text: list[int]) -> torch.Tensor:
     """Logits after each token, computed without a cache."""
-    device = model.get_input_embeddings().weight.device
-    return model(torch.tensor([text], device=device), use_cache=False).logits[0].float()
+    return model(torch.tensor([text], device=input_device(model)), use_cache=False).logits[0].float()
 
 
 def _why_not_finite(model: PreTrainedModel) -> str:
     name = type(model).__name__
-    broken = next(
-        (
-            key
-            for key, weights in model.named_parameters()
-            if weights.dtype in (*HALF, torch.float32, torch.float64) and not torch.isfinite(weights).all()
-        ),
-        None,
-    )
-    if broken is not None:
-        return (
-            f"{name} gives logits that are not finite: its weight {broken} holds NaN or infinite values; the checkpoint is "
-            "damaged, or its values do not fit the type it was loaded in"
-        )
+    for key, weights in model.named_parameters():
+        known = weights.device.type != "meta" and weights.dtype in (*HALF, torch.float32, torch.float64)
+        if known and not torch.isfinite(weights).all():
+            return (
+                f"{name} gives logits that are not finite: its weight {key} holds NaN or infinite values; the "
+                "checkpoint is damaged, or its values do not fit the type it was loaded in"
+            )
     told = "overflows: load it in bfloat16 or float32" if model.dtype in HALF else "gives NaN or infinite values"
     return f"{name} gives logits that are not finite, though its weights are: its arithmetic in {model.dtype} {told}"
 
@@ -516,42 +441,17 @@ def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
 
 
 def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree) -> str | None:
-    """:func:`_difference_within` what rounding explains; in float32 also for a model in half precision."""
-    if not in_half(model):
-        return _difference_within(TOLERANCE, model, texts, start, tree)
-    try:
-        with InFloat32():
-            problem = _difference_within(TOLERANCE, model, texts, start, tree)
-        allowed = math.inf
-    except Exception:
-        # A kernel that takes half precision alone, or no memory for a weight in float32.
-        problem, allowed = None, TOLERANCE_HALF
-    # As it is the model must run a tree as well, and to numbers.
-    return problem if problem is not None else _difference_within(allowed, model, texts, start, tree)
+    """What differs between verified drafts and the model's own logits; None where rounding explains it.
 
-
-def _difference_within(
-    tolerance: float, model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree
-) -> str | None:
-    """What differs between verified drafts and the model's own logits; None where nothing does.
-
-    Parameters
-    ----------
-    tolerance : float
-        Of the spread of the logits.
-    model : PreTrainedModel
-    texts : (list of int, list of int)
-        The prompt and root, and a path of the tree each; the second with the token after it.
-    start : int
-        Length of the prompt.
-    tree : DraftTree
-        Of nodes a, b, c, d, where c follows a and d follows b.
+    ``texts`` are the prompt, of ``start`` tokens, the root and a path of the tree each, the second with the token after
+    it; ``tree`` has nodes a, b, c, d, where c follows a and d follows b.
     """
+    tolerance = TOLERANCE_HALF if any(weights.dtype in HALF for weights in model.parameters()) else TOLERANCE
 
     def differ(rows: torch.Tensor, expected: torch.Tensor) -> float:
         spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-12)
         # The largest; of NaN, which compares as neither larger nor smaller, NaN.
-        return float(((rows.float() - expected).norm(dim=-1) / spread).max())
+        return float(((rows - expected).norm(dim=-1) / spread).max())
 
     first, second = (_own_logits(model, text) for text in texts)
     error = differ(_own_logits(model, texts[1][:-2]), second[:-2])
@@ -577,7 +477,7 @@ def _difference_within(
     expected = torch.stack(
         [first[start], first[start + 1], second[start + 1], first[start + 2], second[start + 2], second[start + 3]]
     )
-    error = differ(torch.cat([got, after]).to(expected.device), expected)
+    error = differ(torch.cat([got, after]).float().to(expected.device), expected)
     if not error <= tolerance:
         return (
             f"logits of a verified draft differ from the model's own by {error:.2g} of their spread (allowed: "

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import GenerationMixin, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specdec_lib.decoding.contract import Capture, Drafter
-from specdec_lib.decoding.generate import _run
+from specdec_lib.decoding.contract import Capture, Drafter, check_drafter
+from specdec_lib.decoding.generate import Run
+from specdec_lib.decoding.loop import Limits, decode
 from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.served_models import check_kind, context_limit
 
 #: Generation settings that ask for another way to decode, and the value at which they ask for nothing.
 _OTHER_METHODS = {
@@ -33,30 +34,13 @@ _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidde
 _CACHES = ("cache", "past_key_values")
 #: What transformers adds to the model's inputs by itself; attention_mask, position_ids and caches are looked into.
 _OWN_INPUTS = {"attention_mask", "position_ids", *_CACHES, "logits_to_keep", "use_cache"}
-_LOOP = inspect.unwrap(GenerationMixin.generate).__code__
-
-
-def _withheld() -> tuple[Any, Any]:
-    """``streamer`` and ``assistant_model`` of the call of ``model.generate`` that called our caller.
-
-    Transformers gives them to its own methods and to no callable (``_extract_generation_mode_kwargs``), so they are read
-    where it keeps them, in its frame.
-    """
-    frame = sys._getframe(2)
-    if frame.f_code is not _LOOP:
-        return None, None
-    return frame.f_locals.get("streamer"), frame.f_locals.get("assistant_model")
 
 
 def _refuse(name: str, what: str) -> ValueError:
     return ValueError(f"{name} is given, but {what}; leave it out")
 
 
-def _check_settings(config, assistant_model) -> None:
-    if assistant_model is not None:
-        raise _refuse(
-            "assistant_model", "drafts come from the drafter: use custom_generate(DraftModel(assistant_model))"
-        )
+def _check_settings(config) -> None:
     for name, nothing in _OTHER_METHODS.items():
         value = getattr(config, name, None)
         if value is not None and value != nothing:
@@ -128,8 +112,8 @@ def custom_generate(
     seed : int
         For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
     streamer : transformers.BaseStreamer, optional
-        ``model.generate(streamer=...)`` does the same. It is ended whatever happens here, so that a reader in another
-        thread does not wait for ever.
+        Gets the prompt, the tokens and, whatever happens, the end, so that a reader in another thread does not wait for
+        ever. Give it here: transformers passes ``generate(streamer=...)`` on to its own methods alone.
     on_finish : callable, optional
         Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
 
@@ -140,11 +124,8 @@ def custom_generate(
     Raises
     ------
     ValueError
-        By ``generate``, before any token is decoded: if the batch has more than one row, the prompt is padded, anything
-        but tokens is asked for, the model is given other inputs than one prompt's tokens (``pixel_values``,
-        ``inputs_embeds``, ``position_ids`` of one's own, a cache, any other), or a setting asks for another
-        decoding method (``assistant_model``, ``num_beams``, ``num_return_sequences``, ``prompt_lookup_num_tokens``,
-        ``penalty_alpha``, ``dola_layers`` ...). The message names it.
+        By ``generate``, before any token is decoded, with the name of what is refused: a batch, padding, inputs of the model
+        other than one prompt's tokens, outputs other than tokens, settings of another decoding method (beams, ...).
 
     Notes
     -----
@@ -152,10 +133,11 @@ def custom_generate(
     ``max_new_tokens`` allows more; transformers' own methods go on with a warning.
 
     The cache is this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and
-    ``compile_config``, which change speed and memory but no token, have no effect; a quantized cache is refused.
+    ``compile_config`` have no effect; a quantized cache is refused.
 
-    Transformers hands ``generate(stop_strings=..., tokenizer=...)`` to none but its own methods and says that the
-    tokenizer is missing. Pass ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]`` instead.
+    Transformers keeps some arguments of ``generate`` for its own methods: instead of ``streamer`` pass it here, instead of
+    ``assistant_model`` a :class:`~specdec_lib.drafters.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
+    ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``.
 
     Examples
     --------
@@ -168,61 +150,47 @@ def custom_generate(
     True
     """
 
-    def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, put):
-        device = input_ids.device
-        prompt = input_ids[0] if input_ids.shape[0] == 1 else input_ids
-        # Warpers (temperature, top-p, top-k) are among the processors already; a drafter is told of them.
-        sampling = Sampling(temperature=1.0 if generation_config.do_sample else 0.0, seed=seed)
-        drafted_by = _drafted_by(logits_processor, seed) if generation_config.do_sample else None
-        sequence: list[int] = input_ids.reshape(-1).tolist()
-        length = len(sequence)
-
-        def stop(new: list[int]) -> bool:
-            tokens = torch.tensor([sequence[:length] + new], device=device)
-            return bool(stopping_criteria(tokens, None).all())
-
-        return _run(
-            model,
-            prompt,
-            drafter,
-            sampling,
-            max(1, generation_config.max_length - length),
-            frozenset(),
-            stop if len(stopping_criteria) else None,
-            "criteria",
-            lambda tokens: put(torch.tensor(tokens)),
-            logits_processor if len(logits_processor) else None,
-            Capture(),
-            drafted_by=drafted_by,
-        )[:2]
-
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
-        theirs, assistant_model = _withheld()
-        reader = streamer if theirs is None else theirs
         try:
-            if streamer is not None and streamer is not reader:
-                raise ValueError(
-                    "streamer is given to generate() and to custom_generate(), and the two differ; give one"
-                )
-            _check_settings(generation_config, assistant_model)
+            check_kind(model, 0)
+            _check_settings(generation_config)
             _check_inputs(input_ids, model_kwargs)
-            if streamer is not None and theirs is None:  # generate() has shown its own the prompt
-                streamer.put(input_ids.cpu())
-            run, context = decode(
+            if drafter is not None:
+                check_drafter(drafter)
+            sequence: list[int] = input_ids.reshape(-1).tolist()
+            length, device = len(sequence), input_ids.device
+
+            def stop(new: list[int]) -> bool:
+                tokens = torch.tensor([sequence[:length] + new], device=device)
+                return bool(stopping_criteria(tokens, None).all())
+
+            # Warpers (temperature, top-p, top-k) are among the processors already; a drafter is told of them.
+            sampled = generation_config.do_sample
+            run = Run(
                 model,
                 input_ids,
-                logits_processor,
-                stopping_criteria,
-                generation_config,
-                reader.put if reader is not None else lambda tokens: None,
+                Sampling(temperature=1.0 if sampled else 0.0, seed=seed),
+                Limits(
+                    max(1, generation_config.max_length - length),
+                    context=context_limit(model),
+                    stop=stop if len(stopping_criteria) else None,
+                    stop_reason="criteria",
+                ),
+                logits_processor if len(logits_processor) else None,
+                _drafted_by(logits_processor, seed) if sampled else None,
             )
+            put = None
+            if streamer is not None:
+                streamer.put(input_ids.cpu())
+                put = lambda tokens: streamer.put(torch.tensor(tokens))  # noqa: E731
+            with run.verifier(Capture() if drafter is None else drafter.capture) as verifier:
+                done = decode(verifier, drafter, run.context, run.limits, put)
         finally:
-            for each in (reader, streamer) if streamer is not reader else (reader,):
-                if each is not None:
-                    each.end()
+            if streamer is not None:
+                streamer.end()
         if on_finish is not None:
-            on_finish(run)
-        output = torch.tensor([context.tokens], device=input_ids.device)
+            on_finish(done)
+        output = torch.tensor([run.context.tokens], device=device)
         return GenerateDecoderOnlyOutput(sequences=output) if generation_config.return_dict_in_generate else output
 
     return decode_with_drafter

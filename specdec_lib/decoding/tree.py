@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,12 @@ class Passengers:
         Position of each relative to the root, 0 or more. Positions after the model's last one count as the last one.
     visible : bool array, shape (p, 1 + n + p)
         What each attends to: the root, the n nodes of the tree, the p passengers.
-
-    Raises
-    ------
-    ValueError
-        If lengths or shapes differ, or a token id or depth is negative.
     """
 
     __slots__ = ("tokens", "depths", "visible")
 
     def __init__(self, tokens: Sequence[int], depths: Sequence[int], visible: np.ndarray):
-        self.tokens, self.depths = [int(t) for t in tokens], [int(d) for d in depths]
+        self.tokens, self.depths = list(map(index, tokens)), list(map(index, depths))
         self.visible = np.asarray(visible, dtype=bool)
         count = len(self.tokens)
         if len(self.depths) != count:
@@ -85,25 +81,11 @@ class DraftTree:
     copied_from : int or None
         Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
         after it. Drafters that copy say so (:meth:`chain`). It is no part of equality, as nothing is verified by it.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ, a parent does not come before its child, a token id is negative, two children of one
-        node carry the same token, or ``probabilities`` come with a tree that is not a chain.
     """
 
     __slots__ = (
-        "tokens",
-        "parents",
-        "probabilities",
-        "is_chain",
-        "scores",
-        "sources",
-        "passengers",
-        "copied_from",
-        "_depths",
-        "_children",
+        *("tokens", "parents", "probabilities", "is_chain", "copied_from", "_depths", "_children"),
+        *("scores", "sources", "passengers"),
     )
 
     def __init__(
@@ -116,8 +98,7 @@ class DraftTree:
         sources: Sequence[str] | None = None,
         passengers: Passengers | None = None,
     ):
-        self.tokens = [int(t) for t in tokens]
-        self.parents = [int(p) for p in parents]
+        self.tokens, self.parents = list(map(index, tokens)), list(map(index, parents))
         self.probabilities = probabilities
         self.copied_from: int | None = None
         self._depths: list[int] | None = None
@@ -167,25 +148,23 @@ class DraftTree:
     ) -> DraftTree:
         """The same tree with the drafter's notes instead of those it has.
 
-        Parameters
-        ----------
-        scores : sequence of float, length n, optional
-            The drafter's own estimate for each node. Unlike ``probabilities`` they have no part in verification.
-        sources : sequence of str, length n, optional
-            Where each node comes from.
-        passengers : Passengers, optional
-            Tokens that ride along.
-
-        Raises
-        ------
-        ValueError
-            If there is not one score or source a node, or the passengers' mask has not one column for each of root, nodes
-            and passengers.
+        ``scores`` are its own estimates for each node, which have no part in verification; ``sources`` say where each node
+        comes from; ``passengers`` ride along.
         """
+        tree = self._copy()
+        tree._annotate(scores, sources, passengers)
+        return tree
+
+    def without_probabilities(self) -> DraftTree:
+        """The same tree and notes without the distributions that its tokens were drawn from."""
+        tree = self._copy()
+        tree.probabilities = None
+        return tree
+
+    def _copy(self) -> DraftTree:
         tree = DraftTree.__new__(DraftTree)
         for name in DraftTree.__slots__:
             setattr(tree, name, getattr(self, name))
-        tree._annotate(scores, sources, passengers)
         return tree
 
     @classmethod
@@ -196,23 +175,21 @@ class DraftTree:
         if probabilities is not None:
             return cls(tokens, range(-1, len(tokens) - 1), probabilities)
         # Drafters call this at each step: what a chain has by construction is not checked again.
-        tree = cls.__new__(cls)
-        tree.tokens = list(tokens)
-        if tree.tokens and min(tree.tokens) < 0:
-            raise ValueError(f"tokens hold {min(tree.tokens)}; expected token ids, 0 or more")
-        tree.parents = list(range(-1, len(tree.tokens) - 1))
-        tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
-        tree.is_chain, tree.copied_from = True, copied_from
+        tokens = list(map(index, tokens))
+        if tokens and min(tokens) < 0:
+            raise ValueError(f"tokens hold {min(tokens)}; expected token ids, 0 or more")
+        tree = cls.unchecked(tokens, list(range(-1, len(tokens) - 1)), True)
+        tree.copied_from = copied_from
         return tree
 
     @classmethod
-    def unchecked(cls, tokens: list[int], parents: list[int]) -> DraftTree:
+    def unchecked(cls, tokens: list[int], parents: list[int], is_chain: bool | None = None) -> DraftTree:
         """A tree by construction: for drafters whose compiled loops give its lists as the class itself wants them."""
         tree = cls.__new__(cls)
         tree.tokens, tree.parents = tokens, parents
         tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
         tree.copied_from = None
-        tree.is_chain = parents == list(range(-1, len(parents) - 1))
+        tree.is_chain = parents == list(range(-1, len(parents) - 1)) if is_chain is None else is_chain
         return tree
 
     @classmethod
@@ -223,7 +200,7 @@ class DraftTree:
         known: dict[tuple[int, int], int] = {}
         for draft in drafts:
             node = -1
-            for token in draft:
+            for token in map(index, draft):
                 child = known.get((node, token))
                 if child is None:
                     child = known[node, token] = len(tokens)
@@ -244,7 +221,7 @@ class DraftTree:
         children: dict[tuple[int, int], int] = {}
         for draft in drafts:
             node, first = -1, -1
-            for token in draft:
+            for token in map(index, draft):
                 parents.append(node)
                 node = len(tokens)
                 tokens.append(token)
@@ -335,17 +312,17 @@ class DraftTree:
         if self.is_chain:
             rows = None if self.probabilities is None else self.probabilities[:depth]
             return self._notes_of(DraftTree.chain(self.tokens[:depth], rows), range(depth))
-        index: dict[int, int] = {-1: -1}
+        kept: dict[int, int] = {-1: -1}
         tokens, parents = [], []
         for i, (token, parent, level) in enumerate(zip(self.tokens, self.parents, self.depths, strict=True)):
             if level <= depth:
-                index[i] = len(tokens)
+                kept[i] = len(tokens)
                 tokens.append(token)
-                parents.append(index[parent])
+                parents.append(kept[parent])
         tree = DraftTree.unchecked(tokens, parents)
         # Of a batch these are not what the parents tell.
-        tree._children = {(index[p], t): index[c] for (p, t), c in self.children().items() if c in index}
-        return self._notes_of(tree, [node for node in index if node >= 0])
+        tree._children = {(kept[p], t): kept[c] for (p, t), c in self.children().items() if c in kept}
+        return self._notes_of(tree, [node for node in kept if node >= 0])
 
     def _notes_of(self, cut: DraftTree, nodes: Sequence[int]) -> DraftTree:
         """``cut``, which has ``nodes`` of this tree, with what is noted of them."""
@@ -368,13 +345,10 @@ class DraftTree:
         return nodes[::-1]
 
     def mask(self) -> np.ndarray:
-        """Which block entries each block entry attends to: the root first, then the nodes, then the p passengers.
+        """Which entries of the block (root, n nodes, p passengers) each attends to, bool, shape (n + 1 + p, n + 1 + p).
 
-        Returns
-        -------
-        bool array, shape (n + 1 + p, n + 1 + p)
-            Of the root and the nodes, entry ``[i, j]`` is true iff ``j`` is the root, ``i`` itself or an ancestor of
-            ``i``; the passengers' rows are as they were given.
+        Of the root and the nodes, entry ``[i, j]`` is true iff ``j`` is the root, ``i`` itself or an ancestor of ``i``; the
+        passengers' rows are as they were given.
         """
         size = len(self.tokens) + 1
         if self.passengers is not None:

@@ -10,7 +10,14 @@ from transformers import PreTrainedModel
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, invert_cdfs, not_numbers, unchecked_distribution
-from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length, vocabulary_size
+from specdec_lib.decoding.served_models import (
+    check_paired,
+    context_limit,
+    decoder_config,
+    exact_length,
+    unwrapped,
+    vocabulary_size,
+)
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
@@ -66,7 +73,7 @@ class AdaptiveDraftModel(Drafter):
             raise ValueError(
                 f"min_tokens is {min_tokens} and max_tokens {max_tokens}; expected min_tokens <= max_tokens"
             )
-        if not isinstance(model, PreTrainedModel):
+        if not isinstance(unwrapped(model), PreTrainedModel):
             raise TypeError(
                 f"model is a {type(model).__name__}; expected a causal language model of transformers "
                 "(specdec_lib.load_model gives one)"
@@ -106,11 +113,9 @@ class AdaptiveDraftModel(Drafter):
         self.rule.reset()
 
     def start(self, context: Context) -> None:
-        own = vocabulary_size(self.model)
-        if own != context.vocabulary:
-            raise ValueError(
-                f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one tokenizer"
-            )
+        check_paired(self.model, context.token_ids)
+        self._ids, rows = context.vocabulary, vocabulary_size(self.model)
+        self._last_row = rows - 1 if rows < context.vocabulary else None
         self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None
@@ -124,7 +129,7 @@ class AdaptiveDraftModel(Drafter):
         if len(known) < self._longest:
             self._unsure = True
             with torch.inference_mode():
-                self._target.extend(known)
+                self._extend(known)
             self._cached, self._unsure = known, False
         self.rule.start()
 
@@ -148,6 +153,12 @@ class AdaptiveDraftModel(Drafter):
         self._unsure = False
         return DraftTree.chain(self._drafted, torch.stack(rows) if rows else None)
 
+    def _extend(self, tokens: list[int] | torch.Tensor) -> torch.Tensor:
+        if self._last_row is not None and isinstance(tokens, list):
+            # What this model has no row for is read as another token: the draft is worse then, the output is not.
+            tokens = [min(token, self._last_row) for token in tokens]
+        return self._target.extend(tokens)
+
     def _unread(self, context: Context, most: int, seen: Round) -> tuple[list[int], list[torch.Tensor]]:
         """Draft by a rule that looks at no value: each token goes into the next pass on the device, unread.
 
@@ -156,7 +167,7 @@ class AdaptiveDraftModel(Drafter):
         feed: list[int] | torch.Tensor = context.tokens[len(self._cached) :]
         known, queued, rows = list(feed), [], []
         while seen.count < most and not (seen.count >= self.min_tokens and self.rule.stop(seen)):
-            token, row = self._choose(self._target.extend(feed), context.sampling, seen)
+            token, row = self._choose(self._extend(feed), context.sampling, seen)
             queued.append(token)
             rows += [] if row is None else [row]
             seen.count += 1
@@ -181,7 +192,7 @@ class AdaptiveDraftModel(Drafter):
             asked, check_newest = len(drafted) >= self.min_tokens, self.rule.check_newest and bool(drafted)
             if asked and not check_newest and self.rule.stop(seen):
                 break
-            logits = self._target.extend(fed)
+            logits = self._extend(fed)
             self._cached += feed
             token, row = self._choose(logits, context.sampling, seen)
             queued = {"token": token}
@@ -217,6 +228,7 @@ class AdaptiveDraftModel(Drafter):
     def _choose(self, logits: torch.Tensor, sampling, seen: Round) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
         that is needed."""
+        logits = logits[: self._ids]  # what the target has no id for is not drafted
         if sampling.greedy:
             largest, token = logits.max(-1)  # NaN counts as largest
             row = logits.float().softmax(-1) if {"confidence", "entropy"} & self._needs else None

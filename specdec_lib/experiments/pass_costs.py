@@ -19,7 +19,7 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.experiments.statistics import median
 
 #: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
-RUNTIMES = ("eager", "static", "compiled", "graph", "compiled-graph")
+RUNTIMES = ("eager", "static", "graph")
 #: Passes before the first that is timed, seconds, on a GPU, whose clock is low after idle time.
 WARM_SECONDS = 0.3
 
@@ -94,7 +94,7 @@ def step_samples(
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")
     widths, slots = sorted(widths), slots_of(context, widths)
-    held = None if runtime == "eager" else Runtime(model, slots, runtime, widths, extents=(slots,))
+    held = None if runtime == "eager" else Runtime(model, slots, runtime, widths)
     trees = {width: DraftTree.chain(chain_of(model, width - 1)) for width in widths}
     marks: dict[int, list[tuple]] = {width: [] for width in widths}
     with Target(model, slots, capture, slots, held) as target:

@@ -431,16 +431,11 @@ def sweep_draft_model(
 def _warm(
     model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, runtime: Runtime | None
 ) -> None:
-    """Run the first recording, and each whose passes may need what the runtime has not recorded for the drafter."""
+    """Run the first recording, and more while the runtime has recorded no pass for the drafter."""
     capture = Capture() if drafter is None else drafter.capture
     for place, recording in enumerate(recordings):
-        if place:
-            if runtime is None:
-                return
-            prompt = len(recording.trace.prompt)
-            counts = range(prompt + 1, prompt + len(recording.trace.tokens) + runtime.widths[-1])
-            if {runtime.extent_for(count) for count in counts} <= runtime.ready(capture):
-                continue
+        if place and (runtime is None or runtime.ready(capture)):
+            return
         _run(model, recording.trace, drafter, runtime)
 
 
@@ -460,8 +455,7 @@ def time_methods(
     ----------
     model : PreTrainedModel
     recordings : sequence of Recording
-        What to decode; the first is decoded once more by each method before any time counts, and under a runtime as
-        many as reach all lengths for which it records passes.
+        What to decode; the first is decoded once more by each method before any time counts.
     drafters : mapping
         Drafter by method, None for plain decoding.
     repeats : int

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.datastores.states import States, write_states
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, input_device, vocabulary_size
 from specdec_lib.models.fingerprint import fingerprint
 
 COMPUTES = ("model", "bfloat16")
@@ -19,25 +19,14 @@ COMPUTES = ("model", "bfloat16")
 
 @torch.inference_mode()
 def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray], compute: str = "model") -> list[np.ndarray]:
-    """Final hidden states of token sequences, run as one padded batch.
+    """Final hidden states of token sequences, float32 of shape (n_i, d) each, run as one padded batch.
 
     The state after the final norm, what the language model head reads: the last of transformers'
     ``hidden_states``. The head itself is not run. Padding is on the right, where no token before it sees it.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A decoder-only causal language model in evaluation mode.
-    documents : sequence of int array, shape (n_i,)
-    compute : {"model", "bfloat16"}
-        As the model's weights are, or matrix products in bfloat16.
-
-    Returns
-    -------
-    list of float32 array, shape (n_i, d)
+    ``compute`` is "model", as the weights are, or "bfloat16", which matrix products are then done in.
     """
     base = base_model(model)
-    device = model.get_input_embeddings().weight.device
+    device = input_device(model)
     ids = np.zeros((len(documents), max(map(len, documents))), np.int64)
     for row, tokens in zip(ids, documents, strict=True):
         row[: len(tokens)] = tokens
@@ -91,18 +80,6 @@ def embed_store(
     Returns
     -------
     States
-
-    Raises
-    ------
-    ValueError
-        If the store has more token ids than the model, a window is longer than the model's context, a state
-        is not finite, or a parameter is out of range.
-    StoreError
-        If the store cannot be opened.
-    StoreBusy
-        If another process is writing there.
-    OSError
-        If the disk is full, say. What was finished is kept.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)

@@ -14,22 +14,32 @@ SAMPLES = 64
 
 @torch.no_grad()
 def fingerprint(model: PreTrainedModel) -> str:
-    """A checksum of architecture and weights.
+    """A checksum of architecture and weights, 64 hexadecimal digits.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits. The same for a checkpoint loaded in float32 or bfloat16, on any device: parameters are
-        compared in bfloat16, at :data:`SAMPLES` places each.
+    The same for a checkpoint loaded in float32 or bfloat16, on any device, compiled or offloaded: parameters are
+    compared in bfloat16, at :data:`SAMPLES` places each.
     """
     digest = hashlib.sha256()
-    for name, weights in sorted(model.named_parameters()):
+    names = {name.replace("_orig_mod.", ""): name for name, _ in model.named_parameters()}
+    for name in sorted(names):
+        weights = _weights(model, names[name])
         flat = weights.detach().reshape(-1)
         places = torch.linspace(0, flat.numel() - 1, min(SAMPLES, flat.numel()), dtype=torch.float64).long()
         values = flat[places.to(flat.device)].to(torch.bfloat16).float().cpu().numpy()
         digest.update(json.dumps([name, list(weights.shape)]).encode() + values.tobytes())
     return digest.hexdigest()
+
+
+def _weights(model: PreTrainedModel, name: str) -> torch.Tensor:
+    """A parameter; of an offloaded part, what accelerate's hook brings in when the part runs."""
+    weights = model.get_parameter(name)
+    if weights.device.type != "meta":
+        return weights
+    path, _, last = name.rpartition(".")
+    hook = getattr(model.get_submodule(path), "_hf_hook", None)
+    stored = next((each.weights_map for each in getattr(hook, "hooks", [hook]) if hasattr(each, "weights_map")), None)
+    if stored is None:
+        raise ValueError(
+            f"the weight {name} lies on the device 'meta' and nothing brings it in; load the checkpoint first"
+        )
+    return stored[last]

@@ -13,18 +13,13 @@ import torch
 
 from specdec_lib import DraftTree, Sampling, generate
 from specdec_lib.decoding import acceptance, loop
-from specdec_lib.decoding.acceptance import (
-    acceptance_probability,
-    exact_match,
-    rejection,
-    rejection_at_once,
-    residual,
-)
+from specdec_lib.decoding.acceptance import acceptance_probability, exact_match, rejection, rejection_at_once, residual
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
+from specdec_lib.decoding.served_models import _TOKEN_IDS, know_tokenizer
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
 from tests.chaos import head_of
-from tests.families import build, perturbed
+from tests.families import build, perturbed, tokenizer
 
 #: Standard deviations that a right rule stays below and a wrong one exceeds.
 RIGHT, WRONG = 4.0, 8.0
@@ -53,8 +48,7 @@ def surprise(counts: Counter, probabilities: dict, least: float = 8.0) -> float:
 
 def rows(seed: int, count: int, size: int = 6) -> torch.Tensor:
     return torch.softmax(
-        1.2 * torch.randn((count, size), generator=torch.Generator().manual_seed(seed), dtype=torch.float64),
-        -1,
+        1.2 * torch.randn((count, size), generator=torch.Generator().manual_seed(seed), dtype=torch.float64), -1
     )
 
 
@@ -113,9 +107,7 @@ def test_one_draw_a_node_keeps_the_distribution_of_a_tree_with_branches():
     for seed in range(6000):
         sampling = Sampling(1.0, seed=seed)
         path, token = exact_match(
-            BRANCHES,
-            lambda node, before, s=sampling: invert_cdf(P[tuple(before)], s.uniform(len(before))),
-            (),
+            BRANCHES, lambda node, before, s=sampling: invert_cdf(P[tuple(before)], s.uniform(len(before))), ()
         )
         counts[BRANCHES.tokens[path[0]] if path else token] += 1
     assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) < RIGHT
@@ -132,13 +124,6 @@ def test_one_draw_a_branch_with_the_longest_kept_is_found_out():
     assert surprise(counts, {t: float(p) for t, p in enumerate(P[()])}) > WRONG
 
 
-def test_acceptance_probability_and_residual_by_hand():
-    assert acceptance_probability(0.2, 0.4) == 0.5 and acceptance_probability(0.4, 0.2) == 1.0
-    p, q = torch.tensor([0.5, 0.5, 0.0]).double(), torch.tensor([0.1, 0.6, 0.3]).double()
-    assert residual(p, q).tolist() == [1.0, 0.0, 0.0]
-    assert torch.equal(residual(p, p.clone()), p)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_acceptance_and_residual_together_give_p(seed):
     p, q = rows(seed, 2)
@@ -149,11 +134,7 @@ def test_acceptance_and_residual_together_give_p(seed):
 def test_a_stop_token_ends_the_walk_of_either_rule():
     tree = DraftTree.chain([4, 5], torch.full((2, 6), 1 / 6).double())
     sure = {(): torch.eye(6)[4].double(), (4,): torch.eye(6)[5].double(), (4, 5): torch.eye(6)[0].double()}
-    for stop, expected in (
-        (frozenset({5}), ([0, 1], None)),
-        (frozenset({4}), ([0], None)),
-        ((), ([0, 1], 0)),
-    ):
+    for stop, expected in ((frozenset({5}), ([0, 1], None)), (frozenset({4}), ([0], None)), ((), ([0, 1], 0))):
         assert rejection(tree, lambda node, before: sure[tuple(before)], Sampling(1.0), 0, stop) == expected
         assert exact_match(tree, lambda node, before: int(sure[tuple(before)].argmax()), stop) == expected
 
@@ -209,6 +190,25 @@ def test_a_sampled_draft_model_keeps_the_target_distribution_end_to_end(pair, ex
     counts, accepted = emitted(pair[0], DraftModel(pair[1], 2), 1200)
     assert set(accepted) == {0, 1, 2}, "every depth of acceptance must occur for the test to say something"
     assert surprise(counts, exact) < RIGHT
+
+
+@pytest.mark.parametrize("rows", [4, 6, 8], ids=lambda rows: f"{rows} rows")
+def test_a_draft_padded_to_other_rows_keeps_the_target_distribution(pair, exact, rows):
+    """One tokenizer, other numbers of rows: what one model alone has no token for has no probability in a draft."""
+    target, draft = pair[0], build("llama", **SMALL | {"vocab_size": rows})
+    words = tokenizer(4)
+    know_tokenizer(words, target), know_tokenizer(words, draft)
+    try:
+        counts, accepted = emitted(target, DraftModel(draft, 2), 400)
+    finally:
+        _TOKEN_IDS.clear()
+    assert set(accepted) == {0, 1, 2} and surprise(counts, exact) < RIGHT
+
+
+def test_distributions_of_drafts_are_not_kept_with_the_steps(pair):
+    run = generate(pair[0], START, DraftModel(pair[1], 2), Sampling(1.0, seed=1), 40)
+    assert any(step.drafted for step in run.steps)
+    assert all(step.tree.probabilities is None for step in run.steps)
 
 
 def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):

@@ -7,11 +7,18 @@ import random
 
 import pytest
 import torch
+from transformers import Gemma3nForCausalLM, Gemma3nTextConfig, MllamaForCausalLM, OPTConfig, OPTForCausalLM
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 
 from specdec_lib import Capture, DraftTree, UnsupportedModel, generate, record
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.contract import LAST
-from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.target import Target, check_model
+from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.drafters import DraftModel
+from specdec_lib.models.fingerprint import fingerprint
 from tests.chaos import Chaos
 from tests.families import SERVED, build, prompt
 
@@ -94,17 +101,6 @@ def test_the_last_layer_has_a_name_of_its_own(library, family):
 
     for layers in ((LAST, 2), (2, LAST)):
         run_with_tree_commits(library[family], Capture(layers=layers), check)
-
-
-def test_heads_come_in_the_order_asked_for(llama):
-    text = prompt(2, 9)
-    found = {}
-    for heads in (HEADS, HEADS[::-1], (HEADS[5], HEADS[2])):
-        with torch.inference_mode(), Target(llama, 20, Capture(heads=heads)) as target:
-            target.extend(text)
-            found |= {(heads, head): row for head, row in zip(heads, target.attention(), strict=True)}
-    for heads, head in found:
-        assert torch.equal(found[heads, head], found[HEADS, head])
 
 
 def test_a_recorded_trace_holds_states_and_rows_of_each_step(llama):
@@ -193,73 +189,33 @@ def test_attention_rows_of_an_eager_model_are_refused(library):
         record(model, prompt(2, 9), max_new_tokens=3, capture=heads)
 
 
-def test_states_that_are_several_for_a_token_are_refused_before_any_work():
-    from transformers import AutoModelForCausalLM, Gemma3nTextConfig
+_TINY = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
+_GROUPED = _TINY | {"num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 128}
+_GEMMA3N = {
+    **_GROUPED, "intermediate_size": [48, 48], "head_dim": 8, "vocab_size_per_layer_input": 96, "sliding_window": 12,
+    "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0],
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+_MLLAMA = _GROUPED | {"cross_attention_layers": [], "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+_OPT = _TINY | {"ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 64}
 
-    config = Gemma3nTextConfig(
-        vocab_size=96,
-        hidden_size=32,
-        intermediate_size=[48, 48],
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        vocab_size_per_layer_input=96,
-        hidden_size_per_layer_input=8,
-        num_kv_shared_layers=0,
-        activation_sparsity_pattern=[0.0, 0.0],
-        sliding_window=12,
-        layer_types=["sliding_attention", "full_attention"],
-    )
-    model = AutoModelForCausalLM.from_config(config).eval()
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda: Gemma3nForCausalLM(Gemma3nTextConfig(**_GEMMA3N)), "several hidden states for each token"),
+        (lambda: MllamaForCausalLM(MllamaTextConfig(**_MLLAMA)), "no part called 'language_model'"),
+        (lambda: OPTForCausalLM(OPTConfig(**_OPT)), "no list of 2 decoder blocks"),
+    ],
+    ids=["Gemma 3n", "Mllama", "OPT"],
+)
+def test_states_that_cannot_be_captured_are_refused_by_name_and_the_model_is_served(make, says):
+    model = make().eval()
+    model.set_attn_implementation("sdpa")
     plain = generate(model, prompt(2, 20), max_new_tokens=8, eos_token_id=[]).tokens
     theirs = model.generate(torch.tensor([prompt(2, 20)]), do_sample=False, max_new_tokens=8, eos_token_id=None)
     assert plain == theirs[0, 20:].tolist()
-    assert len(record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(LAST,))).hidden[LAST])
-    with pytest.raises(UnsupportedModel, match="Gemma3nForCausalLM has several hidden states for each token"):
-        record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
-
-
-def test_a_model_whose_decoder_is_not_where_it_says_is_refused_by_name():
-    from transformers import MllamaForCausalLM
-    from transformers.models.mllama.configuration_mllama import MllamaTextConfig
-
-    model = MllamaForCausalLM(
-        MllamaTextConfig(
-            vocab_size=96,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            cross_attention_layers=[],
-            max_position_embeddings=128,
-            pad_token_id=0,
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        )
-    ).eval()
-    assert generate(model, prompt(2, 9), max_new_tokens=3, eos_token_id=[]).tokens
-    with pytest.raises(UnsupportedModel, match="MllamaForCausalLM has no part called 'language_model'"):
-        record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
-
-
-def test_a_model_whose_blocks_are_not_found_says_so():
-    from transformers import AutoModelForCausalLM, OPTConfig
-
-    model = AutoModelForCausalLM.from_config(
-        OPTConfig(
-            vocab_size=96,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            ffn_dim=48,
-            word_embed_proj_dim=32,
-            max_position_embeddings=64,
-        ),
-        attn_implementation="sdpa",
-    ).eval()
-    assert generate(model, prompt(2, 9), max_new_tokens=3, eos_token_id=[]).tokens
-    with pytest.raises(UnsupportedModel, match="no list of 2 decoder blocks"):
+    with pytest.raises(UnsupportedModel, match=f"{type(model).__name__}.* {says}"):
         record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
 
 
@@ -288,8 +244,61 @@ def test_a_model_has_its_own_attention_again_when_the_last_target_is_closed_or_g
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_the_last_layer_has_one_name_for_all_of_its_states_and_for_the_last_of_them(llama):
-    with torch.inference_mode(), Target(llama, 20, Capture(layers=(LAST,))) as target:
-        target.extend(prompt(2, 9))
-        for layer in (LAST, target.layers):
-            assert torch.equal(target.last_hidden(layer), target.hidden(layer)[-1])
+COMPILED = {
+    "wrapped": lambda model: torch.compile(model, backend="eager", dynamic=True),
+    "in place": lambda model: model.compile(backend="eager", dynamic=True) or model,
+    "its forward": lambda model: setattr(
+        model, "forward", torch.compile(model.forward, backend="eager", dynamic=True)
+    ) or model,
+    "a block": lambda model: model.model.layers[1].compile(backend="eager", dynamic=True) or model,
+    "a block wrapped": lambda model: model.model.layers.__setitem__(
+        1, torch.compile(model.model.layers[1], backend="eager", dynamic=True)
+    ) or model,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", COMPILED)
+def test_what_a_compiled_model_shows_is_what_the_model_shows(how):
+    ids, capture = prompt(2, 9), Capture(LAYERS, HEADS)
+    expected = record(build("llama-gqa"), ids, max_new_tokens=8, capture=capture)
+    model = COMPILED[how](build("llama-gqa"))
+    assert generate(model, ids, max_new_tokens=8).tokens == expected.tokens  # compiled without our hooks
+    trace = record(model, ids, max_new_tokens=8, capture=capture)
+    assert trace.tokens == expected.tokens and fingerprint(model) == fingerprint(build("llama-gqa"))
+    for layer in LAYERS:
+        torch.testing.assert_close(trace.hidden[layer], expected.hidden[layer], rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(trace.attention, expected.attention, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    drafted = generate(model, ids, DraftModel(model, 3), max_new_tokens=8)
+    assert drafted.tokens == expected.tokens and drafted.stats["acceptance_rate"] == 1
+
+
+@pytest.mark.parametrize(
+    "part, says", [(1, "hidden states of layers \\[1\\]"), ("rows", "attention by code of its own")]
+)
+def test_what_a_model_does_not_show_is_refused_before_the_first_token(monkeypatch, part, says):
+    model, emitted = build("llama"), []
+    check_model(model)
+    if part == "rows":
+        own = sdpa_attention_forward
+        monkeypatch.setattr(ALL_ATTENTION_FUNCTIONS, "get_interface", lambda *args: own)
+    else:
+        block = model.model.layers[1]
+        monkeypatch.setattr(model.model.layers, "forward", None, raising=False)
+        monkeypatch.setattr(type(block), "__call__", type(block).forward)
+    drafter = Chaos([], capture=Capture(layers=(1,)) if part == 1 else Capture(heads=((0, 0),)))
+    with pytest.raises(UnsupportedModel, match=f"LlamaForCausalLM .*{says}"):
+        generate(model, prompt(2, 9), drafter, max_new_tokens=5, on_tokens=emitted.append)
+    assert not emitted
+
+
+def test_a_probe_can_be_trained_on_what_was_recorded(llama):
+    capture = Capture((1,), ((0, 1),))
+    plain = record(llama, prompt(2, 9), max_new_tokens=5, capture=capture)
+    known = record_known(llama, plain.prompt, plain.tokens, "length", max_new_tokens=5, capture=capture).trace
+    for trace in (plain, known):
+        for values in (trace.hidden[1], *trace.attention):
+            probe = torch.nn.Linear(values.shape[1], 2)
+            probe(values).sum().backward()
+            values += 1
+            assert not values.is_inference() and probe.weight.grad is not None

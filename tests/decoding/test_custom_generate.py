@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,13 +16,15 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
+    T5Config,
+    T5ForConditionalGeneration,
     TemperatureLogitsWarper,
     TextIteratorStreamer,
 )
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specdec_lib import Generation, Sampling, custom_generate, generate
+from specdec_lib import Generation, Sampling, UnsupportedModel, custom_generate, generate
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import DraftModel
 from tests.chaos import FACTORIES, SAMPLING
@@ -76,19 +79,19 @@ def cases(model) -> dict[str, dict]:
 
 
 CASES = (
-    "plain",
-    "max_length",
-    "eos",
-    "eos at once",
-    "min_new_tokens",
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "guidance_scale",
-    "bad_words_ids",
-    "stop_strings",
-    "logits_processor",
-    "stopping_criteria",
+    *("plain", "max_length", "eos", "eos at once", "min_new_tokens", "repetition_penalty", "no_repeat_ngram_size"),
+    *("guidance_scale", "bad_words_ids", "stop_strings", "logits_processor", "stopping_criteria"),
 )
+
+
+def through(model, drafter=None, ids=IDS, do_sample=False, max_new_tokens=NEW, seed=0, settings=None, **options):
+    """The new tokens of ``generate`` with our decoding method, and what ``on_finish`` was given."""
+    runs: list[Generation] = []
+    method = custom_generate(drafter, seed=seed, on_finish=runs.append, **options)
+    settings = {"max_new_tokens": max_new_tokens} | (settings or {})
+    out = model.generate(ids, custom_generate=method, do_sample=do_sample, **settings)
+    assert out.dtype == ids.dtype and torch.equal(out[:, : ids.shape[1]], ids)
+    return out[0, ids.shape[1] :].tolist(), runs[0]
 
 
 @pytest.mark.core_cases(4)
@@ -100,66 +103,28 @@ def test_greedy_output_equals_that_of_generate(library, llama, case):
         assert expected != plain_tokens(llama, max_new_tokens=NEW), "the setting must change something"
     for name, factory in FACTORIES.items():
         drafter = factory(library, "llama-gqa", IDS[0].tolist() + expected, 2)
-        out = llama.generate(IDS, custom_generate=custom_generate(drafter), do_sample=False, **settings)
-        assert out.dtype == IDS.dtype and out[0, IDS.shape[1] :].tolist() == expected, name
+        assert through(llama, drafter, settings=settings)[0] == expected, name
 
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"temperature": 0.7, "top_p": 0.9, "top_k": 0},
-        {"temperature": 1.2, "top_k": 12, "repetition_penalty": 1.2},
-    ],
+    [{"temperature": 0.7, "top_p": 0.9, "top_k": 0}, {"temperature": 1.2, "top_k": 12, "repetition_penalty": 1.2}],
     ids=str,
 )
 def test_sampled_output_equals_plain_decoding_with_the_same_seed(library, llama, settings):
     for seed in (0, 5):
-        expected = llama.generate(
-            IDS,
-            custom_generate=custom_generate(None, seed=seed),
-            do_sample=True,
-            max_new_tokens=NEW,
-            **settings,
-        )
+        expected, _ = through(llama, None, do_sample=True, seed=seed, settings=settings)
         for name, factory in FACTORIES.items():
-            if name in SAMPLING:
-                continue
-            drafter = factory(library, "llama-gqa", expected[0].tolist(), 2)
-            out = llama.generate(
-                IDS,
-                custom_generate=custom_generate(drafter, seed=seed),
-                do_sample=True,
-                max_new_tokens=NEW,
-                **settings,
-            )
-            assert torch.equal(out, expected), name
+            if name not in SAMPLING:
+                drafter = factory(library, "llama-gqa", IDS[0].tolist() + expected, 2)
+                assert through(llama, drafter, do_sample=True, seed=seed, settings=settings)[0] == expected, name
 
 
 def test_sampling_through_transformers_equals_sampling_through_generate(llama):
     for seed in (1, 2):
         ours = generate(llama, IDS, None, Sampling(0.7, 0.9, 15, seed), NEW).tokens
-        out = llama.generate(
-            IDS,
-            custom_generate=custom_generate(None, seed=seed),
-            do_sample=True,
-            temperature=0.7,
-            top_p=0.9,
-            top_k=15,
-            max_new_tokens=NEW,
-        )
-        assert out[0, IDS.shape[1] :].tolist() == ours
-
-
-def finished(model, settings: dict, drafter=None, seed: int = 0, length: int = NEW) -> Generation:
-    runs: list[Generation] = []
-    model.generate(
-        IDS,
-        custom_generate=custom_generate(drafter, seed=seed, on_finish=runs.append),
-        do_sample=True,
-        max_new_tokens=length,
-        **settings,
-    )
-    return runs[0]
+        settings = {"temperature": 0.7, "top_p": 0.9, "top_k": 15}
+        assert through(llama, do_sample=True, seed=seed, settings=settings)[0] == ours
 
 
 @pytest.mark.core_cases(4)
@@ -169,10 +134,7 @@ def finished(model, settings: dict, drafter=None, seed: int = 0, length: int = N
         ({"temperature": 0.3, "top_p": 0.9, "top_k": 0}, Sampling(0.3, 0.9)),
         ({"temperature": 0.5, "top_k": 9}, Sampling(0.5, 1.0, 9)),
         ({"temperature": 0.4, "top_p": 0.0, "top_k": 0}, Sampling(0.4, 1e-300)),
-        (
-            {"logits_processor": LogitsProcessorList([TemperatureLogitsWarper(0.3)]), "top_k": 0},
-            Sampling(0.3),
-        ),
+        ({"logits_processor": LogitsProcessorList([TemperatureLogitsWarper(0.3)]), "top_k": 0}, Sampling(0.3)),
     ],
     ids=["top-p", "top-k", "top-p of 0", "a warper of one's own"],
 )
@@ -181,10 +143,10 @@ def test_a_draft_model_draws_as_it_does_in_generate(llama, settings, sampling):
         return DraftModel(perturbed(llama, 0.3), 4)
 
     for seed in (0, 1, 2):
-        ours = generate(llama, IDS, draft(), Sampling(sampling.temperature, sampling.top_p, sampling.top_k, seed), 48)
-        through, again = (finished(llama, settings, draft(), seed, 48) for _ in range(2))
-        assert through.tokens == again.tokens == ours.tokens
-        assert through.stats["acceptance_rate"] == ours.stats["acceptance_rate"]
+        ours = generate(llama, IDS, draft(), replace(sampling, seed=seed), 48)
+        for _ in range(2):
+            tokens, run = through(llama, draft(), IDS, True, 48, seed, settings)
+            assert tokens == ours.tokens and run.stats["acceptance_rate"] == ours.stats["acceptance_rate"]
 
 
 def test_a_draft_model_leaves_the_distribution_as_it_is(llama):
@@ -200,9 +162,10 @@ def test_a_draft_model_leaves_the_distribution_as_it_is(llama):
                 longer |= {(*text, t): p * float(row[t]) for t in row.nonzero()[:, 0].tolist()}
             probabilities = longer
     drafter, counts, refused = DraftModel(perturbed(llama, 0.3), 2), Counter(), 0
+    settings = {"temperature": 0.6, "top_k": 2, "repetition_penalty": 1.3}
     for seed in range(500):
-        run = finished(llama, {"temperature": 0.6, "top_k": 2, "repetition_penalty": 1.3}, drafter, seed, length=3)
-        counts[tuple(run.tokens)] += 1
+        tokens, run = through(llama, drafter, IDS, True, 3, seed, settings)
+        counts[tuple(tokens)] += 1
         refused += run.stats["acceptance_rate"] < 1
     assert refused > 50 and surprise(counts, probabilities) < RIGHT
 
@@ -221,133 +184,43 @@ class Collects(BaseStreamer):
 
 def test_a_streamer_receives_prompt_and_tokens_in_order_and_the_end(library, llama):
     expected = plain_tokens(llama, max_new_tokens=NEW)
-    streamer, runs = Collects(), []
+    streamer = Collects()
     drafter = FACTORIES["chaos"](library, "llama-gqa", IDS[0].tolist() + expected, 2)
-    llama.generate(
-        IDS,
-        custom_generate=custom_generate(drafter, streamer=streamer, on_finish=runs.append),
-        do_sample=False,
-        max_new_tokens=NEW,
-    )
+    tokens, run = through(llama, drafter, streamer=streamer)
     assert streamer.ended and streamer.blocks[0] == IDS[0].tolist()
-    assert [t for block in streamer.blocks[1:] for t in block] == expected
-    assert isinstance(runs[0], Generation) and runs[0].tokens == expected and runs[0].stats["new_tokens"] == NEW
-    assert len(streamer.blocks) == len(runs[0].steps) + 2
+    assert [t for block in streamer.blocks[1:] for t in block] == expected == tokens == run.tokens
+    assert isinstance(run, Generation) and run.stats["new_tokens"] == NEW
+    assert len(streamer.blocks) == len(run.steps) + 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"dola_layers": "high"}], ids=["served", "refused"])
+def test_a_reader_without_a_timeout_comes_to_an_end(llama, settings):
+    streamer, text = TextIteratorStreamer(WORDS, skip_prompt=True), []
+    reader = threading.Thread(target=lambda: text.extend(streamer), daemon=True)
+    reader.start()
+    if settings:
+        with pytest.raises(ValueError, match="dola_layers is 'high'"):
+            through(llama, streamer=streamer, settings=settings)
+    else:
+        through(llama, streamer=streamer, max_new_tokens=8)
+    reader.join(timeout=20)
+    assert not reader.is_alive()
+    assert settings or "".join(text) == WORDS.decode(plain_tokens(llama, max_new_tokens=8))
 
 
 def test_a_dict_is_given_where_asked_for(llama):
     out = llama.generate(
-        IDS,
-        custom_generate=custom_generate(),
-        do_sample=False,
-        max_new_tokens=5,
-        return_dict_in_generate=True,
+        IDS, custom_generate=custom_generate(), do_sample=False, max_new_tokens=5, return_dict_in_generate=True
     )
     assert isinstance(out, GenerateDecoderOnlyOutput)
     assert out.sequences[0, IDS.shape[1] :].tolist() == plain_tokens(llama, max_new_tokens=5)
-
-
-@pytest.mark.parametrize("name", ["output_scores", "output_logits", "output_hidden_states", "output_attentions"])
-def test_outputs_that_are_not_kept_are_refused(llama, name):
-    with pytest.raises(ValueError, match=f"{name} is set"):
-        llama.generate(
-            IDS,
-            custom_generate=custom_generate(),
-            max_new_tokens=5,
-            return_dict_in_generate=True,
-            **{name: True},
-        )
-
-
-def test_a_batch_is_refused(llama):
-    with pytest.raises(ValueError, match="holds 2 prompts"):
-        llama.generate(torch.cat([IDS, IDS]), custom_generate=custom_generate(), max_new_tokens=5)
-
-
-def test_several_sequences_are_refused(llama):
-    with pytest.raises(ValueError, match="num_return_sequences is 2"):
-        llama.generate(IDS, custom_generate=custom_generate(), max_new_tokens=5, do_sample=True, num_return_sequences=2)
-
-
-def test_a_padded_prompt_is_refused(llama):
-    mask = torch.ones_like(IDS)
-    mask[0, 0] = 0
-    with pytest.raises(ValueError, match="the prompt is padded"):
-        llama.generate(IDS, attention_mask=mask, custom_generate=custom_generate(), max_new_tokens=5)
-
-
-def test_a_full_attention_mask_is_no_padding(llama):
-    out = llama.generate(
-        IDS,
-        attention_mask=torch.ones_like(IDS),
-        custom_generate=custom_generate(),
-        do_sample=False,
-        max_new_tokens=5,
-    )
-    assert out[0, IDS.shape[1] :].tolist() == plain_tokens(llama, max_new_tokens=5)
 
 
 @pytest.mark.parametrize("family", ["gpt-neox", "gemma", "gemma2", "gpt2", "mistral-window"])
 def test_other_families_go_through_transformers_too(library, family):
     model = library[family]
     expected = plain_tokens(model, max_new_tokens=NEW)
-    drafter = FACTORIES["chaos"](library, family, IDS[0].tolist() + expected, 3)
-    out = model.generate(IDS, custom_generate=custom_generate(drafter), do_sample=False, max_new_tokens=NEW)
-    assert out[0, IDS.shape[1] :].tolist() == expected
-
-
-def test_a_streamer_given_to_generate_gets_the_tokens_and_the_end(library, llama):
-    expected = plain_tokens(llama, max_new_tokens=NEW)
-    ours, both = Collects(), Collects()
-    drafter = FACTORIES["chaos"](library, "llama-gqa", IDS[0].tolist() + expected, 2)
-    llama.generate(IDS, streamer=ours, custom_generate=custom_generate(drafter), do_sample=False, max_new_tokens=NEW)
-    llama.generate(
-        IDS,
-        streamer=both,
-        custom_generate=custom_generate(None, streamer=both),
-        do_sample=False,
-        max_new_tokens=NEW,
-    )
-    for streamer in (ours, both):
-        assert streamer.ended and streamer.blocks[0] == IDS[0].tolist()
-        assert [t for block in streamer.blocks[1:] for t in block] == expected
-
-
-@pytest.mark.parametrize("settings", [{}, {"dola_layers": "high"}], ids=["served", "refused"])
-@pytest.mark.parametrize("place", ["generate", "custom_generate"])
-def test_a_reader_without_a_timeout_comes_to_an_end(llama, place, settings):
-    streamer, errors, text = TextIteratorStreamer(WORDS, skip_prompt=True), [], []
-
-    def write() -> None:
-        given = {"streamer": streamer}
-        try:
-            llama.generate(
-                IDS,
-                custom_generate=custom_generate(None, **(given if place == "custom_generate" else {})),
-                do_sample=False,
-                max_new_tokens=8,
-                **settings,
-                **(given if place == "generate" else {}),
-            )
-        except ValueError as error:
-            errors.append(str(error))
-
-    reader = threading.Thread(target=lambda: text.extend(streamer), daemon=True)
-    reader.start()
-    write()
-    reader.join(timeout=20)
-    assert not reader.is_alive()
-    if settings:
-        assert "dola_layers is 'high'" in errors[0]
-    else:
-        assert not errors and "".join(text) == WORDS.decode(plain_tokens(llama, max_new_tokens=8))
-
-
-def test_two_different_streamers_are_refused_and_both_end(llama):
-    one, other = Collects(), Collects()
-    with pytest.raises(ValueError, match="the two differ"):
-        llama.generate(IDS, streamer=one, custom_generate=custom_generate(None, streamer=other), max_new_tokens=5)
-    assert one.ended and other.ended
+    assert through(model, FACTORIES["chaos"](library, family, IDS[0].tolist() + expected, 3))[0] == expected
 
 
 class NeverRuns:
@@ -356,6 +229,9 @@ class NeverRuns:
     @property
     def capture(self):
         raise AssertionError("the run began")
+
+
+ONE_MASKED = torch.ones_like(IDS).index_fill(1, torch.tensor([0]), 0)
 
 
 @pytest.mark.parametrize(
@@ -367,69 +243,54 @@ class NeverRuns:
         ({"assistant_early_exit": 1}, "assistant_early_exit is 1"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha is 0.6"),
         ({"dola_layers": "high"}, "dola_layers is 'high'"),
-        ({"assistant_model": "the model"}, "assistant_model is given"),
         ({"inputs_embeds": torch.zeros(1, IDS.shape[1], 32)}, "inputs_embeds is given"),
         ({"position_ids": torch.arange(IDS.shape[1])[None] * 2}, "position_ids is given"),
         ({"past_key_values": DynamicCache()}, "(cache|past_key_values) is given"),
         ({"cache_implementation": "quantized"}, "cache_implementation is 'quantized'"),
+        ({"attention_mask": ONE_MASKED}, "the prompt is padded"),
+        *(
+            ({name: True, "return_dict_in_generate": True}, f"{name} is set")
+            for name in ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
+        ),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value.split()[0],
 )
 def test_what_would_not_be_read_is_refused_by_name(llama, monkeypatch, settings, message):
-    if "assistant_model" in settings:
-        settings = {"assistant_model": llama}
     if "inputs_embeds" in settings:
         settings = {"inputs_embeds": llama.get_input_embeddings()(IDS).detach()}
     if "cache_implementation" in settings:  # transformers needs a package for such a cache
         monkeypatch.setattr(type(llama), "_prepare_cache_for_generation", lambda *args: None)
     with pytest.raises(ValueError, match=message):
         llama.generate(
-            IDS,
-            custom_generate=custom_generate(NeverRuns()),
-            max_new_tokens=5,
-            **{"do_sample": False} | settings,
+            IDS, custom_generate=custom_generate(NeverRuns()), **{"max_new_tokens": 5, "do_sample": False} | settings
         )
 
 
-def test_an_input_that_the_model_takes_and_we_do_not_read_is_refused_by_name(library):
+def test_a_batch_and_inputs_of_other_kinds_are_refused_by_name(library, llama):
+    with pytest.raises(ValueError, match="holds 2 prompts"):
+        llama.generate(torch.cat([IDS, IDS]), custom_generate=custom_generate(), max_new_tokens=5)
     with pytest.raises(ValueError, match="token_type_ids is given"):
-        library["gpt2"].generate(
-            IDS,
-            token_type_ids=torch.zeros_like(IDS),
-            custom_generate=custom_generate(),
-            max_new_tokens=5,
+        through(library["gpt2"], settings={"token_type_ids": torch.zeros_like(IDS)})
+    for name, value in (("pixel_values", torch.zeros(1, 3, 4, 4)), ("mm_encoder_outputs", {"image": torch.zeros(1)})):
+        with pytest.raises(ValueError, match="pixel_values.* is given"):
+            arguments = (IDS, LogitsProcessorList(), StoppingCriteriaList(), llama.generation_config)
+            custom_generate()(llama, *arguments, **{name: value})
+
+
+def test_an_encoder_decoder_model_is_refused_for_what_it_is():
+    config = T5Config(vocab_size=64, d_model=32, d_ff=32, num_layers=1, num_heads=2, d_kv=16, decoder_start_token_id=0)
+    with pytest.raises(UnsupportedModel, match="T5ForConditionalGeneration is an encoder-decoder model"):
+        T5ForConditionalGeneration(config).eval().generate(
+            torch.tensor([[5, 6, 7]]), custom_generate=custom_generate(), max_new_tokens=5
         )
-
-
-@pytest.mark.parametrize("name", ["pixel_values", "mm_encoder_outputs"])
-def test_an_image_is_refused(llama, name):
-    method = custom_generate()
-    value = torch.zeros(1, 3, 4, 4) if name == "pixel_values" else {"image": torch.zeros(1)}
-    config = llama.generation_config
-    with pytest.raises(ValueError, match="pixel_values.* is given"):
-        method(llama, IDS, LogitsProcessorList(), StoppingCriteriaList(), config, **{name: value})
 
 
 def test_settings_that_ask_for_nothing_are_no_other_method(llama):
-    settings = {"num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
-    positions = torch.arange(IDS.shape[1])[None]
-    out = llama.generate(
-        IDS,
-        position_ids=positions,
-        custom_generate=custom_generate(),
-        do_sample=False,
-        max_new_tokens=5,
-        **settings,
-    )
-    assert out[0, IDS.shape[1] :].tolist() == plain_tokens(llama, max_new_tokens=5)
+    settings = {"num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None, "max_new_tokens": 5}
+    settings |= {"position_ids": torch.arange(IDS.shape[1])[None], "attention_mask": torch.ones_like(IDS)}
+    assert through(llama, settings=settings)[0] == plain_tokens(llama, max_new_tokens=5)
 
 
 def test_the_output_ends_with_the_models_context(llama):
-    runs: list[Generation] = []
-    out = llama.generate(
-        torch.tensor([prompt(3, CONTEXT - 6)]),
-        custom_generate=custom_generate(on_finish=runs.append),
-        do_sample=False,
-        max_new_tokens=20,
-    )
-    assert out.shape[1] == CONTEXT and runs[0].finish_reason == "context"
+    tokens, run = through(llama, ids=torch.tensor([prompt(3, CONTEXT - 6)]), max_new_tokens=20)
+    assert len(tokens) == 6 and run.finish_reason == "context"

@@ -113,7 +113,7 @@ def test_trees_under_graphs_change_no_token(kv_heads, sampling):
     for seed in range(3):
         chaos = Chaos(ids + plain.tokens, seed)
         assert generate(model, ids, chaos, sampling, max_new_tokens=60, runtime=runtime).tokens == plain.tokens
-    assert runtime.extents == (256, 448) and sum(n for width, n in runtime.passes.items() if width != "eager") > 20
+    assert sum(n for width, n in runtime.passes.items() if width != "eager") > 20
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "rejection sampling"])
@@ -196,14 +196,6 @@ def test_cudnn_attention_is_chosen_where_it_is_allowed_alone():
     was = torch.backends.cuda.cudnn_sdp_enabled()
     generate(model, prompt(1, 40), max_new_tokens=4)
     assert torch.backends.cuda.cudnn_sdp_enabled() == was
-
-
-def test_compiled_passes_are_recorded_and_change_no_token():
-    model, ids = build(), prompt(1, 40)
-    plain = generate(model, ids, max_new_tokens=30)
-    runtime = Runtime(model, 100, "compiled-graph", (1, 8))
-    fast = generate(model, ids, PromptLookup(3, 7), max_new_tokens=30, runtime=runtime)
-    assert fast.tokens == plain.tokens and runtime.passes[1] + runtime.passes[8] > 5
 
 
 def test_a_capture_that_failed_leaves_the_device_usable():

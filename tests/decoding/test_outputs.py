@@ -11,9 +11,8 @@ import torch
 from specdec_lib import Capture, Drafter, DraftTree, Passengers, Runtime, Sampling, Trace, generate, record, replay
 from specdec_lib.decoding import target as targets
 from specdec_lib.decoding.outputs import QueuedTopK
-from specdec_lib.decoding.served_models import decoder_config, windows
+from specdec_lib.decoding.served_models import windows
 from specdec_lib.decoding.target import Target
-from specdec_lib.drafters import DraftModel
 from tests.chaos import Chaos
 from tests.families import CONTEXT, SERVED, VOCABULARY, prompt
 
@@ -82,25 +81,6 @@ def test_the_most_likely_tokens_are_those_of_a_full_forward_over_each_path(libra
                 rejected += node >= 0 and node not in path
             done += len(step.tokens)
         assert rejected > 10
-
-
-def test_outputs_of_a_draft_verified_by_rejection_are_shown(library):
-    model, start = library["llama"], prompt(1, 12)
-
-    class Shown(DraftModel):
-        capture = Capture(topk=2)
-
-        def verified(self, tree, path, outputs):
-            seen.append((tree, path, outputs))
-
-    seen: list = []
-    run = generate(model, start, Shown(library.draft("llama"), 3), Sampling(0.9, seed=1), 12)
-    text = list(start + run.tokens[:1])
-    for (tree, _, outputs), step in zip(seen, run.steps, strict=True):
-        expected = log_probabilities(model, text + tree.tokens)[len(text) - 1 :]
-        for i, row in enumerate(expected):
-            assert_most_likely(outputs.tokens[i], outputs.logprobs[i], row)
-        text += step.tokens
 
 
 def test_a_drafter_that_asks_for_nothing_is_shown_nothing(llama):
@@ -244,7 +224,7 @@ def naive(model, text: list[int], root: int, tree: DraftTree) -> torch.Tensor:
         additive = torch.zeros((1, 1, size, size)).masked_fill(~seen, torch.finfo(torch.float32).min)
         return additive if model.config._attn_implementation == "eager" else seen[None, None]
 
-    kinds = {kind: given(window) for kind, window in windows(decoder_config(model)).items()}
+    kinds = {kind: given(window) for kind, window in windows(model).items()}
     given_masks = kinds if len(kinds) > 1 else next(iter(kinds.values()))
     with torch.inference_mode():
         ids = torch.tensor([[*text, root, *tree.tokens, *riding.tokens]])

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from specdec_lib import Capture, Sampling, Trace, generate, record, replay
 from specdec_lib.decoding import replay as replaying
 from specdec_lib.decoding.contract import LAST
-from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.drafters import PromptLookup
 from tests.chaos import FACTORIES, SAMPLING, Chaos
 from tests.families import prompt, tokenizer
 
@@ -34,11 +34,7 @@ def ends(model) -> dict[str, dict]:
         "one token": {"max_new_tokens": 1},
         "eos": {"max_new_tokens": NEW, "eos_token_id": [plain[13], 10**6]},
         "eos first": {"max_new_tokens": NEW, "eos_token_id": plain[0]},
-        "stop string": {
-            "max_new_tokens": NEW,
-            "stop_strings": [words.decode(plain[9:12])],
-            "tokenizer": words,
-        },
+        "stop string": {"max_new_tokens": NEW, "stop_strings": [words.decode(plain[9:12])], "tokenizer": words},
     }
 
 
@@ -75,13 +71,6 @@ def test_replay_equals_the_real_run_at_the_end_of_the_context(library, llama, dr
         return
     run, replayed = generate(llama, trace.prompt, real, max_new_tokens=50), replay(trace, again)
     assert steps(run) == steps(replayed) and replayed.finish_reason == "context"
-
-
-def test_replay_of_plain_decoding(llama):
-    trace = record(llama, prompt(3, 20), max_new_tokens=NEW)
-    run = replay(trace, None)
-    assert run.tokens == trace.tokens == generate(llama, prompt(3, 20), max_new_tokens=NEW).tokens
-    assert [step.tokens for step in run.steps] == [(t,) for t in trace.tokens[1:]]
 
 
 class Notes(Chaos):
@@ -157,6 +146,7 @@ DAMAGE = {
     "a prompt of less than no token": lambda tensors, about: about | {"prompt_length": -3},
     "no new token": lambda tensors, about: about | {"prompt_length": len(tensors["tokens"])},
     "a token outside of the vocabulary": lambda tensors, about: (tensors["tokens"].fill_(10**6), about)[1],
+    "a later format": lambda tensors, about: about | {"format": 3},
     "a list": lambda tensors, about: [1],
     "null": lambda tensors, about: None,
 }
@@ -240,17 +230,3 @@ def test_a_trace_that_was_cut_is_an_error_and_not_an_endless_loop(llama):
     for drafter in (None, PromptLookup()):
         with pytest.raises(RuntimeError, match="ends after 5 tokens"):
             replay(trace, drafter)
-
-
-def test_a_sampled_trace_is_refused_for_a_drafter_verified_by_rejection(library, llama):
-    trace = record(llama, prompt(3, 8), Sampling(0.7), max_new_tokens=4)
-    with pytest.raises(ValueError, match="rejection sampling"):
-        replay(trace, DraftModel(library.draft("llama-gqa")))
-
-
-def test_recording_does_not_change_the_output(llama):
-    for sampling in (Sampling(), Sampling(0.9, 0.9, seed=8)):
-        assert (
-            record(llama, prompt(6, 15), sampling, NEW, capture=EVERYTHING).tokens
-            == generate(llama, prompt(6, 15), PromptLookup(), sampling, NEW).tokens
-        )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from specdec_lib import Capture, Drafter, Runtime, Sampling, generate, record
+from specdec_lib import Drafter, Runtime, Sampling, generate
 from specdec_lib.decoding.attention import backends, grouped_attention
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
@@ -51,25 +49,6 @@ def test_states_and_rows_captured_in_place_equal_those_of_eager_passes(library, 
     assert runtime.passes == {"eager": 1, 4: 4, 8: 3}
 
 
-def test_a_draft_model_in_place_proposes_what_it_proposes_eagerly(library):
-    target, ids = library["llama"], prompt(1, 12)
-    draft = build("llama")  # the same weights: its drafts are accepted to the end
-    runtimes = Runtime(target, 60, widths=WIDTHS), Runtime(draft, 60, widths=(1, 2))
-    for sampling in (Sampling(), SEEDED):
-        eager = generate(target, ids, DraftModel(draft, 3), sampling, max_new_tokens=30)
-        fast = generate(
-            target,
-            ids,
-            DraftModel(draft, 3, runtime=runtimes[1]),
-            sampling,
-            max_new_tokens=30,
-            runtime=runtimes[0],
-        )
-        assert fast.tokens == eager.tokens
-        assert [s.tree.tokens for s in fast.steps] == [s.tree.tokens for s in eager.steps]
-    assert runtimes[1].passes[1] > 0 and runtimes[1].passes[2] > 0
-
-
 def test_a_draft_is_padded_to_the_next_width_and_a_wider_one_is_verified_eagerly(llama):
     ids = prompt(1, 12)
     plain = generate(llama, ids, max_new_tokens=12)
@@ -104,18 +83,6 @@ def test_a_runtime_serves_one_generation_after_another_and_one_at_a_time(llama):
     assert generate(llama, prompt(1, 9), max_new_tokens=20, runtime=runtime).tokens == runs[0]
 
 
-def test_a_recorded_run_in_place_is_the_eager_one(llama):
-    capture = Capture(layers=(1,), heads=((0, 1),))
-    eager, static = (
-        record(llama, prompt(2, 9), max_new_tokens=8, capture=capture, runtime=runtime)
-        for runtime in (None, Runtime(llama, 20, widths=(4,)))
-    )
-    assert static.tokens == eager.tokens
-    torch.testing.assert_close(static.hidden[1], eager.hidden[1], rtol=1e-3, atol=1e-4)
-    for ours, theirs in zip(static.attention, eager.attention, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -139,23 +106,6 @@ def test_a_sequence_that_does_not_fit_is_refused_before_any_work(llama, library)
         generate(library["qwen3"], prompt(1, 9), max_new_tokens=2, runtime=runtime)
     assert not runtime.passes
     assert generate(llama, prompt(1, 9), max_new_tokens=11, runtime=runtime).tokens
-
-
-def test_a_compiled_runtime_refuses_what_it_cannot_capture(llama):
-    runtime = Runtime(llama, capacity=20, mode="compiled")
-    with pytest.raises(ValueError, match="'compiled' captures no"):
-        record(llama, prompt(1, 9), max_new_tokens=2, capture=Capture(layers=(1,)), runtime=runtime)
-    # The most likely tokens are read off the logits, outside the compiled pass.
-    Target(llama, 20, Capture(topk=2), runtime=runtime).close()
-
-
-@pytest.mark.slow  # compiles a model for each width: half a minute
-def test_compiled_passes_change_no_token(llama):
-    ids = prompt(1, 12)
-    plain = generate(llama, ids, max_new_tokens=30)
-    runtime = Runtime(llama, capacity=50, mode="compiled", widths=(1, 16))
-    fast = generate(llama, ids, Chaos(ids + plain.tokens, 0), max_new_tokens=30, runtime=runtime)
-    assert fast.tokens == plain.tokens and runtime.passes[16] > 0
 
 
 def test_grouped_attention_equals_attention_over_copied_keys():
@@ -208,48 +158,6 @@ def test_a_step_reads_the_device_once(llama, sampling, topk, monkeypatch):
         run = decode(verifier, Watched(ids + plain.tokens, 0), context, Limits(30))
     assert run.tokens == plain.tokens and len(run.steps) >= 5
     assert reads.count - before[0] == len(run.steps)
-
-
-@pytest.fixture(scope="module")
-def on_card():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return build("llama-gqa").to("cuda")
-
-
-@pytest.mark.gpu  # CUDA graphs are recorded and replayed on a device alone
-@pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "sampled"])
-def test_replayed_graphs_change_no_token_and_capture_alike(on_card, sampling):
-    ids = prompt(1, 12)
-    plain = generate(on_card, ids, sampling=sampling, max_new_tokens=30)
-    runtime = Runtime(on_card, capacity=50, widths=WIDTHS)
-    assert runtime.mode == "graph"
-    capture = Capture(layers=(1,), heads=((1, 0),))
-    for seed, kept in ((0, Capture()), (1, capture), (2, Capture()), (3, capture)):
-        chaos = Chaos(ids + plain.tokens, seed, capture=kept)
-        assert generate(on_card, ids, chaos, sampling, max_new_tokens=30, runtime=runtime).tokens == plain.tokens
-    eager, graph = (record(on_card, ids, max_new_tokens=8, capture=capture, runtime=held) for held in (None, runtime))
-    torch.testing.assert_close(graph.hidden[1], eager.hidden[1], rtol=1e-3, atol=1e-4)
-    for ours, theirs in zip(graph.attention, eager.attention, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
-@pytest.mark.gpu  # only a device has a queue to wait for
-def test_a_step_on_a_card_waits_once(on_card):
-    ids = prompt(1, 12)
-    text = ids + generate(on_card, ids, max_new_tokens=30).tokens
-    runtime = Runtime(on_card, capacity=50, widths=WIDTHS)
-    generate(on_card, ids, Chaos(text, 0), max_new_tokens=30, runtime=runtime)  # records the graphs
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            run = generate(on_card, ids, Chaos(text, 0), max_new_tokens=30, runtime=runtime)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    waits = [w for w in told if "synchronizing" in str(w.message)]
-    # The prompt's pass is eager: its tokens, its choice, and the buffers of a new target.
-    assert len(waits) <= len(run.steps) + 4
 
 
 def test_a_tree_wider_than_every_width_has_room_up_to_the_last_token(llama):

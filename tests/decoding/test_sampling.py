@@ -79,25 +79,13 @@ def test_sequences_of_different_seeds_streams_and_salts_are_uncorrelated(a, b):
     assert abs(np.corrcoef(x[:-1], y[1:])[0, 1]) < 0.05
 
 
-def test_neighbouring_positions_are_uncorrelated():
-    numbers = uniforms(10_000, seed=5)
-    for lag in (1, 2, 3, 7):
-        assert abs(np.corrcoef(numbers[:-lag], numbers[lag:])[0, 1]) < 0.05
-
-
 @pytest.mark.parametrize("family", ["stream", "salt"])
 def test_the_same_arguments_give_the_same_number(family):
     assert Sampling(seed=9).uniform(4, **{family: 2}) == Sampling(seed=9, temperature=0.4).uniform(4, **{family: 2})
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.integers(2, 300),
-    st.floats(0.05, 5.0),
-    st.floats(0.01, 1.0),
-    st.integers(0, 320),
-)
+@given(st.integers(0, 10**6), st.integers(2, 300), st.floats(0.05, 5.0), st.floats(0.01, 1.0), st.integers(0, 320))
 def test_distribution_equals_the_warpers_of_transformers(seed, vocabulary, temperature, top_p, top_k):
     scores = logits(seed, vocabulary)
     expected = TemperatureLogitsWarper(temperature)(None, scores[None])
@@ -142,12 +130,6 @@ def test_ties_are_cut_in_one_row_where_another_has_none():
     rows = torch.tensor([[1.0, 3.0, 2.0, 0.0], [1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 0.0, 2.0]])
     got = distribution(rows, Sampling(1.0, top_p=0.5))
     assert (got > 0).tolist() == [[False, True, False, False], [False, False, True, True], [False, True, False, True]]
-
-
-def test_distribution_of_many_rows_is_that_of_each():
-    rows = torch.stack([logits(s, 200) for s in range(5)])
-    sampling = Sampling(0.8, 0.95, 50)
-    torch.testing.assert_close(distribution(rows, sampling), torch.stack([distribution(r, sampling) for r in rows]))
 
 
 def test_a_nucleus_wider_than_the_first_look_is_found_whole():
@@ -238,11 +220,16 @@ def test_a_model_with_damaged_weights_gives_an_error(sampling):
         ({"seed": -1}, "seed is -1"),
         ({"seed": 1.0}, "seed is 1.0"),
         ({"seed": "1"}, "seed is '1'"),
+        ({"temperature": "hot"}, "temperature is 'hot'; expected a number"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(arguments, says):
     with pytest.raises(ValueError, match=says):
         Sampling(**arguments)
+
+
+def test_none_is_what_it_is_in_a_generation_config():
+    assert Sampling(None, None, None) == Sampling(1.0, 1.0, 0)
 
 
 def test_numpy_integers_are_seeds_too():

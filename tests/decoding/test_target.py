@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specdec_lib import Capture, DraftTree
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.masks import in_window
+from specdec_lib.decoding.forward import in_window
 from specdec_lib.decoding.target import Target
 from tests.families import SERVED, VOCABULARY, prompt
 
@@ -123,13 +123,14 @@ def test_committed_keys_values_and_states_equal_those_computed_anew(llama, seed)
                 assert relative(grown.hidden(layer), fresh.hidden(layer)) < CLOSE
 
 
+@pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.float32, torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("shapes", [((2, 8), (2, 8)), ((2, 8), (2, 5)), ((4, 8), (2, 8))], ids=str)
-def test_growing_the_cache_keeps_keys_and_values_of_every_layer_apart(shapes):
+def test_growing_the_cache_keeps_keys_and_values_of_every_layer_apart(shapes, types):
     cache = TreeCache(3, 4)
     (heads, width), (value_heads, value_width) = shapes
     generator = torch.Generator().manual_seed(0)
-    keys = [torch.randn((1, heads, 4, width), generator=generator) for _ in range(3)]
-    values = [torch.randn((1, value_heads, 4, value_width), generator=generator) for _ in range(3)]
+    keys = [torch.randn((1, heads, 4, width), generator=generator).to(types[0]) for _ in range(3)]
+    values = [torch.randn((1, value_heads, 4, value_width), generator=generator).to(types[1]) for _ in range(3)]
     for i in range(3):
         cache.update(keys[i], values[i], i)
     cache.commit(range(4))

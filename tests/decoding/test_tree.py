@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_lib import DraftTree
+from specdec_lib import DraftTree, Passengers
 
 drafts = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=6)
 
@@ -126,3 +126,25 @@ def test_malformed_trees_are_refused(arguments, says):
 def test_a_chain_refuses_negative_ids():
     with pytest.raises(ValueError, match="-3"):
         DraftTree.chain([1, -3])
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, lambda tokens: list(np.array(tokens))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        DraftTree.chain,
+        lambda tokens: DraftTree(tokens, np.array([-1, 0, 1])),
+        lambda tokens: DraftTree.from_drafts([tokens]),
+        lambda tokens: DraftTree.batch([tokens]),
+        lambda tokens: Passengers(tokens, tokens, np.ones((3, 4))),
+    ],
+)
+def test_token_ids_of_arrays_and_tensors_become_ints(make, kind):
+    tree = make(kind([4, 5, 6]))
+    assert tree.tokens == [4, 5, 6] and {type(number) for number in tree.tokens} == {int}
+
+
+def test_token_ids_that_are_no_whole_numbers_are_refused():
+    for make in (DraftTree.chain, lambda tokens: DraftTree(tokens, [-1])):
+        with pytest.raises(TypeError):
+            make([2.5])

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, T5Config
+from accelerate import cpu_offload, disk_offload
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaForCausalLM, T5Config
 
-from specdec_lib import Capture, Runtime, generate, load_model, paths
+from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, paths, record
+from specdec_lib.drafters import DraftModel
+from specdec_lib.models.embedding import last_states
+from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.models.loading import POCKET_PARTS, resolve_device, resolve_dtype
 from tests.chaos import Chaos
 from tests.families import SERVED, VOCABULARY, build, prompt, save, tokenizer
@@ -109,8 +114,45 @@ def test_layers_that_accelerate_moves_about_are_verified_captured_and_committed_
     plain = generate(one, ids, max_new_tokens=20)
     capture = Capture(layers=(1,), heads=((1, 0),))
     assert generate(moved, ids, Chaos(ids + plain.tokens, 3, capture=capture), max_new_tokens=20).tokens == plain.tokens
+    assert fingerprint(moved) == fingerprint(one)
     with pytest.raises(ValueError, match="lies on"):
         Runtime(moved, 40)
+
+
+@pytest.mark.parametrize("offload", [cpu_offload, disk_offload], ids=["cpu", "disk"])
+def test_a_model_whose_embeddings_lie_elsewhere_is_served_like_any(tmp_path, offload):
+    one, moved, ids = build("llama-gqa"), build("llama-gqa"), prompt(0, 12)
+    where = {"offload_dir": tmp_path} if offload is disk_offload else {}
+    offload(moved, execution_device=torch.device("cpu"), **where)
+    assert {str(parameter.device) for parameter in moved.parameters()} == {"meta"}
+    capture = Capture(layers=(1,), heads=((1, 0),))
+    expected, trace = (record(model, ids, max_new_tokens=12, capture=capture) for model in (one, moved))
+    assert trace.tokens == expected.tokens and fingerprint(moved) == fingerprint(one)
+    torch.testing.assert_close(trace.hidden[1], expected.hidden[1])
+    assert generate(one, ids, DraftModel(moved, 3), max_new_tokens=12).tokens == expected.tokens
+    text = [np.array(ids)]
+    assert np.array_equal(last_states(moved, text)[0], last_states(one, text)[0])
+    with pytest.raises(ValueError, match="lies on"):
+        Runtime(moved, 40)
+
+
+def test_weights_that_were_never_loaded_are_named():
+    with torch.device("meta"):
+        model = LlamaForCausalLM(build("llama").config).eval()
+    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM has no weights.* 'meta'"):
+        generate(model, [3, 4])
+
+
+def test_a_draft_padded_to_other_rows_is_paired_by_the_tokenizer(tmp_path):
+    target, draft = (
+        load_model(save(build("llama", vocab_size=rows), tmp_path / str(rows)), device="cpu")[0] for rows in (96, 200)
+    )
+    ids = prompt(0, 12)
+    plain = generate(target, ids, max_new_tokens=12).tokens
+    assert generate(target, ids, DraftModel(draft, 3), max_new_tokens=12).tokens == plain
+    assert len(generate(target, ids, DraftModel(draft, 3), Sampling(2.0), 12, []).tokens) == 12
+    with pytest.raises(ValueError, match="has 200 token ids, the target 96: .* load both with specdec_lib.load_model"):
+        generate(build("llama"), ids, DraftModel(build("llama", vocab_size=200)), max_new_tokens=12)
 
 
 def test_spreading_a_model_without_accelerate_is_refused_in_words(tmp_path, monkeypatch):

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config
-from specdec_lib.decoding.target import decoder_blocks
+from specdec_lib.decoding.served_models import UnsupportedModel, decoder_blocks, decoder_config
 
 
 def _weights(block: torch.nn.Module, name: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -462,8 +462,9 @@ def rejection(num_tokens: int = 4, likeliest: int = 5) -> Refusal:
     number, before = _round(run, lambda step: 2 <= step.accepted < step.drafted)
     step = run.steps[number]
     text = [*prompt, *run.tokens[:before], *step.tree.tokens]
-    logits = target(torch.tensor([text])).logits[0, -num_tokens - 1 : -1]
-    p, q = distribution(logits, sampling), step.tree.probabilities.double()
+    p, q = (
+        distribution(model(torch.tensor([text])).logits[0, -num_tokens - 1 : -1], sampling) for model in (target, draft)
+    )
     at = torch.arange(num_tokens), torch.tensor(step.tree.tokens)
     lost = step.accepted
     left = residual(p[lost], q[lost])
