@@ -29,6 +29,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments.elsewhere import SWITCHED_ON
 from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.priced_runs import counted
@@ -45,19 +46,32 @@ _NAMED = 8
 
 
 class Answer(NamedTuple):
-    """What a model was given, as text, and what it wrote."""
+    """What a model was given, as text, and what it wrote; the text of a ``chat`` has its template's special tokens in it."""
 
     prompt: str
     answer: str
+    chat: bool = False
 
 
-def read_answers(path: str | Path) -> list[Answer]:
-    """Read a JSON object with the texts ``prompt`` and ``answer`` from each line; blank lines are passed over.
+_EXPECTED = (
+    '{"prompt": "...", "answer": "..."} on each line, or {"messages": [{"role": "user", "content": "..."}, '
+    '{"role": "assistant", "content": "..."}]}'
+)
+
+
+def read_answers(path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Answer]:
+    """Read answers from JSON lines; blank lines are passed over.
+
+    Parameters
+    ----------
+    path : path
+        A line is an object with the texts ``prompt`` and ``answer``, or a chat: ``messages`` with ``role`` and ``content``, of
+        which each assistant's turn is an answer to the messages before it.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Its chat template writes the prompts of chats.
 
     Raises
     ------
-    FileNotFoundError
-        If there is no such file.
     ValueError
         If a line holds something else, or no line holds an answer; bad lines are named by number.
     """
@@ -66,51 +80,83 @@ def read_answers(path: str | Path) -> list[Answer]:
         if not line.strip():
             continue
         try:
-            answers.append(_answer(line))
+            answers += _answers(line, tokenizer)
         except ValueError as error:
             bad.append(f"line {number}: {error}")
     if bad:
         more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
         raise ValueError(
-            f"{path} has {len(bad)} bad lines, nothing was done. {'; '.join(bad[:_NAMED])}{more}. Expected "
-            '{"prompt": "...", "answer": "..."} on each line'
+            f"{path} has {len(bad)} bad lines, nothing was done. {'; '.join(bad[:_NAMED])}{more}. Expected {_EXPECTED}"
         )
     if not answers:
-        raise ValueError(f'{path} holds no answers; expected {{"prompt": "...", "answer": "..."}} on each line')
+        raise ValueError(f"{path} holds no answers; expected {_EXPECTED}")
     return answers
 
 
-def _answer(line: bytes) -> Answer:
+def _answers(line: bytes, tokenizer: PreTrainedTokenizerBase | None) -> list[Answer]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON ({error})") from None
     if not isinstance(record, dict):
         raise ValueError(f"a {type(record).__name__}, no object")
-    for name in Answer._fields:
-        text = record.get(name)
-        if not isinstance(text, str) or not text:
-            raise ValueError(f"{name!r} is {text!r:.40}, no text" if name in record else f"{name!r} is missing")
+    if "messages" in record:
+        return _turns(record["messages"], tokenizer)
+    for name in ("prompt", "answer"):
+        _check_text(name, record.get(name), name in record)
+    return [Answer(record["prompt"], record["answer"])]
+
+
+def _check_text(name: str, text: object, present: bool = True) -> None:
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{name!r} is {text!r:.40}, no text" if present else f"{name!r} is missing")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name!r} holds half of a surrogate pair") from None
+
+
+def _turns(messages: object, tokenizer: PreTrainedTokenizerBase | None) -> list[Answer]:
+    """The assistant's turns of a chat. One without text, a call of a tool say, is no answer."""
+    if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
+        raise ValueError(f"'messages' is {messages!r:.40}, no list of messages with a role")
+    plain = [{"role": one["role"], "content": _content(one.get("content"))} for one in messages]
+    places = [place for place, one in enumerate(plain) if place and one["role"] == "assistant" and one["content"]]
+    if not places:
+        raise ValueError("'messages' holds no turn of the assistant after another message")
+    if tokenizer is None or not tokenizer.chat_template:
+        raise ValueError(
+            "a chat, and the tokenizer has no chat template: name the model's --tokenizer, or give 'prompt'"
+        )
+    found = []
+    for place in places:
         try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"{name!r} holds half of a surrogate pair") from None
-    return Answer(record["prompt"], record["answer"])
+            prompt = tokenizer.apply_chat_template(plain[:place], tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # templates are programs of their own, and raise what they like
+            raise ValueError(f"the chat template refuses the messages ({error})") from None
+        found.append(Answer(prompt, plain[place]["content"], chat=True))
+    return found
+
+
+def _content(content: object) -> str:
+    """The text of a message, which chat APIs write as a text, a list of parts, or null."""
+    if content is None:
+        return ""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"'content' is {content!r:.60}; only text is read")
+    text = "".join(texts)
+    if text:
+        _check_text("content", text)
+    return text
 
 
 class TokensAlone:
     """A :class:`specdec_lib.methods.Workbench` without models: it has prices, weights of one tree, and a datastore if given.
 
-    Whatever else a method asks for raises :class:`specdec_lib.methods.Unavailable`.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    prices : PassPrices
-    store : SuffixIndex, optional
-        A datastore of this tokenizer.
-    weights : path, optional
-        What ``python -m specdec_lib fit-tree`` wrote; the weights that come with the pocket pair by default.
+    Whatever else a method asks for raises :class:`specdec_lib.methods.Unavailable`. The weights are those that come with the
+    pocket pair unless ``weights`` names a file of ``python -m specdec_lib fit-tree``.
     """
 
     _OF_MODELS = {
@@ -165,8 +211,8 @@ def recorded(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> l
     """Answers as recordings, whose tokens are the tokenizer's. A prompt is tokenized as it stands, special tokens included."""
     vocabulary = tokenizer_vocabulary(tokenizer)
     recordings = []
-    for number, (prompt, answer) in enumerate(answers, start=1):
-        asked = list(tokenizer(prompt)["input_ids"])
+    for number, (prompt, answer, chat) in enumerate(answers, start=1):
+        asked = list(tokenizer(prompt, add_special_tokens=not chat)["input_ids"])
         tokens = list(tokenizer(answer, add_special_tokens=False)["input_ids"])
         trace = Trace(asked, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
         recordings.append(Recording(Prompt(str(number), "answers", (prompt,), chat=False), 0, trace))
@@ -191,17 +237,8 @@ def bits(text: str, after: str = "") -> int:
 
 
 class Text(NamedTuple):
-    """What the texts are like, pooled over answers.
-
-    Attributes
-    ----------
-    copied : Interval
-        Share of the answers' tokens in :data:`COPIED_RUN` tokens in a row that stand in the prompt as well.
-    overlap : Interval
-        BLEU-4 of an answer against its prompt (:func:`specdec_lib.experiments.overlap.overlap`), mean over answers.
-    bits_alone, bits_given : Interval
-        Bits a character that DEFLATE needs for an answer by itself, and after its prompt.
-    """
+    """What the texts are like, pooled over answers: the share of copied tokens (:func:`copied_tokens`), BLEU-4 of an answer
+    against its prompt, and the bits a character that DEFLATE needs for an answer by itself and after its prompt."""
 
     copied: Interval
     overlap: Interval
@@ -210,17 +247,8 @@ class Text(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What one method is predicted to do.
-
-    Attributes
-    ----------
-    method, drafter : str
-        Its name; what was replayed, with its settings.
-    tokens_per_pass, speedup : Interval
-        The speed-up is that over plain decoding, at the given prices.
-    width : float
-        Tokens of a pass, mean.
-    """
+    """What one method is predicted to do: ``drafter`` is what was replayed, with its settings, ``speedup`` that over plain
+    decoding at the given prices, and ``width`` the mean number of tokens of a pass."""
 
     method: str
     drafter: str
@@ -231,22 +259,8 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` found.
-
-    Attributes
-    ----------
-    tokens : int
-        Of all answers.
-    prices : str
-    text : Text
-    predictions : list of Prediction
-    needs : dict
-        By name of a method without a prediction: what it needs.
-    free : list of str
-        Predicted methods and sources of one tree whose drafting the prices have no time for: it counts as free.
-    each : list of dict
-        For each answer: ``tokens``, ``copied`` (its share), and by method ``tokens_per_pass``.
-    """
+    """What :func:`diagnose` found. ``needs`` says what each method without a prediction needs, ``free`` which drafting the
+    prices have no time for, and ``each`` has for each answer its tokens, copied share and tokens per pass by method."""
 
     tokens: int
     prices: str
@@ -292,6 +306,7 @@ class Diagnosis:
                 for one in self.predictions
             ],
             "needs": dict(self.needs),
+            "switched_on": SWITCHED_ON,
             "free": self.free,
             "each": self.each,
         }
@@ -304,22 +319,8 @@ def _ends(interval: Interval) -> dict[str, float | None]:
 def diagnose(
     answers: Sequence[Answer], bench: methods.Workbench, prices: PassPrices, progress: bool = True
 ) -> Diagnosis:
-    """Predict what methods would save on recorded answers.
-
-    Parameters
-    ----------
-    answers : sequence of Answer
-    bench : Workbench
-        Such as :class:`TokensAlone`.
-    prices : PassPrices
-    progress : bool
-        Show a progress bar.
-
-    Raises
-    ------
-    ValueError
-        If no answer has two tokens: the first comes from the prompt's own pass, whatever drafts.
-    """
+    """Predict what methods would save on recorded answers, of which those with two tokens or more count: the first token
+    comes from the prompt's own pass, whatever drafts."""
     recordings = recorded(answers, bench.tokenizer)
     keep = [place for place, recording in enumerate(recordings) if len(recording.trace.tokens) > 1]
     if not keep:

@@ -17,7 +17,7 @@ import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.report.build import rerun, scale, speed
+from specdec_lib.report.build import rerun, scale
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
@@ -76,7 +76,7 @@ def draw_pictures(folder: Path) -> bool:
         Whether anything was drawn.
     """
     drawn_from = [files.tree_digest(paths.PACKAGE), files.tree_digest(paths.POCKET)]
-    key = " ".join([*drawn_from, files.sha256(paths.BENCH), files.sha256(paths.SCALE)]) + "\n"
+    key = " ".join([*drawn_from, files.sha256(paths.SCALE)]) + "\n"
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
@@ -89,7 +89,6 @@ def draw_pictures(folder: Path) -> bool:
     figures.use_style()
     method_examples.generations([PLAIN])  # which every page shows: once, before this process is copied
     on_all_cores([partial(_draw_page, page, folder) for page in method_pictures.PICTURES])
-    speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
     scale.figure(scale.content()).savefig(folder / "scale.svg", metadata={"Date": None})
     files.write_atomic(stamp, key)
     return True
@@ -118,21 +117,8 @@ main()
 """
 
 
-def render(root: Path, builder: str = "html") -> Path:
-    """Render the pages with a builder of Sphinx; returns the first page.
-
-    Parameters
-    ----------
-    root : Path
-        The repository.
-    builder : {"html", "singlehtml"}
-        Many pages, or one that holds them all.
-
-    Raises
-    ------
-    BookError
-        A notebook is not executed, or jupyter-book warned or failed.
-    """
+def render(root: Path) -> Path:
+    """Render the pages; returns the first one. BookError if a notebook is not executed, or jupyter-book warned or failed."""
     executed_profiles(root / "book")
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
@@ -144,7 +130,7 @@ def render(root: Path, builder: str = "html") -> Path:
     log = root / "_build" / "book.log"
     with log.open("w", encoding="utf-8") as output:
         done = subprocess.run(
-            [*command, "--builder", builder, "--all", "-W", "--keep-going", "-n"],
+            [*command, "--all", "-W", "--keep-going", "-n"],
             cwd=root,
             env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
             stdout=output,
@@ -153,7 +139,7 @@ def render(root: Path, builder: str = "html") -> Path:
         )
     if done.returncode:
         raise BookError(f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}")
-    return root / "_build" / builder / "intro.html"
+    return root / "_build" / "html" / "intro.html"
 
 
 def pages_key(root: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib.report.build import book, params, plan, runner
+from specdec_lib.report.build import book, params, plan
 from specdec_lib.report.build.method_tables import expanded
 from specdec_lib.report.claims import rules
 from specdec_lib.report.display import record
@@ -20,15 +20,6 @@ from specdec_lib.report.display import record
 MAX_CELL_LINES = 15
 _GLUE = re.compile(r"\{glue:\w+\}`(?:(?P<page>[^`:]+)::)?(?P<name>\w+)(?::(?P<format>[^`]+))?`")
 _ABSOLUTE = re.compile(r"""["'](?:/(?:home|root|work|tmp|Users|mnt|opt|data)/|[A-Za-z]:\\)""")
-_TYPED_NUMBER = re.compile(r"(?<![\w.`$-])\d+\.\d+(?:\s?(?:%|×|ms|tokens))?(?![\w.])")
-
-
-#: Functions that take times. Their cells are tagged (``runner.ALONE``), or another notebook could work meanwhile.
-_CLOCKED = re.compile(
-    r"\b(time_methods|time_generations|step_times|step_samples|width_ratios|measure_machine|head_cost"
-    r"|build_cost|prices_here|\w+_microseconds|draft_costs\.(drafting|capturing)|speedups\.(measure|peers)"
-    r"|widened_study\.(steps|draft_ms)|generation_costs\.company|systems\.(best_widths|Measured\.of))\("
-)
 
 
 def check_notebook(path: Path) -> list[str]:
@@ -57,7 +48,7 @@ def check_notebook(path: Path) -> list[str]:
     titles = [line for source in prose for line in _outside_fences(source) if line.startswith("# ")]
     if len(titles) != 1:
         faults.append(f"has {len(titles)} headings of the first level; exactly one is expected")
-    return faults + _check_parameters(content) + _check_code(code) + _check_prose(prose)
+    return faults + _check_parameters(content) + _check_code(code)
 
 
 def canonical(content: dict[str, Any]) -> str:
@@ -88,9 +79,6 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
         listed = "parameters" in cell.metadata.get("tags", [])
         if len(lines) >= MAX_CELL_LINES and not imports and not listed:
             faults.append(f"code cell {number} has {len(lines)} lines; fewer than {MAX_CELL_LINES} are wanted")
-        clocked = _CLOCKED.search(cell.source)
-        if clocked and runner.ALONE not in cell.metadata.get("tags", []):
-            faults.append(f"code cell {number} takes times with {clocked[1]}: tag it {runner.ALONE!r}")
         if any(_ABSOLUTE.search(line) for line in lines):
             faults.append(f"code cell {number} holds an absolute path: take paths from specdec_lib.paths")
         if "plt.show" in cell.source:
@@ -109,15 +97,6 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
             if not settings.get("image", {}).get("alt"):
                 faults.append(f"code cell {number}: mystnb.image needs an alt text")
     return faults
-
-
-def _check_prose(prose: list[str]) -> list[str]:
-    return [
-        f"prose holds the typed number {match.group().strip()!r}: glue it, or write it as code or formula"
-        for source in prose
-        for line in _outside_fences(source)
-        for match in _TYPED_NUMBER.finditer(re.sub(r"`[^`]*`|\$[^$]*\$|\([^)]*\)|\{[^}]*\}", "", line))
-    ]
 
 
 def _outside_fences(source: str) -> list[str]:

@@ -14,12 +14,16 @@ import ast
 import difflib
 import io
 import math
+import re
 import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 _CONTAINERS: dict[str, type] = {"list": list, "dict": dict}
 
@@ -151,45 +155,38 @@ def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where
     return {name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()}
 
 
-def split_values(text: str, parameter: Parameter) -> list[str]:
-    """The texts of the values that a word of the command line asks for: several, between commas, only of a parameter that
-    is a number or a truth value, because lists and strings have commas of their own.
+class _Loader(yaml.SafeLoader):
+    """YAML whose numbers are read as Python reads them: 010 is 10, 1e-3 a number, and 1:30 none."""
 
-    Raises
-    ------
-    ParameterError
-        A value is named twice.
-    """
-    values = text.split(",") if parameter.annotation in ("int", "float", "bool") else [text]
-    if len(set(values)) < len(values):
-        raise ParameterError(f"parameter {parameter.name!r}: {text!r} names a value twice; name each once")
-    return values
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if tag not in (_INT, _FLOAT)]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+(_[0-9]+)*$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$", re.IGNORECASE),
+    list("-+.0123456789"),
+)
+_Loader.add_constructor(_INT, lambda loader, node: int(node.value))
+
+
+def read_yaml(text: str) -> Any:
+    """The content of a YAML text, with numbers as Python reads them."""
+    return yaml.load(text, _Loader)
 
 
 def parse_value(text: str, parameter: Parameter) -> Any:
-    """Read the text of a command line as the declared type: a string as it stands, all else as YAML.
-
-    Raises
-    ------
-    ParameterError
-        The text is not YAML.
-    """
+    """Read the text of a command line as the declared type: a string as it stands, all else as YAML."""
     if parameter.annotation == "str":
         return text
-    import yaml
-
     try:
-        value = yaml.safe_load(text)
+        return read_yaml(text)
     except yaml.YAMLError:
         kind = parameter.annotation
         raise ParameterError(f"parameter {parameter.name!r}: {text!r} cannot be read as {kind}") from None
-    if parameter.annotation == "float" and isinstance(value, str):
-        # YAML 1.1 takes 1e-3 for a string, because it has no dot.
-        try:
-            value = float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _conforms(value: Any, annotation: ast.expr) -> bool:

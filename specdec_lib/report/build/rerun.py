@@ -15,7 +15,7 @@ import nbformat
 import yaml
 
 from specdec_lib import files, paths
-from specdec_lib.report.build import params, plan, scale, speed
+from specdec_lib.report.build import params, plan, scale
 from specdec_lib.report.build.runner import METADATA
 from specdec_lib.report.display import tables
 
@@ -155,13 +155,11 @@ def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
 
 
 def write_pages(root: Path) -> Path:
-    """Write these texts and those of :mod:`specdec_lib.report.build.speed` and :mod:`specdec_lib.report.build.scale` into a
-    repository's ``_build/pages``; returns it."""
+    """Write these texts and those of :mod:`specdec_lib.report.build.scale` into a repository's ``_build/pages``; returns it."""
     folder = root / "_build" / "pages"
     files.write_atomic(folder / "parameters.md", parameters_text(root / "notebooks"))
     facts = run_facts((root / "book" / "notebooks").glob("*.ipynb"))
     files.write_atomic(folder / "times.md", times_text(facts, _folder_bytes(paths.cache())))
-    files.write_atomic(folder / "speed.md", speed.text(speed.sections()))
     files.write_atomic(folder / "beyond-one-machine-answer.md", scale.answer(scale.content()))
     files.write_atomic(folder / "beyond-one-machine.md", scale.text(scale.content()))
     return folder

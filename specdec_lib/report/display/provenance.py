@@ -14,18 +14,11 @@ from typing import Any
 from specdec_lib import paths
 from specdec_lib.report.display import run_context, tables
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "numpy",
-    "numba",
-    "faiss-cpu",
-    "faiss-gpu",
-    "pandas",
-    "matplotlib",
-    "papermill",
-)
+PACKAGES = ("torch", "transformers", "numpy", "numba", "faiss-cpu", "faiss-gpu", "pandas", "matplotlib", "papermill")
 """Packages whose versions can change a result."""
+
+FILE = "provenance.json"
+"""Where an executed notebook leaves it, among its files."""
 
 
 def versions() -> dict[str, str]:
@@ -95,6 +88,8 @@ def machine() -> dict[str, str]:
         "torch threads": str(torch.get_num_threads()),
         "device": device_class(),
     }
+    if hasattr(os, "getloadavg"):
+        facts["load average"] = f"{os.getloadavg()[0]:.1f}"
     if torch.cuda.is_available():
         facts["CUDA"] = str(torch.version.cuda)
         facts["driver"] = driver_version()

@@ -1,13 +1,16 @@
-"""``make bench``: how fast the library itself is, next to programs that do the same work in the same run.
+"""``make bench``: how fast the library itself is, compared with programs that do the same work in the same run.
 
-Each measurement takes turns between the two, so that a drift of the machine meets both. The page ``book/speed.md``
-shows the file that this writes.
+Each measurement takes turns between the two, so that a drift of the machine meets both. The results are
+``data/results/cpu/bench.json`` and the table of it in ``bench.md``, which the page ``book/speed.md`` shows.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
-from specdec_lib import generate, load_model
+from specdec_lib import generate, load_model, paths
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.faiss_index import one_thread, whole_keys
@@ -34,6 +38,7 @@ from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.experiments import made_tasks, recorded_runs
+from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
@@ -51,7 +56,6 @@ def row(
     peers: Sequence[float] | None = None,
     *,
     peer: str | None = None,
-    elsewhere: str | None = None,
     higher_is_better: bool = False,
     **more: Any,
 ) -> dict:
@@ -69,7 +73,6 @@ def row(
         "peer_value": None if peers is None else float(np.median(peers)),
         "ratio": None if ratios is None else float(np.median(ratios)),
         "ratio_spread": None if ratios is None else np.percentile(ratios, [10, 90]).tolist(),
-        "elsewhere": elsewhere,
         **more,
     }
 
@@ -422,7 +425,6 @@ def sparse(quick: bool) -> list[dict]:
                 ours += [_microseconds(lambda: index.longest(context, REST_NGRAM)) for context in block]
                 peers += [_microseconds(lambda: each_length(context)) for context in block]
             whole = [_microseconds(lambda: draft(context)) for context in contexts]
-            large = label == "20m"
             tokens = f"{size // 1_000_000} M tokens"
             rows += [
                 row(
@@ -432,15 +434,8 @@ def sparse(quick: bool) -> list[dict]:
                     ours,
                     peers,
                     peer="one search for each length, as REST's Algorithm 1",
-                    elsewhere="30 µs: the same rule, compiled" if large else None,
                 ),
-                row(
-                    f"rest_draft_us_{label}",
-                    f"A REST draft (search, trie and tree), {tokens}",
-                    "µs",
-                    whole,
-                    elsewhere="77 µs, 99th percentile 2770 µs: REST's own wheel" if large else None,
-                ),
+                row(f"rest_draft_us_{label}", f"A REST draft (search, trie and tree), {tokens}", "µs", whole),
             ]
         rows.append(
             row(
@@ -448,7 +443,6 @@ def sparse(quick: bool) -> list[dict]:
                 f"Resident memory of the sparse store, {tokens}",
                 "bytes/token",
                 [index.bytes_per_token],
-                elsewhere="12 REST, 266 Arctic, 956 dejavuu",
             )
         )
     return rows
@@ -536,30 +530,77 @@ SECTIONS: dict[str, Callable[[bool], list[dict]]] = {
     "sparse": sparse,
     "dense": dense,
 }
-"""What ``--only`` chooses from, in the order of the page."""
 
 
 def measure(names: Sequence[str], quick: bool, command: str) -> dict[str, Any]:
-    """Rows by section, each section with where it comes from.
-
-    ``load`` is the load average of the last minute before the section began: where it is not far below the number of
-    cores, other programs took part of the time.
-    """
+    """Rows by section, each section with where it comes from; the load is that of the minute before the section began."""
     sections = {}
     for name in names:
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         seconds, rows = _seconds(lambda: SECTIONS[name](quick))
         facts = provenance.collect()
-        sections[name] = {
-            "rows": rows,
-            "provenance": {
-                "commit": facts["commit"],
-                "date": facts["date"],
-                "command": command,
-                "seconds": round(seconds, 1),
-                "load": load and round(load, 1),
-                "machine": facts["machine"],
-                "versions": facts["versions"],
-            },
-        }
+        about = {key: facts[key] for key in ("commit", "date", "machine", "versions")}
+        about |= {"command": command, "seconds": round(seconds, 1), "load": load and round(load, 1)}
+        sections[name] = {"rows": rows, "provenance": about}
     return sections
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+
+
+def table(sections: dict[str, Any]) -> str:
+    """The table of the page, and below it where each section comes from."""
+    lines = [
+        "| Work | Here | 99th percentile | Peer in the same run | Times as fast (10th to 90th percentile) |",
+        "|:--|--:|--:|:--|--:|",
+    ]
+    for one in (one for section in sections.values() for one in section["rows"]):
+        peer = ratio = "–"
+        if one["peer"]:
+            peer = f"{_amount(one['peer_value'], one['unit'])}: {one['peer']}"
+            ratios = [one["ratio"], *one["ratio_spread"]]
+            if not one["higher_is_better"]:
+                median, low, high = (1 / value for value in ratios)
+                ratios = [median, high, low]
+            ratio = "{:.2g} ({:.2g}–{:.2g})".format(*ratios)
+        # A percentile of one number would repeat it.
+        extreme = _amount(one["p99"], one["unit"]) if one["samples"] > 1 else "–"
+        lines.append(f"| {one['work']} | {_amount(one['value'], one['unit'])} | {extreme} | {peer} | {ratio} |")
+    lines += ["", ":::{dropdown} How this table was made", ""]
+    for name, section in sections.items():
+        about = section["provenance"]
+        machine, versions = about["machine"], about["versions"]
+        lines.append(
+            f"- {name}: {about['date']}, commit {about['commit'][:12]}, load {about['load']}, {machine['processor']} with "
+            f"{machine['cores']} cores, torch {versions['torch']}, transformers {versions['transformers']}"
+        )
+    return "\n".join(
+        [*lines, "", "Where the load is not far below the number of cores, other programs took time.", ":::", ""]
+    )
+
+
+def main(words: Sequence[str]) -> None:
+    """Measure the sections that are asked for; the file's other sections stay."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, help="JSON file (default: data/results/cpu/bench.json)")
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="one section; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs; needs --out")
+    options = parser.parse_args(words)
+    if options.quick and options.out is None:
+        parser.error("--quick measures nothing worth keeping: name another file with --out")
+    out = options.out or paths.root() / "data" / "results" / "cpu" / "bench.json"
+    earlier = json.loads(out.read_text(encoding="utf-8"))["sections"] if options.only and out.is_file() else {}
+    transformers.logging.set_verbosity_error()
+    # Passes this small gain little from a second thread and lose much when another program takes its core.
+    torch.set_num_threads(1)
+    command = " ".join(["python benchmarks/library.py", *words])
+    measured = earlier | measure(options.only or list(SECTIONS), options.quick, command)
+    sections = {name: measured[name] for name in SECTIONS if name in measured}
+    write_atomic(out, json.dumps({"sections": sections}, indent=1, ensure_ascii=False) + "\n")
+    write_atomic(out.with_suffix(".md"), table(sections))
+    print(table(sections))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
