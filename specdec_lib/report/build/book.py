@@ -48,13 +48,7 @@ def toc_files(toc: Path) -> list[str]:
 
 
 def executed_profiles(book: Path) -> dict[str, str]:
-    """Return the profile by name of each notebook that the table of contents names.
-
-    Raises
-    ------
-    BookError
-        A notebook has not been executed.
-    """
+    """Return the profile by name of each notebook that the table of contents names."""
     names = [Path(file).name for file in toc_files(book / "_toc.yml") if file.startswith("notebooks/")]
     missing = [name for name in names if not (book / "notebooks" / f"{name}.ipynb").is_file()]
     if missing:
@@ -69,11 +63,6 @@ def executed_profiles(book: Path) -> dict[str, str]:
 def draw_pictures(folder: Path) -> bool:
     """Draw the pictures of the pages as ``<page>.svg``, and their viewers as ``<page>.html``, unless the same library, models
     and measurements drew those there.
-
-    Returns
-    -------
-    bool
-        Whether anything was drawn.
     """
     drawn_from = [files.tree_digest(paths.PACKAGE), files.tree_digest(paths.POCKET)]
     key = " ".join([*drawn_from, files.sha256(paths.SCALE)]) + "\n"
@@ -152,18 +141,7 @@ def pages_key(root: Path) -> str:
 
 
 def build(root: Path | None = None) -> Path:
-    """Render the book of a repository, unless it was rendered from the same before; returns its first page.
-
-    Parameters
-    ----------
-    root : Path, optional
-        The repository, this one by default.
-
-    Raises
-    ------
-    BookError
-        As :func:`render`.
-    """
+    """Render the book of a repository, unless it was rendered from the same before; returns its first page."""
     root = root or paths.root()
     profiles = executed_profiles(root / "book")
     if len(set(profiles.values())) > 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,7 @@ def check_profiles(folder: Path) -> list[str]:
 
 
 def check_pages(root: Path) -> list[str]:
-    """Return the faults of the book's sources: missing pages, notebooks not listed, labels used twice."""
+    """Return the faults of the book's sources: missing pages, and notebooks that are not listed."""
     pages = book.toc_files(root / "book" / "_toc.yml")
     faults = []
     for page in pages:
@@ -131,28 +130,12 @@ def check_pages(root: Path) -> list[str]:
     listed = {Path(page).name for page in pages if page.startswith("notebooks/")}
     notebooks = sorted((root / "notebooks").glob("*.ipynb"))
     faults += [f"_toc.yml does not list notebooks/{path.stem}" for path in notebooks if path.stem not in listed]
-    labels = Counter(
-        label for path in notebooks for label in re.findall(r'"(tab-[a-z0-9-]+|fig-[a-z0-9-]+)\\?"', _definitions(path))
-    )
-    faults += [f"the label {label!r} is defined {count} times" for label, count in labels.items() if count > 1]
     return faults
 
 
-def _definitions(path: Path) -> str:
-    """Where a notebook defines labels: names of tables in the code, names of figures in the metadata."""
-    content = nbformat.read(str(path), as_version=4)
-    code = [cell for cell in content.cells if cell.cell_type == "code"]
-    tables = [match for cell in code for match in re.findall(r'name="tab-[a-z0-9-]+"', cell.source)]
-    return " ".join(
-        tables + [f'"{cell.metadata.get("mystnb", {}).get("figure", {}).get("name", "")}"' for cell in code]
-    )
-
-
 def check_glue(root: Path) -> list[str]:
-    """Return the faults of glued values, as far as their notebooks have been executed.
-
-    A key must have been recorded, a floating-point number must be glued with a format, and an interval as a text.
-    """
+    """Return the faults of glued values, as far as their notebooks have been executed: a key must have been recorded, and a
+    floating-point number be glued with a format."""
     executed = {path.name: record.recorded(path) for path in (root / "book" / "notebooks").glob("*.ipynb")}
     texts = {page: expanded(page.read_text(encoding="utf-8")) for page in (root / "book").rglob("*.md")}
     for path in (root / "notebooks").glob("*.ipynb"):

@@ -16,14 +16,7 @@ _TRACEBACK_LINES = 14
 
 @dataclass(frozen=True)
 class Failure:
-    """A notebook that did not reach its end.
-
-    Parameters
-    ----------
-    job : Job
-    message : str
-        Notebook, cell, heading, the last lines of the traceback, and the command that repeats the run.
-    """
+    """A notebook that did not reach its end."""
 
     job: Job
     message: str
@@ -35,18 +28,7 @@ def strip_ansi(text: str) -> str:
 
 
 def describe(job: Job, executed: Mapping[str, Any] | None, error: str, kept: Path | None = None) -> Failure:
-    """Return the failure of a job in words.
-
-    Parameters
-    ----------
-    job : Job
-    executed : mapping or None
-        The notebook as far as it came.
-    error : str
-        Type and message of what papermill or the kernel's client raised.
-    kept : Path, optional
-        Where the half-executed copy is kept.
-    """
+    """Return the failure of a job in words."""
     lines = [f"{job.name} failed"]
     index = _failing_cell(executed) if executed else None
     if index is not None:

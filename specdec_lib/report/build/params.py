@@ -38,18 +38,7 @@ class ParameterError(UsageError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared parameter.
-
-    Parameters
-    ----------
-    name : str
-    annotation : str
-        The declared type as written: ``int``, ``float``, ``str``, ``bool``, ``list[...]`` or
-        ``dict[str, ...]``.
-    default : object
-    help : str
-        The comment on the line of the declaration, or on the line above it.
-    """
+    """One declared parameter."""
 
     name: str
     annotation: str
@@ -62,14 +51,7 @@ class Parameter:
 
 
 def parse_declarations(source: str) -> dict[str, Parameter]:
-    """Return the parameters that the source of a ``parameters`` cell declares.
-
-    Raises
-    ------
-    ParameterError
-        The cell holds something other than annotated assignments of literals, or a type outside of the few
-        allowed.
-    """
+    """Return the parameters that the source of a ``parameters`` cell declares."""
     comments = {
         token.start[0]: (token.string.lstrip("# ").strip(), token.line.strip().startswith("#"))
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -97,18 +79,7 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
 
 
 def declared_parameters(notebook: str | Path | Mapping[str, Any]) -> dict[str, Parameter]:
-    """Return the parameters that a notebook declares, in their order.
-
-    Parameters
-    ----------
-    notebook : path or mapping
-        A file, or its content.
-
-    Raises
-    ------
-    ParameterError
-        There is not exactly one cell tagged ``parameters``, or it is badly written.
-    """
+    """Return the parameters that a notebook declares, in their order."""
     if isinstance(notebook, Mapping):
         content, name = notebook, "the notebook"
     else:
@@ -134,13 +105,7 @@ def unknown_message(name: str, declared: Iterable[str], where: str = "") -> str:
 
 
 def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str = "") -> dict[str, Any]:
-    """Return ``values`` with integers made floats where a float is declared.
-
-    Raises
-    ------
-    ParameterError
-        A name is not declared or a value does not have the declared type. All faults are named at once.
-    """
+    """Return ``values`` with integers made floats where a float is declared."""
     faults = []
     for name, value in values.items():
         if name not in declared:

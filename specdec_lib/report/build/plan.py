@@ -109,13 +109,7 @@ def surroundings() -> str:
 
 
 def find_notebooks(folder: Path, only: Sequence[str] = ()) -> list[Path]:
-    """Return the notebooks of a folder in order, or those that ``only`` names by number or by name.
-
-    Raises
-    ------
-    PlanError
-        ``only`` names one that is not there, or there is none at all.
-    """
+    """Return the notebooks of a folder in order, or those that ``only`` names by number or by name."""
     notebooks = sorted(folder.glob("*.ipynb"))
     if not notebooks:
         raise PlanError(f"there is no notebook in {folder}")
@@ -127,14 +121,7 @@ def find_notebooks(folder: Path, only: Sequence[str] = ()) -> list[Path]:
 
 
 def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of a profile by name of notebook.
-
-    Raises
-    ------
-    PlanError
-        There is no such profile, the file is not a mapping of mappings, or it names a notebook that is not
-        there.
-    """
+    """Return the parameters of a profile by name of notebook."""
     path = folder / f"{profile}.yml"
     if not path.is_file():
         raise PlanError(f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}")
@@ -149,13 +136,7 @@ def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[
 
 
 def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
-    """Split ``01.name=value`` of the command line; returns the texts by name of notebook and parameter.
-
-    Raises
-    ------
-    PlanError
-        A word has another form, or its notebook is not among ``notebooks``.
-    """
+    """Split ``01.name=value`` of the command line; returns the texts by name of notebook and parameter."""
     names = {key: path.stem for path in notebooks for key in (path.stem.split("_", 1)[0], path.stem)}
     texts: dict[str, dict[str, str]] = {}
     for word in words:

@@ -63,11 +63,6 @@ def run(
     -------
     list of Failure
         Empty when every notebook ran to its end.
-
-    Raises
-    ------
-    specdec_lib.report.build.params.UsageError
-        Before anything is executed, where a name, a value or a folder does not fit.
     """
     if jobs < 1:
         raise params.UsageError(f"jobs is {jobs}; expected 1 notebook at once, or more")

@@ -125,13 +125,7 @@ def driver_version() -> str:
 
 
 def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return everything that is written beside a result.
-
-    Parameters
-    ----------
-    parameters : mapping, optional
-        The parameters of the run.
-    """
+    """Return everything that is written beside a result."""
     from specdec_lib.report.display.record import plain
 
     run = run_context.current()

@@ -67,13 +67,7 @@ def _statements(source: str) -> list[ast.stmt]:
 
 
 def provenance_table(parameters: Mapping[str, Any] | None = None) -> Any:
-    """Return the table for the last cell of a notebook: where its numbers come from.
-
-    Parameters
-    ----------
-    parameters : mapping, optional
-        What :func:`check_parameters` returned.
-    """
+    """Return the table for the last cell of a notebook: where its numbers come from."""
     from specdec_lib.report.display import provenance
 
     facts = provenance.collect(parameters)
