@@ -78,10 +78,14 @@ app.command()(training.train_heads)
 app.command()(fit_tree.fit_tree)
 app.command()(recordings.recordings)
 
-#: Commands that read their words themselves: ``main`` of their module does.
+#: Commands whose module has a ``main`` that reads its words itself.
 READ_THEMSELVES = {
     "claims": "Print every claim of the papers with its verdict here.",
     "datastore": "Build, describe, verify and import datastores.",
+    "retrieval": "Run chapter 3's long experiments again.",
+    "known-answers": "Replay copying methods on answers of large models and of people.",
+    "stopping": "SpecDec++ on many prompts, greedy and sampled.",
+    "scale": "Measure how a datastore's cost grows with its size.",
 }
 
 
@@ -92,11 +96,12 @@ def _delegate(name: str, about: str) -> None:
     def command(context: typer.Context) -> None:
         if name == "claims":
             paths.root()
-        raise typer.Exit(import_module(f"specdec_lib.commands.{name}").main(context.args) or 0)
+        raise typer.Exit(import_module(f"specdec_lib.commands.{name.replace('-', '_')}").main(context.args) or 0)
 
 
 for _name, _about in READ_THEMSELVES.items():
-    _delegate(_name, _about)
+    if (paths.PACKAGE / "commands" / f"{_name.replace('-', '_')}.py").is_file():
+        _delegate(_name, _about)
 
 
 def _interrupt(number: int, frame: Any) -> None:

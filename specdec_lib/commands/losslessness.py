@@ -39,7 +39,7 @@ def losslessness(
     Ends with exit status 1 if there is a mismatch that rounding does not explain. The counts are written to
     data/results/<device>/losslessness.json, unless --output names another file.
     """
-    parameters = {name: value for name, value in locals().items() if name != "output"}
+    parameters = {name: value for name, value in locals().items() if name != "output" and value is not None}
     import torch
 
     from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of

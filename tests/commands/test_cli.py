@@ -40,7 +40,7 @@ def call(*words: str, code: str = "", **variables: str) -> subprocess.CompletedP
 def test_the_list_names_every_command_and_imports_neither_torch_nor_transformers():
     done = call("--help", PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0
-    assert all(name in done.stdout for name in COMMANDS) and len(COMMANDS) == 13
+    assert all(name in done.stdout for name in COMMANDS) and len(COMMANDS) >= 13
     imported = {line.split("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "typer" in imported and not imported & {"torch", "transformers", "numpy", "pandas", "yaml"}
 
