@@ -1,4 +1,4 @@
-"""``python -m specdec_lib``: see :mod:`specdec_lib.cli`."""
+"""``python -m specdec_lib``: see ``specdec_lib.cli``."""
 
 from __future__ import annotations
 
