@@ -87,8 +87,6 @@ def machine() -> dict[str, str]:
         "torch threads": str(torch.get_num_threads()),
         "device": device_class(),
     }
-    if hasattr(os, "getloadavg"):
-        facts["load average"] = f"{os.getloadavg()[0]:.1f}"
     if torch.cuda.is_available():
         facts["CUDA"] = str(torch.version.cuda)
         driver = _told("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "unknown"
@@ -120,6 +118,7 @@ def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "parameters": plain(dict(parameters or {}), "parameters"),
         "versions": versions(),
         "machine": machine(),
+        "load average": f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "not known",
     }
 
 
