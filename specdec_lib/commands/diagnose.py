@@ -76,11 +76,12 @@ def diagnose(
     from specdec_lib.commands.datastore import load_tokenizer
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.experiments import diagnosis
+    from specdec_lib.experiments.answers import read_answers
     from specdec_lib.experiments.elsewhere import SWITCHED_ON, how_to
     from specdec_lib.report.display import diagnosis_page
 
     own = load_tokenizer(tokenizer)
-    read, curve = diagnosis.read_answers(answers, own), _prices(prices)
+    read, curve = read_answers(answers, own), _prices(prices)
     index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))
     bench = diagnosis.TokensAlone(own, curve, index, weights)
     bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)
