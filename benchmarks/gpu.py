@@ -66,7 +66,7 @@ def decode(model: Any, tokenizer: Any, prompts: int, tokens: int) -> list[dict[s
     texts = [f"{row['instruction']}\n\n{row['text']}\n\n" for row in map(json.loads, lines[: prompts + 1])]
     rows = []
     for method, drafter in (("plain", None), ("PLD", PromptLookup(3, 10))):
-        seconds, emitted, passes = 0.0, 0, 0
+        seconds, emitted, after_prefill, passes = 0.0, 0, 0, 0
         for number, text in enumerate(texts):
             ids = tokenizer(text)["input_ids"]
             began = time.perf_counter()
@@ -74,7 +74,8 @@ def decode(model: Any, tokenizer: Any, prompts: int, tokens: int) -> list[dict[s
             if number:  # the first one warms up
                 seconds += time.perf_counter() - began
                 emitted, passes = emitted + len(run.tokens), passes + len(run.steps)
-        rows.append({"method": method, "tokens_per_s": emitted / seconds, "tokens_per_pass": emitted / passes})
+                after_prefill += len(run.tokens) - 1
+        rows.append({"method": method, "tokens_per_s": emitted / seconds, "tokens_per_pass": after_prefill / passes})
     return rows
 
 
