@@ -102,9 +102,10 @@ def run(
 
 
 class Running(NamedTuple):
-    """A notebook that is executed: its process, the folder of that process, and when it began."""
+    """A notebook that is executed: its checksum, its process, the folder of that process, and when it began."""
 
     job: Job
+    source_sum: str
     process: BaseProcess
     folder: Path
     began: float
@@ -151,10 +152,9 @@ def _executed(jobs: Sequence[Job], at_once: int, scratch: Path) -> Iterator[Runn
 
 
 def _start(job: Job, scratch: Path, threads: int) -> Running:
-    # Short: the names of sockets in it have room for little.
-    folder = scratch / job.id
-    folder.mkdir()
-    context = run_context.RunContext(job.name, job.profile, str(folder / "files"), files.sha256(job.path))
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    source_sum = files.sha256(job.path)  # before it can be changed
+    context = run_context.RunContext(job.name, job.profile, str(folder / "files"), source_sum)
     variables = {run_context.VARIABLE: context.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
     # Where two notebooks used all cores, their threads would wait for each other.
     if "OMP_NUM_THREADS" not in os.environ and threads < (os.cpu_count() or 1):
@@ -165,15 +165,15 @@ def _start(job: Job, scratch: Path, threads: int) -> Running:
     # Not a copy of this process, which has threads of torch.
     process = get_context("spawn").Process(target=execution.execute, args=(work,))
     process.start()
-    return Running(job, process, folder, time.perf_counter())
+    return Running(job, source_sum, process, folder, time.perf_counter())
 
 
 def _busy() -> str:
-    """What is to be said of a machine that does more than it has cores for."""
+    """What is to be said of a machine that does more than these notebooks, for which it has cores."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    return (
-        f" (the machine is busy, load {load:.1f} on {cores} cores: cells wait for a core)" if load > cores + 1 else ""
-    )
+    if load <= cores + 1:
+        return ""
+    return f" (the machine is busy, load {load:.1f} on {cores} cores: cells wait for a core)"
 
 
 def _say(text: str) -> None:
@@ -214,15 +214,16 @@ def _finish(ended: Running, surroundings: str, output: Path, kept: Path) -> fail
         partial = nbformat.read(str(ended.copy), as_version=4) if ended.copy.is_file() else None
         return failures.describe(job, partial, error, _keep_failed(ended.copy, kept))
     executed = nbformat.read(str(ended.copy), as_version=4)
-    _describe(executed, job, surroundings, downloads)
+    _describe(executed, ended, surroundings, downloads)
     numbers.from_records(recorded(executed), timed_names(executed), downloads, job.name[:2], job.profile)
     files.replace_folder(downloads, output / "files" / job.name)
     files.write_atomic(output / job.path.name, nbformat.writes(executed) + "\n")
     return None
 
 
-def _describe(executed: nbformat.NotebookNode, job: Job, surroundings: str, downloads: Path) -> None:
+def _describe(executed: nbformat.NotebookNode, ended: Running, surroundings: str, downloads: Path) -> None:
     """Write where the copy comes from into its metadata, without paths of this machine."""
+    job = ended.job
     executed.metadata.papermill["input_path"] = f"notebooks/{job.path.name}"
     executed.metadata.papermill["output_path"] = f"book/notebooks/{job.path.name}"
     for cell in executed.cells:
@@ -232,7 +233,7 @@ def _describe(executed: nbformat.NotebookNode, job: Job, surroundings: str, down
     told = _text(downloads / provenance.FILE)  # by the kernel, which knows its threads
     executed.metadata[METADATA] = {
         "key": job.key(surroundings),
-        "source_sha256": files.sha256(job.path),
+        "source_sha256": ended.source_sum,
         "profile": job.profile,
         "seconds": executed.metadata.papermill["duration"],
         "provenance": json.loads(told) if told else provenance.collect(job.given),
