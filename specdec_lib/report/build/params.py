@@ -24,8 +24,7 @@ from typing import Any
 import yaml
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-_SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
-_CONTAINERS: dict[str, type] = {"list": list, "dict": dict}
+_TYPES: dict[str, type] = {"str": str, "bool": bool, "list": list, "dict": dict}
 
 
 class UsageError(ValueError):
@@ -38,7 +37,7 @@ class ParameterError(UsageError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared parameter."""
+    """One declared parameter: its type as written, and the comment on its line or on the one above it."""
 
     name: str
     annotation: str
@@ -161,8 +160,8 @@ def _conforms(value: Any, annotation: ast.expr) -> bool:
             return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
         if kind == "int":
             return isinstance(value, int) and not isinstance(value, bool)
-        if kind in _SCALARS or kind in _CONTAINERS:
-            return isinstance(value, {**_SCALARS, **_CONTAINERS}[kind])
+        if kind in _TYPES:
+            return isinstance(value, _TYPES[kind])
     if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
         kind, inner = annotation.value.id, annotation.slice
         if kind == "list":
