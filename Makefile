@@ -29,7 +29,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-core test-notebooks test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness pocket pocket-data remake first-run second-run doctor check lint clean distclean
+.PHONY: gpu help venv book test test-core test-notebooks test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -55,14 +55,11 @@ venv:  ## create or repair the virtual environment
 	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
 	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
 
-# Two at once, but for cells that take times. The full profile has models that two notebooks may not have room for.
+# Two at once, but for those that time something. The full profile has models that two notebooks may not have room for.
 JOBS := $(if $(filter smoke default,$(PROFILE)),--jobs 2)
 book: venv  ## execute the notebooks and render the book (PROFILE=default)
 	@$(PY) -m specdec_lib run --profile $(PROFILE) $(JOBS) $(ARGS)
 	@$(PY) -m specdec_lib book
-
-pdf: venv  ## print the executed notebooks and all pages into _build/book.pdf (needs Chromium)
-	@$(PY) -m specdec_lib pdf
 
 readme: venv  ## renew the README's numbers and figure from data/results/cpu
 	@$(PY) -m specdec_lib.report.build.readme
@@ -76,7 +73,7 @@ test: venv  ## run the tests (WORKERS=2 processes)
 	@$(PYTEST) -m 'not slow and not notebooks and not ray' $(ARGS)
 
 test-notebooks: venv  ## make the notebooks of the smoke profile and test what they recorded
-	@$(PY) -m specdec_lib run --profile smoke
+	@$(PY) -m specdec_lib run --profile smoke --jobs 2
 	@SPECDEC_EXECUTED=$(CURDIR)/book/notebooks $(PYTEST) -m 'notebooks and not slow' $(ARGS)
 
 test-core: venv  ## run those of decoding, drafters, datastores, heads and models, without pandas, matplotlib and jupyter
@@ -113,72 +110,16 @@ test-oldest:  ## run the tests on the oldest transformers that is supported
 
 # Where a Python has torch already, such as on a GPU machine without a network, nothing is installed.
 HAS_TORCH := import torch, transformers, numba
-gpu:  ## measure wide models on the GPU (or this processor) into data/results/<device> (ARGS='--shapes 7b')
+gpu:  ## time passes of large shapes and decode a real model on the GPU, into data/results/<device> (ARGS='--shapes 7b')
 	@"$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null || $(MAKE) venv
 	@if "$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null; then python="$(PYTHON)"; else python=$(PY); fi; \
-	  "$$python" -m specdec_lib gpu $(ARGS)
+	  PYTHONPATH=. "$$python" benchmarks/gpu.py $(ARGS)
 
 bench: venv  ## measure how fast the library is into data/results/cpu/bench.json (ARGS='--only loop')
-	@$(PY) -m specdec_lib bench $(ARGS)
+	@PYTHONPATH=. $(PY) benchmarks/library.py $(ARGS)
 
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
 	@$(PY) -m specdec_lib losslessness $(ARGS)
-
-pocket-data: venv  ## fetch and prepare the text that the pocket models are trained on
-	@$(PY) -m specdec_lib pocket-data $(ARGS)
-
-PARTS ?= target draft draft_small draft_large qwen
-pocket: venv  ## train all pocket models from nothing and overwrite the shipped ones (days on a CPU; PARTS=target)
-	@for part in $(PARTS); do $(PY) -m specdec_lib pocket --part $$part $(ARGS) || exit 1; done
-
-PAIR := data/models/pocket
-ACCEPTANCE := train-acceptance-head --data $(PAIR)/head/data --device cpu --seeds 5
-# Chapter 2 has no seed. The run with the book's own seeds comes last, so its notebooks are the ones that stay.
-SEEDS := -p 01.output_seeds=[10,11,12] -p 03.output_seeds=[10,11,12] -p 04.seed=10 -p 05.seed=10 -p 06.seed=10 -p 07.seed=10 -p A1.seed=10
-second-run: venv  ## execute the notebooks with other seeds and save their numbers (overwrites book/notebooks)
-	@$(PY) -m specdec_lib run --jobs 2 $(SEEDS)
-	@$(PY) -m specdec_lib claims --save data/results/cpu/seed10
-
-first-run: venv  ## execute the notebooks with the book's seeds and save their numbers
-	@$(PY) -m specdec_lib run --jobs 2
-	@$(PY) -m specdec_lib claims --save data/results/cpu
-
-# What one of the pair's parts needs of another is a prerequisite; the rest runs two at a time, because models as small as these
-# decode on one thread each. The answers that the last pair's heads learned from are of no use to the next one's.
-REMADE := remade-acceptance remade-heads remade-tree remade-retrieval remade-answers
-.PHONY: $(REMADE)
-RUN = set -x; $(PY) -m specdec_lib
-remake: venv  ## make everything again that depends on the pocket pair's weights, after make pocket (hours on two cores)
-	@rm -rf $(PAIR)/head/data _build/heads
-	@$(MAKE) -j2 $(REMADE)
-	@$(MAKE) second-run
-	@$(MAKE) first-run
-	@$(PY) -m specdec_lib recordings --from-cache
-	@$(MAKE) readme
-	@$(PY) -m specdec_lib losslessness
-
-remade-acceptance:
-	@$(RUN) $(ACCEPTANCE) --out $(PAIR)/head/acceptance.safetensors
-	@$(RUN) $(ACCEPTANCE) --sees-confidence --out $(PAIR)/head/acceptance-confidence.safetensors
-
-remade-heads:
-	@$(RUN) train-heads --mlp 320 --prompts 120
-	@$(RUN) train-heads --kind medusa --prompts 120 --compare-losses data/results/cpu/heads_loss.json
-
-remade-tree:
-	@$(RUN) fit-tree --target pocket --draft pocket-draft --out $(PAIR)/one_tree.safetensors
-	@$(RUN) fit-tree --target pocket --draft pocket-draft --source PLD 'PLD+ (h)' 'PLD+ (a)' REST DReSD \
-	  --features data/results/cpu/tree_features.csv
-
-remade-retrieval:
-	@$(RUN) run --profile full --only 03
-
-# The published sets are read where SPECDEC_DATASETS names their folder.
-remade-answers:
-	@$(if $(SPECDEC_DATASETS),$(RUN) run --only 04 -p 04.answers=200,echo "SPECDEC_DATASETS is not set: recorded answers are left out")
-
-doctor: venv  ## report versions, devices and data that this machine has
-	@$(PY) -m specdec_lib doctor
 
 check: venv  ## static checks of notebooks, parameters and pages
 	@$(PY) -m specdec_lib check

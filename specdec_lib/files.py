@@ -86,6 +86,18 @@ def recover(target: Path) -> None:
         os.rename(old, target)
 
 
+def cannot_write(path: Path) -> str:
+    """Why no file can be made at ``path``, whose missing folders would be made as well; empty where one can."""
+    if path.is_dir():
+        return "it is a folder"
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file aside and rename it; an interruption leaves the old file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)

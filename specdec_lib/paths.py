@@ -34,9 +34,6 @@ POCKET_QWEN = DATA / "models" / "pocket_qwen"
 PUBLISHED = DATA / "published"
 """Numbers of the papers, one CSV file a paper."""
 
-BENCH = DATA / "results" / "cpu" / "bench.json"
-"""How fast the library itself is, as ``python -m specdec_lib bench`` measured it."""
-
 KEY_RESULTS = DATA / "results" / "cpu" / "key_results.json"
 """What the README shows of the last default run, as ``python -m specdec_lib readme`` took it from there."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+import specdec_lib
 from specdec_lib import paths
 
 #: What only the book needs, and which takes a second and more to import.
@@ -57,3 +61,19 @@ def test_what_a_user_imports_loads_nothing_of_the_book():
         check=True,
     )
     assert done.stdout.split() == []
+
+
+def test_every_public_name_is_found_where_type_checkers_are_told_it_is():
+    """The names that are imported on first use are those of the imports that only type checkers read."""
+    tree = ast.parse(Path(specdec_lib.__file__).read_text(encoding="utf-8"))
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("specdec_lib.")
+        for alias in node.names
+    }
+    assert told == {name: f"specdec_lib.{home}" for name, home in specdec_lib._HOMES.items()}
+    for name, module in told.items():
+        assert getattr(specdec_lib, name) is getattr(import_module(module), name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        specdec_lib.nothing  # noqa: B018

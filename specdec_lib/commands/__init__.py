@@ -1,4 +1,4 @@
-"""How a command ends: what was done, what was interrupted and what was refused."""
+"""The commands, one function each, with their options; what an option names is checked before a model is loaded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 
 def exit_status(work: Callable[[], int | None], interrupted: str) -> int:
-    """Do the work of a command and give its exit status: that of ``work``, 0 where it gives none; 130 after the user stops
-    it, with ``interrupted`` said; 2 after a ValueError or OSError, whose message is printed."""
+    """The exit status of ``work``, 130 with ``interrupted`` said after the user stops it, or 2 after an error that is printed."""
     try:
         return work() or 0
     except KeyboardInterrupt:

@@ -1,105 +1,109 @@
-"""``python -m specdec_lib diagnose``: predict from recorded answers what the methods would save; needs no model.
-
-Each line of the file is a JSON object with the texts "prompt", as the model was given it, and "answer".
-"""
+"""``diagnose``: predict from recorded answers what the methods would save; needs no model."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Sequence
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from specdec_lib.commands import exit_status
-from specdec_lib.commands.datastore import load_tokenizer
-from specdec_lib.datastores import SuffixIndex, TokenStore
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.experiments.diagnosis import Diagnosis, TokensAlone, diagnose, read_answers
+import typer
+
+from specdec_lib.commands import options
 from specdec_lib.files import write_atomic
-from specdec_lib.report.display import diagnosis_page
 
-
-def build_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m specdec_lib diagnose",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("answers", type=Path, help="JSON lines of prompts and answers")
-    parser.add_argument(
-        "--tokenizer", default="pocket", help="the model's: a directory, a name on the hub, or pocket (default)"
-    )
-    parser.add_argument("--store", type=Path, help="a datastore of this tokenizer, for REST and one tree")
-    parser.add_argument("--weights", type=Path, help="one tree's, a file of fit-tree's (default: the pocket pair's)")
-    parser.add_argument(
-        "--prices",
-        default="cpu",
-        help=f"what a pass costs by its width: {', '.join(CURVES)}, or a file of calibrate's (default: %(default)s)",
-    )
-    parser.add_argument("--json", type=Path, help="JSON file to write")
-    parser.add_argument("--page", type=Path, help="HTML page to write, with a figure")
-    return parser
+if TYPE_CHECKING:
+    from specdec_lib.drafters.pass_prices import PassPrices
+    from specdec_lib.experiments.diagnosis import Diagnosis
 
 
 def _prices(name: str) -> PassPrices:
+    from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+
     if name in CURVES:
         return CURVES[name]
-    if not Path(name).is_file():
+    path = Path(name).expanduser()
+    if not path.is_file():
         raise ValueError(f"--prices is {name!r}; expected {', '.join(CURVES)}, or a file that calibrate wrote")
-    return PassPrices.load(name)
+    return PassPrices.load(path)
 
 
 def _table(found: Diagnosis) -> str:
     rows = [("Method", "Tokens a pass", "Speed-up", "Width")]
     for one in found.predictions:
         rows.append((one.method, f"{one.tokens_per_pass:.2f}", f"{one.speedup:.2f}", f"{one.width:.1f}"))
-    # The joiners that keep a bracket on one line of a page have no width on a terminal.
-    rows = [tuple(cell.replace("\u2060", "") for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _run(options: argparse.Namespace) -> None:
-    for path in (options.json, options.page):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise FileNotFoundError(f"no folder {path.resolve().parent} for {path.name}")
-    given = {"store": options.store, "weights": options.weights}
-    answers, prices = read_answers(options.answers), _prices(options.prices)
-    tokenizer = load_tokenizer(options.tokenizer)
-    store = None if options.store is None else SuffixIndex.open(TokenStore.open(options.store, tokenizer))
-    bench = TokensAlone(tokenizer, prices, store, options.weights)
-    bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)
-    found = diagnose(answers, bench, prices)
-    print(
-        f"{len(found.each):,d} answers of {found.tokens:,d} tokens; tokenizer {options.tokenizer}, prices {prices.name}"
-    )
-    print()
-    print(_table(found))
-    print()
-    for line in (*diagnosis_page.reasons(found), found.advice()):
-        print(line.replace("\u2060", ""))
-    for name, needed in found.needs.items():
-        print(f"{name} is not predicted: it needs {needed}.")
-    if found.free:
-        print(f"Drafting counts as free, because these prices have no time for it: {', '.join(found.free)}.")
-    if options.json is not None:
-        about = {"tokenizer": options.tokenizer}
-        about |= {name: None if path is None else str(path) for name, path in given.items()}
-        write_atomic(options.json, json.dumps(about | found.about(), indent=1, ensure_ascii=False) + "\n")
-        print(f"written to {options.json}")
-    if options.page is not None:
-        write_atomic(options.page, diagnosis_page.page(found, options.tokenizer))
-        print(f"written to {options.page}")
+#: Characters of numbers that not every terminal can print, and plain ones for them; the joiner has no width anywhere.
+_PLAIN = {"\u2060": "", "–": "-", "×": "x", "−": "-"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status.
+def _print(text: str) -> None:
+    text = text.replace("\u2060", "")
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        for character, plain in _PLAIN.items():
+            text = text.replace(character, plain)
+        text = text.encode(encoding, "replace").decode(encoding)
+    typer.echo(text)
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line after ``diagnose``.
+
+def diagnose(
+    answers: Annotated[Path, typer.Argument(parser=options.existing, metavar="ANSWERS", help="JSON lines: see above.")],
+    tokenizer: Annotated[str, typer.Option(help="The model's: pocket, a folder or a name on the hub.")] = "pocket",
+    store: options.Store = None,
+    weights: Annotated[
+        Path | None, typer.Option(parser=options.existing, metavar="FILE", help="One tree's, of fit-tree.")
+    ] = None,
+    prices: Annotated[
+        str, typer.Option(help="What a pass costs by its width: gpu, cpu, server, or a file of calibrate.")
+    ] = "cpu",
+    to_json: Annotated[Path | None, typer.Option("--json", parser=options.output_file, metavar="FILE")] = None,
+    page: Annotated[
+        Path | None, typer.Option(parser=options.output_file, metavar="FILE", help="An HTML page, with a figure.")
+    ] = None,
+) -> None:
+    """Predict from recorded answers what the methods would save.
+
+    Each line of ANSWERS is a JSON object: {"prompt": "...", "answer": "..."}, the prompt as the model was given it; or a chat
+    as chat APIs write it, {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. Each
+    assistant's turn is an answer to what stands before it.
     """
-    options = build_parser().parse_args(argv)
-    return exit_status(lambda: _run(options), "interrupted; nothing was written")
+    from specdec_lib.commands.datastore import load_tokenizer
+    from specdec_lib.datastores import SuffixIndex, TokenStore
+    from specdec_lib.experiments import diagnosis
+    from specdec_lib.experiments.answers import read_answers
+    from specdec_lib.experiments.elsewhere import SWITCHED_ON, how_to
+    from specdec_lib.report.display import diagnosis_page
+
+    own = load_tokenizer(tokenizer)
+    read, curve = read_answers(answers, own), _prices(prices)
+    index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))
+    bench = diagnosis.TokensAlone(own, curve, index, weights)
+    bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)
+    found = diagnosis.diagnose(read, bench, curve)
+    # Files first: a terminal may go away, or not print a character.
+    if to_json is not None:
+        given = {"store": store, "weights": weights}
+        about = {"tokenizer": tokenizer} | {name: path and str(path) for name, path in given.items()}
+        write_atomic(to_json, json.dumps(about | found.about(), indent=1, ensure_ascii=False) + "\n")
+    if page is not None:
+        write_atomic(page, diagnosis_page.page(found, tokenizer))
+    _print(f"{len(found.each):,d} answers of {found.tokens:,d} tokens; tokenizer {tokenizer}, prices {curve.name}\n")
+    _print(_table(found) + "\n")
+    for line in (*diagnosis_page.reasons(found), found.advice()):
+        _print(line)
+    _print("\nHow the methods are switched on:")
+    for name in SWITCHED_ON:
+        _print("\n  ".join([name, *how_to(name)]))
+    _print("All of them, and those that are not listed: generate(model, prompt, drafter) of this library.\n")
+    for name, needed in found.needs.items():
+        _print(f"{name} is not predicted: it needs {needed}.")
+    if found.free:
+        _print(f"Drafting counts as free, because these prices have no time for it: {', '.join(found.free)}.")
+    for path in filter(None, (to_json, page)):
+        _print(f"written to {path}")

@@ -1,19 +1,19 @@
-"""``python -m specdec_lib find-heads``: identify the induction heads of a hub or local model, for PLD+ (a)."""
+"""``find-heads``: the induction heads of a model, for PLD+ (a)."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from specdec_lib.commands import exit_status
-from specdec_lib.experiments.input_guided import CALIBRATION, calibration_prompts
-from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.heads.induction import InductionHeads, identify
-from specdec_lib.models.loading import load_model
+import typer
+
+from specdec_lib.commands import options
+
+if TYPE_CHECKING:
+    from specdec_lib.heads.induction import InductionHeads
 
 
-def describe(heads: InductionHeads, count: int) -> str:
+def _describe(heads: InductionHeads, count: int) -> str:
     """The ``count`` best heads, one a line, below how many were credited."""
     ranked = heads.ranked()
     lines = [
@@ -25,54 +25,33 @@ def describe(heads: InductionHeads, count: int) -> str:
     return "\n".join(lines)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib find-heads", description=__doc__)
-    parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; read instead where it is there")
-    parser.add_argument(
-        "--task",
-        action="append",
-        default=[],
-        help=f"a task of the book; may be repeated (default: {', '.join(CALIBRATION)})",
-    )
-    parser.add_argument("--prompts", type=int, default=8, help="prompts of each task (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
-    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16")
-    parser.add_argument("--show", type=int, default=10, help="heads to print (default: %(default)s)")
-    parser.add_argument("--force", action="store_true", help="identify again where the file is there")
-    return parser
+def find_heads(
+    target: options.Target,
+    out: Annotated[Path, options.OutputFile],
+    task: options.Task = None,
+    prompts: options.Prompts = 8,
+    max_new_tokens: options.NewTokens = 96,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    show: Annotated[int, typer.Option(parser=options.at_least(0), metavar="N", help="Heads to print.")] = 10,
+    force: Annotated[bool, typer.Option("--force", help="Identify again where the file is there.")] = False,
+) -> None:
+    """Identify the induction heads of a model, for PLD+ (a); a file that is there is read and printed."""
+    from specdec_lib.experiments.input_guided import CALIBRATION, calibration_prompts
+    from specdec_lib.experiments.recorded_runs import render
+    from specdec_lib.heads.induction import InductionHeads, identify
+    from specdec_lib.models.loading import load_model
 
-
-def _run(options: argparse.Namespace) -> None:
-    if not options.out.resolve().parent.is_dir():
-        raise FileNotFoundError(f"no folder {options.out.resolve().parent} for {options.out.name}")
-    if options.max_new_tokens < 1:
-        raise ValueError(f"--max-new-tokens is {options.max_new_tokens}; expected 1 or more")
-    if options.prompts < 1:
-        raise ValueError(f"--prompts is {options.prompts}; expected 1 or more")
-    reads = options.out.exists() and not options.force
+    reads = out.exists() and not force
     # Prompts first: a model can take minutes to load, a misspelt task is found at once.
-    prompts = [] if reads else calibration_prompts(options.task or CALIBRATION, options.prompts)
-    model, tokenizer = load_model(options.target, options.device, options.dtype)
+    chosen = [] if reads else calibration_prompts(task or CALIBRATION, prompts)
+    model, tokenizer = load_model(target, device, dtype)
     if reads:
-        heads = InductionHeads.load(options.out, model)
-        print(f"{options.out} holds the heads of this model; --force identifies them again")
+        heads = InductionHeads.load(out, model)
+        typer.echo(f"{out} holds the heads of this model; --force identifies them again")
     else:
-        heads = identify(model, [render(prompt, tokenizer) for prompt in prompts], options.max_new_tokens)
-        heads.save(options.out)
-        print(f"written to {options.out}")
-    print(describe(heads, options.show))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line after ``find-heads``.
-    """
-    options = build_parser().parse_args(argv)
-    return exit_status(lambda: _run(options), "interrupted; nothing was written")
+        heads = identify(model, [render(prompt, tokenizer) for prompt in chosen], max_new_tokens)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        heads.save(out)
+        typer.echo(f"written to {out}")
+    typer.echo(_describe(heads, show))

@@ -1,153 +1,77 @@
-"""``python -m specdec_lib fit-tree``: fit the probabilities of one tree's nodes on a model's own answers."""
+"""``fit-tree``: the probabilities of one tree's nodes, fitted on a model's own answers."""
 
 from __future__ import annotations
 
-import argparse
-import shlex
-import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from specdec_lib import methods
-from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on
-from specdec_lib.commands import exit_status
-from specdec_lib.datastores import SuffixIndex, TokenStore
-from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.experiments import made_tasks, result_files, tree_features
-from specdec_lib.experiments.input_guided import calibration_prompts, first_of_each
-from specdec_lib.experiments.recorded_runs import load_pair, prompts_of, record_prompts
-from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.models.loading import load_model
-from specdec_lib.report.display import provenance
+import typer
 
-#: All that can be made from the training side: tasks that copy much, little and not at all.
-TASKS = tuple(made_tasks.TASKS)
-#: How the answers are decoded that the weights are fitted on: half of them greedily, half by drawing.
-SAMPLED = Sampling(temperature=0.7, top_p=0.95, seed=1)
+from specdec_lib.commands import options
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
-    """The option that names what one tree drafts from."""
-    parser.add_argument(
-        "--source",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help=f"methods of the book that one tree drafts from (default: {', '.join(methods.TREE_SOURCES)})",
-    )
+def fit_tree(
+    target: options.Target,
+    out: Annotated[Path, options.OutputFile],
+    draft: options.Draft = None,
+    task: options.Task = None,
+    source: options.Source = None,
+    store: options.Store = None,
+    heads: Annotated[
+        Path | None,
+        typer.Option(
+            parser=options.existing, metavar="FOLDER", help="Of train-heads, for sources that draft with heads."
+        ),
+    ] = None,
+    prompts: options.Prompts = 6,
+    max_new_tokens: options.NewTokens = 96,
+    store_tokens: Annotated[
+        int, typer.Option(parser=options.at_least(1), metavar="N", help="Of REST's datastore without --store.")
+    ] = 1_000_000,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+) -> None:
+    """Fit the probabilities of one tree's nodes on a model's own answers, half of them greedy, half sampled."""
+    from specdec_lib import methods
+    from specdec_lib.chapters.ch08_one_tree.fitting import fit
+    from specdec_lib.datastores import SuffixIndex, TokenStore
+    from specdec_lib.decoding.contract import Capture
+    from specdec_lib.decoding.sampling import Sampling
+    from specdec_lib.experiments import made_tasks
+    from specdec_lib.experiments.input_guided import calibration_prompts
+    from specdec_lib.experiments.recorded_runs import load_pair, record_prompts
+    from specdec_lib.experiments.workbench import ModelPair
+    from specdec_lib.models.loading import load_model
 
-
-def build_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    parser = argparse.ArgumentParser(prog="python -m specdec_lib fit-tree", description=__doc__)
-    parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
-    parser.add_argument("--draft", help="a draft model of the same vocabulary, for sources that draft with one")
-    written = parser.add_mutually_exclusive_group(required=True)
-    written.add_argument("--out", type=Path, help="safetensors file to write")
-    written.add_argument(
-        "--features",
-        type=Path,
-        metavar="CSV",
-        help="write instead what kinds of evidence add on prompts that the fit has not seen",
-    )
-    parser.add_argument(
-        "--task",
-        action="append",
-        default=[],
-        help=f"a task of the book; may be repeated (default: the {len(TASKS)} that the library makes)",
-    )
-    add_sources(parser)
-    parser.add_argument(
-        "--store", type=Path, help="a datastore of this tokenizer for REST (default: text of Python's library)"
-    )
-    parser.add_argument("--heads", type=Path, help="folder of train-heads, for sources that draft with heads")
-    parser.add_argument("--prompts", type=int, default=6, help="prompts of each task (default: %(default)s)")
-    parser.add_argument(
-        "--unseen", type=int, default=3, help="further prompts of each task, for --features (default: %(default)s)"
-    )
-    parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
-    parser.add_argument(
-        "--store-tokens", type=int, default=1_000_000, help="of REST's datastore without --store (default: %(default)s)"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
-    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16")
-    return parser
-
-
-def _run(options: argparse.Namespace) -> None:
-    out = options.out or options.features
-    if not out.resolve().parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.resolve().parent} for {out.name}")
-    for name in ("prompts", "unseen", "max_new_tokens", "store_tokens"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; expected 1 or more")
-    began = provenance.of_command(options.command)
-    tasks = options.task or list(TASKS)
+    tasks = list(task or made_tasks.TASKS)
     # Prompts first: a model can take minutes to load, a misspelt task is found at once.
-    more = options.unseen if options.features else 0
-    prompts = calibration_prompts(tasks, options.prompts + more, split="train")
-    seen = {(prompt.task, prompt.id) for prompt in first_of_each(prompts, options.prompts)}
-    names = tuple(dict.fromkeys(options.source)) or methods.TREE_SOURCES
+    chosen = calibration_prompts(tasks, prompts, split="train")
+    names = tuple(dict.fromkeys(source or methods.TREE_SOURCES))
     methods.check_sources(names)
     for name in names:
         if methods.METHODS[name].drafter.replays == "never":
             raise ValueError(f"{name} cannot be fitted: its drafts depend on outputs that no recorded answer has")
-    if options.draft is None:
-        (target, tokenizer), draft = load_model(options.target, options.device, options.dtype), None
+    if draft is None:
+        (model, tokenizer), small = load_model(target, device, dtype), None
     else:
-        target, draft, tokenizer = load_pair(options.target, options.draft, options.device, options.dtype)
-    pair = ModelPair(target, draft, tokenizer, store_tokens=options.store_tokens, heads_folder=options.heads)
-    if options.store is not None:
-        pair.sparse = SuffixIndex.open(TokenStore.open(options.store, tokenizer))
+        model, small, tokenizer = load_pair(target, draft, device, dtype)
+    pair = ModelPair(model, small, tokenizer, store_tokens=store_tokens, heads_folder=heads)
+    if store is not None:
+        pair.sparse = SuffixIndex.open(TokenStore.open(store, tokenizer))
     sources = methods.tree_sources(pair, names)
-    if options.source and len(sources) < len(names):
+    if source and len(sources) < len(names):
         _, missing = methods.build(pair, [name for name in names if name not in sources])
         raise ValueError("; ".join(f"the source {name} needs {what}" for name, what in missing.items()))
     capture = Capture()
-    for source in sources.values():
-        capture |= source.capture
-    recordings = [
-        recording
-        for sampling in (None, SAMPLED)
-        for recording in record_prompts(target, tokenizer, prompts, sampling, options.max_new_tokens, capture)
+    for one in sources.values():
+        capture |= one.capture
+    traces = [
+        recording.trace
+        for sampling in (None, Sampling(temperature=0.7, top_p=0.95, seed=1))
+        for recording in record_prompts(model, tokenizer, chosen, sampling, max_new_tokens, capture)
     ]
-    named = prompts_of(recordings)
-    traces = [recording.trace for recording, name in zip(recordings, named, strict=True) if name in seen]
-    fitted_on = f"{len(traces)} answers of {options.target}, greedy and sampled, to prompts of {', '.join(tasks)}"
-    if options.features:
-        rest = [recording for recording, name in zip(recordings, named, strict=True) if name not in seen]
-        judged = [judged_on([recording.trace], sources) for recording in rest]
-        order = OneTree(sources, pair.prices).sources
-        rows = tree_features.gains(judged_on(traces, sources), judged, prompts_of(rest), tuple(order))
-        nodes = sum(len(one.outcomes) for one in judged)
-        about = {
-            "fitted_on": fitted_on,
-            "unseen": f"{nodes} judged nodes of {len(rest)} answers",
-            "sources": ", ".join(order),
-        }
-        result_files.write(out, rows, began | about)
-        for row in rows:
-            print(f"{row['left_out']:16} {row['gain']:+.5f} ({row['low']:+.5f} to {row['high']:+.5f})")
-        print(f"written to {out}")
-        return
+    fitted_on = f"{len(traces)} answers of {target}, greedy and sampled, to prompts of {', '.join(tasks)}"
     weights = fit(traces, sources, fitted_on)
+    out.parent.mkdir(parents=True, exist_ok=True)
     weights.save(out)
-    print(f"sources: {', '.join(weights.sources)}")
-    print(f"fitted on {fitted_on}; written to {out}")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Words of the command line after ``fit-tree``.
-    """
-    argv = sys.argv[2:] if argv is None else argv
-    options = build_parser().parse_args(argv)
-    options.command = shlex.join(["fit-tree", *argv])
-    return exit_status(lambda: _run(options), "interrupted; nothing was written")
+    typer.echo(f"sources: {', '.join(weights.sources)}\nfitted on {fitted_on}; written to {out}")

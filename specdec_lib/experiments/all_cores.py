@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from specdec_lib.processes import end_with_parent
+
 #: Seconds of work before more processes are started: less is over before they are.
 ALONE_SECONDS = 1.0
 #: What the copies of this process work on; None where there are none.
@@ -55,7 +57,7 @@ def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) ->
     if left:
         _tasks = tasks
         try:
-            with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
+            with ProcessPoolExecutor(jobs, get_context("fork"), end_with_parent, (os.getpid(),)) as pool:
                 results += map(pickle.loads, pool.map(_packed, range(left)))
         finally:
             _tasks = None

@@ -6,7 +6,6 @@ No model is needed. The recorded tokens decide what any draft would have had acc
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,8 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments.answers import Answer
+from specdec_lib.experiments.elsewhere import SWITCHED_ON
 from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.priced_runs import counted
@@ -40,77 +41,13 @@ from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_ra
 COPIED_RUN = 4
 #: Bytes of the prompt's end that DEFLATE can copy from.
 _WINDOW = 32_768
-#: Bad lines that an error names; the rest are counted.
-_NAMED = 8
-
-
-class Answer(NamedTuple):
-    """What a model was given, as text, and what it wrote."""
-
-    prompt: str
-    answer: str
-
-
-def read_answers(path: str | Path) -> list[Answer]:
-    """Read a JSON object with the texts ``prompt`` and ``answer`` from each line; blank lines are passed over.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If a line holds something else, or no line holds an answer; bad lines are named by number.
-    """
-    answers, bad = [], []
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            answers.append(_answer(line))
-        except ValueError as error:
-            bad.append(f"line {number}: {error}")
-    if bad:
-        more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-        raise ValueError(
-            f"{path} has {len(bad)} bad lines, nothing was done. {'; '.join(bad[:_NAMED])}{more}. Expected "
-            '{"prompt": "...", "answer": "..."} on each line'
-        )
-    if not answers:
-        raise ValueError(f'{path} holds no answers; expected {{"prompt": "...", "answer": "..."}} on each line')
-    return answers
-
-
-def _answer(line: bytes) -> Answer:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"no JSON ({error})") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"a {type(record).__name__}, no object")
-    for name in Answer._fields:
-        text = record.get(name)
-        if not isinstance(text, str) or not text:
-            raise ValueError(f"{name!r} is {text!r:.40}, no text" if name in record else f"{name!r} is missing")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"{name!r} holds half of a surrogate pair") from None
-    return Answer(record["prompt"], record["answer"])
 
 
 class TokensAlone:
     """A :class:`specdec_lib.methods.Workbench` without models: it has prices, weights of one tree, and a datastore if given.
 
-    Whatever else a method asks for raises :class:`specdec_lib.methods.Unavailable`.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    prices : PassPrices
-    store : SuffixIndex, optional
-        A datastore of this tokenizer.
-    weights : path, optional
-        What ``python -m specdec_lib fit-tree`` wrote; the weights that come with the pocket pair by default.
+    Whatever else a method asks for raises :class:`specdec_lib.methods.Unavailable`. The weights are those that come with the
+    pocket pair unless ``weights`` names a file of ``python -m specdec_lib fit-tree``.
     """
 
     _OF_MODELS = {
@@ -165,8 +102,8 @@ def recorded(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> l
     """Answers as recordings, whose tokens are the tokenizer's. A prompt is tokenized as it stands, special tokens included."""
     vocabulary = tokenizer_vocabulary(tokenizer)
     recordings = []
-    for number, (prompt, answer) in enumerate(answers, start=1):
-        asked = list(tokenizer(prompt)["input_ids"])
+    for number, (prompt, answer, chat) in enumerate(answers, start=1):
+        asked = list(tokenizer(prompt, add_special_tokens=not chat)["input_ids"])
         tokens = list(tokenizer(answer, add_special_tokens=False)["input_ids"])
         trace = Trace(asked, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
         recordings.append(Recording(Prompt(str(number), "answers", (prompt,), chat=False), 0, trace))
@@ -191,17 +128,8 @@ def bits(text: str, after: str = "") -> int:
 
 
 class Text(NamedTuple):
-    """What the texts are like, pooled over answers.
-
-    Attributes
-    ----------
-    copied : Interval
-        Share of the answers' tokens in :data:`COPIED_RUN` tokens in a row that stand in the prompt as well.
-    overlap : Interval
-        BLEU-4 of an answer against its prompt (:func:`specdec_lib.experiments.overlap.overlap`), mean over answers.
-    bits_alone, bits_given : Interval
-        Bits a character that DEFLATE needs for an answer by itself, and after its prompt.
-    """
+    """What the texts are like, pooled over answers: the share of copied tokens (:func:`copied_tokens`), BLEU-4 of an answer
+    against its prompt, and the bits a character that DEFLATE needs for an answer by itself and after its prompt."""
 
     copied: Interval
     overlap: Interval
@@ -210,17 +138,8 @@ class Text(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What one method is predicted to do.
-
-    Attributes
-    ----------
-    method, drafter : str
-        Its name; what was replayed, with its settings.
-    tokens_per_pass, speedup : Interval
-        The speed-up is that over plain decoding, at the given prices.
-    width : float
-        Tokens of a pass, mean.
-    """
+    """What one method is predicted to do: ``drafter`` is what was replayed, with its settings, ``speedup`` that over plain
+    decoding at the given prices, and ``width`` the mean number of tokens of a pass."""
 
     method: str
     drafter: str
@@ -231,22 +150,8 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` found.
-
-    Attributes
-    ----------
-    tokens : int
-        Of all answers.
-    prices : str
-    text : Text
-    predictions : list of Prediction
-    needs : dict
-        By name of a method without a prediction: what it needs.
-    free : list of str
-        Predicted methods and sources of one tree whose drafting the prices have no time for: it counts as free.
-    each : list of dict
-        For each answer: ``tokens``, ``copied`` (its share), and by method ``tokens_per_pass``.
-    """
+    """What :func:`diagnose` found. ``needs`` says what each method without a prediction needs, ``free`` which drafting the
+    prices have no time for, and ``each`` has for each answer its tokens, copied share and tokens per pass by method."""
 
     tokens: int
     prices: str
@@ -292,6 +197,7 @@ class Diagnosis:
                 for one in self.predictions
             ],
             "needs": dict(self.needs),
+            "switched_on": SWITCHED_ON,
             "free": self.free,
             "each": self.each,
         }
@@ -304,22 +210,8 @@ def _ends(interval: Interval) -> dict[str, float | None]:
 def diagnose(
     answers: Sequence[Answer], bench: methods.Workbench, prices: PassPrices, progress: bool = True
 ) -> Diagnosis:
-    """Predict what methods would save on recorded answers.
-
-    Parameters
-    ----------
-    answers : sequence of Answer
-    bench : Workbench
-        Such as :class:`TokensAlone`.
-    prices : PassPrices
-    progress : bool
-        Show a progress bar.
-
-    Raises
-    ------
-    ValueError
-        If no answer has two tokens: the first comes from the prompt's own pass, whatever drafts.
-    """
+    """Predict what methods would save on recorded answers, of which those with two tokens or more count: the first token
+    comes from the prompt's own pass, whatever drafts."""
     recordings = recorded(answers, bench.tokenizer)
     keep = [place for place, recording in enumerate(recordings) if len(recording.trace.tokens) > 1]
     if not keep:

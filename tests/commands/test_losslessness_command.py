@@ -7,11 +7,10 @@ from importlib import metadata
 
 import pytest
 
-from specdec_lib.__main__ import main
-from specdec_lib.commands import losslessness as command_module
+from specdec_lib.cli import main
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.tree import EMPTY
-from specdec_lib.experiments import losslessness
+from specdec_lib.experiments import losslessness, recorded_runs
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.methods import Method
 from tests.families import build, perturbed, prompt
@@ -39,13 +38,13 @@ class Liar(Drafter):
 def command(monkeypatch, pair, tmp_path):
     """The command on the tiny pair; gives exit status and what was written."""
     monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
-    monkeypatch.setattr(command_module, "load_pair", lambda *args: (*pair, None))
+    monkeypatch.setattr(recorded_runs, "load_pair", lambda *args: (*pair, None))
     monkeypatch.setattr(
         losslessness,
         "load_task",
         lambda task, limit, seed: [Prompt(f"{task}-{i}", task, (f"{task} {i}",)) for i in range(limit)],
     )
-    monkeypatch.setattr(command_module, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12))
+    monkeypatch.setattr(recorded_runs, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12))
 
     def run(*arguments: str):
         place = tmp_path / "losslessness.json"
@@ -71,11 +70,6 @@ def test_only_the_named_methods_are_compared(command):
     assert {row["method"] for row in written["counts"]} == {"PLD", "PLD (transformers' variant)"}
 
 
-def test_some_methods_do_not_take_the_place_of_the_counts_of_all(capsys):
-    assert main(["losslessness", "--method", "PLD"]) == 2
-    assert "name a file with --output" in capsys.readouterr().err
-
-
 def test_a_method_that_makes_no_promise_is_not_compared():
     with pytest.raises(ValueError, match="names has 'a rumour'; expected some of PLD"):
         losslessness.compare_all(None, [], [], 1, names=["a rumour"])
@@ -93,18 +87,3 @@ def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, ca
     assert {m["method"] for m in written["mismatches"]} == {"lying"}
     assert all(m["position"] >= 3 and not m["explained"] for m in written["mismatches"])
     assert "rounding does not explain" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        (["--prompts", "0"], "--prompts is 0"),
-        (["--seeds", "-1"], "--seeds is -1"),
-        (["--max-new-tokens", "0"], "--max-new-tokens is 0"),
-        (["--method", "PLD++"], "--method is 'PLD++'; expected one of PLD, PLD (transformers' variant)"),
-    ],
-)
-def test_bad_options_are_refused_before_any_work(command, capsys, arguments, says):
-    status, written = command(*arguments)
-    assert status == 2 and written is None
-    assert says in capsys.readouterr().err

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.__main__ import main
+from specdec_lib.cli import main
 from specdec_lib.experiments import recordings
 from specdec_lib.models.loading import load_model
 

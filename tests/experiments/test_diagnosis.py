@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from specdec_lib import generate, load_model, methods
-from specdec_lib.__main__ import main
+from specdec_lib import generate, load_model, methods, paths
+from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.experiments import diagnosis
-from specdec_lib.experiments.diagnosis import Answer, TokensAlone, bits, copied_tokens, diagnose, read_answers
+from specdec_lib.experiments import diagnosis, elsewhere
+from specdec_lib.experiments.answers import Answer, read_answers
+from specdec_lib.experiments.diagnosis import TokensAlone, bits, copied_tokens, diagnose
 from specdec_lib.report.display import diagnosis_page
 
 CODE = "def add(total, x):\n    total = total + x\n    return total\n"
@@ -117,22 +121,57 @@ def test_the_recommendation_goes_by_the_lower_end(pocket):
     assert found.recommended == "plain"
 
 
+QUESTION, REPLY = {"role": "user", "content": "Say a b c."}, {"role": "assistant", "content": "a b c d e f"}
+
+
+def test_a_chat_is_an_answer_for_each_turn_of_the_assistant(tmp_path, pocket):
+    """The prompt has the tokens that the chat template gives the messages before the turn."""
+    model, tokenizer = pocket
+    parts = {"role": "user", "content": [{"type": "text", "text": "And "}, {"type": "text", "text": "again."}]}
+    called = {"role": "assistant", "content": None, "tool_calls": []}
+    messages = [QUESTION, REPLY, parts, {"role": "assistant", "content": "a b c"}, QUESTION, called]
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        json.dumps({"messages": messages, "model": "m"}) + "\n" + json.dumps({"prompt": "a", "answer": "b"})
+    )
+    answers = read_answers(path, tokenizer)
+    assert [(one.answer, one.chat) for one in answers] == [("a b c d e f", True), ("a b c", True), ("b", False)]
+    plain = [QUESTION, REPLY, {"role": "user", "content": "And again."}]
+    for recording, before in zip(diagnosis.recorded(answers, tokenizer), (plain[:1], plain), strict=False):
+        ids = tokenizer.apply_chat_template(before, add_generation_prompt=True, return_dict=True)["input_ids"]
+        assert recording.trace.prompt == list(ids)
+    with pytest.raises(
+        ValueError, match="line 1: a chat, and the tokenizer has no chat template: name the model's --tok"
+    ):
+        read_answers(path)
+
+
+DEEP = '{"prompt": "hello", "answer": "world", "x": ' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("{", "line 2: no JSON"),
+        (DEEP, "line 2: no JSON"),
         ("[1]", "line 2: a list, no object"),
         ('{"prompt": "a"}', "line 2: 'answer' is missing"),
         ('{"prompt": "a", "answer": 3}', "line 2: 'answer' is 3, no text"),
         ('{"prompt": "", "answer": "b"}', "line 2: 'prompt' is '', no text"),
         ('{"prompt": "a", "answer": "\\ud800"}', "line 2: 'answer' holds half of a surrogate pair"),
+        ('{"messages": "hello"}', "line 2: 'messages' is 'hello', no list of messages with a role"),
+        ('{"messages": [{"content": "a"}]}', "no list of messages with a role"),
+        (json.dumps({"messages": [QUESTION]}), "line 2: 'messages' holds no turn of the assistant after another"),
+        (json.dumps({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, REPLY]}), "only text is read"),
+        (json.dumps({"messages": [{"role": "user", "content": 3}, REPLY]}), "'content' is 3; only text is read"),
     ],
+    ids=lambda value: value[:40],
 )
-def test_bad_lines_are_named_by_number(line, message, tmp_path):
+def test_bad_lines_are_named_by_number(line, message, tmp_path, pocket):
     path = tmp_path / "answers.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n' + line + "\n\n{}\n")
     with pytest.raises(ValueError, match="has 2 bad lines") as told:
-        read_answers(path)
+        read_answers(path, pocket[1])
     assert message in str(told.value) and "line 4: 'prompt' is missing" in str(told.value)
 
 
@@ -159,16 +198,33 @@ def test_the_command_prints_a_table_and_writes_json_and_a_page(decoded, store, t
     assert "SpecDec is not predicted: it needs a draft model." in told
 
 
-def test_the_command_refuses_before_any_work(tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
-    for words, message in (
-        (["--prices", "dear"], "--prices is 'dear'; expected gpu, cpu, server"),
-        (["--json", str(tmp_path / "no" / "a.json")], "no folder"),
-        (["--tokenizer", str(tmp_path)], "no tokenizer can be loaded"),
-        (["--store", str(tmp_path)], "error:"),
-    ):
-        assert main(["diagnose", str(tmp_path / "a.jsonl"), *words]) == 2
-        assert message in capsys.readouterr().err
+def test_a_terminal_that_cannot_print_a_dash_gets_plain_characters_after_the_files(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"prompt": "a b c d", "answer": "a b c d e"}\n' * 2)
+    for encoding in ("latin-1", "ascii"):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "specdec_lib",
+                "diagnose",
+                str(tmp_path / "log.jsonl"),
+                "--json",
+                str(tmp_path / encoding),
+            ],
+            cwd=paths.PACKAGE.parent,
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0 and json.loads((tmp_path / encoding).read_text())["answers"] == 2, done.stderr
+        assert b"-" in done.stdout and b"?" not in done.stdout.split(b"How the methods")[0]
+
+
+def test_every_method_that_is_switched_on_elsewhere_is_one_of_the_book():
+    assert set(elsewhere.SWITCHED_ON) <= set(methods.METHODS)
+    assert all(set(known) <= set(elsewhere.PROGRAMS) for known in elsewhere.SWITCHED_ON.values())
+    assert "prompt_lookup_num_tokens" in elsewhere.how_to("PLD")[0]
+    assert elsewhere.how_to("DReSD") == [f"{program}: not available" for program in elsewhere.PROGRAMS]
 
 
 def test_names_are_text_on_the_page(pocket):

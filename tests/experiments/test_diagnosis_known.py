@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from specdec_lib import load_model, methods, paths
-from specdec_lib.__main__ import main
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import recorded_chats, rest_at_scale
 from specdec_lib.chapters.ch04_pld_plus import known_answers
+from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.drafters import PromptLookup, Rest, SuffixDecoding

@@ -21,21 +21,22 @@ def write_notebook(
     name: str = "01_small",
     parameters: str = PARAMETERS,
     prose: str = "Text.",
-    alone: bool = False,
+    timed: bool = False,
 ) -> Path:
-    """Write a notebook whose last cells are ``code``, tagged if they are to run ``alone``, with its profiles; returns its path."""
+    """Write a notebook whose last cells are ``code``, which takes times if it is ``timed``, with its profiles; returns its path."""
     cells = [
         new_markdown_cell("# Small", id="title"),
         new_code_cell("from specdec_lib import report", id="imports"),
         new_code_cell(parameters.strip(), id="parameters", metadata={"tags": ["parameters"]}),
-        new_code_cell("values = report.check_parameters(globals())", id="check", metadata={"tags": ["alone"]}),
+        new_code_cell("values = report.check_parameters(globals())", id="check"),
         new_markdown_cell(f"## Result\n\n{prose}", id="prose"),
     ]
     sources = ['report.record("alpha", alpha)'] if code is None else code
-    tags = {"tags": ["alone"]} if alone else {}
-    cells += [new_code_cell(source, id=f"code{number}", metadata=tags) for number, source in enumerate(sources)]
+    cells += [new_code_cell(source, id=f"code{number}") for number, source in enumerate(sources)]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     content = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+    if timed:
+        content.metadata["specdec"] = {"timed": True}
     nbformat.validate(content)
     (folder / "params").mkdir(parents=True, exist_ok=True)
     for profile in ("smoke", "default", "full"):

@@ -17,8 +17,7 @@ import pytest
 
 from specdec_lib import paths
 from specdec_lib.report.build import book
-from specdec_lib.report.build.pdf import served
-from tests.report.browser import lacking, open_browser, visit
+from tests.report.browser import lacking, open_browser, served, visit
 
 pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()

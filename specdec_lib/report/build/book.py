@@ -17,7 +17,7 @@ import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.report.build import rerun, speed
+from specdec_lib.report.build import rerun
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA
@@ -48,13 +48,7 @@ def toc_files(toc: Path) -> list[str]:
 
 
 def executed_profiles(book: Path) -> dict[str, str]:
-    """Return the profile by name of each notebook that the table of contents names.
-
-    Raises
-    ------
-    BookError
-        A notebook has not been executed.
-    """
+    """Return the profile by name of each notebook that the table of contents names."""
     names = [Path(file).name for file in toc_files(book / "_toc.yml") if file.startswith("notebooks/")]
     missing = [name for name in names if not (book / "notebooks" / f"{name}.ipynb").is_file()]
     if missing:
@@ -69,14 +63,9 @@ def executed_profiles(book: Path) -> dict[str, str]:
 def draw_pictures(folder: Path) -> bool:
     """Draw the pictures of the pages as ``<page>.svg``, and their viewers as ``<page>.html``, unless the same library, models
     and measurements drew those there.
-
-    Returns
-    -------
-    bool
-        Whether anything was drawn.
     """
     drawn_from = [files.tree_digest(paths.PACKAGE), files.tree_digest(paths.POCKET)]
-    key = " ".join([*drawn_from, files.sha256(paths.BENCH)]) + "\n"
+    key = " ".join(drawn_from) + "\n"
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
@@ -89,7 +78,6 @@ def draw_pictures(folder: Path) -> bool:
     figures.use_style()
     method_examples.generations([PLAIN])  # which every page shows: once, before this process is copied
     on_all_cores([partial(_draw_page, page, folder) for page in method_pictures.PICTURES])
-    speed.figure(speed.sections()).savefig(folder / "speed.svg", metadata={"Date": None})
     files.write_atomic(stamp, key)
     return True
 
@@ -117,21 +105,8 @@ main()
 """
 
 
-def render(root: Path, builder: str = "html") -> Path:
-    """Render the pages with a builder of Sphinx; returns the first page.
-
-    Parameters
-    ----------
-    root : Path
-        The repository.
-    builder : {"html", "singlehtml"}
-        Many pages, or one that holds them all.
-
-    Raises
-    ------
-    BookError
-        A notebook is not executed, or jupyter-book warned or failed.
-    """
+def render(root: Path) -> Path:
+    """Render the pages; returns the first one. BookError if a notebook is not executed, or jupyter-book warned or failed."""
     executed_profiles(root / "book")
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
@@ -143,7 +118,7 @@ def render(root: Path, builder: str = "html") -> Path:
     log = root / "_build" / "book.log"
     with log.open("w", encoding="utf-8") as output:
         done = subprocess.run(
-            [*command, "--builder", builder, "--all", "-W", "--keep-going", "-n"],
+            [*command, "--all", "-W", "--keep-going", "-n"],
             cwd=root,
             env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
             stdout=output,
@@ -152,7 +127,7 @@ def render(root: Path, builder: str = "html") -> Path:
         )
     if done.returncode:
         raise BookError(f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}")
-    return root / "_build" / builder / "intro.html"
+    return root / "_build" / "html" / "intro.html"
 
 
 def pages_key(root: Path) -> str:
@@ -165,18 +140,7 @@ def pages_key(root: Path) -> str:
 
 
 def build(root: Path | None = None) -> Path:
-    """Render the book of a repository, unless it was rendered from the same before; returns its first page.
-
-    Parameters
-    ----------
-    root : Path, optional
-        The repository, this one by default.
-
-    Raises
-    ------
-    BookError
-        As :func:`render`.
-    """
+    """Render the book of a repository, unless it was rendered from the same before; returns its first page."""
     root = root or paths.root()
     profiles = executed_profiles(root / "book")
     if len(set(profiles.values())) > 1:

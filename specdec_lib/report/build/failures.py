@@ -16,14 +16,7 @@ _TRACEBACK_LINES = 14
 
 @dataclass(frozen=True)
 class Failure:
-    """A notebook that did not reach its end.
-
-    Parameters
-    ----------
-    job : Job
-    message : str
-        Notebook, cell, heading, the last lines of the traceback, and the command that repeats the run.
-    """
+    """A notebook that did not reach its end."""
 
     job: Job
     message: str
@@ -34,19 +27,8 @@ def strip_ansi(text: str) -> str:
     return _ANSI.sub("", text)
 
 
-def describe(job: Job, executed: Mapping[str, Any] | None, error: BaseException, kept: Path | None = None) -> Failure:
-    """Return the failure of a job in words.
-
-    Parameters
-    ----------
-    job : Job
-    executed : mapping or None
-        The notebook as far as it came.
-    error : BaseException
-        What papermill or the kernel's client raised.
-    kept : Path, optional
-        Where the half-executed copy is kept.
-    """
+def describe(job: Job, executed: Mapping[str, Any] | None, error: str, kept: Path | None = None) -> Failure:
+    """Return the failure of a job in words."""
     lines = [f"{job.name} failed"]
     index = _failing_cell(executed) if executed else None
     if index is not None:
@@ -91,12 +73,12 @@ def _heading(cells: list[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _traceback(executed: Mapping[str, Any] | None, index: int | None, error: BaseException) -> list[str]:
+def _traceback(executed: Mapping[str, Any] | None, index: int | None, error: str) -> list[str]:
     if executed and index is not None:
         for output in executed["cells"][index].get("outputs", []):
             if output["output_type"] == "error":
                 text = "\n".join(output["traceback"]) or f"{output['ename']}: {output['evalue']}"
                 return [line for line in strip_ansi(text).splitlines() if line.strip()]
-    if type(error).__name__ == "DeadKernelError":
+    if error.startswith("DeadKernelError"):
         return ["the kernel died without a traceback; running out of memory is the usual cause"]
-    return [line for line in strip_ansi(f"{type(error).__name__}: {error}").splitlines() if line.strip()]
+    return [line for line in strip_ansi(error).splitlines() if line.strip()]

@@ -14,14 +14,17 @@ import ast
 import difflib
 import io
 import math
+import re
 import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
-_CONTAINERS: dict[str, type] = {"list": list, "dict": dict}
+import yaml
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_TYPES: dict[str, type] = {"str": str, "bool": bool, "list": list, "dict": dict}
 
 
 class UsageError(ValueError):
@@ -34,18 +37,7 @@ class ParameterError(UsageError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared parameter.
-
-    Parameters
-    ----------
-    name : str
-    annotation : str
-        The declared type as written: ``int``, ``float``, ``str``, ``bool``, ``list[...]`` or
-        ``dict[str, ...]``.
-    default : object
-    help : str
-        The comment on the line of the declaration, or on the line above it.
-    """
+    """One declared parameter: its type as written, and the comment on its line or on the one above it."""
 
     name: str
     annotation: str
@@ -58,14 +50,7 @@ class Parameter:
 
 
 def parse_declarations(source: str) -> dict[str, Parameter]:
-    """Return the parameters that the source of a ``parameters`` cell declares.
-
-    Raises
-    ------
-    ParameterError
-        The cell holds something other than annotated assignments of literals, or a type outside of the few
-        allowed.
-    """
+    """Return the parameters that the source of a ``parameters`` cell declares."""
     comments = {
         token.start[0]: (token.string.lstrip("# ").strip(), token.line.strip().startswith("#"))
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -93,18 +78,7 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
 
 
 def declared_parameters(notebook: str | Path | Mapping[str, Any]) -> dict[str, Parameter]:
-    """Return the parameters that a notebook declares, in their order.
-
-    Parameters
-    ----------
-    notebook : path or mapping
-        A file, or its content.
-
-    Raises
-    ------
-    ParameterError
-        There is not exactly one cell tagged ``parameters``, or it is badly written.
-    """
+    """Return the parameters that a notebook declares, in their order."""
     if isinstance(notebook, Mapping):
         content, name = notebook, "the notebook"
     else:
@@ -130,13 +104,7 @@ def unknown_message(name: str, declared: Iterable[str], where: str = "") -> str:
 
 
 def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str = "") -> dict[str, Any]:
-    """Return ``values`` with integers made floats where a float is declared.
-
-    Raises
-    ------
-    ParameterError
-        A name is not declared or a value does not have the declared type. All faults are named at once.
-    """
+    """Return ``values`` with integers made floats where a float is declared."""
     faults = []
     for name, value in values.items():
         if name not in declared:
@@ -151,45 +119,38 @@ def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where
     return {name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()}
 
 
-def split_values(text: str, parameter: Parameter) -> list[str]:
-    """The texts of the values that a word of the command line asks for: several, between commas, only of a parameter that
-    is a number or a truth value, because lists and strings have commas of their own.
+class _Loader(yaml.SafeLoader):
+    """YAML whose numbers are read as Python reads them: 010 is 10, 1e-3 a number, and 1:30 none."""
 
-    Raises
-    ------
-    ParameterError
-        A value is named twice.
-    """
-    values = text.split(",") if parameter.annotation in ("int", "float", "bool") else [text]
-    if len(set(values)) < len(values):
-        raise ParameterError(f"parameter {parameter.name!r}: {text!r} names a value twice; name each once")
-    return values
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if tag not in (_INT, _FLOAT)]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+(_[0-9]+)*$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$", re.IGNORECASE),
+    list("-+.0123456789"),
+)
+_Loader.add_constructor(_INT, lambda loader, node: int(node.value))
+
+
+def read_yaml(text: str) -> Any:
+    """The content of a YAML text, with numbers as Python reads them."""
+    return yaml.load(text, _Loader)
 
 
 def parse_value(text: str, parameter: Parameter) -> Any:
-    """Read the text of a command line as the declared type: a string as it stands, all else as YAML.
-
-    Raises
-    ------
-    ParameterError
-        The text is not YAML.
-    """
+    """Read the text of a command line as the declared type: a string as it stands, all else as YAML."""
     if parameter.annotation == "str":
         return text
-    import yaml
-
     try:
-        value = yaml.safe_load(text)
+        return read_yaml(text)
     except yaml.YAMLError:
         kind = parameter.annotation
         raise ParameterError(f"parameter {parameter.name!r}: {text!r} cannot be read as {kind}") from None
-    if parameter.annotation == "float" and isinstance(value, str):
-        # YAML 1.1 takes 1e-3 for a string, because it has no dot.
-        try:
-            value = float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _conforms(value: Any, annotation: ast.expr) -> bool:
@@ -199,8 +160,8 @@ def _conforms(value: Any, annotation: ast.expr) -> bool:
             return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
         if kind == "int":
             return isinstance(value, int) and not isinstance(value, bool)
-        if kind in _SCALARS or kind in _CONTAINERS:
-            return isinstance(value, {**_SCALARS, **_CONTAINERS}[kind])
+        if kind in _TYPES:
+            return isinstance(value, _TYPES[kind])
     if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
         kind, inner = annotation.value.id, annotation.slice
         if kind == "list":

@@ -4,7 +4,6 @@ changed."""
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import params
 from specdec_lib.report.display import provenance
 
+#: Key of a notebook's metadata: in a source ``{"timed": true}`` where it takes times, in a copy where it comes from.
+METADATA = "specdec"
 PROFILES = ("smoke", "default", "full")
 NAME = re.compile(r"(?P<id>\d\d|A\d)_[a-z0-9_]+")
 
@@ -41,16 +41,12 @@ class Job:
         Parameters of the profile and of the command line; the rest are the notebook's defaults.
     overrides : tuple of str
         The words of the command line that belong to this notebook, for the command that repeats the run.
-    point : str
-        Where several values of a parameter are asked for, those of this run, ``seed=0`` say; also the name of the folder
-        that the executed copy is put into.
     """
 
     path: Path
     profile: str
     given: Mapping[str, Any]
     overrides: tuple[str, ...] = ()
-    point: str = ""
 
     @property
     def name(self) -> str:
@@ -62,15 +58,15 @@ class Job:
         """The first part of the name: a number, or A and a number for an appendix."""
         return self.name.split("_", 1)[0]
 
-    @property
-    def title(self) -> str:
-        """The name, with the point of a grid."""
-        return f"{self.name} {self.point}".rstrip()
-
     @cached_property
     def source(self) -> nbformat.NotebookNode:
         """The source notebook."""
         return nbformat.read(str(self.path), as_version=4)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it takes times, and so runs alone."""
+        return bool(self.source.metadata.get(METADATA, {}).get("timed"))
 
     @property
     def command(self) -> str:
@@ -113,13 +109,7 @@ def surroundings() -> str:
 
 
 def find_notebooks(folder: Path, only: Sequence[str] = ()) -> list[Path]:
-    """Return the notebooks of a folder in order, or those that ``only`` names by number or by name.
-
-    Raises
-    ------
-    PlanError
-        ``only`` names one that is not there, or there is none at all.
-    """
+    """Return the notebooks of a folder in order, or those that ``only`` names by number or by name."""
     notebooks = sorted(folder.glob("*.ipynb"))
     if not notebooks:
         raise PlanError(f"there is no notebook in {folder}")
@@ -131,18 +121,11 @@ def find_notebooks(folder: Path, only: Sequence[str] = ()) -> list[Path]:
 
 
 def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of a profile by name of notebook.
-
-    Raises
-    ------
-    PlanError
-        There is no such profile, the file is not a mapping of mappings, or it names a notebook that is not
-        there.
-    """
+    """Return the parameters of a profile by name of notebook."""
     path = folder / f"{profile}.yml"
     if not path.is_file():
         raise PlanError(f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}")
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    content = params.read_yaml(path.read_text(encoding="utf-8")) or {}
     if not isinstance(content, dict) or not all(isinstance(values, dict) for values in content.values()):
         raise PlanError(f"{path.name}: expected 'notebook: {{parameter: value}}', got something else")
     known = {notebook.stem for notebook in notebooks}
@@ -153,13 +136,7 @@ def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[
 
 
 def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
-    """Split ``01.name=value`` of the command line; returns the texts by name of notebook and parameter.
-
-    Raises
-    ------
-    PlanError
-        A word has another form, or its notebook is not among ``notebooks``.
-    """
+    """Split ``01.name=value`` of the command line; returns the texts by name of notebook and parameter."""
     names = {key: path.stem for path in notebooks for key in (path.stem.split("_", 1)[0], path.stem)}
     texts: dict[str, dict[str, str]] = {}
     for word in words:
@@ -173,16 +150,12 @@ def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str
 
 
 def make_plan(
-    profile: str,
-    only: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    notebooks: Path | None = None,
+    profile: str, only: Sequence[str] = (), overrides: Sequence[str] = (), notebooks: Path | None = None
 ) -> list[Job]:
     """Return the jobs of a run with all parameters checked, before anything is executed.
 
     ``profile`` is a file in ``params/``, ``only`` names notebooks by number or name (all when empty), ``overrides``
-    read ``01.name=value``, or ``01.name=value,value`` for one run with each value of a number or a truth value; several of
-    them make a grid. PlanError or ParameterError names what does not fit.
+    read ``01.name=value``. PlanError or ParameterError names what does not fit.
     """
     folder = notebooks or paths.root() / "notebooks"
     chosen = find_notebooks(folder, only)
@@ -193,15 +166,10 @@ def make_plan(
         declared = params.declared_parameters(path)
         given: dict[str, Any] = {"profile": profile, **values.get(path.stem, {})}
         asked = texts.get(path.stem, {})
-        for name in asked:
+        for name, text in asked.items():
             if name not in declared:
                 raise params.ParameterError(params.unknown_message(name, declared, path.stem))
-        grid = {name: params.split_values(text, declared[name]) for name, text in asked.items()}
-        several = [name for name, choices in grid.items() if len(choices) > 1]
-        for choice in itertools.product(*grid.values()):
-            point = dict(zip(grid, choice, strict=True))
-            chosen_values = {name: params.parse_value(text, declared[name]) for name, text in point.items()}
-            words = tuple(f"{name}={text}" for name, text in point.items())
-            where = ",".join(f"{name}={point[name]}" for name in several)
-            jobs.append(Job(path, profile, params.validate(given | chosen_values, declared, path.stem), words, where))
+            given[name] = params.parse_value(text, declared[name])
+        words = tuple(f"{name}={text}" for name, text in asked.items())
+        jobs.append(Job(path, profile, params.validate(given, declared, path.stem), words))
     return jobs

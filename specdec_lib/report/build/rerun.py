@@ -15,7 +15,7 @@ import nbformat
 import yaml
 
 from specdec_lib import files, paths
-from specdec_lib.report.build import params, plan, speed
+from specdec_lib.report.build import params, plan
 from specdec_lib.report.build.runner import METADATA
 from specdec_lib.report.display import tables
 
@@ -34,13 +34,7 @@ def _literal(value: Any) -> str:
 
 
 def parameters_text(folder: Path) -> str:
-    """Return one collapsible table a notebook: name, default, meaning, other profiles, type.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the source notebooks, with ``params/`` beside them.
-    """
+    """Return one collapsible table a notebook of a folder: name, default, meaning, other profiles, type."""
     profiles = {
         name: yaml.safe_load((folder / "params" / f"{name}.yml").read_text(encoding="utf-8")) or {}
         for name in ("smoke", "full")
@@ -90,75 +84,43 @@ def minutes(spans: Iterable[tuple[str, str]]) -> float:
     return total / 60
 
 
-def run_facts(executed: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return what each executed notebook took and where, from its own metadata.
-
-    Parameters
-    ----------
-    executed : iterable of Path
-
-    Returns
-    -------
-    list of dict
-        ``notebook`` (str), ``title`` (str), ``profile`` (str), ``seconds`` (float), ``span`` (what :func:`span` gives),
-        ``machine`` (str), ``date`` (str)
-        and ``bytes`` (int), of the copy with its figures and tables.
-    """
-    rows = []
+def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
+    """Return the table of what each executed notebook took and where, with the sum and the size of the cache below it."""
+    rows, spans = [], []
     for path in sorted(executed):
         content = nbformat.read(str(path), as_version=4)
         facts = content.metadata[METADATA]
         machine = facts["provenance"]["machine"]
         threads = machine["torch threads"]
+        where = f"{machine['processor'] if machine['device'] == 'cpu' else machine['device']}, {threads} thread"
+        size = (path.stat().st_size + _folder_bytes(path.parent / "files" / path.stem)) / 1e6
         rows.append(
-            {
-                "notebook": path.stem,
-                "title": title(content),
-                "profile": facts["profile"],
-                "seconds": float(facts["seconds"]),
-                "span": span(content),
-                "machine": f"{machine['processor'] if machine['device'] == 'cpu' else machine['device']}, "
-                f"{threads} thread{'s' if threads != '1' else ''}",
-                "date": facts["provenance"]["date"],
-                "bytes": path.stat().st_size + _folder_bytes(path.parent / "files" / path.stem),
-            }
+            f"| [](notebooks/{path.name}) | {facts['profile']} | {facts['seconds']:.0f} | {size:.1f} | "
+            f"{tables.markdown_cell(where)}{'s' if threads != '1' else ''} |"
         )
-    return rows
-
-
-def times_text(facts: list[dict[str, Any]], cache_bytes: int) -> str:
-    """Return the table of :func:`run_facts`, with the sum and the size of the cache below it."""
-    rows = [
-        f"| [](notebooks/{one['notebook']}.ipynb) | {one['profile']} | {one['seconds']:.0f} | "
-        f"{one['bytes'] / 1e6:.1f} | {tables.markdown_cell(one['machine'])} |"
-        for one in facts
+        spans.append(span(content))
+    cache = f"{cache_bytes / 1e9:.1f} GB" if cache_bytes >= 1e8 else f"{cache_bytes / 1e6:.0f} MB"
+    lines = [
+        ":::{table} What the run took that these pages show.",
+        ":name: tab-rerun-times",
+        ":align: center",
+        "",
+        "| Notebook | Profile | Seconds | Copy and tables, MB | Machine |",
+        "|:--|:--|--:|--:|:--|",
+        *rows,
+        ":::",
+        "",
+        f"Together {minutes(spans):.0f} minutes; notebooks that ran at the same time share them. What can be made again "
+        f"(datastores, answers, states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {cache} on that machine.",
+        "",
     ]
-    size = f"{cache_bytes / 1e9:.1f} GB" if cache_bytes >= 1e8 else f"{cache_bytes / 1e6:.0f} MB"
-    return "\n".join(
-        [
-            ":::{table} What the run took that these pages show.",
-            ":name: tab-rerun-times",
-            ":align: center",
-            "",
-            "| Notebook | Profile | Seconds | Copy and tables, MB | Machine |",
-            "|:--|:--|--:|--:|:--|",
-            *rows,
-            ":::",
-            "",
-            f"Together {minutes(one['span'] for one in facts):.0f} minutes; notebooks that ran at the same time share "
-            "them. What can be made again (datastores, answers, "
-            f"states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {size} on that "
-            "machine.",
-            "",
-        ]
-    )
+    return "\n".join(lines)
 
 
 def write_pages(root: Path) -> Path:
-    """Write these texts and those of :mod:`specdec_lib.report.build.speed` into a repository's ``_build/pages``; returns it."""
+    """Write these texts into a repository's ``_build/pages``; returns it."""
     folder = root / "_build" / "pages"
     files.write_atomic(folder / "parameters.md", parameters_text(root / "notebooks"))
-    facts = run_facts((root / "book" / "notebooks").glob("*.ipynb"))
-    files.write_atomic(folder / "times.md", times_text(facts, _folder_bytes(paths.cache())))
-    files.write_atomic(folder / "speed.md", speed.text(speed.sections()))
+    executed = (root / "book" / "notebooks").glob("*.ipynb")
+    files.write_atomic(folder / "times.md", times_text(executed, _folder_bytes(paths.cache())))
     return folder

@@ -7,6 +7,7 @@ import io
 from typing import TYPE_CHECKING
 
 from specdec_lib.experiments.diagnosis import COPIED_RUN, Diagnosis
+from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
 from specdec_lib.report.display import figures
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ answers. The time of looking drafts up is not part of the prices unless the file
 <table>
 <tr><th>Method</th><th>Tokens a pass</th><th>Speed-up</th><th>Mean width of a pass</th></tr>
 {rows}
+</table>
+<h2>How the methods are switched on</h2>
+<table>
+{switches}
 </table>
 <h2>What explains it</h2>
 {reasons}
@@ -84,6 +89,11 @@ def page(found: Diagnosis, tokenizer: str) -> str:
         for one in found.predictions
     ]
     cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    heads = "".join(f"<th>{program}</th>" for program in ("Method", *PROGRAMS))
+    switches = [f"<tr>{heads}</tr>"]
+    for name, known in SWITCHED_ON.items():
+        words = (name, *(known.get(program, "not available") for program in PROGRAMS))
+        switches.append(f"<tr>{''.join(f'<td>{html.escape(word)}</td>' for word in words)}</tr>")
     needs = [f"{name} is not predicted: it needs {needed}." for name, needed in found.needs.items()]
     return _PAGE.format(
         advice=html.escape(found.advice()),
@@ -93,6 +103,7 @@ def page(found: Diagnosis, tokenizer: str) -> str:
         prices=html.escape(found.prices),
         figure=svg[svg.index("<svg") :],
         rows="\n".join(f"<tr>{row}</tr>" for row in cells),
+        switches="\n".join(switches),
         reasons="\n".join(f"<p>{html.escape(line)}</p>" for line in reasons(found)),
         needs="\n".join(f"<p>{html.escape(line)}</p>" for line in needs),
     )

@@ -14,18 +14,11 @@ from typing import Any
 from specdec_lib import paths
 from specdec_lib.report.display import run_context, tables
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "numpy",
-    "numba",
-    "faiss-cpu",
-    "faiss-gpu",
-    "pandas",
-    "matplotlib",
-    "papermill",
-)
+PACKAGES = ("torch", "transformers", "numpy", "numba", "faiss-cpu", "faiss-gpu", "pandas", "matplotlib", "papermill")
 """Packages whose versions can change a result."""
+
+FILE = "provenance.json"
+"""Where an executed notebook leaves it, among its files."""
 
 
 def versions() -> dict[str, str]:
@@ -39,6 +32,15 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _told(*words: str) -> str | None:
+    """The first words that a program prints, None where it cannot be run."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
 def commit() -> str:
     """Return the commit of the repository, followed by ``+changes`` where tracked files differ from it.
 
@@ -46,22 +48,12 @@ def commit() -> str:
     """
     if paths.ROOT is None:
         return "unknown"
-
-    def git(*args: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(paths.ROOT), *args], capture_output=True, text=True, check=True, timeout=20
-        ).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.SubprocessError):
-        return _commit_without_git(paths.ROOT / ".git")
-
-
-def _commit_without_git(folder: Path) -> str:
-    try:
-        head = (folder / "HEAD").read_text().strip()
-        return (folder / head[5:]).read_text().strip() if head.startswith("ref: ") else head
+    head = _told("git", "-C", str(paths.ROOT), "rev-parse", "HEAD")
+    if head is not None:
+        return head + ("+changes" if _told("git", "-C", str(paths.ROOT), "status", "--porcelain", "-uno") else "")
+    try:  # without the program
+        head = (paths.ROOT / ".git" / "HEAD").read_text().strip()
+        return (paths.ROOT / ".git" / head[5:]).read_text().strip() if head.startswith("ref: ") else head
     except OSError:
         return "unknown"
 
@@ -97,15 +89,13 @@ def machine() -> dict[str, str]:
     }
     if torch.cuda.is_available():
         facts["CUDA"] = str(torch.version.cuda)
-        facts["driver"] = driver_version()
+        driver = _told("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "unknown"
+        facts["driver"] = driver.splitlines()[0]
     return facts
 
 
 def of_command(command: str) -> dict[str, str]:
-    """Where a file of results comes from, as :mod:`specdec_lib.experiments.result_files` wants it.
-
-    Call it before the work: the checkout may move on meanwhile.
-    """
+    """Where a file of results comes from; to be called before the work, because the checkout may move on meanwhile."""
     return {
         "commit": commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -114,29 +104,8 @@ def of_command(command: str) -> dict[str, str]:
     }
 
 
-def driver_version() -> str:
-    """Return the version of the NVIDIA driver as ``nvidia-smi`` gives it, ``unknown`` without it."""
-    try:
-        told = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=20,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return told.stdout.split("\n")[0].strip() or "unknown"
-
-
 def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return everything that is written beside a result.
-
-    Parameters
-    ----------
-    parameters : mapping, optional
-        The parameters of the run.
-    """
+    """Return everything that is written beside a result."""
     from specdec_lib.report.display.record import plain
 
     run = run_context.current()
@@ -149,6 +118,7 @@ def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "parameters": plain(dict(parameters or {}), "parameters"),
         "versions": versions(),
         "machine": machine(),
+        "load average": f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "not known",
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -13,28 +12,13 @@ VARIABLE = "SPECDEC_RUN"
 
 @dataclass(frozen=True)
 class RunContext:
-    """The run a kernel belongs to.
-
-    Parameters
-    ----------
-    notebook : str
-        Name of the source notebook without its suffix.
-    profile : str
-        Name of the parameter profile.
-    files : str
-        Folder for files that the notebook offers for download. It is moved beside the executed copy at the
-        end.
-    sha256 : str
-        Checksum of the source notebook.
-    alone : tuple of str
-        :func:`digest` of each cell that runs while no other notebook does, because it takes times.
-    """
+    """The run a kernel belongs to: the name of the source notebook without suffix, the profile, the folder for files that the
+    notebook offers for download, and the checksum of the source."""
 
     notebook: str
     profile: str
     files: str
     sha256: str
-    alone: tuple[str, ...] = ()
 
     def dumps(self) -> str:
         """Return the text for the environment variable."""
@@ -46,11 +30,6 @@ class RunContext:
         folder = Path(self.files)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-
-
-def digest(source: str) -> str:
-    """A short checksum of a cell's source."""
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 def current() -> RunContext | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from specdec_lib.files import write_atomic
+from specdec_lib.processes import end_with_parent
 from specdec_lib.report.build import params
+from specdec_lib.report.display import run_context
 
 _INJECTED = "# Parameters"
-_reference: Any = None
 
 
 def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
@@ -20,9 +24,7 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     or the parameters cell was not run. In ``namespace``, the notebook's ``globals()``, whole numbers become floats where
     those are declared.
     """
-    from IPython import get_ipython
-
-    from specdec_lib.report.display import figures, reference_pass
+    from specdec_lib.report.display import figures
 
     history = namespace.get("In", [])
     index, declared = _last_declarations(history)
@@ -31,11 +33,8 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     checked = params.validate(values, declared)
     namespace.update(checked)
     figures.use_style()
-    global _reference
-    _reference = reference_pass.Reference()
-    shell = get_ipython()
-    if shell is not None:
-        _reference.watch(shell.events)
+    if run_context.current() is not None:
+        end_with_parent(os.getppid())
     return {name: checked[name] for name in declared}
 
 
@@ -68,29 +67,11 @@ def _statements(source: str) -> list[ast.stmt]:
 
 
 def provenance_table(parameters: Mapping[str, Any] | None = None) -> Any:
-    """Return the table for the last cell of a notebook: where its numbers come from.
+    """Return the table for the last cell of a notebook: where its numbers come from."""
+    from specdec_lib.report.display import provenance
 
-    Ends the reference pass that :func:`check_parameters` began, records its time, and shows a box where the machine was
-    not free (:mod:`specdec_lib.report.display.reference_pass`).
-
-    Parameters
-    ----------
-    parameters : mapping, optional
-        What :func:`check_parameters` returned.
-    """
-    import torch
-    from IPython.display import display
-
-    from specdec_lib.report.display import provenance, reference_pass
-    from specdec_lib.report.display.record import record
-
-    if _reference is not None:
-        record("torch_threads", torch.get_num_threads(), timed=True)
-        found = _reference.end()
-        if found is not None:
-            record("reference_pass_ms", 1e3 * found[0], timed=True)
-            record("reference_pass_multiple", found[1], timed=True)
-            box = reference_pass.disturbed(*found)
-            if box is not None:
-                display(box)
-    return provenance.Provenance(provenance.collect(parameters))
+    facts = provenance.collect(parameters)
+    run = run_context.current()
+    if run is not None:
+        write_atomic(run.folder / provenance.FILE, json.dumps(facts, indent=1) + "\n")
+    return provenance.Provenance(facts)

@@ -378,7 +378,7 @@ def published_table(rows: Rows, prices: Sequence[str]) -> Table:
 
 
 def gpu_rows(devices: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Recorded runs on GPUs (:func:`specdec_lib.commands.gpu.results`): all tasks, greedy, a row a device, shape and method."""
+    """Recorded runs on GPUs by folder: all tasks, greedy, a row a device, shape and method."""
     return [
         {
             "device": about["machine"]["device"],

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from specdec_lib.chapters.a1_pocket_models import carrying, training, training_text
-from specdec_lib.commands import pocket_data
 
 
 def test_a_file_in_pieces_comes_back_and_a_newer_version_takes_its_place(tmp_path):
@@ -94,14 +93,6 @@ def test_what_is_no_compact_text_is_refused(prepared, tmp_path):
         carrying.compact(prepared, 0, tmp_path / "x.zip")
     with pytest.raises(FileNotFoundError, match="holds no prepared corpus"):
         carrying.compact(tmp_path, 5, tmp_path / "x.zip")
-
-
-def test_the_command_makes_the_compact_text(prepared, tmp_path, capsys):
-    main = pocket_data.main
-    assert main(["--folder", str(prepared), "--compact", "10", str(tmp_path / "x.zip")]) == 0
-    assert "bytes in" in capsys.readouterr().out
-    assert main(["--folder", str(prepared), "--compact", "ten", str(tmp_path / "x.zip")]) == 2
-    assert "--compact has 'ten'; expected a number of tokens" in capsys.readouterr().err
 
 
 class Steps:

@@ -1,29 +1,25 @@
-"""The runner: refuses before it runs, writes whole copies, skips what has not changed, tells failures in
-words."""
+"""The runner: refuses before it runs, writes whole copies, skips what has not changed, tells failures in words, and leaves no
+process behind."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import pytest
-import torch
-from filelock import ReadWriteLock, Timeout
 
-from specdec_lib import __main__ as command
-from specdec_lib import cluster, files, paths
-from specdec_lib.report.build import params, plan, runner
+from specdec_lib import files, paths
+from specdec_lib.report.build import execution, params, plan, runner
 from specdec_lib.report.display import record
-from tests.report.notebook_factory import PARAMETERS, write_notebook
+from tests.report.notebook_factory import write_notebook
 
 
 @pytest.fixture
@@ -31,16 +27,17 @@ def folders(tmp_path) -> dict[str, Path]:
     return {"notebooks": tmp_path / "notebooks", "output": tmp_path / "executed", "kept": tmp_path / "failed"}
 
 
-def stamp(path: Path) -> tuple[int, bytes]:
-    return path.stat().st_ino, path.read_bytes()
-
-
 def code_cells(content) -> list:
     return [(c.source, c.outputs, c.execution_count) for c in content.cells if c.cell_type == "code"]
 
 
 def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
-    source = write_notebook(folders["notebooks"], prose="Before.")
+    code = [
+        "import os",
+        "report.record('alpha', alpha); os.environ['OMP_WAIT_POLICY']",
+        "report.provenance_table(values)",
+    ]
+    source = write_notebook(folders["notebooks"], code, prose="Before.")
     copy = folders["output"] / source.name
     assert runner.run("smoke", overrides=["01.alpha=0.25"], **folders) == []
     executed = nbformat.read(str(copy), as_version=4)
@@ -49,15 +46,22 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     assert facts["profile"] == "smoke" and facts["provenance"]["parameters"] == {
         "alpha": 0.25,
         "profile": "smoke",
+        "ks": [1, 2],
     }
-    assert facts["source_sha256"] == files.sha256(source)
+    assert facts["source_sha256"] == files.sha256(source) and facts["provenance"]["notebook"] == "01_small"
     assert str(paths.root()) not in copy.read_text() and str(folders["output"]) not in copy.read_text()
+    assert "alpha,0.25" in (folders["output"] / "files" / "01_small" / "01.csv").read_text()
+    told = capsys.readouterr().out
+    assert "01_small (smoke) begins" in told and "01_small: done (" in told
 
-    first = stamp(copy)
+    def stamp() -> tuple[int, bytes]:
+        return copy.stat().st_ino, copy.read_bytes()
+
+    first = stamp()
     runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
-    assert stamp(copy) == first and "unchanged" in capsys.readouterr().out
+    assert stamp() == first and "unchanged" in capsys.readouterr().out
 
-    write_notebook(folders["notebooks"], prose="After.")
+    write_notebook(folders["notebooks"], code, prose="After.")
     runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
     assert "prose renewed" in capsys.readouterr().out
     renewed = nbformat.read(str(copy), as_version=4)
@@ -97,33 +101,75 @@ def test_the_key_changes_with_everything_that_can_change_a_result(folders, tmp_p
 
 def test_a_failing_cell_is_told_by_notebook_cell_and_heading_and_leaves_the_old_copy(folders, capsys):
     source = write_notebook(folders["notebooks"], code=["values", "def depth(n):\n    return 1 / n\n\n\ndepth(0)"])
+    write_notebook(folders["notebooks"], name="02_dies", code=["import os\n\nos._exit(9)"])
+    write_notebook(folders["notebooks"], name="03_works")
     old = folders["output"] / source.name
     files.write_atomic(old, "the copy of an earlier run")
-    (failure,) = runner.run("smoke", overrides=["01.alpha=0.25"], force=True, **folders)
+    failed = runner.run("smoke", overrides=["01.alpha=0.25"], force=True, jobs=2, **folders)
     told = capsys.readouterr().err
-    assert failure.message in told
+    assert {failure.job.name for failure in failed} == {"01_small", "02_dies"}
+    assert all(failure.message in told for failure in failed)
     assert "01_small failed in code cell 5 of 5, under the heading 'Result'" in told
     assert "ZeroDivisionError: division by zero" in told and "return 1 / n" in told
+    assert "02_dies failed in code cell 4 of 4" in told and "kernel died" in told
     assert "\x1b" not in told and "site-packages/papermill" not in told
     assert "python -m specdec_lib run --profile smoke --only 01 -p 01.alpha=0.25" in told
     assert old.read_text() == "the copy of an earlier run"
     assert (folders["kept"] / source.name).is_file() and str(folders["kept"] / source.name) in told
+    assert sorted(path.name for path in folders["output"].glob("*.ipynb")) == ["01_small.ipynb", "03_works.ipynb"]
 
 
-def test_a_kernel_that_dies_is_a_failure(folders, capsys):
-    write_notebook(folders["notebooks"], code=["import os\n\nos._exit(9)"])
-    (failure,) = runner.run("smoke", **folders)
-    assert "code cell 4 of 4" in failure.message and "kernel died" in failure.message
-    assert not (folders["output"] / "01_small.ipynb").exists()
+#: A cell that writes when it began and ended.
+TIMES = """import time
+from pathlib import Path
+began = time.time()
+time.sleep(1.5)
+Path({folder!r}, {name!r}).write_text(f"{{began}} {{time.time()}}")"""
 
 
-def start_run(folders: dict[str, Path], temporary: Path | None = None) -> subprocess.Popen:
-    words = ", ".join(f"{name}=Path({str(folder)!r})" for name, folder in folders.items())
-    program = f"from pathlib import Path\nfrom specdec_lib.report.build import runner\nassert not runner.run('smoke', {words})"
+def test_notebooks_run_together_but_those_that_time_something_run_alone_and_last(
+    folders, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(runner, "REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 9.0, 9.0))
+    for name, timed in (("01_timed", True), ("02_one", False), ("03_other", False), ("04_timed", True)):
+        write_notebook(folders["notebooks"], [TIMES.format(folder=str(tmp_path), name=name)], name=name, timed=timed)
+    assert runner.run("smoke", jobs=2, **folders) == []
+    spans = {path.name: tuple(map(float, path.read_text().split())) for path in tmp_path.iterdir() if path.is_file()}
+    one, other, first, last = (spans[name] for name in ("02_one", "03_other", "01_timed", "04_timed"))
+    assert max(one[0], other[0]) < min(one[1], other[1]), "at the same time"
+    assert max(one[1], other[1]) < first[0] < first[1] < last[0], "one after another"
+    told = capsys.readouterr().out
+    assert "02_one: cell 4 of 5" in told and "the machine is busy, load 9.0 on" in told
+
+
+def test_the_notebook_that_took_longest_begins_first(folders, monkeypatch):
+    for name in ("01_new", "02_short", "03_long"):
+        write_notebook(folders["notebooks"], name=name)
+    begun = []
+    monkeypatch.setattr(runner, "_last_seconds", lambda output, job: {"02_short": 10, "03_long": 20}.get(job.name, 0))
+    monkeypatch.setattr(runner, "_executed", lambda jobs, *rest: begun.extend(job.name for job in jobs) or ())
+    runner.run("smoke", **folders)
+    assert begun == ["03_long", "02_short", "01_new"]
+
+
+PROGRAM = """
+from pathlib import Path
+from specdec_lib.report.build import runner
+if __name__ == "__main__":
+    assert not runner.run("smoke", jobs=2, {words})
+"""
+
+
+def start_run(folder: Path, folders: dict[str, Path], temporary: Path | None = None) -> subprocess.Popen:
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(words=", ".join(f"{n}=Path({str(path)!r})" for n, path in folders.items())))
+    more = {"TMPDIR": str(temporary)} if temporary else {}
+    variables = os.environ | {"PYTHONPATH": str(paths.root())} | more
     return subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, str(program)],
         cwd=paths.root(),
-        env=os.environ | ({"TMPDIR": str(temporary)} if temporary else {}),
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -138,26 +184,82 @@ def test_two_runs_at_once_do_not_meet_and_leave_no_sockets(tmp_path):
         temporary.mkdir()
         folders = {name: tmp_path / str(number) / name for name in ("notebooks", "output", "kept")}
         write_notebook(folders["notebooks"], code=["import time\n\ntime.sleep(1)\nreport.record('alpha', alpha)"])
-        runs.append((start_run(folders, temporary), folders["output"] / "01_small.ipynb", temporary))
+        process = start_run(tmp_path / str(number), folders, temporary)
+        runs.append((process, folders["output"] / "01_small.ipynb", temporary))
     for process, copy, temporary in runs:
         told, _ = process.communicate(timeout=120)
         assert process.returncode == 0, told
         assert record.recorded(copy) == {"alpha": 0.5}
         assert not [path for path in temporary.iterdir() if path.name.startswith("specdec")]
-    assert sorted(path.name for path in paths.root().iterdir() if path.name != ".pytest_cache") == [
-        name for name in before if name != ".pytest_cache"
-    ]
+    assert {path.name for path in paths.root().iterdir()} - {".pytest_cache", ".ruff_cache"} <= set(before)
+
+
+#: A cell whose kernel works on all cores, and says which processes there are.
+POOL = """import os, time
+from pathlib import Path
+from specdec_lib.experiments import all_cores
+all_cores.ALONE_SECONDS = 0.0
+def task():
+    Path({folder!r}, str(os.getpid())).write_text(str(os.getppid()))
+    time.sleep(60)
+all_cores.on_all_cores([task, task], 2)"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_kernel_and_no_pool(folders, tmp_path, sent):
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    write_notebook(folders["notebooks"], [POOL.format(folder=str(pids))])
+    run = start_run(tmp_path, folders)
+    try:
+        deadline = time.monotonic() + 120
+        while sum(1 for _ in pids.iterdir()) < 2 and time.monotonic() < deadline and run.poll() is None:
+            time.sleep(0.1)
+        below = descendants(run.pid)
+        workers = {int(path.name) for path in pids.iterdir()}
+        assert len(workers) == 2 and workers < below and len(below) >= 4  # papermill's process, the kernel, two workers
+        run.send_signal(sent)
+        run.wait(timeout=10)
+        deadline = time.monotonic() + 5
+        while (left := {pid for pid in below if alive(pid)}) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found, new = set(), {pid}
+    while new := {child for child, parent in parents.items() if parent in new} - found:
+        found |= new
+    return found
 
 
 @pytest.mark.parametrize("which", ["output", "kept", "cache", "temporary"])
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(folders, tmp_path, monkeypatch, which):
     write_notebook(folders["notebooks"])
-    monkeypatch.setattr("papermill.execute_notebook", lambda *a, **k: pytest.fail("it ran"))
+    monkeypatch.setattr(runner, "_start", lambda *_: pytest.fail("it ran"))
     (tmp_path / "file").write_text("")
     wrong = tmp_path / "file" / "below"  # a folder that nobody can write to, root neither
     if which == "cache":
         monkeypatch.setenv("SPECDEC_CACHE", str(wrong))
     elif which == "temporary":
+        wrong = Path("/proc/none")
         monkeypatch.setattr(tempfile, "gettempdir", lambda: str(wrong))
     else:
         folders[which] = wrong
@@ -166,26 +268,19 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(fold
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notebooks"]
 
 
-def test_a_read_only_checkout_is_one_sentence_and_status_2(folders, monkeypatch, capsys):
+def test_a_read_only_checkout_is_one_sentence(folders, monkeypatch):
     write_notebook(folders["notebooks"])
     monkeypatch.setattr(paths, "root", lambda: folders["notebooks"].parent)
-    monkeypatch.setattr(plan, "find_notebooks", lambda folder, only=(): [folders["notebooks"] / "01_small.ipynb"])
 
     def read_only(*args, **kwargs):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
-    assert command.main(["run", "--profile", "smoke"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: nothing was run: executed notebooks go to ") and error.count("\n") == 1
+    with pytest.raises(params.UsageError) as told:
+        runner.run("smoke", notebooks=folders["notebooks"])
+    error = str(told.value)
+    assert error.startswith("nothing was run: executed notebooks go to ") and "\n" not in error
     assert "Read-only file system" in error and "_build" in error and "SPECDEC_CACHE" in error
-
-
-def test_a_failure_ends_the_command_with_status_one(monkeypatch):
-    monkeypatch.setattr(runner, "run", lambda *args, **place: ["a failure"])
-    assert command.main(["run", "--profile", "smoke"]) == 1
-    monkeypatch.setattr(runner, "run", lambda *args, **place: [])
-    assert command.main(["run", "--profile", "smoke"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -193,15 +288,18 @@ def test_a_failure_ends_the_command_with_status_one(monkeypatch):
     [
         ({"overrides": ["01.alhpa=1"]}, "did you mean 'alpha'"),
         ({"overrides": ["01.alpha=abc"]}, "float is expected"),
+        ({"overrides": ["01.alpha=1:30"]}, "is '1:30' .*float is expected"),
+        ({"overrides": ["01.alpha=1,2"]}, "float is expected"),
         ({"overrides": ["alpha=1"]}, "01.name=value"),
         ({"overrides": ["07.alpha=1"]}, "no notebook '07'"),
         ({"only": ["07"]}, "no notebook '07'"),
         ({"profile": "quick"}, "no profile 'quick'"),
+        ({"jobs": 0}, "jobs is 0; expected 1 notebook at once, or more"),
     ],
 )
 def test_what_is_not_there_is_refused_before_anything_runs(folders, monkeypatch, arguments, told):
     write_notebook(folders["notebooks"])
-    monkeypatch.setattr("papermill.execute_notebook", lambda *a, **k: pytest.fail("it ran"))
+    monkeypatch.setattr(runner, "_start", lambda *_: pytest.fail("it ran"))
     with pytest.raises(params.UsageError, match=told):
         runner.run(**{"profile": "smoke", **arguments}, **folders)
 
@@ -221,21 +319,6 @@ def test_the_command_line_wins_over_the_profile_and_the_profile_over_the_default
     (folders["notebooks"] / "params" / "smoke.yml").write_text("01_small: {alpha: 0.1, ks: [7]}")
     (job,) = plan.make_plan("smoke", overrides=["01.alpha=0.9"], notebooks=folders["notebooks"])
     assert job.given == {"profile": "smoke", "alpha": 0.9, "ks": [7]}
-
-
-def test_an_interrupted_run_leaves_the_old_copy_and_ends_with_130(folders, monkeypatch):
-    source = write_notebook(folders["notebooks"])
-    old = folders["output"] / source.name
-    files.write_atomic(old, "old")
-
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("papermill.execute_notebook", interrupted)
-    monkeypatch.setattr(plan, "find_notebooks", lambda folder, only=(): [source])
-    monkeypatch.setattr(paths, "root", lambda: folders["notebooks"].parent)
-    assert command.main(["run", "--profile", "smoke"]) == 130
-    assert old.read_text() == "old" and sorted(p.name for p in old.parent.iterdir()) == [old.name]
 
 
 def test_an_interrupted_replacement_of_a_folder_leaves_the_old_one_and_is_made_good_by_the_next(tmp_path, monkeypatch):
@@ -267,11 +350,10 @@ def test_tables_that_an_interruption_had_set_aside_are_back_when_the_notebook_is
     runner.run("smoke", **folders)
     tables = folders["output"] / "files" / source.stem
     aside = tables.with_name(tables.name + ".old")
-    aside.mkdir(parents=True)
-    (aside / "tab-a.csv").write_text("1")
+    tables.rename(aside)
     runner.run("smoke", **folders)
     assert "unchanged" in capsys.readouterr().out
-    assert (tables / "tab-a.csv").read_text() == "1" and not aside.exists()
+    assert (tables / "01.csv").is_file() and not aside.exists()
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
@@ -281,7 +363,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
     def interrupted(source, target):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "replace", interrupted)
+    monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         files.write_atomic(path, "new")
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.ipynb"]
@@ -297,15 +379,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
 def test_papermill_alone_refuses_them_as_well(folders, tmp_path, words, told):
     source = write_notebook(folders["notebooks"])
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "papermill",
-            str(source),
-            str(tmp_path / "out.ipynb"),
-            "--no-progress-bar",
-            *words,
-        ],
+        [sys.executable, "-m", "papermill", str(source), str(tmp_path / "out.ipynb"), "--no-progress-bar", *words],
         cwd=paths.root(),
         capture_output=True,
         text=True,
@@ -314,244 +388,12 @@ def test_papermill_alone_refuses_them_as_well(folders, tmp_path, words, told):
     assert done.returncode == 1 and told in done.stderr
 
 
-#: Two runs, of which the second one fails.
-GRID = ["01.seed=1,2"]
-GRID_PARAMETERS = PARAMETERS + "seed: int = 0   # of the draws\n"
-GRID_CODE = ["report.record('seed', seed)\n1 / (seed - 2)"]
+def test_a_process_that_is_killed_is_a_failure(folders, monkeypatch):
+    write_notebook(folders["notebooks"])
+    monkeypatch.setattr(execution, "execute", killed)
+    (failure,) = runner.run("smoke", **folders)
+    assert "its process ended with status -9" in failure.message
 
 
-@pytest.fixture
-def sweeps(tmp_path) -> Path:
-    return tmp_path / "sweeps"
-
-
-def test_several_values_of_numbers_make_a_grid_of_jobs_with_commands_of_their_own(folders):
-    write_notebook(folders["notebooks"], parameters=GRID_PARAMETERS)
-    jobs = plan.make_plan(
-        "smoke", overrides=["01.alpha=0.25,0.75", *GRID, "01.ks=[3, 4]"], notebooks=folders["notebooks"]
-    )
-    assert [job.point for job in jobs] == [f"alpha={a},seed={s}" for a in (0.25, 0.75) for s in (1, 2)]
-    assert [(job.given["alpha"], job.given["seed"]) for job in jobs] == [(0.25, 1), (0.25, 2), (0.75, 1), (0.75, 2)]
-    assert all(job.given["ks"] == [3, 4] for job in jobs)
-    assert jobs[1].command.endswith("--only 01 -p 01.alpha=0.25 -p 01.seed=2 -p 01.ks=[3, 4]")
-    (one,) = plan.make_plan("smoke", overrides=["01.profile=a,b"], notebooks=folders["notebooks"])
-    assert one.given["profile"] == "a,b" and one.point == ""
-    for wrong, message in (("01.seed=1,1", "names a value twice"), ("01.seed=1,", "'seed' of 01_small is None")):
-        with pytest.raises(params.ParameterError, match=message):
-            plan.make_plan("smoke", overrides=[wrong], notebooks=folders["notebooks"])
-
-
-def facts(path: Path) -> dict:
-    """What a run says of itself but for its times and the state of the repository, which may be worked on meanwhile."""
-    about = nbformat.read(str(path), as_version=4).metadata["specdec"]
-    return {k: v for k, v in about.items() if k != "seconds"} | {
-        "provenance": {k: v for k, v in about["provenance"].items() if k not in ("date", "commit")}
-    }
-
-
-def test_processes_and_one_process_run_a_grid_with_the_same_results_and_failures(folders, sweeps, tmp_path, capsys):
-    write_notebook(folders["notebooks"], parameters=GRID_PARAMETERS, code=GRID_CODE)
-    (here,) = runner.run("smoke", overrides=GRID, sweeps=sweeps, **folders)
-    capsys.readouterr()
-    there = tmp_path / "there"
-    other = folders | {"output": there, "kept": tmp_path / "there-failed"}
-    (failure,) = runner.run("smoke", overrides=GRID, sweeps=there, place=cluster.Processes(2), **other)
-    compare_grids(sweeps, there)
-    assert failure.job.point == here.job.point == "seed=2"
-    assert failure.message == here.message.replace(str(folders["kept"]), str(other["kept"]))
-    assert (other["kept"] / "seed=2" / "01_small.ipynb").is_file()
-    told = capsys.readouterr()
-    assert "2 of 2 notebooks (smoke) are running" in told.out and failure.message in told.err
-    runner.run("smoke", overrides=GRID, sweeps=there, place=cluster.Processes(2), **other)
-    assert "1 of 2 notebooks" in capsys.readouterr().out
-
-
-def compare_grids(first: Path, second: Path) -> None:
-    """The point of the grid that does not fail has run with the same result in both folders."""
-    assert [path.name for path in first.iterdir()] == [path.name for path in second.iterdir()] == ["seed=1"]
-    one, two = (folder / "seed=1" / "01_small.ipynb" for folder in (first, second))
-    assert record.recorded(one) == record.recorded(two) == {"seed": 1} and facts(one) == facts(two)
-
-
-def test_the_chapter_that_took_longest_begins_first(folders, capsys, monkeypatch):
-    known = runner._known_seconds()
-    assert {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")} == set(known) and min(known.values()) > 0
-    monkeypatch.setattr(runner, "_known_seconds", lambda: {"02_short": 10, "03_long": 20})
-    for name in ("01_unknown", "02_short", "03_long"):
-        write_notebook(folders["notebooks"], name=name)
-    assert runner.run("smoke", place=cluster.Processes(1), **folders) == []
-    done = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
-    assert done == ["03_long:", "02_short:", "01_unknown:"]
-
-
-#: A cell that says at which times it worked, until both notebooks have done so often enough.
-LOGGED = """import time
-from pathlib import Path
-from types import SimpleNamespace
-logs = [Path({folder!r}, name) for name in ("01_alone", "02_other")]
-if any(not log.exists() or len(list(log.iterdir())) < 5 for log in logs):
-    times = [time.time()]
-    while times[-1] < times[0] + 0.05:
-        time.sleep(0.001)
-        times.append(time.time())
-    logs[{own}].mkdir(exist_ok=True)
-    (logs[{own}] / "{number}").write_text(" ".join(map(str, times)))"""
-
-
-def test_no_other_notebook_works_while_a_cell_that_wants_to_be_alone_is_executed(folders, tmp_path, monkeypatch):
-    for own, name in enumerate(("01_alone", "02_other")):
-        code = [LOGGED.format(folder=str(tmp_path), own=own, number=number) for number in range(120)]
-        code.append('import torch; report.record("threads", torch.get_num_threads())')
-        write_notebook(folders["notebooks"], name=name, code=code, alone=own == 0)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert runner.run("smoke", place=cluster.Processes(2), **folders) == []
-    assert [record.recorded(path) for path in folders["output"].glob("*.ipynb")] == [{"threads": 2}] * 2
-    alone, other = (
-        [tuple(map(float, log.read_text().split())) for log in (tmp_path / name).iterdir()]
-        for name in ("01_alone", "02_other")
-    )
-    assert min(len(alone), len(other)) >= 5
-    assert [(a, b) for a in alone for b in other if any(a[0] < at < a[-1] for at in b)] == []
-
-
-@pytest.fixture
-def working(tmp_path):
-    """A process that leads a group and says when it worked; and the times that it said."""
-    log = tmp_path / "times"
-    code = "import sys, time\nwhile True:\n    print(time.time(), flush=True)\n    time.sleep(0.002)"
-    with log.open("w") as out:
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=out, start_new_session=True)
-
-    def times():
-        return [float(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-    while not times():
-        time.sleep(0.01)
-    yield SimpleNamespace(provisioner=SimpleNamespace(pgid=process.pid)), times
-    process.kill()
-    process.wait()
-
-
-def a_cell(name, *tags):
-    return nbformat.v4.new_code_cell("1", id=name, metadata={"tags": list(tags)})
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no processes: there the cell is waited for")
-def test_a_long_cell_is_stopped_while_another_notebook_wants_to_be_alone(tmp_path, monkeypatch, working):
-    monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
-    kernel, times = working
-    (tmp_path / "killed.lock").write_text('{"pid": 2147483646}')  # of a builder that is gone
-    long, timed = a_cell("long"), a_cell("timed", "alone")
-    with runner._turns([long], [kernel]) as first, runner._turns([timed]) as second:
-        first["on_cell_execute"](cell=long)
-        second["on_cell_execute"](cell=timed)  # though the long cell has not ended
-        began = time.time()
-        time.sleep(0.2)
-        ended = time.time()
-        second["on_cell_executed"](cell=timed)
-        while max(times()) <= ended:  # it goes on
-            time.sleep(0.01)
-        first["on_cell_executed"](cell=long)
-    assert not [at for at in times() if began < at < ended]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no processes: there the cell is waited for")
-def test_a_cell_that_may_be_building_a_datastore_is_waited_for(tmp_path, monkeypatch, working):
-    monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
-    kernel, times = working
-    building, timed = a_cell("building"), a_cell("timed", "alone")
-    (tmp_path / "store.lock").write_text(f'{{"pid": {os.getpid()}}}')
-    with runner._turns([building], [kernel]) as first, runner._turns([timed]) as second:
-        first["on_cell_execute"](cell=building)
-        done = []
-
-        def end():
-            done.append(time.time())
-            first["on_cell_executed"](cell=building)
-
-        later = threading.Timer(0.5, end)
-        later.start()
-        second["on_cell_execute"](cell=timed)
-        assert done and max(times()) > done[0] - 0.1, "it worked until its cell was over"
-        second["on_cell_executed"](cell=timed)
-        later.join()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no processes")
-def test_a_kernel_goes_on_if_what_stopped_it_is_killed(tmp_path, working):
-    kernel, times = working
-    code = f"""
-import os, signal
-from types import SimpleNamespace
-from specdec_lib.report.build import runner
-kernel = SimpleNamespace(provisioner=SimpleNamespace(pgid={kernel.provisioner.pgid}))
-with runner._stopped([kernel]) as stopped:
-    print(stopped, flush=True)
-    signal.pause()
-"""
-    variables = {**os.environ, "SPECDEC_CACHE": str(tmp_path / "cache")}
-    stops = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=variables)
-    assert stops.stdout.readline() == "True\n"
-    time.sleep(0.1)
-    before = len(times())
-    time.sleep(0.1)
-    assert len(times()) == before, "it is stopped"
-    stops.kill()
-    stops.wait()
-    stops.stdout.close()
-    for _ in range(500):
-        if len(times()) > before:
-            break
-        time.sleep(0.01)
-    assert len(times()) > before
-
-
-def test_the_lock_is_kept_between_cells_alone_that_follow_each_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner.paths, "cache", lambda: tmp_path)
-    tags = {"one": ["alone"], "two": ["alone"], "three": [], "four": ["alone"]}
-    cells = {name: a_cell(name, *own) for name, own in tags.items()}
-    prose = nbformat.v4.new_markdown_cell("Text.", id="prose")
-
-    def free():
-        other = ReadWriteLock(tmp_path / "cells.lock.db", is_singleton=False)
-        try:
-            other.acquire_write(timeout=0.01)
-        except Timeout:
-            return False
-        finally:
-            other.close()
-        return True
-
-    with runner._turns([cells["one"], prose, *[cells[name] for name in ("two", "three", "four")]]) as turns:
-        after = {}
-        for name, cell in cells.items():
-            turns["on_cell_execute"](cell=cell)
-            assert not free()
-            turns["on_cell_executed"](cell=cell, cell_index=0, execute_reply={})
-            after[name] = free()
-        assert after == {"one": False, "two": True, "three": True, "four": True}
-        turns["on_cell_execute"](cell=cells["one"])
-        turns["on_cell_executed"](cell=cells["one"])
-    assert free()  # a notebook that ended between the two
-
-
-def test_a_copy_says_how_many_threads_its_kernel_had(folders):
-    code = ["import torch; torch.set_num_threads(3)", "report.provenance_table(values)"]
-    path = folders["output"] / write_notebook(folders["notebooks"], code=code).name
-    assert runner.run("smoke", **folders) == []
-    assert facts(path)["provenance"]["machine"]["torch threads"] == "3" != str(torch.get_num_threads())
-
-
-def test_a_cell_alone_that_fails_or_dies_keeps_no_other_notebook_waiting(folders):
-    write_notebook(folders["notebooks"], name="01_fails", code=["1 / 0"], alone=True)
-    write_notebook(folders["notebooks"], name="02_dies", code=["import os", "os._exit(1)"], alone=True)
-    write_notebook(folders["notebooks"], name="03_small")
-    failed = runner.run("smoke", **folders)
-    assert [failure.job.name for failure in failed] == ["01_fails", "02_dies"]
-    assert (folders["output"] / "03_small.ipynb").is_file()
-
-
-def test_numbers_of_processes_that_make_no_sense_are_refused(capsys):
-    assert command.main(["run", "--profile", "smoke", "--jobs", "0"]) == 2
-    assert "expected a whole number, 1 or more" in capsys.readouterr().err
+def killed(work) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

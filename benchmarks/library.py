@@ -1,13 +1,16 @@
-"""``make bench``: how fast the library itself is, next to programs that do the same work in the same run.
+"""``make bench``: how fast the library itself is, compared with programs that do the same work in the same run.
 
-Each measurement takes turns between the two, so that a drift of the machine meets both. The page ``book/speed.md``
-shows the file that this writes.
+Each measurement takes turns between the two, so that a drift of the machine meets both. The results are
+``data/results/cpu/bench.json`` and the table of it in ``bench.md``, which the page ``book/speed.md`` shows.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
-from specdec_lib import generate, load_model
+from specdec_lib import generate, load_model, paths
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.faiss_index import one_thread, whole_keys
@@ -34,6 +38,7 @@ from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.experiments import made_tasks, recorded_runs
+from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance
 
 #: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
@@ -43,35 +48,16 @@ REST_NGRAM, REST_MIN_NGRAM = 16, 2
 _DRAFT = [1, 2, 3, 4, 5]
 
 
-def row(
-    name: str,
-    work: str,
-    unit: str,
-    ours: Sequence[float],
-    peers: Sequence[float] | None = None,
-    *,
-    peer: str | None = None,
-    elsewhere: str | None = None,
-    higher_is_better: bool = False,
-    **more: Any,
-) -> dict:
+def row(work: str, unit: str, ours: Sequence[float], peers: Any = None, peer: str = "", **more: Any) -> dict:
     """One row of the file: medians, our 99th percentile, and the paired ratios ours / peer with their 10th and 90th."""
-    ratios = None if peers is None else np.asarray(ours) / np.asarray(peers)
-    return {
-        "name": name,
-        "work": work,
-        "unit": unit,
-        "value": float(np.median(ours)),
-        "p99": float(np.percentile(ours, 1 if higher_is_better else 99)),
-        "samples": len(ours),
-        "higher_is_better": higher_is_better,
-        "peer": peer,
-        "peer_value": None if peers is None else float(np.median(peers)),
-        "ratio": None if ratios is None else float(np.median(ratios)),
-        "ratio_spread": None if ratios is None else np.percentile(ratios, [10, 90]).tolist(),
-        "elsewhere": elsewhere,
-        **more,
-    }
+    higher = unit in ("tokens/s", "share")
+    about = {"work": work, "unit": unit, "higher_is_better": higher, "samples": len(ours), "peer": peer, **more}
+    about |= {"value": float(np.median(ours)), "p99": float(np.percentile(ours, 1 if higher else 99))}
+    if peers is not None:
+        ratios = np.asarray(ours) / np.asarray(peers)
+        about |= {"peer_value": float(np.median(peers)), "ratio": float(np.median(ratios))}
+        about["ratio_spread"] = np.percentile(ratios, [10, 90]).tolist()
+    return about
 
 
 def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
@@ -95,58 +81,31 @@ def decoding(quick: bool) -> list[dict]:
     settings = draft.generation_config
     settings.num_assistant_tokens, settings.num_assistant_tokens_schedule = DRAFT_TOKENS, "constant"
     settings.assistant_confidence_threshold = 0.0
+    lookup = PromptLookup(MAX_NGRAM, PLD_TOKENS, variant="transformers")
+    lookup_options = {"prompt_lookup_num_tokens": PLD_TOKENS, "max_matching_ngram_size": MAX_NGRAM}
     methods = {
-        "plain": ("Plain decoding", None, {}, "transformers generate"),
-        "pld": (
-            "PLD",
-            PromptLookup(MAX_NGRAM, PLD_TOKENS, variant="transformers"),
-            {"prompt_lookup_num_tokens": PLD_TOKENS, "max_matching_ngram_size": MAX_NGRAM},
-            "transformers prompt_lookup_num_tokens",
-        ),
-        "specdec": (
-            "SpecDec",
-            DraftModel(draft, DRAFT_TOKENS),
-            {"assistant_model": draft},
-            "transformers assistant_model",
-        ),
+        "Plain decoding": (None, {}, "transformers generate"),
+        "PLD": (lookup, lookup_options, "transformers prompt_lookup_num_tokens"),
+        "SpecDec": (DraftModel(draft, DRAFT_TOKENS), {"assistant_model": draft}, "transformers assistant_model"),
     }
     prompts = [recorded_runs.render(p, tokenizer) for task in TASKS for p in made_tasks.prompts(task, per_task)]
     rows = []
-    for name, (work, drafter, options, peer) in methods.items():
-        ours, peers, equal, total = [], [], 0, 0
+    for name, (drafter, options, peer) in methods.items():
+        ours, peers, same = [], [], []
+        given = {"do_sample": False, "max_new_tokens": new_tokens, **options}
         for repeat in tqdm(range(repeats + 1), desc=f"{name}: repeats", leave=False):
             for ids in prompts:
                 tensor = torch.tensor([ids])
                 if drafter is not None:
                     drafter.reset()  # cold, also in later repeats
                 spent, run = _seconds(lambda: generate(model, ids, drafter, max_new_tokens=new_tokens))
-                theirs, out = _seconds(
-                    lambda: model.generate(
-                        tensor,
-                        attention_mask=torch.ones_like(tensor),
-                        do_sample=False,
-                        max_new_tokens=new_tokens,
-                        **options,
-                    )
-                )
+                theirs, out = _seconds(lambda: model.generate(tensor, attention_mask=torch.ones_like(tensor), **given))
                 if repeat:  # the first round warms both up
                     ours.append(len(run.tokens) / spent)
                     peers.append((out.shape[1] - len(ids)) / theirs)
-                    equal += run.tokens == out[0, len(ids) :].tolist()
-                    total += 1
-        rows.append(
-            row(
-                f"{name}_tokens_per_s",
-                f"{work}, pocket model",
-                "tokens/s",
-                ours,
-                peers,
-                peer=peer,
-                higher_is_better=True,
-                same_output=equal / total,
-                max_new_tokens=new_tokens,
-            )
-        )
+                    same.append(run.tokens == out[0, len(ids) :].tolist())
+        about = {"same_output": sum(same) / len(same), "max_new_tokens": new_tokens}
+        rows.append(row(f"{name}, pocket model", "tokens/s", ours, peers, peer, **about))
     return rows
 
 
@@ -180,20 +139,10 @@ class _TimedModel(LlamaForCausalLM):
 def loop(quick: bool) -> list[dict]:
     """Time of a verify step beyond the model's forward, on a model whose forward costs next to nothing."""
     torch.manual_seed(0)
-    model = _TimedModel(
-        LlamaConfig(
-            vocab_size=256,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=4096,
-            bos_token_id=None,
-            eos_token_id=None,
-            attn_implementation="sdpa",
-        )
-    ).eval()
+    sizes = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 4096}
+    config = LlamaConfig(**sizes, **heads, bos_token_id=None, eos_token_id=None, attn_implementation="sdpa")
+    model = _TimedModel(config).eval()
     prompt, new = [1 + i % 250 for i in range(128)], 128
     tensor = torch.tensor([prompt])
     model._get_candidate_generator = lambda **kwargs: _SameCandidates()
@@ -211,28 +160,13 @@ def loop(quick: bool) -> list[dict]:
         times, steps = [], []
         for count in (new // 4, new):
             model.calls = []
-            seconds, _ = _seconds(
-                lambda: model.generate(
-                    tensor,
-                    attention_mask=torch.ones_like(tensor),
-                    do_sample=False,
-                    max_new_tokens=count,
-                    prompt_lookup_num_tokens=len(_DRAFT),
-                )
-            )
+            given = {"do_sample": False, "max_new_tokens": count, "prompt_lookup_num_tokens": len(_DRAFT)}
+            seconds, _ = _seconds(lambda: model.generate(tensor, attention_mask=torch.ones_like(tensor), **given))
             times.append(seconds - sum(model.calls))
             steps.append(len(model.calls))
         peers.append(1e3 * (times[1] - times[0]) / (steps[1] - steps[0]))
-    return [
-        row(
-            "loop_overhead_ms",
-            "A verify step beyond the forward pass",
-            "ms",
-            ours,
-            peers,
-            peer="transformers assisted decoding",
-        )
-    ]
+    work = "A verify step beyond the forward pass"
+    return [row(work, "ms", ours, peers, "transformers assisted decoding")]
 
 
 # Drafting --------------------------------------------------------------------------------------------------------
@@ -241,7 +175,7 @@ def loop(quick: bool) -> list[dict]:
 def lookup(quick: bool) -> list[dict]:
     """Microseconds of one PLD proposal, half of them with a match, three new tokens since the last."""
     rows = []
-    for label, length in (("1k", 1_000), ("4k", 4_000), ("32k", 32_000)):
+    for length in (1_000, 4_000, 32_000):
         rng = random.Random(0)
         tokens = [rng.randrange(4096) for _ in range(length)]
         context = Context(tokens, length, 4096, Sampling())
@@ -258,16 +192,8 @@ def lookup(quick: bool) -> list[dict]:
             ours.append(_microseconds(lambda: drafter.propose(context, PLD_TOKENS)))
             tensor = torch.tensor([tokens])
             peers.append(_microseconds(lambda: peer.get_candidates(tensor)))
-        rows.append(
-            row(
-                f"pld_draft_us_{label}",
-                f"A PLD draft, context of {length:,d} tokens",
-                "µs",
-                ours,
-                peers,
-                peer="transformers PromptLookupCandidateGenerator",
-            )
-        )
+        work, whose = f"A PLD draft, context of {length:,d} tokens", "transformers PromptLookupCandidateGenerator"
+        rows.append(row(work, "µs", ours, peers, whose))
     return rows
 
 
@@ -313,8 +239,8 @@ def tree(quick: bool) -> list[dict]:
     about = {"merged_nodes": float(np.median(nodes))}
     work = "One tree, three sources of 64 tokens: "
     return [
-        row("tree_choose_us", f"{work}merge, score, choose", "µs", chosen, **about),
-        row("tree_learn_us", f"{work}judge and learn", "µs", learned, **about),
+        row(f"{work}merge, score, choose", "µs", chosen, **about),
+        row(f"{work}judge and learn", "µs", learned, **about),
     ]
 
 
@@ -388,12 +314,12 @@ def _one_search_each(tokens, suffixes, context, count, max_ngram, min_ngram):
 
 def sparse(quick: bool) -> list[dict]:
     """Search, whole draft and memory of the sparse datastore, on drawn text of 1 M and 20 M tokens."""
-    sizes = {"1m": 1_000_000} if quick else {"1m": 1_000_000, "20m": 20_000_000}
+    sizes = (1_000_000,) if quick else (1_000_000, 20_000_000)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for label, size in sizes.items():
+        for size in sizes:
             text = DrawnText(size)
-            store = build_tokens(Path(folder) / label, text, text.vocabulary, progress=False)
+            store = build_tokens(Path(folder) / str(size), text, text.vocabulary, progress=False)
             index = build_suffix_array(store, progress=False)
             contexts = text.contexts(200 if quick else 10_000)
             rest = Rest(index, REST_NGRAM, REST_MIN_NGRAM)
@@ -422,35 +348,10 @@ def sparse(quick: bool) -> list[dict]:
                 ours += [_microseconds(lambda: index.longest(context, REST_NGRAM)) for context in block]
                 peers += [_microseconds(lambda: each_length(context)) for context in block]
             whole = [_microseconds(lambda: draft(context)) for context in contexts]
-            large = label == "20m"
-            tokens = f"{size // 1_000_000} M tokens"
-            rows += [
-                row(
-                    f"suffix_search_us_{label}",
-                    f"Longest-suffix search, {tokens}",
-                    "µs",
-                    ours,
-                    peers,
-                    peer="one search for each length, as REST's Algorithm 1",
-                    elsewhere="30 µs: the same rule, compiled" if large else None,
-                ),
-                row(
-                    f"rest_draft_us_{label}",
-                    f"A REST draft (search, trie and tree), {tokens}",
-                    "µs",
-                    whole,
-                    elsewhere="77 µs, 99th percentile 2770 µs: REST's own wheel" if large else None,
-                ),
-            ]
-        rows.append(
-            row(
-                "suffix_bytes_per_token",
-                f"Resident memory of the sparse store, {tokens}",
-                "bytes/token",
-                [index.bytes_per_token],
-                elsewhere="12 REST, 266 Arctic, 956 dejavuu",
-            )
-        )
+            tokens, peer = f"{size // 1_000_000} M tokens", "one search for each length, as REST's Algorithm 1"
+            rows.append(row(f"Longest-suffix search, {tokens}", "µs", ours, peers, peer))
+            rows.append(row(f"A REST draft (search, trie and tree), {tokens}", "µs", whole))
+        rows.append(row(f"Resident memory of the sparse store, {tokens}", "bytes/token", [index.bytes_per_token]))
     return rows
 
 
@@ -478,9 +379,7 @@ def drawn_states(count: int, seed: int) -> np.ndarray:
 
 def dense(quick: bool) -> list[dict]:
     """Search of 10 neighbours and its recall, one thread and one query at a time, in 1 M states of 64 dimensions."""
-    label, count, factory, samples = (
-        ("100k", 100_000, "IVF256,Flat", 100) if quick else ("1m", 1_000_000, "IVF4096,Flat", 2000)
-    )
+    count, factory, samples = (100_000, "IVF256,Flat", 100) if quick else (1_000_000, "IVF4096,Flat", 2000)
     with tempfile.TemporaryDirectory() as folder, one_thread() as faiss:
         store = build_tokens(Path(folder) / "store", [np.zeros(count + 1, np.int64)], 2, progress=False)
         states = ArrayStates(np.arange(2, count + 2), drawn_states(count, 1))
@@ -507,24 +406,10 @@ def dense(quick: bool) -> list[dict]:
             ours += [_microseconds(lambda: index.search(query[None], NEIGHBOURS)) for query in queries[block]]
             peers += [_microseconds(lambda: inner.search(key[None], NEIGHBOURS)) for key in keys[block]]
     about = {"factory": factory, "nprobe": NPROBE, "states": count}
+    peer = "FAISS on keys that are reduced already"
     return [
-        row(
-            f"dense_search_us_{label}",
-            f"Dense search, {count:,d} states",
-            "µs",
-            ours,
-            peers,
-            peer="FAISS on keys that are reduced already",
-            **about,
-        ),
-        row(
-            "dense_recall_at_10",
-            "Share of the 10 nearest states that it finds",
-            "share",
-            [share],
-            higher_is_better=True,
-            **about,
-        ),
+        row(f"Dense search, {count:,d} states", "µs", ours, peers, peer, **about),
+        row("Share of the 10 nearest states that it finds", "share", [share], **about),
     ]
 
 
@@ -536,30 +421,77 @@ SECTIONS: dict[str, Callable[[bool], list[dict]]] = {
     "sparse": sparse,
     "dense": dense,
 }
-"""What ``--only`` chooses from, in the order of the page."""
 
 
 def measure(names: Sequence[str], quick: bool, command: str) -> dict[str, Any]:
-    """Rows by section, each section with where it comes from.
-
-    ``load`` is the load average of the last minute before the section began: where it is not far below the number of
-    cores, other programs took part of the time.
-    """
+    """Rows by section, each section with where it comes from; the load is that of the minute before the section began."""
     sections = {}
     for name in names:
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         seconds, rows = _seconds(lambda: SECTIONS[name](quick))
         facts = provenance.collect()
-        sections[name] = {
-            "rows": rows,
-            "provenance": {
-                "commit": facts["commit"],
-                "date": facts["date"],
-                "command": command,
-                "seconds": round(seconds, 1),
-                "load": load and round(load, 1),
-                "machine": facts["machine"],
-                "versions": facts["versions"],
-            },
-        }
+        about = {key: facts[key] for key in ("commit", "date", "machine", "versions")}
+        about |= {"command": command, "seconds": round(seconds, 1), "load": load and round(load, 1)}
+        sections[name] = {"rows": rows, "provenance": about}
     return sections
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+
+
+def table(sections: dict[str, Any]) -> str:
+    """The table of the page, and below it where each section comes from."""
+    lines = [
+        "| Work | Here | 99th percentile | Peer in the same run | Times as fast (10th to 90th percentile) |",
+        "|:--|--:|--:|:--|--:|",
+    ]
+    for one in (one for section in sections.values() for one in section["rows"]):
+        peer = ratio = "–"
+        if one["peer"]:
+            peer = f"{_amount(one['peer_value'], one['unit'])}: {one['peer']}"
+            ratios = [one["ratio"], *one["ratio_spread"]]
+            if not one["higher_is_better"]:
+                median, low, high = (1 / value for value in ratios)
+                ratios = [median, high, low]
+            ratio = "{:.2g} ({:.2g}–{:.2g})".format(*ratios)
+        # A percentile of one number would repeat it.
+        extreme = _amount(one["p99"], one["unit"]) if one["samples"] > 1 else "–"
+        lines.append(f"| {one['work']} | {_amount(one['value'], one['unit'])} | {extreme} | {peer} | {ratio} |")
+    lines += ["", ":::{dropdown} How this table was made", ""]
+    for name, section in sections.items():
+        about = section["provenance"]
+        machine, versions = about["machine"], about["versions"]
+        lines.append(
+            f"- {name}: {about['date']}, commit {about['commit'][:12]}, load {about['load']}, {machine['processor']} with "
+            f"{machine['cores']} cores, torch {versions['torch']}, transformers {versions['transformers']}"
+        )
+    return "\n".join(
+        [*lines, "", "Where the load is not far below the number of cores, other programs took time.", ":::", ""]
+    )
+
+
+def main(words: Sequence[str]) -> None:
+    """Measure the sections that are asked for; the file's other sections stay."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, help="JSON file (default: data/results/cpu/bench.json)")
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="one section; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs; needs --out")
+    options = parser.parse_args(words)
+    if options.quick and options.out is None:
+        parser.error("--quick measures nothing worth keeping: name another file with --out")
+    out = options.out or paths.root() / "data" / "results" / "cpu" / "bench.json"
+    earlier = json.loads(out.read_text(encoding="utf-8"))["sections"] if options.only and out.is_file() else {}
+    transformers.logging.set_verbosity_error()
+    # Passes this small gain little from a second thread and lose much when another program takes its core.
+    torch.set_num_threads(1)
+    command = " ".join(["python benchmarks/library.py", *words])
+    measured = earlier | measure(options.only or list(SECTIONS), options.quick, command)
+    sections = {name: measured[name] for name in SECTIONS if name in measured}
+    write_atomic(out, json.dumps({"sections": sections}, indent=1, ensure_ascii=False) + "\n")
+    write_atomic(out.with_suffix(".md"), table(sections))
+    print(table(sections))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

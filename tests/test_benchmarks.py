@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
-import torch
-from transformers import LlamaConfig
 
+from benchmarks import gpu
+from benchmarks import library as benchmarks
 from specdec_lib import DraftTree, Generation
-from specdec_lib.commands import bench
 from specdec_lib.decoding.results import Step
-from specdec_lib.report import benchmarks
 
 
 def test_the_overhead_is_what_steps_take_beyond_their_calls_of_the_model(monkeypatch):
@@ -39,27 +38,10 @@ def test_the_overhead_is_what_steps_take_beyond_their_calls_of_the_model(monkeyp
     assert row["peer_value"] == pytest.approx(4 - 2.5)
 
 
-def test_a_timed_model_keeps_the_seconds_of_each_call():
-    model = benchmarks._TimedModel(
-        LlamaConfig(
-            vocab_size=8,
-            hidden_size=8,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            num_key_value_heads=1,
-        )
-    )
-    model.calls = []
-    for _ in range(3):
-        model(torch.tensor([[1, 2]]))
-    assert len(model.calls) == 3 and min(model.calls) > 0
-
-
 def test_one_trees_own_work_is_measured_on_drafts_that_overlap():
     """Three drafts of 64 tokens share some: fewer nodes than tokens are merged, and more than one draft has."""
     rows = benchmarks.tree(True)
-    assert [row["name"] for row in rows] == ["tree_choose_us", "tree_learn_us"]
+    assert [row["work"].split(": ")[1] for row in rows] == ["merge, score, choose", "judge and learn"]
     assert all(row["value"] > 0 and row["unit"] == "µs" and 64 < row["merged_nodes"] < 192 for row in rows)
 
 
@@ -71,7 +53,7 @@ def counted(monkeypatch):
     def measuring(name):
         def rows(quick):
             calls[name] += 1
-            return [benchmarks.row(name, name, "ms", [calls[name]])]
+            return [benchmarks.row(name, "ms", [calls[name]] * 2, [2, 4], "a peer")]
 
         return rows
 
@@ -81,18 +63,35 @@ def counted(monkeypatch):
 
 def test_only_measures_one_section_again_and_leaves_the_others_as_they_are(counted, tmp_path):
     out = tmp_path / "bench.json"
-    assert bench.main(["--out", str(out)]) == 0
+    benchmarks.main(["--out", str(out)])
     before = json.loads(out.read_text())["sections"]
-    assert bench.main(["--out", str(out), "--only", "dense"]) == 0
+    benchmarks.main(["--out", str(out), "--only", "dense"])
     after = json.loads(out.read_text())["sections"]
     assert after["loop"] == before["loop"] and counted == {"loop": 1, "dense": 2} and list(after) == ["loop", "dense"]
     assert after["dense"]["provenance"]["command"].endswith("--only dense")
+    page = out.with_suffix(".md").read_text()
+    assert "| loop | 1 ms | 1 ms | 3 ms: a peer | 2.7 (2.1–3.6) |" in page
     assert {"commit", "date", "load", "machine", "seconds", "versions"} <= set(after["dense"]["provenance"])
 
 
 @pytest.mark.parametrize("words", [["--only", "wide"], ["--quick"]])
 def test_what_would_spoil_the_file_is_refused_before_anything_is_measured(counted, words, capsys):
     with pytest.raises(SystemExit, match="2"):
-        bench.main(words)
+        benchmarks.main(words)
     assert counted == {"loop": 0, "dense": 0}
     assert ("wide" if "wide" in words else "--out") in capsys.readouterr().err
+
+
+def test_passes_of_a_random_model_are_timed_and_a_real_one_decodes(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "SHAPES", {"tiny": (2, 32, 64, 4, 2, 100)})
+    monkeypatch.setattr(gpu, "WIDTHS", (1, 4))
+    words = ["--shapes", "tiny", "--model", "pocket", "--device", "cpu", "--dtype", "float32", "--context", "16"]
+    gpu.main([*words, "--repeats", "2", "--prompts", "1", "--tokens", "8", "--out", str(tmp_path)])
+    with (tmp_path / "passes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["shape"], row["width"]) for row in rows] == [("tiny", "1"), ("tiny", "4")]
+    assert float(rows[0]["ratio"]) == 1 and all(float(row["ms"]) > 0 for row in rows)
+    with (tmp_path / "decoding.csv").open() as file:
+        plain, lookup = csv.DictReader(file)
+    assert float(plain["tokens_per_pass"]) == 1 <= float(lookup["tokens_per_pass"])
+    assert json.loads((tmp_path / "passes.json").read_text())["machine"]["cores"]

@@ -1,21 +1,50 @@
-"""The command ``train-heads``: what it writes, goes on with and refuses, on tiny models of several families."""
+"""``train-acceptance-head``, ``train-heads`` and ``find-heads``: what they write and go on with, on tiny models."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+import torch
 
 from specdec_lib import generate, load_model, paths
-from specdec_lib.__main__ import main
 from specdec_lib.chapters.ch07_other_systems import head_losses
-from specdec_lib.experiments import head_training
+from specdec_lib.cli import main
+from specdec_lib.experiments import acceptance_training, head_training, recorded_runs
+from specdec_lib.experiments.input_guided import calibration_prompts
+from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.tasks import load_task
+from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import KINDS, DraftHead
+from specdec_lib.heads.induction import InductionHeads, identify
 from specdec_lib.methods import METHODS
 from specdec_lib.models.fingerprint import fingerprint
 from tests.families import build, prompt, save
 
 ROWS = {"medusa": "Medusa", "hydra": "Hydra", "eagle": "EAGLE"}
+
+
+def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tmp_path, capsys, monkeypatch):
+    tokenizer = recorded_runs.load_pair("pocket", "pocket-draft", "cpu", "float32")[2]
+    prompts = [render(p, tokenizer) for p in load_task("outline", limit=6, seed=5)]
+    monkeypatch.setattr(acceptance_training, "training_prompts", lambda *arguments: prompts)
+    words = ["train-acceptance-head", "--out", str(tmp_path / "heads" / "head.safetensors"), "--device", "cpu"]
+    words += ["--data", str(tmp_path / "data"), "--task", "outline", "--task", "quote-lines", "--prompts", "3"]
+    words += ["--max-new-tokens", "12", "--epochs", "2", "--depth", "1"]
+    assert main([*words, "--seeds", "2"]) == 0
+    draft, _ = load_model("pocket-draft", "cpu")
+    head = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
+    assert (head.depth, head.tied, head.sees_confidence) == (1, True, False)
+    assert head.story["mixing"] == 0.15 and len(head.story["curve"]) == 2 and head.story["data"]["labels"] == "decoding"
+    second = AcceptanceHead.load(tmp_path / "heads" / "head-1.safetensors", draft)
+    assert (head.story["training"]["seed"], second.story["training"]["seed"]) == (0, 1)
+    assert not torch.equal(head.out.weight, second.out.weight)
+    before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
+    assert main([*words, "--mixing", "none", "--untied", "--sees-confidence"]) == 0
+    assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
+    again = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
+    assert again.sees_confidence and not again.tied and again.story["mixing"] is None
+    assert "written to" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -51,7 +80,7 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
     assert "first choice right by depth" in capsys.readouterr().out
 
 
-def test_losses_are_compared_on_the_same_answers_and_no_heads_are_written(tmp_path, capsys, few):
+def test_losses_are_compared_on_the_same_answers_and_no_heads_are_written(tmp_path, few):
     folder = save(build("llama-gqa"), tmp_path / "model")
     words = ["train-heads", "--target", str(folder), "--kind", "medusa", "--data", str(tmp_path / "data")]
     words += [
@@ -74,25 +103,33 @@ def test_losses_are_compared_on_the_same_answers_and_no_heads_are_written(tmp_pa
     assert main([*words, "--loss", "total-variation"]) == 0
     alone = json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]["medusa"]
     assert told["losses"]["total-variation"]["top1"] == alone["top1"]
-    lines = head_losses.curves(told["losses"])["first choice"]
-    depths, shares = lines["total-variation loss"]
-    assert (depths, [share.value for share in shares]) == ([1, 2, 3, 4, 5], alone["top1"])
-    with pytest.raises(FileNotFoundError, match="train-heads --compare-losses"):
-        head_losses.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--epochs", "0"], "epochs is 0"),
-        (["--rate", "-1"], "rate is -1.0"),
-        (["--tasks", "no-such-task"], "no-such-task"),
-    ],
-)
-def test_bad_options_are_told_and_nothing_is_written(tmp_path, capsys, words, says):
-    own = ["--out", str(tmp_path / "out"), "--data", str(tmp_path / "data"), "--device", "cpu"]
-    assert main(["train-heads", *own, *words]) == 2
-    assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+def test_the_file_of_heads_holds_what_identify_finds_and_is_refused_for_another_model(tmp_path, capsys):
+    folders = [paths.POCKET / "target", paths.POCKET / "draft"]
+    out = tmp_path / "heads.json"
+
+    def call(folder, *more):
+        words = ["--task", "replace-word", "--prompts", "2", "--max-new-tokens", "6", "--device", "cpu"]
+        return main(["find-heads", "--target", str(folder), "--out", str(out), *words, *more])
+
+    assert call(folders[0]) == 0
+    model, tokenizer = load_model(folders[0], "cpu")
+    expected = identify(
+        model, [render(p, tokenizer) for p in calibration_prompts(["replace-word"], 2)], 6, progress=False
+    )
+    read = InductionHeads.load(out, model)
+    assert read.ranked() == expected.ranked() and read.copied == expected.copied
+    assert f"{len(read.ranked())} of {read.peaks.size} heads" in capsys.readouterr().out
+    before = out.read_bytes()
+    assert call(folders[0]) == 0
+    assert "--force identifies them again" in capsys.readouterr().out
+    assert call(folders[1]) == 2
+    assert "made for another model" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert call(folders[1], "--force") == 0
+    assert call(tmp_path / "none", "--force") == 2
+    assert "no model in" in capsys.readouterr().err
 
 
 def test_the_shipped_heads_are_small_and_tell_how_often_they_are_right():

@@ -1,0 +1,73 @@
+"""Options that several commands have, and how paths are read: expanded, and tried before any work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specdec_lib import files
+
+
+def output_file(text: str | Path) -> Path:
+    """The path of a file to write, in whose folder, made if it is not there, a file can be made."""
+    path = Path(text).expanduser()
+    why = files.cannot_write(path)
+    if why:
+        raise typer.BadParameter(f"no file can be written at {path} ({why}); name another one")
+    return path
+
+
+def output_folder(text: str | Path) -> Path:
+    """The path of a folder to write to, in which, made if it is not there, a file can be made."""
+    path = Path(text).expanduser()
+    why = files.cannot_write(path / "file")
+    if why:
+        raise typer.BadParameter(f"no file can be written in {path} ({why}); name another folder")
+    return path
+
+
+def existing(text: str | Path) -> Path:
+    """The path of a file or folder that is there."""
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise typer.BadParameter(f"there is no {path}")
+    return path
+
+
+def at_least(least: int) -> Callable[[str | int], int]:
+    """What reads a whole number of ``least`` or more."""
+
+    def whole(text: str | int) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is no whole number") from None
+        if number < least:
+            raise typer.BadParameter(f"{number}; expected {least} or more")
+        return number
+
+    return whole
+
+
+def one_of(option: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a name that is not known."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{option} is {name!r}; expected one of {', '.join(known)}")
+
+
+OutputFile = typer.Option(parser=output_file, metavar="FILE")
+Target = Annotated[str, typer.Option(help="The model: smollm2, pocket, a folder, a GGUF file or a name on the hub.")]
+Draft = Annotated[str | None, typer.Option(help="A draft model of the same vocabulary.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, or map: over all GPUs.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Task = Annotated[list[str] | None, typer.Option(help="A task of the book; may be repeated.")]
+Source = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A method that one tree drafts from; may be repeated.")
+]
+Store = Annotated[Path | None, typer.Option(parser=existing, metavar="FOLDER", help="A datastore of this tokenizer.")]
+Prompts = Annotated[int, typer.Option(parser=at_least(1), metavar="N", help="Prompts of each task.")]
+NewTokens = Annotated[int, typer.Option(parser=at_least(1), metavar="N", help="Longest answer, in tokens.")]

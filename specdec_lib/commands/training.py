@@ -1,0 +1,208 @@
+"""``train-acceptance-head`` and ``train-heads``: what is learned from a model's own answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specdec_lib import paths
+from specdec_lib.commands import options
+from specdec_lib.files import write_atomic
+
+Seed = Annotated[int, typer.Option(help="Of weights and order.")]
+Data = Annotated[
+    Path, typer.Option(parser=options.output_folder, metavar="FOLDER", help="Recorded answers; a run goes on here.")
+]
+
+
+def train_acceptance_head(
+    target: options.Target = "pocket",
+    draft: Annotated[str, typer.Option(help="The draft model; the head is for it.")] = "pocket-draft",
+    out: Annotated[Path, options.OutputFile] = Path("_build/head/acceptance.safetensors"),
+    data: Data = Path("_build/head"),
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    task: options.Task = None,
+    prompts: options.Prompts = 60,
+    max_new_tokens: options.NewTokens = 128,
+    temperature: Annotated[float, typer.Option(help="Of the answers.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Of the answers.")] = 1.0,
+    labels: Annotated[
+        str, typer.Option(help="decoding: under the decoding distributions; raw: at temperature 1, as released.")
+    ] = "decoding",
+    mixing: Annotated[
+        str, typer.Option(help="r, the share of the target's tokens; none: each token after an unmixed prefix.")
+    ] = "0.15",
+    reject_weight: Annotated[float, typer.Option(help="w_rej.")] = 6.0,
+    depth: Annotated[int, typer.Option(help="D, 0 to 4.")] = 3,
+    untied: Annotated[bool, typer.Option("--untied", help="Blocks with weights of their own.")] = False,
+    sees_confidence: Annotated[
+        bool,
+        typer.Option("--sees-confidence", help="Let it read the draft's probability too, which the paper's does not."),
+    ] = False,
+    epochs: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N")] = 10,
+    rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
+    seed: Seed = 0,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            parser=options.at_least(1),
+            metavar="N",
+            help="Heads to train, from --seed on; the second is written to acceptance-1.safetensors.",
+        ),
+    ] = 1,
+) -> None:
+    """Record data for an acceptance head of SpecDec++ and train it. The same command goes on after the last whole shard."""
+    from specdec_lib.decoding.sampling import Sampling
+    from specdec_lib.experiments.acceptance_training import TASKS, train_heads
+    from specdec_lib.experiments.recorded_runs import load_pair
+    from specdec_lib.heads.acceptance import AcceptanceHead
+    from specdec_lib.heads.acceptance_data import LABELS, check_mixing
+    from specdec_lib.heads.training import Training
+
+    settings = Training(reject_weight, epochs, rate=rate, seed=seed)
+    sampling = Sampling(temperature, top_p, seed=seed)
+    options.one_of("--labels", [labels], LABELS)
+    share = None if mixing == "none" else _number("--mixing", mixing)
+    check_mixing(share)
+    AcceptanceHead(1, depth)  # refuses a depth that there is not
+    _check_tasks(task)
+    model, small, tokenizer = load_pair(target, draft, device, dtype)
+    trained = train_heads(
+        model,
+        small,
+        tokenizer,
+        data,
+        settings,
+        sampling,
+        tasks=task or list(TASKS),
+        per_task=prompts,
+        max_new_tokens=max_new_tokens,
+        labels=labels,
+        mixing=share,
+        depth=depth,
+        tied=not untied,
+        sees_confidence=sees_confidence,
+        seeds=seeds,
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for place, (head, tokens, count) in enumerate(trained):
+        own = out.with_stem(f"{out.stem}-{place}") if place else out
+        head.save(own)
+        story = head.story
+        best = story["curve"][story["epoch_kept"] - 1]
+        typer.echo(
+            f"{tokens:,} tokens of {count} prompts, {story['mean_acceptance']:.1%} accepted; epoch {story['epoch_kept']} of "
+            f"{epochs} kept, held-out loss {best['held_out']:.4f}; {story['seconds']:.0f} s\nwritten to {own}"
+        )
+
+
+def _check_tasks(names: list[str] | None) -> None:
+    from specdec_lib.experiments.tasks import task_names
+
+    options.one_of("--task", [name.split("/")[0] for name in names or ()], task_names())
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{option} is {text!r}; expected a number or none") from None
+
+
+def train_heads(
+    target: options.Target = "pocket",
+    kind: Annotated[
+        list[str] | None, typer.Option(help="medusa, hydra or eagle; may be repeated (default: all).")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            parser=options.output_folder,
+            metavar="FOLDER",
+            help="Of the heads (default: the pocket pair's in a checkout).",
+        ),
+    ] = None,
+    data: Data = Path("_build/heads"),
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    task: options.Task = None,
+    prompts: options.Prompts = 80,
+    max_new_tokens: options.NewTokens = 128,
+    loss: Annotated[str, typer.Option(help="published, or total-variation.")] = "published",
+    compare_losses: Annotated[
+        Path | None,
+        typer.Option(
+            parser=options.output_file,
+            metavar="FILE",
+            help="Train each loss on the same answers and write how good the heads of the first kind are, and no heads.",
+        ),
+    ] = None,
+    epochs: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N")] = 10,
+    batch: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N", help="Answers of a step.")] = 4,
+    rate: Annotated[float | None, typer.Option(help="Peak learning rate; the kind's own without it.")] = None,
+    seed: Seed = 0,
+    own_vocabulary: Annotated[
+        bool, typer.Option("--own-vocabulary", help="Medusa, Hydra: an output layer for each depth.")
+    ] = False,
+    layers: Annotated[
+        int,
+        typer.Option(parser=options.at_least(1), metavar="N", help="Medusa, Hydra: blocks of a depth; 4 in Hydra++."),
+    ] = 1,
+    prefix: Annotated[bool, typer.Option("--prefix", help="Hydra: the prefix layer of Hydra++.")] = False,
+    mlp: Annotated[
+        int,
+        typer.Option(
+            parser=options.at_least(0), metavar="N", help="EAGLE: inner width of its layer; 0: the target's own."
+        ),
+    ] = 0,
+) -> None:
+    """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers. The same command goes on after the last epoch."""
+    given = {name: value for name, value in locals().items() if value is not None}
+    import torch
+
+    from specdec_lib.experiments.acceptance_training import TASKS
+    from specdec_lib.experiments.head_training import compare_losses as compare
+    from specdec_lib.experiments.head_training import train_kinds
+    from specdec_lib.experiments.recorded_runs import ONE_THREAD
+    from specdec_lib.heads.draft_training import HeadTraining
+    from specdec_lib.heads.drafting import KINDS
+    from specdec_lib.models.loading import load_model
+
+    out = out or options.output_folder(paths.POCKET / "heads" if paths.ROOT else "heads")
+    kinds = list(kind or KINDS)
+    options.one_of("--kind", kinds, KINDS)
+    settings = HeadTraining(epochs, batch, rate, loss, seed)
+    shared = {"own_vocabulary": own_vocabulary, "layers": layers}
+    own: dict[str, dict[str, Any]] = {"medusa": shared, "hydra": shared | {"prefix": prefix}, "eagle": {"mlp": mlp}}
+    _check_tasks(task)
+    model, tokenizer = load_model(target, device, dtype)
+    if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
+        torch.set_num_threads(1)
+    answered = {"tasks": task or list(TASKS), "per_task": prompts, "max_new_tokens": max_new_tokens}
+    if compare_losses is not None:
+        found = compare(model, tokenizer, data, kinds[0], settings, **answered, options=own[kinds[0]])
+        _write_losses(compare_losses, found, given)
+        for name, row in found["losses"].items():
+            first = ", ".join(f"{share:.1%}" for share in row["top1"])
+            typer.echo(f"{kinds[0]}, {name} loss: first choice right by depth {first}")
+        typer.echo(f"written to {compare_losses}")
+        return
+    for name, head in train_kinds(model, tokenizer, data, out, kinds, settings, **answered, options=own).items():
+        first = ", ".join(f"{row[0]:.1%}" for row in head.accuracies)
+        story = head.story
+        typer.echo(
+            f"{name}: {story['predictions']:,} tokens of {story['answers']} answers, epoch {story['epoch_kept']} of "
+            f"{epochs} kept, first choice right by depth {first}; {story['seconds']:.0f} s\n"
+            f"written to {out / f'{name}.safetensors'}"
+        )
+
+
+def _write_losses(path: Path, found: dict[str, Any], given: dict[str, Any]) -> None:
+    from specdec_lib.report.display import provenance
+
+    named = {name: value.name if isinstance(value, Path) else value for name, value in given.items()}
+    write_atomic(path, json.dumps(found | {"provenance": provenance.collect(named)}, indent=1) + "\n")

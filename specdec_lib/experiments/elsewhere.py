@@ -1,0 +1,46 @@
+"""How the methods are switched on in other programs, as their documentation of November 2026 has it."""
+
+from __future__ import annotations
+
+PROGRAMS = ("transformers", "vLLM", "SGLang", "llama.cpp")
+
+#: By method: what to write in each program that has it. A method that is not here, or a program that is not named, is had
+#: only through this library: ``generate(model, prompt, drafter)``, or transformers' ``generate(custom_generate=...)``.
+SWITCHED_ON: dict[str, dict[str, str]] = {
+    "PLD": {
+        "transformers": "model.generate(..., prompt_lookup_num_tokens=10)",
+        "vLLM": '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 10, "prompt_lookup_max": 3}\'',
+        "SGLang": "--speculative-algorithm NGRAM (a tree from the prompt and earlier outputs; CUDA)",
+        "llama.cpp": "llama-server --spec-type ngram-simple",
+    },
+    "REST": {
+        "SGLang": "--speculative-algorithm NGRAM --speculative-ngram-external-corpus-path FILE.jsonl (a suffix automaton)",
+    },
+    "SuffixDecoding": {
+        "vLLM": '--speculative-config \'{"method": "suffix", "num_speculative_tokens": 32}\' (needs arctic-inference)',
+        "SGLang": "--speculative-algorithm NGRAM (a similar tree of earlier outputs)",
+    },
+    "SpecDec": {
+        "transformers": "model.generate(..., assistant_model=draft)",
+        "vLLM": '--speculative-config \'{"method": "draft_model", "model": "DRAFT", "num_speculative_tokens": 5}\'',
+        "SGLang": "--speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT",
+        "llama.cpp": "llama-server --model-draft DRAFT.gguf",
+    },
+    "SpecDec++": {
+        "transformers": "assistant_model=draft with draft.generation_config.assistant_confidence_threshold (stops by the "
+        "draft's own probability, not by a trained head)",
+    },
+    "EAGLE": {
+        "vLLM": '--speculative-config \'{"method": "eagle", "model": "HEAD", "num_speculative_tokens": 5}\'',
+        "SGLang": "--speculative-algorithm EAGLE --speculative-draft-model-path HEAD",
+    },
+    "Medusa": {
+        "vLLM": '--speculative-config \'{"method": "medusa", "model": "HEADS", "num_speculative_tokens": 5}\'',
+    },
+}
+
+
+def how_to(method: str) -> list[str]:
+    """A line a program: how a method is switched on there."""
+    known = SWITCHED_ON.get(method, {})
+    return [f"{program}: {known.get(program, 'not available')}" for program in PROGRAMS]

@@ -1,0 +1,192 @@
+"""The commands: every one is listed and tells its options, what cannot be done is refused before a model is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from specdec_lib import cli, paths
+from specdec_lib.experiments import recorded_runs
+from specdec_lib.models import loading
+from specdec_lib.report.build import runner
+
+COMMANDS = typer.main.get_command(cli.app).commands
+
+
+def invoke(*words: object):
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+def call(*words: str, code: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own."""
+    program = ["-c", code] if code else ["-m", "specdec_lib"]
+    return subprocess.run(
+        [sys.executable, *program, *words],
+        cwd=paths.PACKAGE.parent,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_list_names_every_command_and_imports_neither_torch_nor_transformers():
+    done = call("--help", PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in COMMANDS) and len(COMMANDS) >= 13
+    imported = {line.split("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "typer" in imported and not imported & {"torch", "transformers", "numpy", "pandas", "yaml"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_tells_its_options_under_its_own_name(name):
+    told = invoke(name, "--help")
+    assert told.exit_code == 0 and f"{name} " in told.output
+
+
+@pytest.fixture
+def nothing_loaded(monkeypatch, tmp_path):
+    """A folder to work in; a model that is loaded fails the test."""
+
+    def load(*_, **__):
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr(loading, "load_model", load)
+    monkeypatch.setattr(recorded_runs, "load_pair", load)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    return tmp_path
+
+
+HEAD, HEADS, LOSSLESS = "train-acceptance-head", "train-heads", "losslessness"
+TARGET = ("--target", "pocket", "--out", "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["no-such-command"], "No such command 'no-such-command'"),
+        (["run", "--jobs", "0"], "0; expected 1 or more"),
+        (["run", "--only", "99"], "no notebook '99': 01_"),
+        (["run", "-p", "01.max_new_tokens=1:30"], "'max_new_tokens' of 01_speculative_decoding is '1:30'"),
+        (["run", "--profile", "quick"], "no profile 'quick'"),
+        (["diagnose", "none.jsonl"], "there is no none.jsonl"),
+        (["diagnose", "a.jsonl", "--prices", "dear"], "--prices is 'dear'; expected gpu, cpu, server"),
+        (["diagnose", "a.jsonl", "--json", "file/x.json"], "no file can be written at file/x.json (Not a directory)"),
+        (["diagnose", "a.jsonl", "--tokenizer", "."], "no tokenizer can be loaded from '.'"),
+        (["diagnose", "a.jsonl", "--store", "."], "error: "),
+        (["diagnose", "a.jsonl", "--weights", "file"], "holds no weights of a tree"),
+        (["calibrate", "--target", "pocket"], "Missing option '--out'"),
+        (["calibrate", *TARGET, "--context", "0"], "0; expected 1 or more"),
+        (["calibrate", *TARGET, "--runtime", "fast"], "--runtime is 'fast'; expected one of eager"),
+        (
+            ["calibrate", *TARGET, "--source", "Lookahead"],
+            "one tree cannot draft from 'Lookahead'; expected some of PLD",
+        ),
+        (["calibrate", "--target", "pocket", "--out", "file/x"], "no file can be written at file/x"),
+        (["fit-tree", *TARGET, "--source", "pld"], "one tree cannot draft from 'pld'"),
+        (["fit-tree", *TARGET, "--source", "Token Recycling"], "Token Recycling cannot be fitted: its drafts depend"),
+        (["fit-tree", *TARGET, "--task", "nonsense"], "'nonsense' is unknown"),
+        (["fit-tree", *TARGET, "--store", "none"], "there is no none"),
+        (["find-heads", *TARGET, "--task", "nonsense"], "'nonsense' is unknown"),
+        (["find-heads", *TARGET, "--prompts", "0"], "0; expected 1 or more"),
+        (["find-heads", "--target", "pocket", "--out", "."], "no file can be written at . (it is a folder)"),
+        ([LOSSLESS, "--prompts", "0"], "0; expected 1 or more"),
+        ([LOSSLESS, "--seeds", "-1"], "-1; expected 0 or more"),
+        ([LOSSLESS, "--method", "PLD"], "name a file with --output"),
+        ([LOSSLESS, "--method", "PLD++", "--output", "x"], "--method is 'PLD++'; expected one of PLD, PLD (transf"),
+        ([HEAD, "--out", "file/head.safetensors"], "no file can be written at file/head.safetensors"),
+        ([HEAD, "--data", "file"], "no file can be written in file (Not a directory)"),
+        ([HEAD, "--depth", "7"], "depth is 7"),
+        ([HEAD, "--reject-weight", "0"], "reject_weight is 0"),
+        ([HEAD, "--temperature", "-1"], "temperature"),
+        ([HEAD, "--task", "no-such-task"], "--task is 'no-such-task'; expected one of"),
+        ([HEAD, "--mixing", "1"], "mixing is 1"),
+        ([HEAD, "--mixing", "some"], "--mixing is 'some'; expected a number or none"),
+        ([HEAD, "--labels", "soft"], "--labels is 'soft'; expected one of decoding, raw"),
+        ([HEADS, "--kind", "lookahead"], "--kind is 'lookahead'; expected one of medusa, hydra, eagle"),
+        ([HEADS, "--loss", "none"], "loss is 'none'"),
+        ([HEADS, "--rate", "-1"], "rate is -1.0"),
+        ([HEADS, "--out", "file", "--kind", "eagle"], "no file can be written in file"),
+        ([HEADS, "--task", "no-such-task"], "--task is 'no-such-task'; expected one of"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_refused_before_a_model_is_loaded(nothing_loaded, words, told):
+    done = invoke(*words)
+    assert done.exit_code == 2 and told in " ".join(done.output.split()), done.output
+    assert sorted(path.name for path in nothing_loaded.iterdir()) == ["a.jsonl", "file"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "says"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ValueError("no such thing"), 2, "error: no such thing"),
+        (FileNotFoundError("no file x"), 2, "error: no file x"),
+        (ImportError("faiss is broken"), 2, "error: faiss is broken"),
+        (ModuleNotFoundError("No module named 'papermill'"), 2, "Install the extras: pip install -e '.[book"),
+    ],
+)
+def test_how_a_command_ends(raised, status, says, monkeypatch, capsys):
+    def work(*words, **options):
+        raise raised
+
+    monkeypatch.setattr(runner, "run", work)
+    assert cli.main(["run", "--profile", "smoke"]) == status
+    assert says in capsys.readouterr().err
+
+
+def test_a_notebook_that_fails_is_exit_status_one(monkeypatch):
+    monkeypatch.setattr(runner, "run", lambda *args, **options: ["a failure"])
+    assert invoke("run").exit_code == 1
+    monkeypatch.setattr(runner, "run", lambda *args, **options: [])
+    assert invoke("run").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["run", "book", "check", "claims", "recordings"])
+def test_a_command_that_needs_the_repository_says_so_in_an_installed_copy(command, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", None)
+    done = invoke(command)
+    assert done.exit_code == 2 and "work in a checkout of the repository" in done.output
+
+
+def test_a_missing_extra_is_named_with_what_to_install():
+    """Without the extra ``book``, in a process of its own."""
+    blocked = dict.fromkeys(("pandas", "matplotlib", "papermill", "nbformat", "jupyter_client"))
+    code = f"import sys; sys.modules.update({blocked!r})\nfrom specdec_lib.cli import main\nsys.exit(main())"
+    refused = call("run", "--profile", "smoke", code=code)
+    assert refused.returncode == 2 and "[book" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_threads_sleep_while_they_wait_unless_the_user_has_set_how(monkeypatch):
+    monkeypatch.setattr(runner, "run", lambda *args, **options: [])
+    for given, expected in (
+        ({}, "PASSIVE"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        ({"GOMP_SPINCOUNT": "7"}, None),
+    ):
+        for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        assert invoke("run").exit_code == 0
+        assert os.environ.get("OMP_WAIT_POLICY") == expected
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+
+
+def test_a_path_in_the_home_folder_is_expanded(nothing_loaded, monkeypatch):
+    monkeypatch.setenv("HOME", str(nothing_loaded))
+    assert invoke("diagnose", "~/a.jsonl", "--json", "~/out.json").exit_code == 2  # one token is no answer to predict
+    (nothing_loaded / "a.jsonl").write_text(json.dumps({"prompt": "a b c d", "answer": "a b c d e"}) + "\n")
+    done = invoke("diagnose", "~/a.jsonl", "--json", "~/new/out.json")
+    assert done.exit_code == 0, done.output
+    assert json.loads((nothing_loaded / "new" / "out.json").read_text())["answers"] == 1

@@ -1,0 +1,56 @@
+"""A process that ends with the one that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from specdec_lib import paths, processes
+
+CHILD = "import os, time\nfrom specdec_lib import processes\n{change}processes.end_with_parent(os.getppid())\ntime.sleep(60)"
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", {code!r}])
+time.sleep(1)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no parents that end")
+@pytest.mark.parametrize("system", ["this", "one without PR_SET_PDEATHSIG"])
+def test_a_process_whose_parent_is_killed_ends(system):
+    change = "" if system == "this" else "processes.sys = type('S', (), {'platform': 'darwin'})\n"
+    program = PARENT.format(code=CHILD.format(change=change))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=paths.PACKAGE.parent
+    )
+    child = int(parent.stdout.readline())
+    os.kill(child, 0)
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("it lives on")
+
+
+def test_a_process_whose_parent_is_gone_ends_at_once(monkeypatch):
+    ended = []
+    monkeypatch.setattr(processes.os, "_exit", ended.append)
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: type("C", (), {"prctl": lambda *words: 0})())
+    monkeypatch.setattr(processes.sys, "platform", "linux")
+    processes.end_with_parent(os.getppid())
+    assert ended == []
+    processes.end_with_parent(-1)
+    assert ended == [1]
