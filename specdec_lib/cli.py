@@ -81,11 +81,7 @@ app.command()(recordings.recordings)
 #: Commands whose module has a ``main`` that reads its words itself.
 READ_THEMSELVES = {
     "claims": "Print every claim of the papers with its verdict here.",
-    "datastore": "Build, describe, verify and import datastores.",
-    "retrieval": "Run chapter 3's long experiments again.",
-    "known-answers": "Replay copying methods on answers of large models and of people.",
-    "stopping": "SpecDec++ on many prompts, greedy and sampled.",
-    "scale": "Measure how a datastore's cost grows with its size.",
+    "datastore": "Build, describe and verify datastores.",
 }
 
 
@@ -100,8 +96,7 @@ def _delegate(name: str, about: str) -> None:
 
 
 for _name, _about in READ_THEMSELVES.items():
-    if (paths.PACKAGE / "commands" / f"{_name.replace('-', '_')}.py").is_file():
-        _delegate(_name, _about)
+    _delegate(_name, _about)
 
 
 def _interrupt(number: int, frame: Any) -> None:
