@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import torch
@@ -9,13 +10,14 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
-from specdec_lib.decoding.sampling import DRAFT, invert_cdfs, not_numbers, unchecked_distribution
+from specdec_lib.decoding.sampling import DRAFT, Sampling, invert_cdfs, not_numbers, unchecked_distribution
 from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length, vocabulary_size
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance import not_numbers as no_states
+from specdec_lib.models.draft_vocabulary import DraftVocabulary, checked_vocabulary, draft_vocabulary
 
 
 class AdaptiveDraftModel(Drafter):
@@ -38,6 +40,9 @@ class AdaptiveDraftModel(Drafter):
         Of this model; for rules that need the acceptance.
     runtime : Runtime, optional
         How this model's passes are run; eagerly without one. Past its capacity nothing is drafted.
+    vocabulary : DraftVocabulary, optional
+        Which of the target's tokens the model knows; by default what its folder says
+        (:mod:`specdec_lib.models.draft_vocabulary`), else all of them under the same ids.
 
     Raises
     ------
@@ -58,6 +63,7 @@ class AdaptiveDraftModel(Drafter):
         max_tokens: int = 20,
         head: AcceptanceHead | None = None,
         runtime: Runtime | None = None,
+        vocabulary: DraftVocabulary | None = None,
     ):
         for name, value, least in (("min_tokens", min_tokens, 0), ("max_tokens", max_tokens, 1)):
             if not isinstance(value, int) or value < least:
@@ -72,20 +78,18 @@ class AdaptiveDraftModel(Drafter):
                 "(specdec_lib.load_model gives one)"
             )
         check_model(model)
-        self._score, self._queued_score, own, self._needs = None, None, Capture(), set(rule.needs)
+        self._score, own, self._needs = None, Capture(), set(rule.needs)
         if "acceptance" in rule.needs:
             if head is None:
                 raise ValueError(
                     f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path, model)"
                 )
             head.check(model)
-            if model.device.type == "cpu":
-                self._score = head.scorer(model.device)
-            else:
-                self._queued_score = head.queued_scorer(model.device)
+            self._score = head.scorer(model.device)
             self._needs |= {"confidence"} if head.sees_confidence else set()
             own = Capture(layers=(decoder_config(model).num_hidden_layers,))
         self.model, self.rule, self.head, self.runtime = model, rule, head, runtime
+        self.vocabulary = draft_vocabulary(model) if vocabulary is None else checked_vocabulary(model, vocabulary)
         self.min_tokens, self.max_tokens = min_tokens, max_tokens
         self._own = own
         self._target: Target | None = None
@@ -106,11 +110,7 @@ class AdaptiveDraftModel(Drafter):
         self.rule.reset()
 
     def start(self, context: Context) -> None:
-        own = vocabulary_size(self.model)
-        if own != context.vocabulary:
-            raise ValueError(
-                f"the draft model has {own} token ids, the target {context.vocabulary}: they must share one tokenizer"
-            )
+        self._check_vocabulary(context.vocabulary)
         self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None
@@ -124,7 +124,7 @@ class AdaptiveDraftModel(Drafter):
         if len(known) < self._longest:
             self._unsure = True
             with torch.inference_mode():
-                self._target.extend(known)
+                self._target.extend(self.vocabulary.to_draft(known))
             self._cached, self._unsure = known, False
         self.rule.start()
 
@@ -134,87 +134,89 @@ class AdaptiveDraftModel(Drafter):
             self._target.close(failed=self._unsure)
             self._target, self._unsure = None, False
 
+    def _check_vocabulary(self, target: int) -> None:
+        own, known = vocabulary_size(self.model), self.vocabulary
+        if len(known) == own != target:
+            raise ValueError(
+                f"the draft model has {own} token ids, the target {target}: they must share one tokenizer; for a draft that "
+                "knows some of the target's tokens pass vocabulary=DraftVocabulary(ids)"
+            )
+        if known.largest >= target:
+            raise ValueError(
+                f"the draft model knows token {known.largest}, the target has {target}: they must share one tokenizer"
+            )
+
     def propose(self, context: Context, limit: int) -> DraftTree:
         self._tell(context.tokens)
         most = min(self.max_tokens, limit, self._longest - len(context.tokens))
         if most < 1:
             return EMPTY
         self._roll_back(context.tokens)
-        self._round = seen = Round(len(context.tokens))
-        draft = self._judged if self._needs or self.rule.check_newest else self._unread
+        self._round = Round(len(context.tokens))
+        known = context.tokens[len(self._cached) :]
         self._unsure = True
         with torch.inference_mode():
-            self._drafted, rows = draft(context, most, seen)
+            own, rows = self._draft(self.vocabulary.to_draft(known), context.sampling, most, self._round)
+            self._drafted = self.vocabulary.to_target(own)
+            self._cached += (known + self._drafted)[: self._target.length - len(self._cached)]
+            probabilities = self.vocabulary.spread(torch.stack(rows), context.vocabulary) if rows else None
         self._unsure = False
-        return DraftTree.chain(self._drafted, torch.stack(rows) if rows else None)
+        return DraftTree.chain(self._drafted, probabilities)
 
-    def _unread(self, context: Context, most: int, seen: Round) -> tuple[list[int], list[torch.Tensor]]:
-        """Draft by a rule that looks at no value: each token goes into the next pass on the device, unread.
+    def _draft(
+        self, feed: list[int] | torch.Tensor, sampling: Sampling, most: int, seen: Round
+    ) -> tuple[list[int], list[torch.Tensor]]:
+        """Tokens as the draft's own ids, and the distributions that they were drawn from where the target samples.
 
-        Returns the tokens, and the distributions that they were drawn from.
+        Each token goes into the next pass on the device; the host reads them at the end, and before only what the rule
+        looks at. The token that the rule may be asked about next is chosen before it is asked, and left out where it says
+        stop; what the rule is told does not depend on that token.
         """
-        feed: list[int] | torch.Tensor = context.tokens[len(self._cached) :]
-        known, queued, rows = list(feed), [], []
-        while seen.count < most and not (seen.count >= self.min_tokens and self.rule.stop(seen)):
-            token, row = self._choose(self._target.extend(feed), context.sampling, seen)
-            queued.append(token)
-            rows += [] if row is None else [row]
-            seen.count += 1
-            feed = token.clamp(min=0)[None]
-        drafted = torch.stack(queued).tolist() if queued else []
-        if drafted:
-            if min(drafted) < 0:
-                raise not_numbers()
-            self._cached += known + drafted[:-1]
-        return drafted, rows
-
-    def _judged(self, context: Context, most: int, seen: Round) -> tuple[list[int], list[torch.Tensor]]:
-        """Draft by a rule that looks at values: all that a pass gives is read at once.
-
-        The token that the rule may be asked about next is chosen before it is asked, and left out where it says stop;
-        what it is told does not depend on that token.
-        """
-        drafted, rows = [], []
-        feed, newest = context.tokens[len(self._cached) :], None
-        fed: list[int] | torch.Tensor = feed
-        while len(drafted) < most:
-            asked, check_newest = len(drafted) >= self.min_tokens, self.rule.check_newest and bool(drafted)
+        drafted, rows, judged = [], [], bool(self._needs or self.rule.check_newest)
+        while seen.count < most:
+            asked, check_newest = seen.count >= self.min_tokens, self.rule.check_newest and seen.count > 0
             if asked and not check_newest and self.rule.stop(seen):
                 break
-            logits = self._target.extend(fed)
-            self._cached += feed
-            token, row = self._choose(logits, context.sampling, seen)
-            queued = {"token": token}
-            # The first pass of a round ends with the last emitted token, which is not judged.
-            if seen.count and self._score is not None:
-                confidence = seen.confidence[-1] if seen.confidence else 0.5
-                seen.acceptance.append(self._score(self._target.last_hidden(self._own.layers[0]), confidence))
-            elif seen.count and self._queued_score is not None:
-                queued["acceptance"] = self._queued_score(self._target.last_hidden(self._own.layers[0]), newest)
-            if "confidence" in self._needs:
-                queued["confidence"] = newest = row.gather(0, token.clamp(min=0)[None])[0]
-            if "entropy" in self._needs:
-                queued["entropy"] = torch.special.entr(row).sum()
-            values = torch.stack([value.double() for value in queued.values()]).tolist()
-            read = dict(zip(queued, values, strict=True))
-            if "acceptance" in read:
-                if read["acceptance"] != read["acceptance"]:
-                    raise no_states()
-                seen.acceptance.append(read["acceptance"])
-            if read["token"] < 0:
-                raise not_numbers()
+            token, row = self._choose(self._target.extend(feed)[: len(self.vocabulary)], sampling, seen)
+            values = self._values(token, row, seen) if judged else {"token": token}
+            if "acceptance" in values:
+                seen.acceptance.append(values["acceptance"])
             if asked and check_newest and self.rule.stop(seen):
                 break
-            drafted.append(int(read["token"]))
             for name in ("confidence", "entropy"):
-                if name in read:
-                    getattr(seen, name).append(read[name])
-            rows += [] if context.sampling.greedy else [row]
+                if name in values:
+                    getattr(seen, name).append(values[name])
+            drafted.append(values["token"])
+            rows += [] if sampling.greedy else [row]
             seen.count += 1
-            feed, fed = drafted[-1:], token.clamp(min=0)[None]
-        return drafted, rows
+            feed = token.clamp(min=0)[None]
+        read = drafted if judged or not drafted else torch.stack(drafted).tolist()
+        if read and min(read) < 0:
+            raise not_numbers()
+        return [int(token) for token in read], rows
 
-    def _choose(self, logits: torch.Tensor, sampling, seen: Round) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _values(self, token: torch.Tensor, row: torch.Tensor | None, seen: Round) -> dict[str, float]:
+        """The token and what the rule needs to know after a pass, read back from the device at once."""
+        queued = {"token": token}
+        # The first pass of a round ends with the last emitted token, which is not judged.
+        if seen.count and self._score is not None:
+            confidence = seen.confidence[-1] if seen.confidence else 0.5
+            queued["acceptance"] = self._score(self._target.last_hidden(self._own.layers[0]), confidence)
+        if "confidence" in self._needs:
+            queued["confidence"] = row.gather(0, token.clamp(min=0)[None])[0]
+        if "entropy" in self._needs:
+            queued["entropy"] = torch.special.entr(row).sum()
+        read = torch.stack([torch.as_tensor(value).double() for value in queued.values()]).tolist()
+        values = dict(zip(queued, read, strict=True))
+        if math.isnan(values.get("acceptance", 0.0)):
+            raise no_states()
+        if values["token"] < 0:
+            raise not_numbers()
+        return values
+
+    def _choose(
+        self, logits: torch.Tensor, sampling: Sampling, seen: Round
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
         that is needed."""
         if sampling.greedy:
@@ -271,6 +273,8 @@ class DraftModel(AdaptiveDraftModel):
         Tokens drafted (K).
     runtime : Runtime, optional
         How this model's passes are run; eagerly without one.
+    vocabulary : DraftVocabulary, optional
+        Which of the target's tokens the model knows; as for :class:`AdaptiveDraftModel`.
 
     Raises
     ------
@@ -278,8 +282,14 @@ class DraftModel(AdaptiveDraftModel):
         If ``num_tokens`` is below 1; at the start of a generation, if the target's vocabulary differs.
     """
 
-    def __init__(self, model: PreTrainedModel, num_tokens: int = 4, runtime: Runtime | None = None):
-        super().__init__(model, FixedLength(num_tokens), max_tokens=num_tokens, runtime=runtime)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        num_tokens: int = 4,
+        runtime: Runtime | None = None,
+        vocabulary: DraftVocabulary | None = None,
+    ):
+        super().__init__(model, FixedLength(num_tokens), max_tokens=num_tokens, runtime=runtime, vocabulary=vocabulary)
         self.num_tokens = num_tokens
 
     def __repr__(self) -> str:

@@ -134,25 +134,16 @@ class AcceptanceHead(nn.Module):
         """
         return _checked(self(states.float(), confidence).sigmoid())
 
-    def scorer(self, device: torch.device | None = None) -> Callable[[torch.Tensor, float], float]:
-        """The head as a function of one state and one confidence, as it is now, at the least cost for one
-        state.
+    def scorer(self, device: torch.device | None = None) -> Callable[[torch.Tensor, float], float | torch.Tensor]:
+        """The head as a function of one state on ``device``, shape (width,), and one confidence, at the least cost.
 
-        Parameters
-        ----------
-        device : torch.device, optional
-            Where the states are; without it, where the head is. The head itself stays where it is.
-
-        Returns
-        -------
-        callable
-            From a tensor of shape (width,) and a probability to a float; raises FloatingPointError for a
-            state with NaN.
+        It gives a float on a CPU, and elsewhere a tensor of no dimension that nothing was read back for; NaN for a state
+        that holds NaN.
         """
-        device = torch.device(device or self.out.weight.device)
+        device = device or self.out.weight.device
         own = copy.deepcopy(self).to(device)
         if device.type != "cpu":
-            return lambda state, confidence: float(own.probability(state, torch.tensor(confidence, device=device)))
+            return lambda state, confidence=0.5: own(state.float(), torch.full((), confidence, device=device)).sigmoid()
         blocks = [
             (b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy()) for b in own.blocks
         ]
@@ -164,23 +155,9 @@ class AcceptanceHead(nn.Module):
 
         def score(state: torch.Tensor, confidence: float = 0.5) -> float:
             z = _logit(weights, shifts, order, last, bias, state.float().numpy(), confidence)
-            if z != z:
-                raise not_numbers()
-            return 1.0 / (1.0 + math.exp(-z)) if z > -700.0 else 0.0
+            return 0.0 if z < -700.0 else 1.0 / (1.0 + math.exp(-z))
 
         return score
-
-    def queued_scorer(self, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
-        """:meth:`scorer` for a device whose host should not wait: nothing is read back.
-
-        Returns
-        -------
-        callable
-            From a tensor of shape (width,) and a probability, a tensor of no dimension (None for 0.5), to a tensor of
-            no dimension, which holds NaN for a state with NaN.
-        """
-        own, half = copy.deepcopy(self).to(device), torch.tensor(0.5, device=device)
-        return lambda state, confidence: own(state.float(), half if confidence is None else confidence).sigmoid()
 
     def check(self, model: PreTrainedModel) -> None:
         """Refuse a draft model that the head was not trained for.

@@ -26,6 +26,7 @@ from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.files import replacing
 from specdec_lib.heads.acceptance import Examples
 from specdec_lib.heads.shards import Shards, checked
+from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
 LABELS = ("decoding", "raw")
@@ -61,9 +62,9 @@ _ALONG = ("tokens", "drawn", "acceptance", "confidence")
 
 
 @torch.inference_mode()
-def _logits(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-    ids = torch.tensor([[*prompt, *tokens]], device=model.device)
-    return model(ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float().cpu()
+def _logits(model: PreTrainedModel, start: int, tokens: Sequence[int]) -> torch.Tensor:
+    ids = torch.tensor([tokens], device=model.device)
+    return model(ids, use_cache=False).logits[0, start - 1 : -1].float().cpu()
 
 
 def respond(
@@ -126,7 +127,9 @@ def label(
         If ``labels`` is neither.
     """
     _check_labels(labels)
-    p_logits, q_logits = _logits(target, prompt, tokens), _logits(draft, prompt, tokens)
+    text, start, known = [*prompt, *tokens], len(prompt), draft_vocabulary(draft)
+    p_logits, q_logits = _logits(target, start, text), _logits(draft, start, known.to_draft(text))
+    q_logits = known.spread(q_logits[:, : len(known)], p_logits.shape[-1], -torch.inf)
     drawn_by = Sampling(1.0, seed=sampling.seed) if labels == "raw" else sampling
     if drawn_by.greedy:
         confidence, drawn = q_logits.softmax(-1).max(-1)
@@ -316,18 +319,18 @@ def examples(
         If ``mixing`` is outside [0, 1), or no token is left to learn from.
     """
     check_mixing(mixing)
-    last = decoder_config(draft).num_hidden_layers
+    last, known = decoder_config(draft).num_hidden_layers, draft_vocabulary(draft)
     states, labels, confidence = [], [], []
     for r, own in zip(responses, own_tokens(responses, mixing, seed), strict=True):
         length, count = len(r.prompt), len(r.tokens)
         with Target(draft, 0, Capture(layers=(last,)), capacity=length + 2 * count) as model:
             if mixing is None:
-                model.extend([*r.prompt.tolist(), *r.tokens[:-1].tolist()])
+                model.extend(known.to_draft([*r.prompt.tolist(), *r.tokens[:-1].tolist()]))
                 before = torch.ones((count, length + count - 1), dtype=torch.bool).tril(length - 1)
                 visible = torch.cat([before, torch.eye(count, dtype=torch.bool)], dim=1)
-                model.extend_rows(r.drawn.tolist(), [length + i for i in range(count)], visible)
+                model.extend_rows(known.to_draft(r.drawn.tolist()), [length + i for i in range(count)], visible)
             else:
-                model.extend([*r.prompt.tolist(), *np.where(own, r.drawn, r.tokens).tolist()])
+                model.extend(known.to_draft([*r.prompt.tolist(), *np.where(own, r.drawn, r.tokens).tolist()]))
             states.append(model.hidden(last)[-count:][torch.from_numpy(own)].float().cpu().clone())
         labels.append(torch.from_numpy(r.acceptance[own]))
         confidence.append(torch.from_numpy(r.confidence[own]))

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
-from specdec_lib.decoding.generate import check_tokenizer
 from specdec_lib.decoding.served_models import soft_capped
+from specdec_lib.models.draft_vocabulary import load_vocabulary
 
 #: Names of the shipped models; :func:`pocket_folder` says where they are.
 POCKET_PARTS = ("pocket", "pocket-draft", "pocket-qwen")
@@ -118,5 +118,5 @@ def load_model(
         if "scaled_dot_product_attention" not in str(error):
             raise
         model = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation="eager", **options)
-    check_tokenizer(tokenizer, model)
+    load_vocabulary(name_or_path, model, tokenizer)
     return (model if spread else model.to(place)).eval(), tokenizer
