@@ -8,6 +8,7 @@ import sys
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, Sampling, invert_cdfs, not_numbers, unchecked_distribution
@@ -65,14 +66,13 @@ class AdaptiveDraftModel(Drafter):
         runtime: Runtime | None = None,
         vocabulary: DraftVocabulary | None = None,
     ):
-        for name, value, least in (("min_tokens", min_tokens, 0), ("max_tokens", max_tokens, 1)):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
+        min_tokens, max_tokens = whole("min_tokens", min_tokens, 0), whole("max_tokens", max_tokens, 1)
         if min_tokens > max_tokens:
             raise ValueError(
                 f"min_tokens is {min_tokens} and max_tokens {max_tokens}; expected min_tokens <= max_tokens"
             )
-        if not isinstance(model, PreTrainedModel):
+        # What torch.compile wraps is the model all the same.
+        if not isinstance(getattr(model, "_orig_mod", model), PreTrainedModel):
             raise TypeError(
                 f"model is a {type(model).__name__}; expected a causal language model of transformers "
                 "(specdec_lib.load_model gives one)"
@@ -110,7 +110,7 @@ class AdaptiveDraftModel(Drafter):
         self.rule.reset()
 
     def start(self, context: Context) -> None:
-        self._check_vocabulary(context.vocabulary)
+        self._known = self._paired(context.vocabulary)
         self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None
@@ -124,27 +124,27 @@ class AdaptiveDraftModel(Drafter):
         if len(known) < self._longest:
             self._unsure = True
             with torch.inference_mode():
-                self._target.extend(self.vocabulary.to_draft(known))
+                self._target.extend(self._known.to_draft(known))
             self._cached, self._unsure = known, False
         self.rule.start()
+
+    def _paired(self, target: int) -> DraftVocabulary:
+        """The draft's tokens that a target of so many has; ValueError if the two share no tokenizer."""
+        known, own = self.vocabulary, vocabulary_size(self.model)
+        # Embeddings are padded to different lengths: the same tokenizer has 151,936 rows in one Qwen2.5 and 152,064 in another.
+        shared = abs(own - target) * 16 <= max(own, target) if len(known) == own else known.largest < target
+        if not shared:
+            raise ValueError(
+                f"the draft model has {known.largest + 1} token ids, the target {target}: they must share one tokenizer; for "
+                "a draft that knows some of the target's tokens pass vocabulary=DraftVocabulary(ids)"
+            )
+        return known.within(target)
 
     def finish(self) -> None:
         """Give the draft model and its runtime back."""
         if self._target is not None:
             self._target.close(failed=self._unsure)
             self._target, self._unsure = None, False
-
-    def _check_vocabulary(self, target: int) -> None:
-        own, known = vocabulary_size(self.model), self.vocabulary
-        if len(known) == own != target:
-            raise ValueError(
-                f"the draft model has {own} token ids, the target {target}: they must share one tokenizer; for a draft that "
-                "knows some of the target's tokens pass vocabulary=DraftVocabulary(ids)"
-            )
-        if known.largest >= target:
-            raise ValueError(
-                f"the draft model knows token {known.largest}, the target has {target}: they must share one tokenizer"
-            )
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         self._tell(context.tokens)
@@ -156,10 +156,10 @@ class AdaptiveDraftModel(Drafter):
         known = context.tokens[len(self._cached) :]
         self._unsure = True
         with torch.inference_mode():
-            own, rows = self._draft(self.vocabulary.to_draft(known), context.sampling, most, self._round)
-            self._drafted = self.vocabulary.to_target(own)
+            own, rows = self._draft(self._known.to_draft(known), context.sampling, most, self._round)
+            self._drafted = self._known.to_target(own)
             self._cached += (known + self._drafted)[: self._target.length - len(self._cached)]
-            probabilities = self.vocabulary.spread(torch.stack(rows), context.vocabulary) if rows else None
+            probabilities = self._known.spread(torch.stack(rows), context.vocabulary) if rows else None
         self._unsure = False
         return DraftTree.chain(self._drafted, probabilities)
 
@@ -177,7 +177,7 @@ class AdaptiveDraftModel(Drafter):
             asked, check_newest = seen.count >= self.min_tokens, self.rule.check_newest and seen.count > 0
             if asked and not check_newest and self.rule.stop(seen):
                 break
-            token, row = self._choose(self._target.extend(feed)[: len(self.vocabulary)], sampling, seen)
+            token, row = self._choose(self._target.extend(feed)[: len(self._known)], sampling, seen)
             values = self._values(token, row, seen) if judged else {"token": token}
             if "acceptance" in values:
                 seen.acceptance.append(values["acceptance"])
@@ -289,8 +289,9 @@ class DraftModel(AdaptiveDraftModel):
         runtime: Runtime | None = None,
         vocabulary: DraftVocabulary | None = None,
     ):
-        super().__init__(model, FixedLength(num_tokens), max_tokens=num_tokens, runtime=runtime, vocabulary=vocabulary)
-        self.num_tokens = num_tokens
+        self.num_tokens = whole("num_tokens", num_tokens, 1)
+        rule = FixedLength(self.num_tokens)
+        super().__init__(model, rule, max_tokens=self.num_tokens, runtime=runtime, vocabulary=vocabulary)
 
     def __repr__(self) -> str:
         return f"DraftModel({type(self.model).__name__}, num_tokens={self.num_tokens})"

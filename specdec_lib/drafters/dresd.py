@@ -10,6 +10,7 @@ import torch
 
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.sharded import ShardedDenseIndex, open_dense_index
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -69,11 +70,9 @@ class Dresd(Drafter):
         deduplicate: bool = True,
         share: bool = True,
     ):
-        for name, value in (("drafts", drafts), ("length", length), ("neighbours", neighbours)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         self.index = open_dense_index(index) if isinstance(index, (str, Path)) else index
-        self.drafts, self.length, self.neighbours = drafts, length, neighbours
+        self.drafts, self.length = whole("drafts", drafts, 1), whole("length", length, 1)
+        self.neighbours = whole("neighbours", neighbours, 1)
         self.deduplicate, self.share = deduplicate, share
         self.survivors = 0
         self._drafted: tuple[DraftTree, list[tuple[float, list[int]]]] = (EMPTY, [])

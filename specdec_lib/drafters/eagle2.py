@@ -7,6 +7,7 @@ import math
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.eagle import EagleState
@@ -66,10 +67,8 @@ class Eagle2(HeadDrafter):
 
     def __init__(self, model: PreTrainedModel, heads: EagleHead, nodes: int = 59, depth: int = 6, branches: int = 10):
         super().__init__(model, heads)
-        for name, value in (("nodes", nodes), ("depth", depth), ("branches", branches)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-        self.nodes, self.depth, self.branches = nodes, depth, branches
+        self.nodes, self.depth = whole("nodes", nodes, 1), whole("depth", depth, 1)
+        self.branches = whole("branches", branches, 1)
         self.finish()
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
@@ -28,7 +29,7 @@ class HeadDrafter(Drafter):
     model : PreTrainedModel
         The target.
     heads : DraftHead
-        Trained for it. Moved to the device and type of its output layer.
+        Trained for it. Copied to the device and type of its output layer.
 
     Raises
     ------
@@ -50,7 +51,8 @@ class HeadDrafter(Drafter):
             )
         heads.check(model)
         self.ends = Ends(model)
-        self.heads = heads.to(self.ends.device, self.ends.dtype).eval()
+        # A copy: another drafter may have the same heads on another device or in another type.
+        self.heads = copy.deepcopy(heads).to(self.ends.device, self.ends.dtype).eval()
 
     def start(self, context: Context) -> None:
         """Refuse a target with other token ids or other states than the one that the heads were made for."""
@@ -139,6 +141,8 @@ class StaticTreeDrafter(HeadDrafter):
             for depth, (nodes, width) in enumerate(zip(self._levels[:limit], self._widths, strict=False), start=1):
                 above = list(dict.fromkeys(places[self.shape[node][0]] for node in nodes))
                 above = [place for place in above if place is not None]
+                if not above:
+                    break
                 choices = dict(zip(above, self._choices(context, depth, above, tokens, parents, width), strict=True))
                 for node in nodes:
                     parent, rank = places[self.shape[node][0]], self.shape[node][1]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import DraftTree, Passengers
@@ -91,10 +92,8 @@ class Lookahead(Drafter):
         merge: bool = False,
         seed: int = 0,
     ):
-        for name, value, least in (("window", window, 1), ("levels", levels, 3), ("guesses", guesses, 1)):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
-        self.window, self.levels, self.guesses = window, levels, guesses
+        self.window, self.levels = whole("window", window, 1), whole("levels", levels, 3)
+        self.guesses = whole("guesses", guesses, 1)
         self.full_match, self.from_prompt, self.merge, self.seed = full_match, from_prompt, merge, seed
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
@@ -172,7 +173,7 @@ def _paying(source: AdaptiveDraftModel) -> AdaptiveDraftModel:
     if isinstance(source.rule, WorthItsPrice):
         return source
     return AdaptiveDraftModel(
-        source.model, WorthItsPrice(), min_tokens=0, max_tokens=source.max_tokens, runtime=source.runtime
+        source.model, WorthItsPrice(), 0, source.max_tokens, runtime=source.runtime, vocabulary=source.vocabulary
     )
 
 
@@ -246,8 +247,7 @@ class OneTree(Drafter):
         for name, source in sources.items():
             if names[id(source)] != name:
                 raise ValueError(f"the sources {name!r} and {names[id(source)]!r} are one drafter; make one for each")
-        if not isinstance(room, int) or room < 1:
-            raise ValueError(f"room is {room!r}; expected a whole number, 1 or more")
+        room = whole("room", room, 1)
         if not 0.0 <= rate < math.inf:
             raise ValueError(f"rate is {rate!r}; expected a finite number, 0 or more")
         drawing = {name: _paying(source) for name, source in sources.items() if isinstance(source, AdaptiveDraftModel)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -43,12 +44,10 @@ class PromptLookup(Drafter):
     """
 
     def __init__(self, max_ngram: int = 3, num_tokens: int = 10, variant: str = "original"):
-        for name, value in (("max_ngram", max_ngram), ("num_tokens", num_tokens)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         if variant not in _VARIANTS:
             raise ValueError(f"variant is {variant!r}; expected one of {', '.join(_VARIANTS)}")
-        self.max_ngram, self.num_tokens, self.variant = max_ngram, num_tokens, variant
+        self.max_ngram, self.num_tokens = whole("max_ngram", max_ngram, 1), whole("num_tokens", num_tokens, 1)
+        self.variant = variant
         self.source: int | None = None
         self._ends: list[dict[int, int]] = []
         self._indexed = 0

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import torch
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -34,9 +35,7 @@ class _RankedLookup(Drafter):
     margin: float
 
     def __init__(self, num_tokens: int, generated: bool):
-        if not isinstance(num_tokens, int) or num_tokens < 1:
-            raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
-        self.num_tokens, self.generated = num_tokens, generated
+        self.num_tokens, self.generated = whole("num_tokens", num_tokens, 1), generated
         self.source, self.candidates, self.margin, self._score = None, 0, 0.0, None
         self._places: dict[int, list[int]] = {}
         self._indexed = 0
@@ -132,16 +131,13 @@ class PromptLookupHidden(_RankedLookup):
         generated: bool = True,
     ):
         super().__init__(num_tokens, generated)
-        if not isinstance(layer, int) or layer < 0:
-            raise ValueError(f"layer is {layer!r}; expected 0 (embeddings) or the number of a block")
         if threshold is not None and not -1.0 <= threshold <= 1.0:
             raise ValueError(f"threshold is {threshold}; expected a cosine, -1 to 1, or None")
-        if not isinstance(average, int) or average < 1:
-            raise ValueError(f"average is {average!r}; expected a whole number, 1 or more")
         if average_over not in AVERAGES:
             raise ValueError(f"average_over is {average_over!r}; expected one of {', '.join(AVERAGES)}")
-        self.layer, self.threshold, self.average, self.average_over = layer, threshold, average, average_over
-        self.capture = Capture(layers=(layer,))
+        self.layer = whole("layer", layer, 0, "0 for the embeddings or the number of a block")
+        self.threshold, self.average, self.average_over = threshold, whole("average", average, 1), average_over
+        self.capture = Capture(layers=(self.layer,))
 
     def __repr__(self) -> str:
         return f"PromptLookupHidden(layer={self.layer}, num_tokens={self.num_tokens})"

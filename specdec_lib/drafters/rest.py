@@ -12,6 +12,7 @@ from specdec_lib.datastores.sharded import Question, ShardedSuffixIndex, open_su
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
 from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.datastores.trie import best_nodes, take_matches
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -121,16 +122,9 @@ class Rest(Drafter):
         seed: int = 0,
         rows: int | None = None,
     ):
-        numbers = {
-            "max_ngram": max_ngram,
-            "min_ngram": min_ngram,
-            "max_matches": max_matches,
-            "length": length,
-            "choices": choices,
-        }
-        for name, value in numbers.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+        max_ngram, min_ngram = whole("max_ngram", max_ngram, 1), whole("min_ngram", min_ngram, 1)
+        max_matches, choices = whole("max_matches", max_matches, 1), whole("choices", choices, 1)
+        length, seed = whole("length", length, 1), whole("seed", seed)
         if min_ngram > max_ngram:
             raise ValueError(
                 f"min_ngram is {min_ngram}, max_ngram {max_ngram}; expected min_ngram no larger than max_ngram"
@@ -143,13 +137,14 @@ class Rest(Drafter):
                 f"choices is {choices}, length {length}; the random selection needs room for one "
                 "continuation, choices no smaller than length"
             )
-        if rows is not None and (selection != "released" or not isinstance(rows, int) or rows < 1):
-            raise ValueError(
-                f"rows is {rows!r} with selection {selection!r}; expected a whole number, 1 or more, with "
-                "selection 'released', or None"
-            )
-        if not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to 2**63 - 1")
+        if rows is not None:
+            rows = whole("rows", rows, 1)
+            if selection != "released":
+                raise ValueError(
+                    f"rows is {rows} with selection {selection!r}; expected selection 'released', or no rows"
+                )
+        if seed >= 2**63:
+            raise ValueError(f"seed is {seed}; expected a whole number below 2**63")
         self.index = store if isinstance(store, SuffixIndex | ShardedSuffixIndex) else open_suffix_index(store)
         self.max_ngram, self.min_ngram, self.max_matches = max_ngram, min_ngram, max_matches
         self.length, self.choices, self.seed = length, choices, seed

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
+
 #: What a rule may ask a drafter to compute for each token.
 QUANTITIES = ("confidence", "entropy", "acceptance")
 
@@ -96,9 +98,7 @@ class FixedLength(StoppingRule):
     """
 
     def __init__(self, num_tokens: int):
-        if not isinstance(num_tokens, int) or num_tokens < 1:
-            raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
-        self.num_tokens = num_tokens
+        self.num_tokens = whole("num_tokens", num_tokens, 1)
 
     def stop(self, drafted: Round) -> bool:
         return drafted.count >= self.num_tokens
@@ -121,8 +121,8 @@ class Heuristic(StoppingRule):
     """
 
     def __init__(self, num_tokens: int = 5, transient: bool = False):
-        self.initial = FixedLength(num_tokens).num_tokens
-        self.transient, self.length = transient, num_tokens
+        self.initial = self.length = whole("num_tokens", num_tokens, 1)
+        self.transient = transient
 
     def reset(self) -> None:
         self.length = self.initial

@@ -7,6 +7,7 @@ import math
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -82,16 +83,14 @@ class SuffixDecoding(Drafter):
         depth: int = 64,
         least: float = 0.1,
     ):
-        for name, value, smallest in (("most", most, 1), ("depth", depth, 2)):
-            if not isinstance(value, int) or value < smallest:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, {smallest} or more")
         if not LEAST <= least <= 1:
             raise ValueError(f"least is {least!r}; expected a probability from {LEAST:g} to 1")
         if not 0 <= factor < math.inf:
             raise ValueError(f"factor is {factor!r}; expected a number, 0 or more")
         if not math.isfinite(offset):
             raise ValueError(f"offset is {offset!r}; expected a number")
-        self.factor, self.offset, self.most, self.depth, self.least = factor, offset, most, depth, least
+        self.most, self.depth = whole("most", most, 1), whole("depth", depth, 2)
+        self.factor, self.offset, self.least = factor, offset, least
         self.store = store_of(store)
         self._known = [] if self.store is None else [automaton_of(self.store)]
         self._context: Context | None = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import DraftTree
@@ -98,11 +99,9 @@ class TokenRecycling(Drafter):
     replays = "never"
 
     def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8, from_prompt: bool = False):
-        if not isinstance(width, int) or width < 1:
-            raise ValueError(f"width is {width!r}; expected a whole number, 1 or more")
-        self.levels, self.width, self.from_prompt = tuple(levels), width, from_prompt
-        self._nodes = template(self.levels, width)
-        self.capture = Capture(topk=width)
+        self.levels, self.width, self.from_prompt = tuple(levels), whole("width", width, 1), from_prompt
+        self._nodes = template(self.levels, self.width)
+        self.capture = Capture(topk=self.width)
         self.reset()
 
     def __repr__(self) -> str:
@@ -140,4 +139,5 @@ class TokenRecycling(Drafter):
         self._learn([outputs.root, *tree.tokens], outputs.tokens)
 
     def _learn(self, tokens: Sequence[int], likely: np.ndarray) -> None:
-        self.table.update(zip(tokens, likely.copy(), strict=True))
+        # Copies row by row: a row must not keep the others of its pass alive.
+        self.table.update((token, row.copy()) for token, row in zip(tokens, likely, strict=True))

@@ -22,6 +22,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from specdec_lib.datastores.compiled import compiled
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.files import replacing
 from specdec_lib.models.fingerprint import fingerprint
@@ -93,10 +94,9 @@ class AcceptanceHead(nn.Module):
         sees_confidence: bool = False,
     ):
         super().__init__()
-        if not isinstance(depth, int) or not 0 <= depth <= 4:
-            raise ValueError(f"depth is {depth!r}; expected a whole number, 0 (a linear layer) to 4")
-        if not isinstance(width, int) or width < 1:
-            raise ValueError(f"width is {width!r}; expected the width of the draft model's states, 1 or more")
+        depth, width = whole("depth", depth, 0), whole("width", width, 1)
+        if depth > 4:
+            raise ValueError(f"depth is {depth}; expected a whole number, 0 (a linear layer) to 4")
         self.width, self.depth, self.tied, self.draft = width, depth, tied, draft
         self.story, self.sees_confidence = dict(story or {}), sees_confidence
         inputs = width + sees_confidence

@@ -127,8 +127,10 @@ def label(
         If ``labels`` is neither.
     """
     _check_labels(labels)
-    text, start, known = [*prompt, *tokens], len(prompt), draft_vocabulary(draft)
-    p_logits, q_logits = _logits(target, start, text), _logits(draft, start, known.to_draft(text))
+    text, start = [*prompt, *tokens], len(prompt)
+    p_logits = _logits(target, start, text)
+    known = draft_vocabulary(draft).within(p_logits.shape[-1])
+    q_logits = _logits(draft, start, known.to_draft(text))
     q_logits = known.spread(q_logits[:, : len(known)], p_logits.shape[-1], -torch.inf)
     drawn_by = Sampling(1.0, seed=sampling.seed) if labels == "raw" else sampling
     if drawn_by.greedy:

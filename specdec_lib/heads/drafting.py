@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config
 from specdec_lib.files import replacing
 from specdec_lib.heads.acceptance import ResidualBlock
@@ -146,9 +147,7 @@ class DraftHead(nn.Module):
     def __init__(self, options: dict[str, Any], target: str = "", story: dict | None = None):
         super().__init__()
         for name, value in options.items():
-            least = 0 if name in ("vocabulary", "prefix", "mlp") else 1
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
+            options[name] = whole(name, value, 0 if name in ("vocabulary", "prefix", "mlp") else 1)
         self.options, self.target, self.story = options, target, dict(story or {})
 
     @classmethod

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from specdec_lib.decoding.checks import whole
+
 #: A static tree: for each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first.
 Shape = list[tuple[int, int]]
 
@@ -33,8 +35,7 @@ def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
     ValueError
         If ``nodes`` is below 1, there are no accuracies, or one is outside [0, 1].
     """
-    if not isinstance(nodes, int) or nodes < 1:
-        raise ValueError(f"nodes is {nodes!r}; expected a whole number, 1 or more")
+    nodes = whole("nodes", nodes, 1)
     if not len(accuracies):
         raise ValueError("there are no accuracies; expected one row for each depth")
     for depth, row in enumerate(accuracies, start=1):

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from specdec_lib.datastores.store_files import BuildLock
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.generate import as_token_list
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.files import replacing
@@ -22,8 +23,7 @@ FORMAT = 1
 def checked(target: PreTrainedModel, prompts: Sequence[Sequence[int]], **numbers: int) -> list[list[int]]:
     """The prompts as lists of the target's token ids; ValueError if there are none or one of ``numbers`` is below 1."""
     for name, value in numbers.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+        whole(name, value, 1)
     if not len(prompts):
         raise ValueError("no prompts; expected at least one")
     return [as_token_list(prompt, vocabulary_size(target)) for prompt in prompts]

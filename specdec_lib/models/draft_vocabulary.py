@@ -56,6 +56,12 @@ class DraftVocabulary:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def within(self, vocabulary: int) -> DraftVocabulary:
+        """Without the ids that a target of so many does not have: rows that pad an embedding, of a draft or of the target."""
+        if self.largest < vocabulary:
+            return self
+        return DraftVocabulary(self.ids[self.ids < vocabulary], self.unknown)
+
     def to_draft(self, tokens: Sequence[int]) -> list[int]:
         """The ids as which the draft reads tokens of the target."""
         return self._own[np.minimum(np.asarray(tokens, np.int64), self.largest + 1)].tolist()

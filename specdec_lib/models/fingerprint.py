@@ -27,7 +27,9 @@ def fingerprint(model: PreTrainedModel) -> str:
         compared in bfloat16, at :data:`SAMPLES` places each.
     """
     digest = hashlib.sha256()
-    for name, weights in sorted(model.named_parameters()):
+    # torch.compile puts a name of its own before those of the parts that it wraps.
+    named = {name.replace("_orig_mod.", ""): weights for name, weights in model.named_parameters()}
+    for name, weights in sorted(named.items()):
         flat = weights.detach().reshape(-1)
         places = torch.linspace(0, flat.numel() - 1, min(SAMPLES, flat.numel()), dtype=torch.float64).long()
         values = flat[places.to(flat.device)].to(torch.bfloat16).float().cpu().numpy()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec_lib import Sampling, UnsupportedModel, generate
+from specdec_lib import Sampling, generate
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import DraftModel
+from specdec_lib.models.fingerprint import fingerprint
 from tests.families import VOCABULARY, bounded, build, perturbed, prompt
 
 
@@ -122,17 +123,8 @@ def test_a_draft_of_another_vocabulary_is_refused_before_any_draft(llama):
         generate(llama, [1, 2], DraftModel(other))
 
 
-@pytest.mark.parametrize("count", [0, -1, 2.0, "4"])
-def test_a_bad_number_of_tokens_is_refused(small, count):
-    with pytest.raises(ValueError, match="num_tokens is"):
-        DraftModel(small, count)
-
-
-def test_what_is_no_model_is_refused():
-    with pytest.raises(TypeError, match="model is a str"):
-        DraftModel("pocket-draft")
-
-
-def test_a_draft_model_that_cannot_be_served_is_refused():
-    with pytest.raises(UnsupportedModel, match="Mamba"):
-        DraftModel(build("mamba"))
+def test_a_compiled_draft_is_the_model_that_it_wraps(llama, small):
+    compiled = torch.compile(small, backend="eager", dynamic=True)
+    assert fingerprint(compiled) == fingerprint(small)
+    runs = [generate(llama, prompt(1, 10), DraftModel(draft, 3), max_new_tokens=12) for draft in (compiled, small)]
+    assert [step.tree.tokens for step in runs[0].steps] == [step.tree.tokens for step in runs[1].steps]

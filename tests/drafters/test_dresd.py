@@ -156,13 +156,6 @@ def test_a_batch_without_sharing_is_walked_to_its_longest_match(index):
         assert len(DraftTree.batch(drafts)) == sum(map(len, drafts))
 
 
-@pytest.mark.parametrize("name", ["drafts", "length", "neighbours"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
-def test_numbers_below_one_are_refused(index, name, value):
-    with pytest.raises(ValueError, match=f"{name} is .*expected a whole number, 1 or more"):
-        Dresd(index, **{name: value})
-
-
 def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
     context = contexts(1)[0]
     context.vocabulary = VOCABULARY - 1

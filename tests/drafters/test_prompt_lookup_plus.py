@@ -229,25 +229,6 @@ def test_output_is_that_of_plain_decoding_and_replay_is_the_run(library, family,
 
 
 @pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: PromptLookupHidden(-1), "layer is -1"),
-        (lambda: PromptLookupHidden(1, 0), "num_tokens is 0"),
-        (lambda: PromptLookupHidden(1, threshold=1.5), "threshold is 1.5"),
-        (lambda: PromptLookupHidden(1, average=0), "average is 0"),
-        (lambda: PromptLookupHidden(1, average_over="all"), "average_over is 'all'"),
-        (lambda: PromptLookupAttention([]), "heads is"),
-        (lambda: PromptLookupAttention([(0, 0), (0, 0)]), "heads is"),
-        (lambda: PromptLookupAttention([(0, -1)]), "heads is"),
-        (lambda: PromptLookupAttention([(0, 0)], aggregate="mean"), "aggregate is 'mean'"),
-    ],
-)
-def test_bad_settings_are_named(make, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        make()
-
-
-@pytest.mark.parametrize(
     "drafter, message",
     [
         (PromptLookupHidden(3), "layer is 3"),

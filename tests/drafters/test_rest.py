@@ -262,29 +262,8 @@ def test_a_draft_never_crosses_a_document_and_is_no_deeper_than_asked():
             assert propose(Rest(index), [4, 1, 2], 10, limit).tokens == [6, 7, 8, 9][:limit]
 
 
-@pytest.mark.parametrize("name", ["max_ngram", "min_ngram", "max_matches", "length", "choices"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
-def test_numbers_below_one_are_refused(name, value):
-    with (
-        build([[1, 2]], 5) as index,
-        pytest.raises(ValueError, match=f"{name} is .*expected a whole number, 1 or more"),
-    ):
-        Rest(index, **{name: value})
-
-
-def test_unknown_switches_and_impossible_ranges_are_refused(tmp_path):
+def test_another_vocabulary_and_a_missing_store_are_refused(tmp_path):
     with build([[1, 2]], 5) as index:
-        for wrong, message in (
-            ({"subsample": "random"}, "expected one of lexicographic, uniform"),
-            ({"selection": "top"}, "expected one of exact, released, random"),
-            ({"selection": "random", "choices": 9}, "choices is 9, length 10"),
-            ({"rows": 10}, "rows is 10 with selection 'exact'"),
-            ({"rows": 0, "selection": "released"}, "rows is 0"),
-            ({"min_ngram": 5, "max_ngram": 4}, "min_ngram is 5, max_ngram 4"),
-            ({"seed": -1}, "seed is -1"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                Rest(index, **wrong)
         with pytest.raises(ValueError, match="has 5 token ids, the target 4: they do not share"):
             propose(Rest(index), [1], 4)
     with pytest.raises(datastores.StoreError, match="no datastore at"):

@@ -64,6 +64,29 @@ def test_acceptance_is_labelled_over_the_targets_tokens(folders, sampling):
     assert len(examples(draft, [found], mixing=None)) == len(tokens)
 
 
+@pytest.mark.parametrize("rows", [VOCABULARY + 6, VOCABULARY - 4])
+def test_a_draft_whose_embedding_is_padded_to_another_length_drafts(llama, rows):
+    """As those of Qwen2.5 are; what the target does not have is never drafted."""
+    padded = padded_copy(llama, rows)
+    start = [token for token in prompt(3, 30) if token < VOCABULARY - 4]
+    run = generate(llama, start, DraftModel(padded, 4), max_new_tokens=30)
+    assert run.tokens == generate(llama, start, max_new_tokens=30).tokens
+    assert sum(step.accepted for step in run.steps) > 10
+    sampled = generate(llama, start, DraftModel(padded, 4), Sampling(0.8, seed=1), max_new_tokens=30)
+    assert all(step.tree.probabilities.shape[1] == VOCABULARY for step in sampled.steps if step.drafted)
+    found = label(llama, padded, start, run.tokens, Sampling())
+    assert found.drawn.max() < VOCABULARY and found.acceptance.mean() > 0.5
+
+
+def padded_copy(model, rows):
+    """With rows more or fewer than the model's; those that are new would be chosen always."""
+    kept = list(range(min(rows, VOCABULARY)))
+    other = cut(model, kept + [kept[-1]] * (rows - len(kept)), unknown=False)
+    with torch.no_grad():
+        other.lm_head.weight[VOCABULARY:] *= 100
+    return other
+
+
 def write(folder, **tensors):
     save_file(tensors, folder / FILE)
 
@@ -88,7 +111,9 @@ def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path, llama, tensors, say
 
 def test_a_vocabulary_of_another_target_is_refused_before_any_draft(llama):
     other = build("llama", vocab_size=VOCABULARY - 20)
-    with pytest.raises(ValueError, match=f"knows token {IDS[-1]}, the target has {VOCABULARY - 20}: they must share"):
+    with pytest.raises(ValueError, match=f"has {IDS[-1] + 1} token ids, the target {VOCABULARY - 20}: they must share"):
         generate(other, [1, 2], DraftModel(cut(llama, IDS), vocabulary=DraftVocabulary(IDS)))
+    with pytest.raises(ValueError, match=f"has {VOCABULARY} token ids, the target {VOCABULARY + 8}"):
+        generate(build("llama", vocab_size=VOCABULARY + 8), [1, 2], DraftModel(llama))
     with pytest.raises(ValueError, match=f"row {len(IDS)} for all others does not fit a model that embeds {len(IDS)}"):
         DraftModel(cut(llama, IDS, unknown=False), vocabulary=DraftVocabulary(IDS))

@@ -1,0 +1,16 @@
+"""One way to check a number."""
+
+from __future__ import annotations
+
+import operator
+
+
+def whole(name: str, value: object, least: int = 0, meaning: str = "") -> int:
+    """``value`` as an int, those of numpy and torch too; a ValueError names it if it is no whole number from ``least`` up."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise ValueError(f"{name} is {value!r}; expected a whole number, {meaning or f'{least} or more'}")
+    return number
