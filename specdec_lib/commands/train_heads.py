@@ -56,7 +56,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--own-vocabulary", action="store_true", help="Medusa, Hydra: an output layer for each depth")
     parser.add_argument("--layers", type=int, default=1, help="Medusa, Hydra: blocks of a depth; 4 in Hydra++")
-    parser.add_argument("--prefix", action="store_true", help="Hydra: the prefix layer of Hydra++")
+    parser.add_argument(
+        "--prefix", action=argparse.BooleanOptionalAction, default=True, help="Hydra: Hydra++'s prefix layer"
+    )
     parser.add_argument("--mlp", type=int, default=0, help="EAGLE: inner width of its layer; 0 for the target's own")
     return parser
 

@@ -297,6 +297,26 @@ def _own_layers(count: int, width: int, vocabulary: int) -> nn.ModuleList:
     return nn.ModuleList(nn.Linear(width, vocabulary, bias=False) for _ in range(count))
 
 
+class GroundedBlock(nn.Module):
+    """Hydra's released block, M x + SiLU(W x + b) of x = [h, e_1, ..., e_k]; it starts as h.
+
+    With k = 0 it is Medusa's, whose released block has the identity for M. Heads that share the target's output layer need
+    the map: a residual block alone says too little about another depth.
+    """
+
+    def __init__(self, width: int, depth: int = 0):
+        super().__init__()
+        self.map, self.linear = (nn.Linear((depth + 1) * width, width) for _ in range(2))
+        for weights in self.parameters():
+            nn.init.zeros_(weights)
+        nn.init.eye_(self.map.weight)
+
+    def forward(self, states: torch.Tensor, embeddings: torch.Tensor | None = None) -> torch.Tensor:
+        """For states of shape (..., d) and the embeddings one after another, shape (..., k d)."""
+        x = states if embeddings is None else torch.cat([states, embeddings.to(states.dtype)], dim=-1)
+        return self.map(x) + F.silu(self.linear(x))
+
+
 class MedusaHeads(DraftHead):
     """Medusa-1: each depth from the same state, independently of the tokens between (Cai et al. 2024, section 2.1).
 
@@ -331,7 +351,7 @@ class MedusaHeads(DraftHead):
         options = {"width": width, "heads": heads, "layers": layers, "vocabulary": vocabulary}
         super().__init__(options, target, story)
         self.depth, self.layers = heads, layers
-        self.blocks = nn.ModuleList(ResidualBlock(width, zero=True) for _ in range(heads))
+        self.blocks = nn.ModuleList(GroundedBlock(width) for _ in range(heads))
         if vocabulary:
             self.out = _own_layers(heads, width, vocabulary)
 
@@ -344,29 +364,6 @@ class MedusaHeads(DraftHead):
     def features(self, ends, states, tokens, where, depths):
         read = states[where]
         return [self.feature(depth, read) for depth in range(1, depths + 1)]
-
-
-class GroundedBlock(nn.Module):
-    """The first block of a Hydra head: h + SiLU(W [h, e_1, ..., e_k] + b).
-
-    The released block adds a second matrix times the whole input, where this adds the state itself.
-
-    Parameters
-    ----------
-    width : int
-    depth : int
-        k, the embeddings that it reads.
-    """
-
-    def __init__(self, width: int, depth: int):
-        super().__init__()
-        self.linear = nn.Linear((depth + 1) * width, width)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
-        """For states of shape (..., d) and the embeddings behind one another, shape (..., k d)."""
-        return states + F.silu(self.linear(torch.cat([states, embeddings.to(states.dtype)], dim=-1)))
 
 
 class HydraHeads(DraftHead):
@@ -415,9 +412,9 @@ class HydraHeads(DraftHead):
 
     @classmethod
     def for_target(
-        cls, model: PreTrainedModel, own_vocabulary: bool = False, prefix: bool = False, **options: Any
+        cls, model: PreTrainedModel, own_vocabulary: bool = False, prefix: bool = True, **options: Any
     ) -> Self:
-        """As the base's; with ``prefix`` a layer of the target's own shape."""
+        """As the base's; with ``prefix`` a layer of the target's own shape, with which heads were right more often."""
         if prefix:
             options["prefix"], options["mlp"] = layer_shape(model)
         return super().for_target(model, own_vocabulary, **options)

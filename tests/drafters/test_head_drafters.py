@@ -26,7 +26,14 @@ from tests.chaos import draft_heads_of
 from tests.families import build, prompt
 
 SMALL = [(-1, 0), (-1, 1), (-1, 3), (0, 0), (0, 2), (1, 0), (3, 1), (5, 0)]
-DRAFTERS = {"medusa": Medusa, "hydra": Hydra, "eagle": Eagle, "eagle2": Eagle2, "hydra prefix": Hydra}
+DRAFTERS = {
+    "medusa": Medusa,
+    "hydra": Hydra,
+    "eagle": Eagle,
+    "eagle2": Eagle2,
+    "hydra deep": Hydra,
+    "hydra plain": Hydra,
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +43,9 @@ def model():
 
 def heads_of(model, name: str):
     """Random heads, wide enough that what a node's children are depends on all that they read."""
-    if name == "hydra prefix":
+    if name.startswith("hydra "):
         torch.manual_seed(1)
-        heads = HydraHeads.for_target(model, prefix=True, layers=2)
+        heads = HydraHeads.for_target(model, prefix=name == "hydra deep", layers=2)
     else:
         heads = draft_heads_of(model, "eagle" if name == "eagle2" else name)
     torch.manual_seed(2)
@@ -186,7 +193,7 @@ def test_a_vocabulary_smaller_than_the_ranks_leaves_nodes_out():
     )
 
 
-@pytest.mark.parametrize("name", ["medusa", "hydra", "eagle", "hydra prefix"])
+@pytest.mark.parametrize("name", ["medusa", "hydra", "eagle", "hydra plain"])
 def test_levels_whose_parents_are_all_missing_are_left_out(name):
     model = build("llama", vocab_size=4)
     for shape in ([(-1, 0), (-1, 4), (1, 0), (2, 0)], [(-1, 5), (0, 0)]):

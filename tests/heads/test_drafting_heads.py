@@ -23,7 +23,7 @@ from tests.families import build, perturbed, prompt
 
 OPTIONS = {
     "medusa": {"heads": 3},
-    "hydra": {"heads": 3},
+    "hydra": {"heads": 3, "prefix": False},
     "eagle": {},
     "hydra prefix": {"heads": 2, "layers": 2, "prefix": True},
     "medusa own": {"heads": 2, "own_vocabulary": True},
