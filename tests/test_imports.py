@@ -57,3 +57,21 @@ def test_what_a_user_imports_loads_nothing_of_the_book():
         check=True,
     )
     assert done.stdout.split() == []
+
+
+def test_a_drafter_is_imported_without_the_others_and_their_stores():
+    program = (
+        "import sys\nfrom specdec_lib.drafters import PromptLookup\n"
+        "print(*(name for name in sys.modules if name.partition('.')[0] in ('specdec_lib', 'faiss', 'numba')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=paths.PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    loaded = done.stdout.split()
+    assert "specdec_lib.drafters.prompt_lookup" in loaded and len(loaded) <= 20
+    assert not [name for name in loaded if name.startswith(("faiss", "numba", "specdec_lib.datastores"))]

@@ -6,9 +6,9 @@ A drafter sees tokens, and what it asked to have captured; it knows no target mo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 
@@ -89,6 +89,33 @@ class Context:
     prompt_outputs: Outputs | None = field(repr=False, default=None)
 
 
+class Evidence(NamedTuple):
+    """What a drafter knows of the draft it has just made; one tree weighs its nodes by it.
+
+    Attributes
+    ----------
+    match : int
+        Tokens before the draft that the source and the context share.
+    support : float
+        Occurrences that the draft rests on.
+    candidates : float
+        Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
+    margin : float
+        How far ahead of the next best place the best one was.
+    similarity : sequence of float
+        How near what is copied from is to the context: one number, or one a node.
+    attention : float
+        Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
+    """
+
+    match: int = 0
+    support: float = 1.0
+    candidates: float = 0.0
+    margin: float = 0.0
+    similarity: Sequence[float] = (0.0,)
+    attention: float = 0.0
+
+
 #: On which recorded runs a replay is the real run: any, greedy ones alone, or none.
 Replays = Literal["any", "greedy", "never"]
 
@@ -155,6 +182,10 @@ class Drafter(ABC):
         outputs : Outputs, optional
             The target's most likely tokens; None if ``capture.topk`` is 0.
         """
+
+    def evidence(self, context: Context) -> Evidence:
+        """What it knows of the draft just made; one that knows nothing is judged by how often it was right."""
+        return Evidence()
 
     def finish(self) -> None:
         """Give back what is held for one generation, such as a draft model's cache; called after failures too."""

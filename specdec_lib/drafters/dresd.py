@@ -11,8 +11,9 @@ import torch
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.sharded import ShardedDenseIndex, open_dense_index
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
+from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.suffix_decoding import check_vocabulary
 
 
 class Dresd(Drafter):
@@ -84,13 +85,7 @@ class Dresd(Drafter):
         )
 
     def start(self, context: Context) -> None:
-        store = self.index.store
-        if store.vocabulary > context.vocabulary:
-            raise ValueError(
-                f"the datastore {store.path} has {store.vocabulary} token ids, the target "
-                f"{context.vocabulary}: they do not share a tokenizer; build a store for this "
-                "model"
-            )
+        check_vocabulary(self.index.store, context)
         width = context.hidden(LAST).shape[1]
         if width != self.index.width:
             raise ValueError(
@@ -108,6 +103,9 @@ class Dresd(Drafter):
             tree = DraftTree.from_drafts(drafts) if self.share else DraftTree.batch(drafts)
         self._drafted = tree, found
         return tree
+
+    def evidence(self, context: Context) -> Evidence:
+        return Evidence(0, self.survivors, similarity=self.similarities or (0.0,))
 
     @property
     def similarities(self) -> list[float]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import singledispatch
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,99 +14,14 @@ from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
-from specdec_lib.drafters.dresd import Dresd
 from specdec_lib.drafters.merged_tree import MergedTree, judged, learn
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
-from specdec_lib.drafters.prompt_lookup import PromptLookup
-from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
-from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.stopping import Round, StoppingRule
-from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 
-#: Tokens that a match is followed back at most; longer ones count as this long.
-_LONGEST_MATCH = 32
 #: Steps between two at which a draft model is asked for a token whatever it is expected to be worth, so that what is known
 #: of it does not go stale.
 _PROBE_EVERY = 64
-
-
-class Evidence(NamedTuple):
-    """What a source knows of the draft it has just made.
-
-    Attributes
-    ----------
-    match : int
-        Tokens before the draft that the source and the context share.
-    support : float
-        Occurrences that the draft rests on.
-    candidates : float
-        Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
-    margin : float
-        How far ahead of the next best place the best one was.
-    similarity : sequence of float
-        How near what is copied from is to the context: one number, or one a node.
-    attention : float
-        Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
-    """
-
-    match: int = 0
-    support: float = 1.0
-    candidates: float = 0.0
-    margin: float = 0.0
-    similarity: Sequence[float] = (0.0,)
-    attention: float = 0.0
-
-
-@singledispatch
-def evidence(source: Drafter, context: Context) -> Evidence:
-    """The evidence of a kind of source; one that has none is judged by how often it was right."""
-    return Evidence()
-
-
-def _match_of_copy(source: Drafter, context: Context) -> int:
-    """Tokens before the place that was copied from that equal the context's last ones."""
-    tokens, place = context.tokens, source.source
-    if place is None:
-        return 0
-    match, end = 0, len(tokens)
-    while match < _LONGEST_MATCH and match < place and tokens[place - 1 - match] == tokens[end - 1 - match]:
-        match += 1
-    return match
-
-
-@evidence.register
-def _(source: PromptLookup, context: Context) -> Evidence:
-    return Evidence(_match_of_copy(source, context))
-
-
-@evidence.register
-def _(source: PromptLookupHidden, context: Context) -> Evidence:
-    score = source.score(context)
-    return Evidence(_match_of_copy(source, context), 1.0, math.log1p(source.candidates), source.margin, (score,))
-
-
-@evidence.register
-def _(source: PromptLookupAttention, context: Context) -> Evidence:
-    attention = math.log(max(source.score(context), 1e-3)) if source.candidates else 0.0
-    return Evidence(
-        _match_of_copy(source, context), 1.0, math.log1p(source.candidates), source.margin, attention=attention
-    )
-
-
-@evidence.register
-def _(source: Rest, context: Context) -> Evidence:
-    return Evidence(source.last.length, min(source.last.stop - source.last.start, source.max_matches))
-
-
-@evidence.register
-def _(source: SuffixDecoding, context: Context) -> Evidence:
-    return Evidence(source.match)
-
-
-@evidence.register
-def _(source: Dresd, context: Context) -> Evidence:
-    return Evidence(0, source.survivors, similarity=source.similarities or (0.0,))
 
 
 def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
@@ -319,7 +232,7 @@ class OneTree(Drafter):
                 shares = np.cumprod(source.confidence)
                 sunk += self.prices.drafted_token * len(draft)
                 self.drafted += len(draft)
-            known = evidence(source, self._views[name])
+            known = source.evidence(self._views[name])
             lately = self._lately[number]
             tree.add(
                 number, draft.tokens, draft.parents, shares, known.support, known.match,

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 _VARIANTS = ("original", "transformers")
+#: Tokens that a match is followed back at most; longer ones count as this long.
+_LONGEST_MATCH = 32
+
+
+def match_before(tokens: Sequence[int], place: int | None) -> int:
+    """How many tokens before ``place``, which was copied from, equal the last ones; 0 without a place."""
+    match, end = 0, len(tokens)
+    while (
+        place is not None
+        and match < min(_LONGEST_MATCH, place)
+        and tokens[place - 1 - match] == tokens[end - 1 - match]
+    ):
+        match += 1
+    return match
 
 
 class PromptLookup(Drafter):
@@ -86,3 +102,6 @@ class PromptLookup(Drafter):
                 return DraftTree.chain(tokens[end : end + min(self.num_tokens, limit)], copied_from=end)
         self.source = None
         return EMPTY
+
+    def evidence(self, context: Context) -> Evidence:
+        return Evidence(match_before(context.tokens, self.source))

@@ -13,14 +13,16 @@ occurrence is taken.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.contract import Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.prompt_lookup import match_before
 
 AVERAGES = ("trailing", "printed")
 AGGREGATES = ("max", "sum")
@@ -62,6 +64,10 @@ class _RankedLookup(Drafter):
 
     def _candidates(self, places: list[int]) -> list[int]:
         return places
+
+    def evidence(self, context: Context) -> Evidence:
+        match = match_before(context.tokens, self.source)
+        return Evidence(match, candidates=math.log1p(self.candidates), margin=self.margin)
 
     def score(self, context: Context) -> float:
         """How good the place is that the last draft was copied from, 0 without a draft: computed here where it was the only
@@ -159,6 +165,9 @@ class PromptLookupHidden(_RankedLookup):
         best = super()._best(context, candidates)
         return best if self.threshold is None or self._score_of(context, best) >= self.threshold else None
 
+    def evidence(self, context: Context) -> Evidence:
+        return super().evidence(context)._replace(similarity=(self.score(context),))
+
     def _scores(self, context: Context, candidates: list[int]) -> torch.Tensor:
         states = context.hidden(self.layer)
         ends = torch.tensor([*(j - 1 for j in candidates), len(states) - 1], device=states.device)
@@ -207,6 +216,10 @@ class PromptLookupAttention(_RankedLookup):
 
     def __repr__(self) -> str:
         return f"PromptLookupAttention({len(self.heads)} heads, num_tokens={self.num_tokens})"
+
+    def evidence(self, context: Context) -> Evidence:
+        attention = math.log(max(self.score(context), 1e-3)) if self.candidates else 0.0
+        return super().evidence(context)._replace(attention=attention)
 
     def _scores(self, context: Context, candidates: list[int]) -> torch.Tensor:
         rows = context.attention()

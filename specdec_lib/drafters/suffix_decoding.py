@@ -8,7 +8,7 @@ from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 #: Least share of a node that can be asked for: the search keeps 1 / share nodes in view.
@@ -121,6 +121,9 @@ class SuffixDecoding(Drafter):
                 best, score, self.match = tree, found, match
         tokens, parents, probabilities = best
         return DraftTree.unchecked(tokens, parents).annotated(scores=probabilities) if tokens else EMPTY
+
+    def evidence(self, context: Context) -> Evidence:
+        return Evidence(self.match)
 
     def finish(self) -> None:
         """Remember the output for later prompts."""

@@ -19,7 +19,7 @@ from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel, DraftModel
 from specdec_lib.drafters.merged_tree import FEATURES, MergedTree, width
-from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice, evidence
+from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
@@ -142,10 +142,10 @@ def test_sources_say_how_near_what_they_copy_is(library):
         states = trace.hidden[1].double()
         cosine = torch.cosine_similarity(states[near.source - 2], states[len(prompt) - 2], 0)
         assert near.candidates == prompt[:-1].count(5)
-        assert evidence(near, context).similarity[0] == pytest.approx(float(cosine), abs=1e-6)
-        found = evidence(attended, context)
+        assert near.evidence(context).similarity[0] == pytest.approx(float(cosine), abs=1e-6)
+        found = attended.evidence(context)
         assert found.attention == pytest.approx(math.log(float(rows[:, attended.source - 1].max())))
-        assert found.similarity == (0.0,) and evidence(near, context).attention == 0.0
+        assert found.similarity == (0.0,) and near.evidence(context).attention == 0.0
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -76,8 +76,8 @@ def test_scratch_is_left_clean_and_weights_are_counts(question):
     with build(documents, vocabulary) as index:
         drafter = Rest(index, min_ngram=1, **sizes)
         first = propose(drafter, context, vocabulary)
-        weights = drafter._nodes[2, : len(first)].tolist()
-        assert not drafter._counts.any()
+        weights = drafter._room.nodes[2, : len(first)].tolist()
+        assert not drafter._room.counts.any()
         assert propose(drafter, context, vocabulary) == first
     paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
     trie = full_trie(paths[: sizes["max_matches"]])
