@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.target import Target
 from specdec_lib.files import replacing
-from specdec_lib.heads.answers import Answer, states_of
+from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.drafting import DraftHead, Ends
 from specdec_lib.heads.training import rate_factor
 
@@ -81,18 +83,23 @@ class Text:
     start: int
 
 
+@torch.no_grad()
+def states_of(target: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
+    """The target's final states of a text, after the final norm, shape (n, d), as drafters are shown them."""
+    with Target(target, 0, Capture(layers=(LAST,)), capacity=len(tokens)) as model:
+        model.extend(list(tokens))
+        return model.hidden(LAST).clone()
+
+
 def read_by(target: PreTrainedModel, answers: Sequence[Answer], progress: bool = True) -> list[Text]:
     """The target's states of each answer that has a token to predict: one pass for each."""
-    shown = tqdm(answers, desc="states", unit="answer", disable=not progress)
-    return [
-        Text(
-            torch.from_numpy(answer.tokens.astype(np.int64)),
-            states_of(target, answer.tokens.tolist()).to("cpu", torch.bfloat16),
-            answer.start,
-        )
-        for answer in shown
-        if len(answer.tokens) - answer.start > 1
-    ]
+    texts = []
+    for answer in tqdm(answers, desc="states", unit="answer", disable=not progress):
+        if len(answer.tokens) > 1:
+            tokens = [*answer.prompt.tolist(), *answer.tokens.tolist()]
+            states = states_of(target, tokens).to("cpu", torch.bfloat16)
+            texts.append(Text(torch.tensor(tokens), states, len(answer.prompt)))
+    return texts
 
 
 @dataclass(frozen=True, eq=False)

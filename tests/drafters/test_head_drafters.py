@@ -18,8 +18,8 @@ from specdec_lib.drafters.eagle2 import Eagle2, reranked
 from specdec_lib.drafters.hydra import Hydra
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.token_recycling import template
-from specdec_lib.heads.answers import Answer, states_of
-from specdec_lib.heads.draft_training import HeadTraining, read_by, train_heads
+from specdec_lib.heads.answers import Answer
+from specdec_lib.heads.draft_training import HeadTraining, read_by, states_of, train_heads
 from specdec_lib.heads.drafting import KINDS, HydraHeads
 from specdec_lib.heads.grown_tree import grown
 from tests.chaos import draft_heads_of
@@ -112,7 +112,7 @@ def test_a_cached_step_is_one_computed_from_scratch(model, name, sampling):
     plain = generate(model, start, None, sampling, 24).tokens
     drafter = drafter_of(model, name)
     # Heads that know this text, so that whole paths are accepted.
-    (text,) = read_by(model, [Answer(np.array(start + plain, np.int32), len(start))], progress=False)
+    (text,) = read_by(model, [Answer(np.array(start, np.int32), np.array(plain, np.int32))], progress=False)
     settings = HeadTraining(epochs=60, rate=1e-2)
     train_heads(drafter.heads, model, [text], [text], settings, progress=False)
     seen, propose = [], drafter.propose

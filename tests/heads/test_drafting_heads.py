@@ -289,22 +289,22 @@ def test_answers_go_on_where_they_stopped_and_are_the_target_s_own(tmp_path, mon
     model, prompts = build("llama-gqa"), [prompt(i, 9) for i in range(5)]
     whole = record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
     theirs = model.generate(torch.tensor([prompts[3]]), do_sample=False, max_new_tokens=6)[0].tolist()
-    assert whole[3].tokens.tolist() == theirs and whole[3].start == 9
-    (tmp_path / "a" / "answers-00001.safetensors").unlink()
-    kept = (tmp_path / "a" / "answers-00000.safetensors").stat().st_mtime_ns
+    assert [*whole[3].prompt.tolist(), *whole[3].tokens.tolist()] == theirs and len(whole[3].prompt) == 9
+    (tmp_path / "a" / "shard-00001.safetensors").unlink()
+    kept = (tmp_path / "a" / "shard-00000.safetensors").stat().st_mtime_ns
     again = record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
     assert [a.tokens.tolist() for a in again] == [a.tokens.tolist() for a in whole]
-    assert (tmp_path / "a" / "answers-00000.safetensors").stat().st_mtime_ns == kept
+    assert (tmp_path / "a" / "shard-00000.safetensors").stat().st_mtime_ns == kept
     with pytest.raises(ValueError, match="another target; name an empty folder"):
         record_answers(perturbed(model), prompts, tmp_path / "a", max_new_tokens=6, shard_size=2)
-    (tmp_path / "a" / "answers-00002.safetensors").write_bytes(b"x")
-    with pytest.raises(ValueError, match="answers-00002.safetensors is no shard of answers"):
+    (tmp_path / "a" / "shard-00002.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match="shard-00002.safetensors is no shard of answers"):
         record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
 
 
 def test_an_answer_of_one_token_teaches_nothing(corpora):
     model, _ = corpora("llama-gqa")
-    assert read_by(model, [Answer(np.array([1, 2, 3], np.int32), 2)], progress=False) == []
+    assert read_by(model, [Answer(np.array([1, 2], np.int32), np.array([3], np.int32))], progress=False) == []
 
 
 # The layer
