@@ -207,13 +207,7 @@ TREE_SOURCES = tuple(_GENEROUS)
 
 
 def check_sources(names: Collection[str]) -> None:
-    """Refuse names that one tree cannot draft from.
-
-    Raises
-    ------
-    ValueError
-        If a name is not of :data:`METHODS`, or its drafts cannot be merged.
-    """
+    """Refuse names that one tree cannot draft from."""
     possible = [row.name for row in _ROWS if not issubclass(row.drafter, OneTree | Lookahead)]
     for name in names:
         if name not in possible:
@@ -223,11 +217,6 @@ def check_sources(names: Collection[str]) -> None:
 def tree_sources(bench: Workbench, names: Collection[str] = TREE_SOURCES) -> dict[str, Drafter]:
     """What one tree drafts from, by the names that its weights are kept under; sources that these models have nothing for
     are left out.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`check_sources`.
     """
     check_sources(names)
     sources = {}
@@ -360,12 +349,7 @@ METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 
 
 def check_names(names: Collection[str]) -> None:
-    """Refuse names that are neither of :data:`METHODS` nor :data:`PLAIN`.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Refuse names that are neither of :data:`METHODS` nor :data:`PLAIN`."""
     unknown = [name for name in names if name != PLAIN and name not in METHODS]
     if unknown:
         raise ValueError(f"methods hold {unknown[0]!r}; expected some of {', '.join((PLAIN, *METHODS))}")
@@ -430,11 +414,6 @@ def draft_length(method: str, asked: Mapping[str, int]) -> int:
     method : str
     asked : mapping
         K by method; a name without its bracket, ``"PLD+"``, stands for all methods that begin with it.
-
-    Raises
-    ------
-    ValueError
-        If the method's drafts have no K.
     """
     own = METHODS[method].length
     if own is None:
@@ -459,11 +438,6 @@ def build(bench: Workbench, names: Collection[str]) -> tuple[dict[str, Drafter |
         By name; None for plain decoding.
     missing : dict
         By name of a method that these models have nothing for: what it lacks.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown.
     """
     check_names(names)
     drafters: dict[str, Drafter | None] = {}

@@ -44,13 +44,6 @@ class AdaptiveDraftModel(Drafter):
     vocabulary : DraftVocabulary, optional
         Which of the target's tokens the model knows; by default what its folder says
         (:mod:`specdec_lib.models.draft_vocabulary`), else all of them under the same ids.
-
-    Raises
-    ------
-    ValueError
-        If ``min_tokens`` is below 0 or above ``max_tokens``, or ``max_tokens`` below 1; if the rule needs a
-        head and there is none, or the head is another model's; at the start of a generation, if the
-        target's vocabulary differs.
     """
 
     #: Verified by rejection sampling where the target samples.
@@ -275,11 +268,6 @@ class DraftModel(AdaptiveDraftModel):
         How this model's passes are run; eagerly without one.
     vocabulary : DraftVocabulary, optional
         Which of the target's tokens the model knows; as for :class:`AdaptiveDraftModel`.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` is below 1; at the start of a generation, if the target's vocabulary differs.
     """
 
     def __init__(

@@ -50,14 +50,6 @@ class Dresd(Drafter):
         Neighbours whose continuation started with the target's token at the last proposal.
     similarities : list of float
         Of each node of the last proposal: the score of the nearest neighbour whose draft goes through it.
-
-    Raises
-    ------
-    ValueError
-        If a number is below 1; at the start of a generation, if the target has fewer token ids than the store
-        or states of another width than the index.
-    StoreError
-        If the index cannot be opened.
     """
 
     capture = Capture(layers=(LAST,))

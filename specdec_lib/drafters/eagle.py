@@ -79,13 +79,6 @@ class Eagle(StaticTreeDrafter):
     shape : list of (int, int), optional
         Parent and rank of each node. By default a tree with as many nodes at each depth as the released one
         (:func:`~specdec_lib.drafters.token_recycling.template`).
-
-    Raises
-    ------
-    TypeError
-        If the heads are of another kind.
-    ValueError
-        If the heads are another target's.
     """
 
     kind, levels, ranks = EagleHead, LEVELS, RANKS

@@ -54,13 +54,6 @@ class Eagle2(HeadDrafter):
     depth : int
         Levels.
     branches : int
-
-    Raises
-    ------
-    TypeError
-        If the heads are of another kind.
-    ValueError
-        If the heads are another target's, or a number is below 1.
     """
 
     kind = EagleHead

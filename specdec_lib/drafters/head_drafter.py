@@ -30,13 +30,6 @@ class HeadDrafter(Drafter):
         The target.
     heads : DraftHead
         Trained for it. Copied to the device and type of its output layer.
-
-    Raises
-    ------
-    TypeError
-        If ``heads`` are of another kind.
-    ValueError
-        If they are another target's.
     """
 
     capture = Capture(layers=(LAST,))
@@ -87,13 +80,6 @@ class StaticTreeDrafter(HeadDrafter):
         For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default a
         tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`);
         :meth:`grown` takes one that suits the heads.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As for :class:`HeadDrafter`.
-    ValueError
-        If the shape is empty, no tree, or deeper than the heads.
     """
 
     #: Nodes of the published tree at each depth, and how many ranks it uses.

@@ -27,13 +27,6 @@ class Hydra(StaticTreeDrafter):
         Trained for it.
     shape : list of (int, int), optional
         As for :class:`~specdec_lib.drafters.medusa.Medusa`, whose tree it takes by default, as published.
-
-    Raises
-    ------
-    TypeError
-        If the heads are of another kind.
-    ValueError
-        If the heads are another target's, or the shape is deeper than they are.
     """
 
     kind, levels, ranks = HydraHeads, LEVELS, RANKS

@@ -72,11 +72,6 @@ class Lookahead(Drafter):
         Verify common prefixes of n-grams once. The released code does not.
     seed : int
         Of the first row.
-
-    Raises
-    ------
-    ValueError
-        If ``levels`` is below 3, or ``window`` or ``guesses`` below 1.
     """
 
     replays = "never"

@@ -25,13 +25,6 @@ class Medusa(StaticTreeDrafter):
     shape : list of (int, int), optional
         Parent and rank of each node. By default a tree with as many nodes at each depth as the released one
         (:func:`~specdec_lib.drafters.token_recycling.template`); :meth:`grown` takes one that suits the heads.
-
-    Raises
-    ------
-    TypeError
-        If the heads are of another kind.
-    ValueError
-        If the heads are another target's, or the shape is deeper than they are.
     """
 
     kind, levels, ranks = MedusaHeads, LEVELS, RANKS

@@ -132,14 +132,6 @@ class OneTree(Drafter):
         Tokens that draft models were asked for since the generation began.
     step_price : float
         What each step costs besides its pass and the tokens of draft models.
-
-    Raises
-    ------
-    ValueError
-        If there is no source or one has two names, ``room`` is below 1, ``rate`` is negative or the probabilities lack a
-        source; while decoding, if a source's draft has passengers, which a merged draft has no place for.
-    TypeError
-        If a source is no drafter.
     """
 
     def __init__(

@@ -48,11 +48,6 @@ class PromptLookup(Drafter):
     source : int or None
         Position that the last draft was copied from; None where nothing was drafted.
 
-    Raises
-    ------
-    ValueError
-        If ``max_ngram`` or ``num_tokens`` is below 1 or the variant unknown.
-
     Notes
     -----
     The released code verifies token id 100 where nothing is found; here the draft is empty, which costs no

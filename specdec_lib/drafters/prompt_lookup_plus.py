@@ -118,12 +118,6 @@ class PromptLookupHidden(_RankedLookup):
     ----------
     source : int or None
         Position that the last draft was copied from; None where nothing was drafted.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` or ``average`` is below 1, ``layer`` negative, ``threshold`` outside [-1, 1]; at the
-        start of a generation, if the model has no such layer.
     """
 
     def __init__(
@@ -193,13 +187,6 @@ class PromptLookupAttention(_RankedLookup):
     ----------
     source : int or None
         Position that the last draft was copied from; None where nothing was drafted.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` is below 1, there are no heads, one is named twice or is negative, or the aggregate
-        is unknown; at the start of a generation, if the model has no such head or its attention cannot be
-        read.
     """
 
     def __init__(

@@ -33,12 +33,6 @@ class SamDecoding(WrappedDrafter):
         Longest chain; 39 and the root are the 40 tokens of the released code.
     threshold, bias : int
         Shortest match that is copied from, and how much longer one in the datastore must be.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` or ``threshold`` is below 1; at the start of a generation, if the target has fewer token ids than the
-        store.
     """
 
     # Of a drafter, its auxiliary's; of the class, that of the published one, Token Recycling.

@@ -30,12 +30,6 @@ class SpecDecPP(AdaptiveDraftModel):
     runtime : Runtime, optional
         How the draft model's passes are run; eagerly without one.
 
-    Raises
-    ------
-    ValueError
-        If the threshold is not strictly between 0 and 1, ``min_tokens`` above ``max_tokens``, or the head
-        another model's.
-
     Examples
     --------
     >>> from specdec_lib import generate, load_model, paths

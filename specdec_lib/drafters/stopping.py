@@ -89,13 +89,7 @@ def _probability(name: str, value: float) -> float:
 
 
 class FixedLength(StoppingRule):
-    """Always draft ``num_tokens`` tokens (Leviathan et al. 2023).
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` is no whole number above 0.
-    """
+    """Always draft ``num_tokens`` tokens (Leviathan et al. 2023)."""
 
     def __init__(self, num_tokens: int):
         self.num_tokens = whole("num_tokens", num_tokens, 1)
@@ -113,11 +107,6 @@ class Heuristic(StoppingRule):
         Length of the first round.
     transient : bool
         Begin each generation with ``num_tokens`` again; otherwise the length is carried over until :meth:`reset`.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` is no whole number above 0.
     """
 
     def __init__(self, num_tokens: int = 5, transient: bool = False):
@@ -139,13 +128,7 @@ class Heuristic(StoppingRule):
 
 
 class Confidence(StoppingRule):
-    """Stop after the first token whose probability is below ``threshold`` (Kim et al. 2023; transformers).
-
-    Raises
-    ------
-    ValueError
-        If ``threshold`` is not strictly between 0 and 1.
-    """
+    """Stop after the first token whose probability is below ``threshold`` (Kim et al. 2023; transformers)."""
 
     needs = ("confidence",)
 
@@ -213,11 +196,6 @@ class CumulativeConfidence(StoppingRule):
 
     The rule of SpecDec++ with the draft model's probability in the place of the predicted acceptance, the
     newest token included.
-
-    Raises
-    ------
-    ValueError
-        If ``threshold`` is not strictly between 0 and 1.
     """
 
     needs = ("confidence",)
@@ -239,11 +217,6 @@ class Entropy(StoppingRule):
     ----------
     threshold : float
         In nats.
-
-    Raises
-    ------
-    ValueError
-        If ``threshold`` is not a finite number above 0.
     """
 
     needs = ("entropy",)
@@ -269,11 +242,6 @@ class PredictedRejection(StoppingRule):
         h, between 0 and 1.
     check_newest : bool
         Let the product include y_i, as the text of section 3.2 has it.
-
-    Raises
-    ------
-    ValueError
-        If ``threshold`` is not strictly between 0 and 1.
     """
 
     needs = ("acceptance",)

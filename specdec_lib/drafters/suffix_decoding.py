@@ -67,11 +67,6 @@ class SuffixDecoding(Drafter):
     ----------
     match : int
         Tokens of the suffix that the last draft follows; 0 where nothing was drafted.
-
-    Raises
-    ------
-    ValueError
-        If a number is not as it must be; at the start of a generation, if the target has fewer token ids than the store.
     """
 
     def __init__(

@@ -36,11 +36,6 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
     list of (int, int)
         For each node its parent (-1: the root) and its rank among the parent's children, from 0; parents first, level by
         level.
-
-    Raises
-    ------
-    ValueError
-        If a level has no node, or more than its parents can have children.
     """
     nodes: list[tuple[int, int]] = []
     above, products = [-1], [1]
@@ -89,11 +84,6 @@ class TokenRecycling(Drafter):
     ----------
     table : dict
         By token id: its row, an int64 array of shape (width,), most likely first.
-
-    Raises
-    ------
-    ValueError
-        If ``width`` is below 1, or a level has more nodes than its parents can have children.
     """
 
     replays = "never"

@@ -66,11 +66,6 @@ def train_kinds(
         By kind, for its ``for_target``.
     progress : bool
         Show bars.
-
-    Raises
-    ------
-    ValueError
-        If a kind is unknown.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:

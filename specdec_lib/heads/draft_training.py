@@ -44,11 +44,6 @@ class HeadTraining:
         target's. One minus that distance is the probability that a draft drawn from the head is accepted.
     seed : int
         Chooses the initial weights, the order of the answers and the noise.
-
-    Raises
-    ------
-    ValueError
-        If a number is not above 0 or the loss is unknown.
     """
 
     epochs: int = 10
@@ -282,14 +277,6 @@ def train_heads(
         The same, in evaluation mode, its weights rounded to bfloat16 as they are saved. Its ``story`` holds the settings,
         the number of answers and predictions, the epoch kept, the ``accuracies`` on ``held_out`` and the ``curve``: for each
         epoch ``epoch``, ``loss`` (of the training batches) and ``held_out``.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to train on or to hold out, the heads are another target's, or the checkpoint is of another
-        training.
-    FloatingPointError
-        If no epoch has a finite loss.
     """
     head.check(target)
     for name, given in (("texts", texts), ("held_out", held_out)):

@@ -7,26 +7,22 @@ newest one, whose own state is not computed yet; the state it reads is that of t
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config
-from specdec_lib.files import replacing
+from specdec_lib.heads import head_files
 from specdec_lib.heads.acceptance import ResidualBlock
 from specdec_lib.heads.layer import DecoderLayer, Past
 from specdec_lib.models.fingerprint import fingerprint
 
-FORMAT = 1
 COMMAND = "python -m specdec_lib train-heads"
 
 
@@ -46,11 +42,6 @@ class Ends:
         Number of token ids of the target.
     width : int
         Values of one of its states.
-
-    Raises
-    ------
-    UnsupportedModel
-        If the model has no output layer.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -201,24 +192,13 @@ class DraftHead(nn.Module):
 
     @property
     def accuracies(self) -> list[list[float]]:
-        """For each depth, how often the choice of each rank was right on held-out answers, as recorded by the training.
-
-        Raises
-        ------
-        ValueError
-            If the head was not trained.
-        """
+        """For each depth, how often the choice of each rank was right on held-out answers, as recorded by the training."""
         if "accuracies" not in self.story:
             raise ValueError(f"these {self.kind} heads hold no accuracies; train them: {COMMAND} --kind {self.kind}")
         return self.story["accuracies"]
 
     def check(self, model: PreTrainedModel) -> None:
-        """Refuse a target that the head was not trained for.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Refuse a target that the head was not trained for."""
         own = fingerprint(model)
         if self.target != own:
             made = f"the target with fingerprint {self.target[:12]}" if self.target else "no target"
@@ -229,68 +209,23 @@ class DraftHead(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file in bfloat16, aside and renamed."""
-        about = {
-            "format": FORMAT,
-            "kind": self.kind,
-            "options": self.options,
-            "target": self.target,
-            "story": self.story,
-        }
-        with replacing(path) as aside:
-            save_file(
-                {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in self.state_dict().items()},
-                aside,
-                metadata={"drafting_heads": json.dumps(about)},
-            )
+        about = {name: getattr(self, name) for name in ("kind", "options", "target", "story")}
+        head_files.save(path, "drafting_heads", self, about, torch.bfloat16)
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> Self:
-        """Read what :meth:`save` wrote, in float32.
+        """Read what :meth:`save` wrote, in float32; checked where the target that it is for is given."""
 
-        Parameters
-        ----------
-        path : path
-        model : PreTrainedModel, optional
-            The target it is for; without it, :meth:`check` is left to the drafter.
+        def make(about: dict[str, Any]) -> DraftHead:
+            kind = about["kind"]
+            if kind not in KINDS or not issubclass(KINDS[kind], cls):
+                raise ValueError(f"heads of kind {kind!r}; expected {getattr(cls, 'kind', ' or '.join(KINDS))}")
+            return KINDS[kind](**about["options"], target=str(about["target"]), story=about["story"])
 
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If the file holds no heads or heads of another kind, is damaged, of another format version, or for another
-            target.
-        """
-        path = Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"no drafting heads at {path}; train some: {COMMAND} --out {path.parent}")
-        try:
-            with safe_open(path, "pt") as file:
-                about = json.loads((file.metadata() or {})["drafting_heads"])
-                weights = {name: file.get_tensor(name).float() for name in file.keys()}
-            version, kind = about["format"], about["kind"]
-        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
-            raise ValueError(f"{path} holds no drafting heads; expected a file written by DraftHead.save") from None
-        if version != FORMAT:
-            raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train it again")
-        if kind not in KINDS or not issubclass(KINDS[kind], cls):
-            expected = getattr(cls, "kind", " or ".join(KINDS))
-            raise ValueError(f"{path} holds heads of kind {kind!r}; expected {expected}")
-        try:
-            head = KINDS[kind](**about["options"], target=str(about["target"]), story=about["story"])
-            head.load_state_dict(weights)
-            broken = next((name for name, values in weights.items() if not bool(values.isfinite().all())), None)
-            if broken is not None:
-                raise ValueError(f"{broken} holds NaN or infinity")
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            # torch lists missing tensors and wrong shapes over several lines.
-            raise ValueError(
-                f"{path} is a damaged file of {kind} heads ({' '.join(str(error).split())}); train them again: "
-                f"{COMMAND} --kind {kind}"
-            ) from error
+        head = head_files.load(path, "drafting_heads", make, COMMAND)
         if model is not None:
             head.check(model)
-        return head.eval()
+        return head
 
 
 def _own_layers(count: int, width: int, vocabulary: int) -> nn.ModuleList:

@@ -29,11 +29,6 @@ def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
     -------
     list of (int, int)
         Level by level, in each level by parent, then rank.
-
-    Raises
-    ------
-    ValueError
-        If ``nodes`` is below 1, there are no accuracies, or one is outside [0, 1].
     """
     nodes = whole("nodes", nodes, 1)
     if not len(accuracies):

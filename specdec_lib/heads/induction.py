@@ -84,13 +84,7 @@ class InductionHeads:
         return sorted(found, key=lambda bh: (-self.peaks[bh], -self.attention[bh], bh))
 
     def top(self, count: int) -> list[tuple[int, int]]:
-        """The ``count`` best heads.
-
-        Raises
-        ------
-        ValueError
-            If ``count`` is below 1 or more than were credited.
-        """
+        """The ``count`` best heads."""
         ranked = self.ranked()
         if not 1 <= count <= len(ranked):
             raise ValueError(f"count is {count}; expected 1 to {len(ranked)}, the heads that were credited")
@@ -116,13 +110,7 @@ class InductionHeads:
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel) -> InductionHeads:
-        """Read what :meth:`save` wrote, for the model it was found in.
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, of another format or version, or was made for another model.
-        """
+        """Read what :meth:`save` wrote, for the model it was found in."""
         broken = ValueError(f"{path} does not hold induction heads; expected a file written by InductionHeads.save")
         try:
             about = json.loads(Path(path).read_text())
@@ -174,12 +162,6 @@ def identify(
         Greedy by default.
     progress : bool
         Show a bar.
-
-    Raises
-    ------
-    ValueError
-        If there are no prompts, a prompt fills the model's context, nothing was copied, or the model's attention cannot
-        be read.
     """
     if not len(prompts):
         raise ValueError("no prompts; expected at least one calibration prompt")
@@ -212,11 +194,6 @@ def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
         Whose runs they are.
     traces : iterable of Trace
         With :func:`every_head` captured, and perhaps more.
-
-    Raises
-    ------
-    ValueError
-        If nothing was copied, or a run has not the rows of all heads.
     """
     every = every_head(model).heads
     peaks, weight, copied, runs = np.zeros(len(every)), np.zeros(len(every)), 0, 0

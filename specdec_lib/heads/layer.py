@@ -43,11 +43,6 @@ class DecoderLayer(nn.Module):
         Normalise before the attention; EAGLE's layer does not.
     theta : float
         Base of the rotary frequencies.
-
-    Raises
-    ------
-    ValueError
-        If ``width`` is no even multiple of ``heads``.
     """
 
     def __init__(self, width: int, heads: int, mlp: int, input_norm: bool = True, theta: float = 10000.0):

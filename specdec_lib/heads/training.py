@@ -28,11 +28,6 @@ class Training:
     seed : int
         Chooses the initial weights and the order of the examples.
 
-    Raises
-    ------
-    ValueError
-        If a number is not above 0.
-
     Notes
     -----
     Released: 3 epochs over some 10 million tokens at a rate of 5e-5. The defaults here are for some ten

@@ -147,7 +147,7 @@ def test_files_that_are_no_head_are_refused(tmp_path, draft):
     save_file({"x": torch.zeros(1)}, other)
     text.write_text("no tensors")
     for path in (other, text):
-        with pytest.raises(ValueError, match="is no acceptance head"):
+        with pytest.raises(ValueError, match="holds no acceptance head"):
             AcceptanceHead.load(path)
     old = tmp_path / "old.safetensors"
     AcceptanceHead(WIDTH).save(old)
@@ -184,7 +184,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
     weights = load_file(path)
     damage(about, weights)
     save_file(weights, path, metadata={"acceptance_head": json.dumps(about)})
-    with pytest.raises(ValueError, match=r"head\.safetensors is (no|a damaged) acceptance head"):
+    with pytest.raises(ValueError, match=r"head\.safetensors holds (no|a damaged) acceptance head"):
         AcceptanceHead.load(path)
 
 
@@ -192,7 +192,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
 def test_a_file_whose_metadata_are_no_mapping_is_refused_by_name(tmp_path, about):
     path = tmp_path / "head.safetensors"
     save_file({"x": torch.zeros(1)}, path, metadata={"acceptance_head": about})
-    with pytest.raises(ValueError, match=r"head\.safetensors is no acceptance head"):
+    with pytest.raises(ValueError, match=r"head\.safetensors holds no acceptance head"):
         AcceptanceHead.load(path)
 
 
