@@ -22,12 +22,11 @@ from specdec_lib.models.draft_vocabulary import DraftVocabulary, checked_vocabul
 
 
 class AdaptiveDraftModel(Drafter):
-    """Draft with a small model of the same vocabulary until a rule says stop.
+    """Draft with a small model of the target's tokenizer until a rule says stop.
 
-    Greedy where the target is greedy. Otherwise tokens are drawn under the target's temperature, top-p and
-    top-k, and come with the distribution they were drawn from, so that verification is by rejection
-    sampling (Leviathan et al. 2023; Chen et al. 2023). The output does not depend on the rule
-    (:mod:`specdec_lib.drafters.stopping`).
+    Greedy where the target is greedy. Otherwise tokens are drawn under the target's temperature, top-p and top-k, and come
+    with the distribution they were drawn from, so that verification is by rejection sampling (Leviathan et al. 2023; Chen et
+    al. 2023). The output does not depend on the rule (:mod:`specdec_lib.drafters.stopping`).
 
     Parameters
     ----------
@@ -241,34 +240,18 @@ class AdaptiveDraftModel(Drafter):
 
     def _roll_back(self, tokens: list[int]) -> None:
         """Keep the cached positions that agree with what was emitted, the last token excepted."""
-        common = min(len(self._cached), len(tokens) - 1)
-        start = self._agreed(tokens, common)
+        start = common = min(len(self._cached), len(tokens) - 1)
+        # Only drafted tokens can differ: look at the last few.
+        for i in range(max(0, common - self.max_tokens), common):
+            if self._cached[i] != tokens[i]:
+                start = i
+                break
         del self._cached[start:]
         self._target.truncate(start)
 
-    def _agreed(self, tokens: list[int], common: int) -> int:
-        # Only drafted tokens can differ: look at the last few.
-        first = max(0, common - self.max_tokens)
-        for i in range(first, common):
-            if self._cached[i] != tokens[i]:
-                return i
-        return common
-
 
 class DraftModel(AdaptiveDraftModel):
-    """Draft ``num_tokens`` tokens with a small model of the same vocabulary.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The draft model.
-    num_tokens : int
-        Tokens drafted (K).
-    runtime : Runtime, optional
-        How this model's passes are run; eagerly without one.
-    vocabulary : DraftVocabulary, optional
-        Which of the target's tokens the model knows; as for :class:`AdaptiveDraftModel`.
-    """
+    """Draft ``num_tokens`` tokens (K) with a small model; the rest is as for :class:`AdaptiveDraftModel`."""
 
     def __init__(
         self,

@@ -19,11 +19,9 @@ from specdec_lib.drafters.suffix_decoding import check_vocabulary
 class Dresd(Drafter):
     """Draft the continuations of nearest neighbours that start with the target's own next token.
 
-    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up
-    among the states of a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose
-    continuation starts with x_t are kept (section 3.1), and the first ``drafts`` of them drafted: for each
-    the ``length`` tokens after x_t, fewer at the end of its document. The token they were filtered by was
-    emitted before and is no part of the draft. Where no neighbour is left the draft is empty.
+    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of
+    a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
+    3.1), and the first ``drafts`` of them drafted: for each the ``length`` tokens after x_t, fewer at the end of its document.
 
     Parameters
     ----------
@@ -33,16 +31,14 @@ class Dresd(Drafter):
     drafts : int
         Drafts kept (B; 10 in most of the paper's experiments).
     length : int
-        Tokens of each (N). In the released code the filtering token counts as one of the 20 stored, so that a
-        setting of 20 drafts 19; here N are drafted.
+        Tokens of each (N), without the one they were filtered by. In the released code that one counts: 20 drafts 19.
     neighbours : int
         Neighbours looked up; the released code takes 50, the paper names no number.
     deduplicate : bool
-        Let each of the ``drafts`` be another one. The released code does not, so that equal continuations
-        take several places.
+        Let each of the ``drafts`` be another one, which the released code does not.
     share : bool
-        Merge common prefixes into one tree. Without it each draft is a branch of its own, as in the paper's
-        dense batch (section 3.6): the same tokens are accepted and more are verified.
+        Merge common prefixes into one tree. Without it each draft is a branch of its own, as in the paper's dense batch
+        (section 3.6): the same tokens are accepted and more are verified.
 
     Attributes
     ----------

@@ -16,19 +16,11 @@ from specdec_lib.heads.drafting import EagleHead
 
 
 def reranked(tokens: list[int], parents: list[int], values: list[float], count: int) -> DraftTree:
-    """The ``count`` candidates of the largest values as a tree.
+    """The ``count`` candidates of the largest values, which become scores as probabilities, as a tree.
 
-    Of equal values the earlier candidate comes first. A candidate is worth no more than its parent, which comes before it:
-    so no node is left without its parent, not even where rounding makes both equal.
-
-    Parameters
-    ----------
-    tokens, parents : list of int, length n
-        As for :class:`specdec_lib.DraftTree`.
-    values : list of float, length n
-        Logarithm of the product of the probabilities on the way to each candidate; kept as the tree's scores, as
-        probabilities.
-    count : int
+    Values are logarithms of the product of the probabilities on the way. Of equal ones the earlier candidate comes first. A
+    candidate is worth no more than its parent, which comes before it: so no node is left without its parent, not even where
+    rounding makes both equal.
     """
     best = sorted(sorted(range(len(tokens)), key=lambda node: (-values[node], node))[:count])
     place = {-1: -1} | {node: i for i, node in enumerate(best)}
@@ -43,17 +35,7 @@ class Eagle2(HeadDrafter):
     valuable nodes are expanded, each into its ``branches`` most likely tokens; of all candidates the ``nodes`` most valuable
     are drafted (section 4).
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-    heads : EagleHead
-        Trained for it; the same as EAGLE-1's.
-    nodes : int
-        Of a draft; published are 60 tokens a pass with the root.
-    depth : int
-        Levels.
-    branches : int
+    ``heads`` are EAGLE-1's, trained for the target ``model``. Published are 60 tokens a pass with the root.
     """
 
     kind = EagleHead

@@ -15,13 +15,7 @@ from specdec_lib.decoding.tree import DraftTree, Passengers
 
 
 class Pool:
-    """For each token the n-grams seen after it, the latest last; the one seen longest ago makes room.
-
-    Parameters
-    ----------
-    most : int
-        N-grams kept for a token (G).
-    """
+    """For each token at most ``most`` n-grams (G) seen after it, the latest last; the one seen longest ago makes room."""
 
     def __init__(self, most: int):
         self.most = most

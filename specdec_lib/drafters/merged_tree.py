@@ -84,23 +84,12 @@ class MergedTree:
 
         Parameters
         ----------
-        source : int
-        tokens, parents : sequence of int, length n
         shares : sequence of float, length n
             The source's own estimate of each node's path from the root.
-        support : float
-            Occurrences that the draft rests on.
-        match : int
-            Tokens before the draft that the source and the context share.
+        support, match, candidates, margin, similarity, attention
+            As :class:`~specdec_lib.decoding.contract.Evidence` has them.
         lately, streak : float, int
             Log-odds of the source having been right lately; its tokens in a row that were right.
-        candidates, margin : float
-            Logarithm of the number of places that the source chose among; how far ahead of the next best the best was.
-        similarity : sequence of float, length 1 or n
-            How near what is copied from is to the context: one number for the draft, or one a node; 0 where nobody looked.
-        attention : float
-            Logarithm of the attention that the target pays to the copied place; 0 where nobody looked.
-        limit : int
         """
         size = min(len(tokens), self.room)
         self.count = _add(
@@ -121,20 +110,8 @@ class MergedTree:
         A node is never likelier than its parent, so the best subtree of each size is the likeliest nodes (a parent before
         its children among equals), and one look at each size finds the best of all, whatever the prices.
 
-        Parameters
-        ----------
-        curve : float64 array, shape (most + 1,)
-            Price of a pass over 1, 2, ... tokens; the draft has at most ``most`` nodes.
-        sunk : float
-            What the step costs beside the pass.
-
-        Returns
-        -------
-        tokens, parents : list of int
-        nodes : int64 array
-            Which of the merged nodes they are.
-        rate : float
-            Expected tokens per unit of price.
+        ``curve`` holds the price of a pass over 1, 2, ... tokens, ``sunk`` what the step costs besides. Gives the tokens and
+        parents of the draft, which of the merged nodes they are, and the expected tokens per unit of price.
         """
         size, rate = _best(self.count, self.probability, curve, sunk, self._order)
         nodes = self._order[:size].copy()

@@ -109,8 +109,7 @@ class OneTree(Drafter):
     ----------
     sources : mapping of str to Drafter
         By name; weights and prices are found by it. The order is that in which they are asked, draft models excepted. A draft
-        model may have any stopping rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest, and
-        an acceptance head is not asked.
+        model may have any stopping rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest.
     prices : PassPrices
     probabilities : TreeProbabilities, optional
         Weights for at least these sources; rough ones (:meth:`TreeProbabilities.unfitted`) where it is left out.
@@ -123,15 +122,9 @@ class OneTree(Drafter):
 
     Attributes
     ----------
-    weights : float64 array
-        As they are after what was seen since the last :meth:`reset`.
-    observed : Judged
-    expected : float
-        Tokens that the last step was expected to emit.
-    drafted : int
-        Tokens that draft models were asked for since the generation began.
-    step_price : float
-        What each step costs besides its pass and the tokens of draft models.
+    expected, drafted : float, int
+        Tokens of the last step, the one that is always emitted included, that the weights expect; tokens that the draft model
+        drafted in this generation.
     """
 
     def __init__(

@@ -101,12 +101,8 @@ class FixedLength(StoppingRule):
 class Heuristic(StoppingRule):
     """A length that grows by 2 after a round accepted whole and shrinks by 1 after any other (transformers).
 
-    Parameters
-    ----------
-    num_tokens : int
-        Length of the first round.
-    transient : bool
-        Begin each generation with ``num_tokens`` again; otherwise the length is carried over until :meth:`reset`.
+    ``num_tokens`` is the length of the first round; a ``transient`` length begins each generation with it again, otherwise it
+    is carried over until :meth:`reset`.
     """
 
     def __init__(self, num_tokens: int = 5, transient: bool = False):
@@ -140,21 +136,10 @@ class Confidence(StoppingRule):
 
 
 def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> float | None:
-    """The threshold that would have told accepted tokens from refused ones at least cost.
+    """The threshold that would have told accepted tokens from refused ones at least cost, the largest among equals.
 
-    A refused token at or above the threshold costs 1 over the number of refused ones, an accepted token
-    below it 3 over the number of accepted ones; these are the weights of transformers.
-
-    Parameters
-    ----------
-    confidence : sequence of float
-    accepted : sequence of bool, of the same length
-
-    Returns
-    -------
-    float or None
-        One of the confidences, the largest among equals; None with five tokens or fewer, or with tokens of
-        one kind.
+    A refused token at or above the threshold costs 1 over the number of refused ones, an accepted token below it 3 over the
+    number of accepted ones; these are the weights of transformers. None with five tokens or fewer, or with tokens of one kind.
     """
     scores, kept = np.asarray(confidence, float), np.asarray(accepted, bool)
     if len(scores) <= 5 or kept.all() or not kept.any():

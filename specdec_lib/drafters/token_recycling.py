@@ -24,18 +24,8 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
     then the more likely ones. The released tree has the same number of nodes at each depth; which nodes those are is not
     copied here.
 
-    Parameters
-    ----------
-    levels : sequence of int
-        Nodes at each depth.
-    width : int
-        Children that a node can have.
-
-    Returns
-    -------
-    list of (int, int)
-        For each node its parent (-1: the root) and its rank among the parent's children, from 0; parents first, level by
-        level.
+    A node is its parent (-1: the root) and its rank among the parent's ``width`` children, from 0; parents come first, level
+    by level.
     """
     nodes: list[tuple[int, int]] = []
     above, products = [-1], [1]

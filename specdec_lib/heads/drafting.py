@@ -29,19 +29,8 @@ COMMAND = "python -m specdec_lib train-heads"
 class Ends:
     """The two ends of a target, which heads share and do not train: its embeddings and its output layer.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-
-    Attributes
-    ----------
-    device, dtype
-        Of the output layer; heads that draft are moved there.
-    vocabulary : int
-        Number of token ids of the target.
-    width : int
-        Values of one of its states.
+    Heads that draft are moved to the output layer's ``device`` and ``dtype``; ``vocabulary`` is the number of the target's
+    token ids, ``width`` that of values of one of its states. UnsupportedModel if the model has no output layer.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -89,18 +78,14 @@ class Recipe:
     ----------
     labels : {"tokens", "target"}
         Cross-entropy with the answer's tokens, or with the target's own distribution.
-    weight : float
-        Of that cross-entropy.
-    decay : float
-        Weight of each depth over that of the depth above.
+    weight, decay : float
+        Of that cross-entropy; of each depth over that of the depth above.
     regression : float
         Weight of the smooth L1 distance of the first depth's states from the target's.
     noise : float
         Width of uniform noise on the states that are read, for sequences of 512 tokens; shorter ones get more.
     only_first : bool
         Train the first depth alone; the others are the same network on its own states.
-    rate, weight_decay : float
-        Of AdamW.
     """
 
     labels: Literal["tokens", "target"]
@@ -114,9 +99,9 @@ class Recipe:
 
 
 class DraftHead(nn.Module):
-    """What the kinds of heads share.
+    """What the kinds of heads share: depths, files, and the check that heads are used with the target of their training.
 
-    Parameters
+    Attributes
     ----------
     options : dict
         What a subclass was made with, JSON.
@@ -124,9 +109,6 @@ class DraftHead(nn.Module):
         Fingerprint of the target that it was trained for.
     story : dict
         How it was trained and how often it was right; kept with it, JSON.
-
-    Attributes
-    ----------
     depth : int
         Depths that it predicts at most; 0 for as many as are asked for.
     """
@@ -143,16 +125,8 @@ class DraftHead(nn.Module):
 
     @classmethod
     def for_target(cls, model: PreTrainedModel, own_vocabulary: bool = False, **options: Any) -> Self:
-        """New heads for a target, before their training.
-
-        Parameters
-        ----------
-        model : PreTrainedModel
-        own_vocabulary : bool
-            Give each depth an output layer of its own, which begins as the target's.
-        options
-            Of the class.
-        """
+        """New heads for a target, before their training; ``own_vocabulary`` gives each depth an output layer of its own, which
+        begins as the target's."""
         ends = Ends(model)
         if own_vocabulary:
             options["vocabulary"] = len(ends.weight)
@@ -169,13 +143,11 @@ class DraftHead(nn.Module):
 
         Parameters
         ----------
-        ends : Ends
         states : float tensor, shape (b, n, d)
             The target's final states.
         tokens : int64 tensor, shape (b, n)
         where : bool tensor, shape (b, n)
             The positions t whose predictions are wanted.
-        depths : int
 
         Returns
         -------
@@ -253,22 +225,18 @@ class GroundedBlock(nn.Module):
 
 
 class MedusaHeads(DraftHead):
-    """Medusa-1: each depth from the same state, independently of the tokens between (Cai et al. 2024, section 2.1).
-
-    Depth k is h_t + SiLU(W_k h_t + b_k), which begins as h_t itself, then an output layer.
+    """Medusa-1: each depth from the same state, independently of the others (Cai et al. 2024, section 2.2.1).
 
     Parameters
     ----------
     width : int
     heads : int
-        Depths, K.
+        Depths.
     layers : int
-        How often a depth's block is applied; the same block each time, as released.
+        How often the block of a depth is applied: one block each time, as released.
     vocabulary : int
         0 for the target's own output layer, shared and frozen; otherwise the number of tokens of an output layer for each
         depth, as published.
-    target, story
-        As for :class:`DraftHead`.
     """
 
     kind = "medusa"
@@ -308,9 +276,8 @@ class HydraHeads(DraftHead):
 
     Parameters
     ----------
-    width : int
-    heads : int
-        Depths.
+    width, heads, vocabulary
+        As for :class:`MedusaHeads`.
     layers : int
         Blocks of a depth: the one that reads the embeddings, then another one applied ``layers - 1`` times; 4 in Hydra++.
     prefix : int
@@ -318,8 +285,6 @@ class HydraHeads(DraftHead):
         output stands for h_t.
     mlp : int
         Inner width of the prefix layer's network.
-    vocabulary, target, story
-        As for :class:`MedusaHeads`.
     """
 
     kind = "hydra"
@@ -374,17 +339,8 @@ class EagleHead(DraftHead):
     """EAGLE: the next state from the state and the next token, by one decoder layer (Li et al. 2024, section 3.1).
 
     What it reads at position i is fc([e(x_{i+1}), f_i]); what it gives stands for f_{i+1}, from which the target's own output
-    layer predicts x_{i+2}. Deeper predictions read its own states.
-
-    Parameters
-    ----------
-    width : int
-    heads : int
-        Attention heads.
-    mlp : int
-        Inner width of the layer's network.
-    target, story
-        As for :class:`DraftHead`.
+    layer predicts x_{i+2}. Deeper predictions read its own states. ``heads`` are attention heads, ``mlp`` is the inner width
+    of the layer's network.
     """
 
     kind = "eagle"

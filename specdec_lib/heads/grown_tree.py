@@ -18,17 +18,8 @@ def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
     and the expected number of accepted tokens is the sum over nodes. No factor exceeds 1, so a child is worth no more than
     its parent: taking the best node whose parent is in the tree, again and again, gives the largest sum.
 
-    Parameters
-    ----------
-    accuracies : sequence of sequences of float
-        ``accuracies[m][r]``: share of places where the choice of rank ``r`` at depth ``m + 1`` is right, in [0, 1].
-    nodes : int
-        1 or more; fewer are grown where there are not as many.
-
-    Returns
-    -------
-    list of (int, int)
-        Level by level, in each level by parent, then rank.
+    ``accuracies[m][r]`` is the share of places where the choice of rank ``r`` at depth ``m + 1`` is right. Nodes come level by
+    level, in each level by parent, then rank.
     """
     nodes = whole("nodes", nodes, 1)
     if not len(accuracies):

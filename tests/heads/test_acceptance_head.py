@@ -117,7 +117,7 @@ def test_a_head_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch)
         aside.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr("specdec_lib.heads.acceptance.save_file", full)
+    monkeypatch.setattr("specdec_lib.heads.head_files.save_file", full)
     with pytest.raises(OSError, match="disk full"):
         AcceptanceHead(WIDTH, 1).save(path)
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["head.safetensors"]

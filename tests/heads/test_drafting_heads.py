@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from specdec_lib.heads import draft_training
 from specdec_lib.heads.answers import Answer, record_answers
-from specdec_lib.heads.draft_training import Batch, HeadTraining, accuracies, head_loss, read_by, train_heads
+from specdec_lib.heads.draft_training import Batch, HeadTraining, head_loss, judge, read_by, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, HydraHeads, MedusaHeads
 from specdec_lib.heads.grown_tree import grown
 from specdec_lib.heads.layer import DecoderLayer, cut
@@ -196,7 +196,7 @@ def test_accuracies_are_counted_along_the_answer(corpora):
                     seen[k - 1] += 1
                     if rank < 10:
                         counts[k - 1, rank] += 1
-    np.testing.assert_allclose(accuracies(head, ends, texts), counts / seen[:, None], atol=6e-5)
+    np.testing.assert_allclose(judge(head, ends, texts).accuracies, counts / seen[:, None], atol=6e-5)
 
 
 # Files
