@@ -300,6 +300,7 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
     },
     "REST": {
         "REST from one token": lambda bench: Rest(bench.sparse, min_ngram=1),
+        "REST random": lambda bench: Rest(bench.sparse, selection="random", length=8),
         "REST released": lambda bench: Rest(
             bench.sparse, min_ngram=1, subsample="uniform", max_matches=8, selection="released"
         ),

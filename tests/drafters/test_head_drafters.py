@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Sampling, generate, record, replay
+from specdec_lib import Sampling, generate
 from specdec_lib.decoding.contract import Context
 from specdec_lib.drafters import eagle, medusa
 from specdec_lib.drafters.eagle import Eagle
@@ -134,18 +134,6 @@ def test_a_cached_step_is_one_computed_from_scratch(model, name, sampling):
     run = generate(model, start, drafter, sampling, 24)
     assert run.tokens == plain
     assert len(seen) > 3 and max(step.accepted for step in run.steps) > 1
-
-
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_a_replay_is_the_real_run(model, name):
-    drafter = drafter_of(model, name)
-    for sampling in (Sampling(), Sampling(0.8, seed=3)):
-        trace = record(model, prompt(2, 10), sampling, 20, capture=drafter.capture)
-        live = generate(model, prompt(2, 10), drafter, sampling, 20)
-        again = replay(trace, drafter)
-        assert again.tokens == live.tokens
-        for one, other in zip(again.steps, live.steps, strict=True):
-            assert (one.tree.tokens, one.tree.parents, one.path) == (other.tree.tokens, other.tree.parents, other.path)
 
 
 def test_the_default_trees_have_the_published_numbers_of_nodes(model):

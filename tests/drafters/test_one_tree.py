@@ -282,11 +282,6 @@ def test_a_token_is_drafted_iff_it_raises_the_ratio():
         assert rule.stop(Round(0)) == (not gains)
 
 
-def test_prices_between_and_beyond_widths_are_on_the_lines():
-    prices = PassPrices({1: 2.0, 3: 4.0, 5: 4.0, 7: 6.0})
-    assert prices.curve(9).tolist() == [1.0, 1.5, 2.0, 2.0, 2.0, 2.5, 3.0, 3.5, 4.0]
-
-
 def test_prices_are_written_and_read(tmp_path):
     measured = PassPrices({1: 1.0, 8: 1.5}, 0.1, 0.2, "mine", {"PLD": 0.01, "merging": 0.02})
     for number, prices in enumerate((CURVES["cpu"], measured)):
@@ -437,29 +432,6 @@ def test_a_full_room_keeps_whole_paths():
     merged = _merged([DraftTree.chain([1, 2]), DraftTree.from_drafts([[3, 4], [1, 2, 5]])], room=3)
     assert merged.tokens[:3].tolist() == [1, 2, 3] and merged.parents[:3].tolist() == [-1, 0, -1]
     assert merged.proposed.tolist() == [[True, True], [True, False], [False, True]]
-
-
-def test_a_source_is_cut_at_the_limit():
-    drafter = OneTree({"a": Fixed([1, 2, 3]), "b": Fixed([4, 5])}, FLAT)
-    context = Context([9, 9], 1, 16, Sampling())
-    drafter.start(context)
-    assert [drafter.propose(context, limit).depth for limit in (1, 2, 3)] == [1, 2, 3]
-
-
-class Silent(Drafter):
-    """Proposes nothing."""
-
-    def propose(self, context, limit):
-        return EMPTY
-
-
-def test_where_no_source_proposes_anything_decoding_is_plain(library):
-    model, prompt = library["llama-gqa"], [5, 6, 7, 8]
-    drafter = OneTree({"a": Silent(), "b": Silent()}, FLAT, observe=True)
-    run = generate(model, prompt, drafter, max_new_tokens=8)
-    assert run.tokens == generate(model, prompt, max_new_tokens=8).tokens
-    assert [step.width for step in run.steps] == [1] * 7
-    assert drafter.observed == Judged.none() and np.array_equal(drafter.weights, drafter.probabilities.weights)
 
 
 def test_a_pass_that_nothing_was_proposed_for_teaches_nothing():

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, WrappedDrafter, generate, record, replay
+from specdec_lib import Sampling, WrappedDrafter, generate, replay
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
@@ -216,18 +216,6 @@ def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
         assert got == expected
 
 
-@pytest.mark.parametrize("family", ["llama-gqa", "mistral", "qwen2", "qwen3", "gpt-neox", "gemma"])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, 0.9, seed=1)], ids=["greedy", "sampled"])
-def test_output_is_that_of_plain_decoding_and_replay_is_the_run(library, family, sampling):
-    model, prompt = library[family], families.prompt(5, 30, 14)
-    plain = generate(model, prompt, None, sampling, 30, [])
-    for drafter in (PromptLookupHidden(1, 8), PromptLookupAttention([(0, 1), (1, 2)], 8)):
-        run = generate(model, prompt, drafter, sampling, 30, [])
-        assert run.tokens == plain.tokens
-        again = replay(record(model, prompt, sampling, 30, [], capture=drafter.capture), drafter)
-        assert drafts(again) == drafts(run)
-
-
 @pytest.mark.parametrize(
     "drafter, message",
     [
@@ -239,13 +227,3 @@ def test_output_is_that_of_plain_decoding_and_replay_is_the_run(library, family,
 def test_a_layer_or_head_the_model_does_not_have_is_refused(library, drafter, message):
     with pytest.raises(ValueError, match=message):
         generate(library["llama-gqa"], [3, 4, 5], drafter, max_new_tokens=4)
-
-
-def test_a_model_whose_attention_cannot_be_read_is_refused(library):
-    model = library["llama"]
-    model.set_attn_implementation("eager")
-    try:
-        with pytest.raises(ValueError, match="sdpa"):
-            generate(model, [3, 4, 5], PromptLookupAttention([(0, 0)]), max_new_tokens=4)
-    finally:
-        model.set_attn_implementation("sdpa")
