@@ -77,25 +77,25 @@ class MergedTree:
         self.count = 0
         self.first_child[0] = -1
 
-    def add(
-        self, source, tokens, parents, shares, support, match, lately, streak, candidates, margin, similarity, attention, limit
-    ) -> None:  # fmt: skip
+    def add(self, source, draft, shares, known, lately, streak, limit) -> None:
         """Merge one source's draft, cut at ``limit`` tokens of depth and at the room there is.
 
         Parameters
         ----------
+        source : int
+        draft : DraftTree
         shares : sequence of float, length n
             The source's own estimate of each node's path from the root.
-        support, match, candidates, margin, similarity, attention
-            As :class:`~specdec_lib.decoding.contract.Evidence` has them.
+        known : Evidence
         lately, streak : float, int
             Log-odds of the source having been right lately; its tokens in a row that were right.
+        limit : int
         """
-        size = min(len(tokens), self.room)
+        size = min(len(draft), self.room)
         self.count = _add(
-            source, self.sources, np.array(tokens[:size], np.int64), np.array(parents[:size], np.int64),
-            np.asarray(shares[:size], np.float64), support, match, lately, streak, candidates, margin,
-            np.asarray(similarity, np.float64), attention, limit, self.count,
+            source, self.sources, np.array(draft.tokens[:size], np.int64), np.array(draft.parents[:size], np.int64),
+            np.asarray(shares[:size], np.float64), known.support, known.match, lately, streak, known.candidates, known.margin,
+            np.asarray(known.similarity, np.float64), known.attention, limit, self.count,
             self.tokens, self.parents, self.depths, self.first_child, self.next_sibling, self.proposed, self.features,
             self._renamed, self._ranks,
         )  # fmt: skip

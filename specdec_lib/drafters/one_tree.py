@@ -217,13 +217,8 @@ class OneTree(Drafter):
                 shares = np.cumprod(source.confidence)
                 sunk += self.prices.drafted_token * len(draft)
                 self.drafted += len(draft)
-            known = source.evidence(self._views[name])
-            lately = self._lately[number]
-            tree.add(
-                number, draft.tokens, draft.parents, shares, known.support, known.match,
-                math.log(lately / (1 - lately)), self._streak[number],
-                known.candidates, known.margin, known.similarity, known.attention, limit,
-            )  # fmt: skip
+            known, lately = source.evidence(self._views[name]), self._lately[number]
+            tree.add(number, draft, shares, known, math.log(lately / (1 - lately)), self._streak[number], limit)
         tree.score(self.weights)
         tokens, parents, nodes, _ = tree.best(self._curve, sunk)
         scores = tree.probability[nodes]

@@ -193,8 +193,8 @@ class PromptLookupAttention(_RankedLookup):
         self, heads: Sequence[tuple[int, int]], num_tokens: int = 70, *, aggregate: str = "max", generated: bool = True
     ):
         super().__init__(num_tokens, generated)
-        chosen = tuple((int(block), int(head)) for block, head in heads)
-        if not chosen or len(set(chosen)) != len(chosen) or min(min(pair) for pair in chosen) < 0:
+        chosen = tuple((whole("block", block), whole("head", head)) for block, head in heads)
+        if not chosen or len(set(chosen)) != len(chosen):
             raise ValueError(f"heads is {list(heads)!r}; expected one or more different (block, head) pairs, from 0")
         if aggregate not in AGGREGATES:
             raise ValueError(f"aggregate is {aggregate!r}; expected one of {', '.join(AGGREGATES)}")

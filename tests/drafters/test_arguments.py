@@ -103,7 +103,7 @@ REFUSED = [
     (lambda p: PromptLookupHidden(1, average_over="all"), "average_over is 'all'"),
     (lambda p: PromptLookupAttention([]), "heads is []"),
     (lambda p: PromptLookupAttention([(0, 1), (0, 1)]), "heads is [(0, 1), (0, 1)]"),
-    (lambda p: PromptLookupAttention([(0, -1)]), "heads is [(0, -1)]"),
+    (lambda p: PromptLookupAttention([(0, -1)]), "head is -1; expected a whole number, 0 or more"),
     (lambda p: PromptLookupAttention([(0, 1)], aggregate="mean"), "aggregate is 'mean'"),
     (lambda p: Rest(p.store, subsample="random"), "expected one of lexicographic, uniform"),
     (lambda p: Rest(p.store, selection="top"), "expected one of exact, released, random"),

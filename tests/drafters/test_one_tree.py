@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from specdec_lib import Sampling, generate, record
-from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.contract import Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.replay import replay
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
@@ -54,7 +54,7 @@ class Fixed(Drafter):
 def _merged(drafts: list[DraftTree], limit: int = 9, room: int = 64) -> MergedTree:
     merged = MergedTree(len(drafts), room)
     for source, draft in enumerate(drafts):
-        merged.add(source, draft.tokens, draft.parents, [1.0] * len(draft), 1.0, 1, 0.0, 0, 0.0, 0.0, [0.0], 0.0, limit)
+        merged.add(source, draft, [1.0] * len(draft), Evidence(match=1), 0.0, 0, limit)
     return merged
 
 
@@ -118,11 +118,12 @@ def test_a_rank_is_the_place_among_what_the_source_itself_proposes_after_a_node(
 
 def test_similarity_of_each_node_and_attention_count_less_the_deeper_a_node_is():
     merged = MergedTree(1, 8)
-    merged.add(0, [1, 2, 3], [-1, 0, -1], [1.0] * 3, 1.0, 1, 0.0, 0, 0.0, 0.0, [0.5, 0.5, 0.25], -2.0, 9)
+    draft = DraftTree([1, 2, 3], [-1, 0, -1])
+    merged.add(0, draft, [1.0] * 3, Evidence(1, similarity=[0.5, 0.5, 0.25], attention=-2.0), 0.0, 0, 9)
     assert _feature(merged, "similarity") == [0.5, 0.25, 0.25]
     assert _feature(merged, "log attention") == [-2.0, -1.0, -2.0]
     merged.clear()
-    merged.add(0, [1, 2, 3], [-1, 0, -1], [1.0] * 3, 1.0, 1, 0.0, 0, 0.0, 0.0, [0.5], 0.0, 9)
+    merged.add(0, draft, [1.0] * 3, Evidence(1, similarity=[0.5]), 0.0, 0, 9)
     assert _feature(merged, "similarity") == [0.5, 0.25, 0.5]
 
 
@@ -189,7 +190,7 @@ def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
     for _ in range(4000):
         share = rng.uniform(0.1, 0.9)
         merged = MergedTree(1, 8)
-        merged.add(0, [1, 2], [-1, -1], [share, 1 - share], 1.0, 1, 0.0, 0, 0.0, 0.0, [0.0], 0.0, 8)
+        merged.add(0, DraftTree([1, 2], [-1, -1]), [share, 1 - share], Evidence(1), 0.0, 0, 8)
         merged.score(weights)
         first, second = merged.conditional[:2]
         outcome = rng.choice([0, 1, -1], p=[first, second, 1 - first - second])
