@@ -5,6 +5,7 @@ A drafter sees tokens, and what it asked to have captured; it knows no target mo
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -182,6 +183,16 @@ class Drafter(ABC):
         outputs : Outputs, optional
             The target's most likely tokens; None if ``capture.topk`` is 0.
         """
+
+    def __repr__(self) -> str:
+        """The settings that it keeps under their names; of objects the type."""
+        kept = {name: getattr(self, name, None) for name in inspect.signature(type(self)).parameters}
+        shown = {
+            name: repr(value) if isinstance(value, bool | int | float | str | tuple) else type(value).__name__
+            for name, value in kept.items()
+            if value is not None
+        }
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
 
     def evidence(self, context: Context) -> Evidence:
         """What it knows of the draft just made; one that knows nothing is judged by how often it was right."""

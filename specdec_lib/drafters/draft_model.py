@@ -92,12 +92,6 @@ class AdaptiveDraftModel(Drafter):
         #: A pass is under way, or one failed and may have left in the buffers what is no number.
         self._unsure = False
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({type(self.model).__name__}, {type(self.rule).__name__}, "
-            f"min_tokens={self.min_tokens}, max_tokens={self.max_tokens})"
-        )
-
     def reset(self) -> None:
         self.rule.reset()
 
@@ -263,6 +257,3 @@ class DraftModel(AdaptiveDraftModel):
         self.num_tokens = whole("num_tokens", num_tokens, 1)
         rule = FixedLength(self.num_tokens)
         super().__init__(model, rule, max_tokens=self.num_tokens, runtime=runtime, vocabulary=vocabulary)
-
-    def __repr__(self) -> str:
-        return f"DraftModel({type(self.model).__name__}, num_tokens={self.num_tokens})"

@@ -66,12 +66,6 @@ class Dresd(Drafter):
         self.survivors = 0
         self._drafted: tuple[DraftTree, list[tuple[float, list[int]]]] = (EMPTY, [])
 
-    def __repr__(self) -> str:
-        return (
-            f"Dresd({str(self.index.path)!r}, drafts={self.drafts}, length={self.length}, "
-            f"neighbours={self.neighbours}, deduplicate={self.deduplicate}, share={self.share})"
-        )
-
     def start(self, context: Context) -> None:
         check_vocabulary(self.index.store, context)
         width = context.hidden(LAST).shape[1]

@@ -46,9 +46,6 @@ class Eagle2(HeadDrafter):
         self.branches = whole("branches", branches, 1)
         self.finish()
 
-    def __repr__(self) -> str:
-        return f"Eagle2(nodes={self.nodes}, depth={self.depth}, branches={self.branches})"
-
     def start(self, context: Context) -> None:
         super().start(context)
         self.finish()

@@ -114,9 +114,6 @@ class StaticTreeDrafter(HeadDrafter):
         unless ``nodes`` is given."""
         return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.shape)} nodes, {len(self._levels)} levels)"
-
     def propose(self, context: Context, limit: int) -> DraftTree:
         """Fill the shape, level by level, with the most likely tokens after each parent."""
         tokens: list[int] = []

@@ -85,12 +85,6 @@ class Lookahead(Drafter):
         self.guesses = whole("guesses", guesses, 1)
         self.full_match, self.from_prompt, self.merge, self.seed = full_match, from_prompt, merge, seed
 
-    def __repr__(self) -> str:
-        return (
-            f"Lookahead(window={self.window}, levels={self.levels}, guesses={self.guesses}, full_match={self.full_match}, "
-            f"from_prompt={self.from_prompt}, merge={self.merge}, seed={self.seed})"
-        )
-
     def start(self, context: Context) -> None:
         prompt = context.tokens[: context.prompt_length]
         rng = random.Random(self.seed)

@@ -64,9 +64,6 @@ class PromptLookup(Drafter):
         self._indexed = 0
         self._found: list[int] = []
 
-    def __repr__(self) -> str:
-        return f"PromptLookup(max_ngram={self.max_ngram}, num_tokens={self.num_tokens}, variant={self.variant!r})"
-
     def start(self, context: Context) -> None:
         # For each n: where the first occurrence of an n-gram ends. An n-gram is the number whose digits in base
         # `vocabulary` are its tokens.

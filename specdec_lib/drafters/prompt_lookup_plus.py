@@ -139,9 +139,6 @@ class PromptLookupHidden(_RankedLookup):
         self.threshold, self.average, self.average_over = threshold, whole("average", average, 1), average_over
         self.capture = Capture(layers=(self.layer,))
 
-    def __repr__(self) -> str:
-        return f"PromptLookupHidden(layer={self.layer}, num_tokens={self.num_tokens})"
-
     def _candidates(self, places: list[int]) -> list[int]:
         # The first token has no state before it.
         return places[1:] if places and places[0] == 0 else places
@@ -200,9 +197,6 @@ class PromptLookupAttention(_RankedLookup):
             raise ValueError(f"aggregate is {aggregate!r}; expected one of {', '.join(AGGREGATES)}")
         self.heads, self.aggregate = chosen, aggregate
         self.capture = Capture(heads=chosen)
-
-    def __repr__(self) -> str:
-        return f"PromptLookupAttention({len(self.heads)} heads, num_tokens={self.num_tokens})"
 
     def evidence(self, context: Context) -> Evidence:
         attention = math.log(max(self.score(context), 1e-3)) if self.candidates else 0.0

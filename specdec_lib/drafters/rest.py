@@ -140,13 +140,6 @@ class Rest(Drafter):
         shapes = (taken,), (self.index.store.vocabulary + 1,), (2, taken), (5, size), (size,), (4, self._most)
         self._room = _Room(*(np.zeros(shape, np.int32) for shape in shapes))
 
-    def __repr__(self) -> str:
-        return (
-            f"Rest({str(self.index.store.path)!r}, max_ngram={self.max_ngram}, min_ngram={self.min_ngram}, "
-            f"max_matches={self.max_matches}, length={self.length}, choices={self.choices}, "
-            f"subsample={self.subsample!r}, selection={self.selection!r}, seed={self.seed}, rows={self.rows})"
-        )
-
     def start(self, context: Context) -> None:
         check_vocabulary(self.index.store, context)
         self.last = Match(0, 0, 0)

@@ -52,12 +52,6 @@ class SamDecoding(WrappedDrafter):
         self.store = store_of(store)
         self._static = SuffixAutomaton() if self.store is None else automaton_of(self.store)
 
-    def __repr__(self) -> str:
-        return (
-            f"SamDecoding({self.drafter!r}, {self.store!r}, num_tokens={self.num_tokens}, threshold={self.threshold}, "
-            f"bias={self.bias})"
-        )
-
     def start(self, context: Context) -> None:
         check_vocabulary(self.store, context)
         self._own, self._match = SuffixAutomaton(), (0, 0)

@@ -50,10 +50,3 @@ class SpecDecPP(AdaptiveDraftModel):
         rule = PredictedRejection(threshold, check_newest)
         super().__init__(model, rule, min_tokens, max_tokens, head, runtime)
         self.threshold = threshold
-
-    def __repr__(self) -> str:
-        return (
-            f"SpecDecPP({type(self.model).__name__}, threshold={self.threshold}, "
-            f"min_tokens={self.min_tokens}, "
-            f"max_tokens={self.max_tokens})"
-        )

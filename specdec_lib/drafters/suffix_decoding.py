@@ -92,12 +92,6 @@ class SuffixDecoding(Drafter):
         self.match = 0
         self.reset()
 
-    def __repr__(self) -> str:
-        return (
-            f"SuffixDecoding({self.store!r}, factor={self.factor}, offset={self.offset}, most={self.most}, "
-            f"depth={self.depth}, least={self.least})"
-        )
-
     def reset(self) -> None:
         self._earlier = SuffixAutomaton()
 

@@ -84,9 +84,6 @@ class TokenRecycling(Drafter):
         self.capture = Capture(topk=self.width)
         self.reset()
 
-    def __repr__(self) -> str:
-        return f"TokenRecycling(levels={self.levels}, width={self.width}, from_prompt={self.from_prompt})"
-
     def reset(self) -> None:
         self.table: dict[int, np.ndarray] = {}
 
