@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.decoding.served_models import decoder_config, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.heads.acceptance import Examples
 from specdec_lib.heads.answers import MANIFEST, Answer, kept, load
@@ -75,7 +75,7 @@ def label(
     """
     _check_labels(labels)
     text, start = [*prompt, *tokens], len(prompt)
-    p_logits = _logits(target, start, text)
+    p_logits = _logits(target, start, text)[:, : vocabulary_size(target)]
     known = draft_vocabulary(draft).within(p_logits.shape[-1])
     q_logits = _logits(draft, start, known.to_draft(text))
     q_logits = known.spread(q_logits[:, : len(known)], p_logits.shape[-1], -torch.inf)

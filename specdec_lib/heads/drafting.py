@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config
+from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config, vocabulary_size
 from specdec_lib.heads import head_files
 from specdec_lib.heads.acceptance import ResidualBlock
 from specdec_lib.heads.layer import DecoderLayer, Past
@@ -40,7 +40,7 @@ class Ends:
                 f"{type(model).__name__} has no output layer for heads to share; use another drafter"
             )
         weight, config = self._output.weight, decoder_config(model)
-        self.device, self.vocabulary = weight.device, self._embeddings.weight.shape[0]
+        self.device, self.vocabulary = weight.device, vocabulary_size(model)
         self.width = config.hidden_size
         # Of an output layer in whole numbers its inputs' type is the model's.
         self.dtype = weight.dtype if weight.is_floating_point() else model.dtype
@@ -61,7 +61,8 @@ class Ends:
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """The target's logits for states of shape (..., d), float32, with its own scale and cap."""
-        logits = self._output(states.to(self.dtype)).float() * self._factor
+        # Rows that pad the output layer are no tokens.
+        logits = self._output(states.to(self.dtype))[..., : self.vocabulary].float() * self._factor
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
     @property
@@ -160,7 +161,7 @@ class DraftHead(nn.Module):
     def logits(self, ends: Ends, depth: int, features: torch.Tensor) -> torch.Tensor:
         """Logits of a depth, from 1; float32, shape (..., vocabulary)."""
         out = getattr(self, "out", None)
-        return ends.logits(features) if out is None else out[depth - 1](features).float()
+        return ends.logits(features) if out is None else out[depth - 1](features)[..., : ends.vocabulary].float()
 
     @property
     def accuracies(self) -> list[list[float]]:

@@ -83,20 +83,6 @@ def test_attention_variant_copies_from_where_the_heads_looked(library, family, a
         assert got == expected, last
 
 
-def test_one_candidate_gives_what_prompt_lookup_with_single_tokens_gives(library):
-    model = library["llama-gqa"]
-    prompt = list(range(10, 60))
-    for drafter in (PromptLookupHidden(1, 5), PromptLookupAttention([(0, 0)], 5)):
-        plus = generate(model, prompt, drafter, max_new_tokens=20, eos_token_id=[])
-        lookup = generate(model, prompt, PromptLookup(1, 5, variant="transformers"), max_new_tokens=20, eos_token_id=[])
-        text = [*prompt, *plus.tokens]
-        for (last, a), (again, b) in zip(drafts(plus), drafts(lookup), strict=False):
-            if last != again or text[:last].count(text[last]) > 1:
-                break
-            assert a == b
-        assert drafts(plus)[0] == drafts(lookup)[0]
-
-
 class Noting(WrappedDrafter):
     """Passes a drafter on and keeps, for each proposal, the text so far, the draft and where it was copied
     from."""
@@ -169,17 +155,6 @@ def test_with_one_candidate_all_steps_are_those_of_prompt_lookup_with_single_tok
     expected = replay(trace, PromptLookup(1, length, variant="transformers"))
     for drafter in (PromptLookupHidden(1, length), PromptLookupAttention(trace.heads, length)):
         assert drafts(replay(trace, drafter)) == drafts(expected)
-
-
-@pytest.mark.parametrize("span", [(3, 12), (1, 18), (10, 13)])
-def test_a_copied_span_of_tokens_that_are_there_once_takes_the_steps_of_prompt_lookup(span):
-    prompt = list(range(20))
-    trace = remembered(prompt, [50, *prompt[span[0] : span[1]], 51], 0)
-    expected = replay(trace, PromptLookup(1, 5, variant="transformers"))
-    for drafter in (PromptLookupHidden(1, 5, generated=False), PromptLookupAttention(trace.heads, 5, generated=False)):
-        run = replay(trace, drafter)
-        assert drafts(run) == drafts(expected)
-        assert any(draft for _, draft in drafts(run))
 
 
 def test_states_lie_where_they_were_written_and_are_not_copied_as_the_text_grows(library):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -162,12 +161,6 @@ def test_missing_data_and_no_prompts_are_errors(pair, tmp_path):
     with pytest.raises(ValueError, match="no prompts"):
         generate_data(*pair, [], tmp_path / "none")
     assert not (tmp_path / "none").exists()
-
-
-def test_the_manifest_names_models_and_settings(pair, tmp_path):
-    generate_data(*pair, PROMPTS[:1], tmp_path, HOT, "raw", 2, progress=False)
-    about = json.loads((tmp_path / "about.json").read_text())
-    assert (about["labels"], about["sampling"]["temperature"], about["prompts"]) == ("raw", 0.8, 1)
 
 
 TOO_LONG = [2 + i % 80 for i in range(CONTEXT)]

@@ -248,6 +248,17 @@ def test_answers_go_on_where_they_stopped_and_are_the_target_s_own(tmp_path, mon
         record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
 
 
+def test_rows_that_pad_an_output_layer_are_no_tokens(monkeypatch):
+    model = build("llama-gqa")
+    with torch.no_grad():
+        model.lm_head.weight[-4:] *= 100
+    monkeypatch.setattr("specdec_lib.heads.drafting.vocabulary_size", lambda model: 92)
+    ends, states = Ends(model), torch.randn(20, 32)
+    for options in ({}, {"own_vocabulary": True}):
+        logits = MedusaHeads.for_target(model, **options).logits(ends, 1, states)
+        assert logits.shape == (20, 92) and torch.equal(logits, model.lm_head(states)[:, :92])
+
+
 def test_an_answer_of_one_token_teaches_nothing(corpora):
     model, _ = corpora("llama-gqa")
     assert read_by(model, [Answer(np.array([1, 2], np.int32), np.array([3], np.int32))], progress=False) == []
