@@ -12,7 +12,7 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, Sampling, invert_cdfs, not_numbers, unchecked_distribution
-from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
@@ -116,12 +116,12 @@ class AdaptiveDraftModel(Drafter):
 
     def _paired(self, target: int) -> DraftVocabulary:
         """The draft's tokens that a target of so many has; ValueError if the two share no tokenizer."""
-        known, own = self.vocabulary, vocabulary_size(self.model)
+        known, own = self.vocabulary, self.vocabulary.largest + 1
         # Embeddings are padded to different lengths: the same tokenizer has 151,936 rows in one Qwen2.5 and 152,064 in another.
-        shared = abs(own - target) * 16 <= max(own, target) if len(known) == own else known.largest < target
+        shared = abs(own - target) * 16 <= max(own, target) if known.shared else own <= target
         if not shared:
             raise ValueError(
-                f"the draft model has {known.largest + 1} token ids, the target {target}: they must share one tokenizer; for "
+                f"the draft model has {own} token ids, the target {target}: they must share one tokenizer; for "
                 "a draft that knows some of the target's tokens pass vocabulary=DraftVocabulary(ids)"
             )
         return known.within(target)

@@ -36,7 +36,11 @@ class DraftVocabulary:
     ----------
     largest : int
         The largest of ``ids``.
+    shared : bool
+        Whether the draft has every token of the target under the target's own id.
     """
+
+    shared = False
 
     def __init__(self, ids: Sequence[int] | torch.Tensor, unknown: int | None = None):
         self.ids = torch.as_tensor(ids, device="cpu")
@@ -86,7 +90,11 @@ class DraftVocabulary:
 def draft_vocabulary(model: PreTrainedModel) -> DraftVocabulary:
     """A draft's vocabulary: that of its folder, else every row of its embedding under the target's own id."""
     attached = getattr(model, "draft_vocabulary", None)
-    return DraftVocabulary(torch.arange(vocabulary_size(model)), 0) if attached is None else attached
+    if attached is not None:
+        return attached
+    every = DraftVocabulary(torch.arange(vocabulary_size(model)), 0)
+    every.shared = True
+    return every
 
 
 def checked_vocabulary(model: PreTrainedModel, vocabulary: DraftVocabulary) -> DraftVocabulary:
