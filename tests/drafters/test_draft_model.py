@@ -107,7 +107,7 @@ def test_the_draft_falls_silent_past_the_length_it_is_served_to(library):
 
 
 def test_the_draft_goes_on_past_its_own_window(library):
-    target, windowed = library["mistral"], library["mistral-window"]
+    target, windowed = library["mistral"], build("mistral-window")
     run = generate(target, prompt(2, 20), DraftModel(windowed, 4), max_new_tokens=30)
     assert run.tokens == generate(target, prompt(2, 20), max_new_tokens=30).tokens
     text, length = prompt(2, 20) + run.tokens, 21

@@ -38,7 +38,7 @@ def folders(tmp_path_factory, llama):
 def test_a_folder_with_a_vocabulary_is_a_draft_of_the_pair(folders, llama):
     target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu")
     known = draft_vocabulary(draft)
-    assert known.ids.tolist() == IDS and draft_vocabulary(target).ids.tolist() == list(range(VOCABULARY))
+    assert known.ids.tolist() == IDS and draft_vocabulary(build("llama")).ids.tolist() == list(range(VOCABULARY))
     start = prompt(3, 20)
     plain = generate(target, start, max_new_tokens=40).tokens
     run = generate(target, start, DraftModel(draft, 3), max_new_tokens=40)
@@ -65,15 +65,16 @@ def test_acceptance_is_labelled_over_the_targets_tokens(folders, sampling):
 
 
 @pytest.mark.parametrize("rows", [VOCABULARY + 6, VOCABULARY - 4])
-def test_a_draft_whose_embedding_is_padded_to_another_length_drafts(llama, rows):
+def test_a_draft_whose_embedding_is_padded_to_another_length_drafts(rows):
     """As those of Qwen2.5 are; what the target does not have is never drafted."""
+    llama = build("llama-gqa")
     padded = padded_copy(llama, rows)
     start = [token for token in prompt(3, 30) if token < VOCABULARY - 4]
     run = generate(llama, start, DraftModel(padded, 4), max_new_tokens=30)
     assert run.tokens == generate(llama, start, max_new_tokens=30).tokens
     assert sum(step.accepted for step in run.steps) > 10
     sampled = generate(llama, start, DraftModel(padded, 4), Sampling(0.8, seed=1), max_new_tokens=30)
-    assert all(step.tree.probabilities.shape[1] == VOCABULARY for step in sampled.steps if step.drafted)
+    assert max(token for step in sampled.steps for token in step.tree.tokens) < VOCABULARY
     found = label(llama, padded, start, run.tokens, Sampling())
     assert found.drawn.max() < VOCABULARY and found.acceptance.mean() > 0.5
 
@@ -114,6 +115,6 @@ def test_a_vocabulary_of_another_target_is_refused_before_any_draft(llama):
     with pytest.raises(ValueError, match=f"has {IDS[-1] + 1} token ids, the target {VOCABULARY - 20}: they must share"):
         generate(other, [1, 2], DraftModel(cut(llama, IDS), vocabulary=DraftVocabulary(IDS)))
     with pytest.raises(ValueError, match=f"has {VOCABULARY} token ids, the target {VOCABULARY + 8}"):
-        generate(build("llama", vocab_size=VOCABULARY + 8), [1, 2], DraftModel(llama))
+        generate(build("llama", vocab_size=VOCABULARY + 8), [1, 2], DraftModel(build("llama")))
     with pytest.raises(ValueError, match=f"row {len(IDS)} for all others does not fit a model that embeds {len(IDS)}"):
         DraftModel(cut(llama, IDS, unknown=False), vocabulary=DraftVocabulary(IDS))
