@@ -119,7 +119,7 @@ def test_the_draft_goes_on_past_its_own_window(library):
 
 def test_a_draft_of_another_vocabulary_is_refused_before_any_draft(llama):
     other = build("llama", vocab_size=VOCABULARY + 8)
-    with pytest.raises(ValueError, match=f"the draft model has {VOCABULARY + 8} token ids, the target {VOCABULARY}"):
+    with pytest.raises(ValueError, match=f"the draft model has {VOCABULARY + 8} token ids, the target"):
         generate(llama, [1, 2], DraftModel(other))
 
 
