@@ -55,60 +55,27 @@ class Unavailable(LookupError):
 class Workbench(Protocol):
     """What a method may ask for when it is built for a pair of models (:class:`specdec_lib.experiments.workbench.ModelPair`).
 
-    What is not there raises :class:`Unavailable` when it is asked for, and costs nothing where it is not.
-
-    Attributes
-    ----------
-    target : PreTrainedModel
-    draft : PreTrainedModel, optional
-    tokenizer : PreTrainedTokenizerBase
-    draft_runtime : Runtime, optional
-        How the draft model's passes are run.
-    sparse : SuffixIndex
-        A datastore of text, with its suffix array.
-    dense : DenseIndex
-        A dense index of the target's states, or what searches like one.
-    layer : int
-        The layer whose states tell best where to copy from.
-    heads : sequence of (int, int)
-        (block, head) pairs of the target's induction heads.
-    acceptance_head : AcceptanceHead
-        Predicts whether the target accepts a token of the draft model.
-    prices : PassPrices
-        What passes of the target and of the draft model cost, for drafts that are sized by it.
-    tree_probabilities : TreeProbabilities
-        Fitted weights of the sources of one tree, which name what it drafts from.
+    What is not there raises :class:`Unavailable` when it is asked for, and costs nothing where it is not. ``sparse`` is a
+    datastore of text, ``dense`` an index of the target's states or what searches like one, ``layer`` the layer whose states
+    tell best where to copy from, ``heads`` are the target's induction heads as (block, head), ``prices`` those of passes of
+    target and draft model; ``tree_probabilities`` name what one tree drafts from.
     """
 
     target: PreTrainedModel
     draft: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerBase
     draft_runtime: Runtime | None
-
-    @property
-    def sparse(self) -> SuffixIndex: ...
-
-    @property
-    def dense(self) -> Any: ...
-
-    @property
-    def layer(self) -> int: ...
-
-    @property
-    def heads(self) -> Sequence[tuple[int, int]]: ...
-
-    @property
-    def acceptance_head(self) -> AcceptanceHead: ...
+    sparse: SuffixIndex
+    dense: Any
+    layer: int
+    heads: Sequence[tuple[int, int]]
+    acceptance_head: AcceptanceHead
+    prices: PassPrices
+    tree_probabilities: TreeProbabilities
 
     def draft_heads(self, kind: str) -> DraftHead:
         """Heads of a kind of :data:`specdec_lib.heads.drafting.KINDS` that were trained for the target."""
         ...
-
-    @property
-    def prices(self) -> PassPrices: ...
-
-    @property
-    def tree_probabilities(self) -> TreeProbabilities: ...
 
     def length(self, method: str) -> int:
         """Draft length of a method, K: what was asked for, or the row's own (:func:`draft_length`)."""
@@ -126,24 +93,14 @@ class Method:
 
     Attributes
     ----------
-    name : str
-        In tables and legends. A variant of a method is named ``"name, variant"``.
-    slug : str
-        In the names of recorded values.
-    color : str
-        As ``#rrggbb``; apart from the others' for colour-blind readers, as far as there are such colours.
-    marker : str
-        Of matplotlib; no two rows share both colour and marker.
+    name, slug : str
+        In tables and legends, where a variant is ``"name, variant"``; in the names of recorded values.
+    color, marker : str
+        Of figures; no two rows share both, and colours are apart for colour-blind readers where that is possible.
     about : str
         What it drafts, in one sentence.
-    page : str
-        Its page of the book, ``book/methods/<page>.md``.
-    paper : str
-        Key of the bibliography.
-    drafter : type
-        The class that drafts.
-    make : callable
-        Builds it for a pair of models.
+    page, paper : str
+        Its page ``book/methods/<page>.md``; its key in the bibliography.
     exact : {"exact", "in distribution", "lossy"}
         Whether a sampled output is that of plain decoding token for token, follows the same distribution, or neither. A
         greedy output is that of plain decoding unless the method is lossy.
@@ -152,8 +109,7 @@ class Method:
     length : int, optional
         Draft length K where none is asked for; None for drafts that are not limited by a K.
     state : {"cold", "warm"}
-        In which state the chapters measure it: ``"cold"``, it knows no earlier prompt; ``"warm"``, it keeps what it learned
-        from the earlier prompts of the same measurement.
+        Whether the chapters measure it without or with what it learned from earlier prompts of the same measurement.
     chapters : tuple of str
         Which of :data:`COMPARISONS` have it in their tables.
     variants : mapping
@@ -164,7 +120,7 @@ class Method:
         ``sized(bench, width)`` builds it for passes of at most about ``width`` tokens, the root's included: chapter 7 asks for
         the width that pays. None for drafts of one shape.
     network : bool
-        Whether drafting runs a network, a draft model or heads: chapter 7 sets the price of its pass against the target's.
+        Whether drafting runs a network: chapter 7 sets the price of its pass against the target's.
     """
 
     name: str
@@ -207,13 +163,7 @@ TREE_SOURCES = tuple(_GENEROUS)
 
 
 def check_sources(names: Collection[str]) -> None:
-    """Refuse names that one tree cannot draft from.
-
-    Raises
-    ------
-    ValueError
-        If a name is not of :data:`METHODS`, or its drafts cannot be merged.
-    """
+    """Refuse names that one tree cannot draft from."""
     possible = [row.name for row in _ROWS if not issubclass(row.drafter, OneTree | Lookahead)]
     for name in names:
         if name not in possible:
@@ -223,11 +173,6 @@ def check_sources(names: Collection[str]) -> None:
 def tree_sources(bench: Workbench, names: Collection[str] = TREE_SOURCES) -> dict[str, Drafter]:
     """What one tree drafts from, by the names that its weights are kept under; sources that these models have nothing for
     are left out.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`check_sources`.
     """
     check_sources(names)
     sources = {}
@@ -360,12 +305,7 @@ METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 
 
 def check_names(names: Collection[str]) -> None:
-    """Refuse names that are neither of :data:`METHODS` nor :data:`PLAIN`.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Refuse names that are neither of :data:`METHODS` nor :data:`PLAIN`."""
     unknown = [name for name in names if name != PLAIN and name not in METHODS]
     if unknown:
         raise ValueError(f"methods hold {unknown[0]!r}; expected some of {', '.join((PLAIN, *METHODS))}")
@@ -417,19 +357,7 @@ def how_measured(names: Collection[str]) -> str:
 
 
 def draft_length(method: str, asked: Mapping[str, int]) -> int:
-    """Draft length K of a method.
-
-    Parameters
-    ----------
-    method : str
-    asked : mapping
-        K by method; a name without its bracket, ``"PLD+"``, stands for all methods that begin with it.
-
-    Raises
-    ------
-    ValueError
-        If the method's drafts have no K.
-    """
+    """Draft length K of a method: its row's unless ``asked`` names the method, or ``"PLD+"`` for all whose names begin so."""
     own = METHODS[method].length
     if own is None:
         raise ValueError(
@@ -439,26 +367,7 @@ def draft_length(method: str, asked: Mapping[str, int]) -> int:
 
 
 def build(bench: Workbench, names: Collection[str]) -> tuple[dict[str, Drafter | None], dict[str, str]]:
-    """Build methods for a pair of models.
-
-    Parameters
-    ----------
-    bench : Workbench
-    names : collection of str
-        Of :data:`METHODS`, or :data:`PLAIN`.
-
-    Returns
-    -------
-    drafters : dict
-        By name; None for plain decoding.
-    missing : dict
-        By name of a method that these models have nothing for: what it lacks.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown.
-    """
+    """Build methods for a pair of models: drafters by name, None for plain decoding, and by name what is missing for others."""
     check_names(names)
     drafters: dict[str, Drafter | None] = {}
     missing: dict[str, str] = {}

@@ -14,16 +14,25 @@ from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
-from specdec_lib.drafters import AdaptiveDraftModel, Dresd, PromptLookup, Rest, SpecDecPP, stopping
+from specdec_lib.drafters import (
+    AdaptiveDraftModel,
+    DraftModel,
+    Dresd,
+    PromptLookup,
+    Rest,
+    SpecDecPP,
+    stopping,
+)
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.metrics import greedy_agreement
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import KINDS, DraftHead
 from specdec_lib.methods import METHODS, draft_length, tree_sources
+from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch
-from tests.families import Library
+from tests.families import VOCABULARY, Library, cut
 
 
 class Chaos(Drafter):
@@ -269,6 +278,9 @@ def _oracle(bench: TextBench) -> AdaptiveDraftModel:
     return AdaptiveDraftModel(bench.draft, rule, min_tokens=0)
 
 
+#: Three of four tokens, for a draft with a vocabulary of its own.
+CUT = [token for token in range(VOCABULARY) if token % 4]
+
 #: Methods with other settings than their rows', by method.
 SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
     "PLD": {
@@ -277,6 +289,7 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
     },
     "REST": {
         "REST from one token": lambda bench: Rest(bench.sparse, min_ngram=1),
+        "REST random": lambda bench: Rest(bench.sparse, selection="random", length=8),
         "REST released": lambda bench: Rest(
             bench.sparse, min_ngram=1, subsample="uniform", max_matches=8, selection="released"
         ),
@@ -288,6 +301,9 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
             for name, rule in RULES.items()
         },
         "SpecDec oracle": _oracle,
+        "SpecDec cut vocabulary": lambda bench: DraftModel(
+            cut(bench.draft, CUT), vocabulary=DraftVocabulary(CUT), num_tokens=4
+        ),
     },
     "SpecDec++": {
         "SpecDec++ short": lambda bench: _plus_plus(bench, False),

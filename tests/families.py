@@ -7,6 +7,7 @@ shows.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -165,6 +166,20 @@ def perturbed(model: PreTrainedModel, scale: float = 0.03) -> PreTrainedModel:
         for weights in other.parameters():
             if weights.ndim == 2:
                 weights += scale * weights.std() * torch.randn(weights.shape, generator=generator)
+    return other
+
+
+def cut(model: PreTrainedModel, ids: Sequence[int], unknown: bool = True) -> PreTrainedModel:
+    """A copy that embeds these tokens alone, and one row more for all others."""
+    other, rows = copy.deepcopy(model), torch.tensor([*ids, ids[-1]] if unknown else ids)
+    for old, replace in (
+        (other.get_input_embeddings(), other.set_input_embeddings),
+        (other.get_output_embeddings(), other.set_output_embeddings),
+    ):
+        new = copy.deepcopy(old)
+        new.weight = torch.nn.Parameter(old.weight.detach()[rows])
+        replace(new)
+    other.config.get_text_config().vocab_size = len(rows)
     return other
 
 

@@ -1,6 +1,7 @@
 """The table of methods, and all of its rows on one pair of models."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,6 @@ from specdec_lib.experiments import losslessness, made_tasks, recorded_runs
 from specdec_lib.experiments.losslessness import compare_all
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, Method, Unavailable
-from specdec_lib.report.display import figures
 from tests.families import build, perturbed, prompt
 
 
@@ -78,52 +78,24 @@ def test_all_methods_write_what_plain_decoding_does(pair, tmp_path, monkeypatch)
     assert drafting["REST"] and drafting["DReSD"] and drafting["SpecDec"]
 
 
-@pytest.fixture
-def forty(monkeypatch):
-    """The table with so many methods that colours repeat, one of them lossy, one that lacks something."""
-    rows = {
-        f"method {i}": Method(
-            f"method {i}",
-            f"m{i}",
-            figures.PALETTE[i % 8],
-            "osD^v"[i // 8],
-            "Copies.",
-            "pld",
-            "saxena2023",
-            PromptLookup,
-            lambda bench: PromptLookup(3, 10),
-            exact="lossy" if i == 5 else "exact",
-            price="token" if i % 2 else "step",
-            state="warm" if i == 7 else "cold",
-            chapters=("04",) if i % 2 else methods.COMPARISONS,
-        )  # fmt: skip
-        for i in range(40)
-    }
-
+def test_any_number_of_methods_is_listed_and_left_out_where_it_should_be(monkeypatch):
     def absent(bench):
         raise Unavailable("a thing that is not there")
 
-    rows["absent"] = Method("absent", "absent", "#000000", "X", "Copies.", "pld", "saxena2023", PromptLookup, absent)
+    shown = ("#000000", "X", "Copies.", "pld", "saxena2023", PromptLookup)
+    rows = {f"m{i}": Method(f"m{i}", f"m{i}", *shown, lambda bench: PromptLookup(3, 10)) for i in range(40)}
+    rows["m5"] = replace(rows["m5"], exact="lossy", chapters=("04",))
+    rows["m7"] = replace(rows["m7"], state="warm")
+    rows["absent"] = Method("absent", "absent", *shown, absent)
     for module in (methods, losslessness):
         monkeypatch.setattr(module, "METHODS", rows)
-    return rows
-
-
-def test_any_number_of_methods_is_listed_and_left_out_where_it_should_be(forty):
-    assert methods.compared_in("06") == (*(f"method {i}" for i in range(0, 40, 2)), "absent")
-    assert methods.states(["plain", "method 7", "method 8"]) == {
-        "plain": "cold",
-        "method 7": "warm",
-        "method 8": "cold",
-    }
-    assert methods.how_measured(["method 7", "method 8"]).endswith(
-        "These kept what earlier prompts taught instead: method 7."
-    )
-    assert "warm" not in methods.how_measured(["method 8"])
+    assert methods.compared_in("06") == tuple(name for name in rows if name != "m5")
+    assert methods.states(["plain", "m7", "m8"]) == {"plain": "cold", "m7": "warm", "m8": "cold"}
+    assert methods.how_measured(["m7", "m8"]).endswith("These kept what earlier prompts taught instead: m7.")
     target = build("llama-gqa")
     bench = ModelPair.untuned(target, perturbed(target), None)
     found = compare_all(bench, [("p", prompt(0, 12))], [Sampling()], 6, progress=False)
-    assert {row["method"] for row in found["counts"]} == set(forty) - {"method 5", "absent"}
+    assert {row["method"] for row in found["counts"]} == set(rows) - {"m5", "absent"}
     assert found["left_out"] == {"absent": "a thing that is not there"} and found["mismatches"] == []
 
 

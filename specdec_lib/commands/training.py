@@ -152,7 +152,7 @@ def train_heads(
         int,
         typer.Option(parser=options.at_least(1), metavar="N", help="Medusa, Hydra: blocks of a depth; 4 in Hydra++."),
     ] = 1,
-    prefix: Annotated[bool, typer.Option("--prefix", help="Hydra: the prefix layer of Hydra++.")] = False,
+    prefix: Annotated[bool, typer.Option(help="Hydra: with the prefix layer of Hydra++.")] = True,
     mlp: Annotated[
         int,
         typer.Option(

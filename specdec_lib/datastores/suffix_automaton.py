@@ -135,41 +135,41 @@ def _follow(states, edges, slots, state, length, tokens):
 
 
 @compiled
-def _best_nodes(states, edges, state, budget, depth, least, frontier, frontier_share, nodes, share):
+def _best_nodes(states, edges, state, budget, depth, least, frontier, frontier_count, nodes, share):
     """Write the likeliest nodes after a state, and return their number and the sum of their probabilities.
 
-    A node's probability is the product of count(child) / count(parent) on its path. The likeliest node that is left comes
+    A node's probability is the product of count(child) / count(parent) on its path, which is its count over that of the
+    state: one division, so that equal probabilities are equal numbers. The likeliest node that is left comes
     next; among equals that of the earlier parent, then of the smaller token. Those that may come next are not in one
     another's paths, so their probabilities sum to at most 1, and there are at most 1 / ``least`` of them.
     """
-    total, size, waiting = 0.0, 0, 0
-    parent, at, level, so_far = -1, state, 0, 1.0
+    whole, total, size, waiting = states[COUNT, state], 0, 0, 0
+    parent, at, level = -1, state, 0
     while True:
         edge = states[FIRST, at] if level < depth else -1
         while edge >= 0:
             target = edges[TARGET, edge]
-            probability = so_far * states[COUNT, target] / states[COUNT, at]
-            if probability >= least:
+            if states[COUNT, target] / whole >= least:
                 frontier[0, waiting], frontier[1, waiting], frontier[2, waiting] = parent, edges[TOKEN, edge], target
                 frontier[3, waiting] = level + 1
-                frontier_share[waiting] = probability
+                frontier_count[waiting] = states[COUNT, target]
                 waiting += 1
             edge = edges[NEXT, edge]
         if waiting == 0 or size == budget:
-            return size, total
+            return size, total / whole
         best = 0
         for i in range(1, waiting):
-            if frontier_share[i] > frontier_share[best] or (
-                frontier_share[i] == frontier_share[best]
+            if frontier_count[i] > frontier_count[best] or (
+                frontier_count[i] == frontier_count[best]
                 and (frontier[0, i], frontier[1, i]) < (frontier[0, best], frontier[1, best])
             ):
                 best = i
-        nodes[0, size], nodes[1, size], share[size] = frontier[1, best], frontier[0, best], frontier_share[best]
-        total += frontier_share[best]
-        parent, at, level, so_far = size, frontier[2, best], frontier[3, best], frontier_share[best]
+        nodes[0, size], nodes[1, size], share[size] = frontier[1, best], frontier[0, best], frontier_count[best] / whole
+        total += frontier_count[best]
+        parent, at, level = size, frontier[2, best], frontier[3, best]
         size += 1
         waiting -= 1
-        frontier[:, best], frontier_share[best] = frontier[:, waiting], frontier_share[waiting]
+        frontier[:, best], frontier_count[best] = frontier[:, waiting], frontier_count[waiting]
 
 
 @compiled
@@ -177,7 +177,7 @@ def _best_tree(states, edges, slots, context, factor, offset, most, depth, limit
     """Write the tree of the largest score, if that is more than ``score``; its number of nodes, match and score."""
     state, length = _follow(states, edges, slots, 0, 0, context)
     room = int(1 / least) + 2
-    frontier, frontier_share = np.zeros((4, room), np.int32), np.zeros(room)
+    frontier, frontier_count = np.zeros((4, room), np.int32), np.zeros(room, np.int64)
     own_nodes, own_share = np.zeros_like(nodes), np.zeros_like(share)
     size, matched = 0, 0
     while length > 0:
@@ -187,7 +187,7 @@ def _best_tree(states, edges, slots, context, factor, offset, most, depth, limit
         deepest = min(limit, depth - length)
         if budget > 0 and deepest > 0:
             count, total = _best_nodes(
-                states, edges, state, budget, deepest, least, frontier, frontier_share, own_nodes, own_share
+                states, edges, state, budget, deepest, least, frontier, frontier_count, own_nodes, own_share
             )
             if total > score:  # of equals the longest match, which comes first
                 size, matched, score = count, length, total

@@ -5,10 +5,11 @@ A drafter sees tokens, and what it asked to have captured; it knows no target mo
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 
@@ -90,6 +91,33 @@ class Context:
         self.token_ids = self.token_ids or self.vocabulary
 
 
+class Evidence(NamedTuple):
+    """What a drafter knows of the draft it has just made; one tree weighs its nodes by it.
+
+    Attributes
+    ----------
+    match : int
+        Tokens before the draft that the source and the context share.
+    support : float
+        Occurrences that the draft rests on.
+    candidates : float
+        Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
+    margin : float
+        How far ahead of the next best place the best one was.
+    similarity : sequence of float
+        How near what is copied from is to the context: one number, or one a node.
+    attention : float
+        Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
+    """
+
+    match: int = 0
+    support: float = 1.0
+    candidates: float = 0.0
+    margin: float = 0.0
+    similarity: Sequence[float] = (0.0,)
+    attention: float = 0.0
+
+
 #: On which recorded runs a replay is the real run: any, greedy ones alone, or none.
 Replays = Literal["any", "greedy", "never"]
 
@@ -153,6 +181,20 @@ class Drafter(ABC):
         ``tree`` is the proposed tree cut to the limit, or an empty one where none was asked for; ``path`` the nodes whose
         tokens were emitted, from the root's child down; ``outputs`` are None if ``capture.topk`` is 0.
         """
+
+    def __repr__(self) -> str:
+        """The settings that it keeps under their names; of objects the type."""
+        kept = {name: getattr(self, name, None) for name in inspect.signature(type(self)).parameters}
+        shown = {
+            name: repr(value) if isinstance(value, bool | int | float | str | tuple) else type(value).__name__
+            for name, value in kept.items()
+            if value is not None
+        }
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+    def evidence(self, context: Context) -> Evidence:
+        """What it knows of the draft just made; one that knows nothing is judged by how often it was right."""
+        return Evidence()
 
     def finish(self) -> None:
         """Give back what is held for one generation, such as a draft model's cache; called after failures too."""

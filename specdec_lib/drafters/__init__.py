@@ -1,27 +1,21 @@
 """How a draft is proposed. A new method is one file here and one row in :data:`specdec_lib.methods.METHODS`."""
 
-from specdec_lib.drafters.draft_model import AdaptiveDraftModel, DraftModel
-from specdec_lib.drafters.dresd import Dresd
-from specdec_lib.drafters.lookahead import Lookahead
-from specdec_lib.drafters.prompt_lookup import PromptLookup
-from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
-from specdec_lib.drafters.rest import Rest
-from specdec_lib.drafters.sam_decoding import SamDecoding
-from specdec_lib.drafters.specdec_pp import SpecDecPP
-from specdec_lib.drafters.suffix_decoding import SuffixDecoding
-from specdec_lib.drafters.token_recycling import TokenRecycling
+from specdec_lib.lazy import names_of
 
-__all__ = [
-    "AdaptiveDraftModel",
-    "DraftModel",
-    "Dresd",
-    "Lookahead",
-    "PromptLookup",
-    "PromptLookupAttention",
-    "PromptLookupHidden",
-    "Rest",
-    "SamDecoding",
-    "SpecDecPP",
-    "SuffixDecoding",
-    "TokenRecycling",
-]
+__getattr__, __dir__, __all__ = names_of(
+    __name__,
+    {
+        "AdaptiveDraftModel": "draft_model",
+        "DraftModel": "draft_model",
+        "Dresd": "dresd",
+        "Lookahead": "lookahead",
+        "PromptLookup": "prompt_lookup",
+        "PromptLookupAttention": "prompt_lookup_plus",
+        "PromptLookupHidden": "prompt_lookup_plus",
+        "Rest": "rest",
+        "SamDecoding": "sam_decoding",
+        "SpecDecPP": "specdec_pp",
+        "SuffixDecoding": "suffix_decoding",
+        "TokenRecycling": "token_recycling",
+    },
+)

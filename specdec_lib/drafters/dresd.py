@@ -10,18 +10,18 @@ import torch
 
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.sharded import ShardedDenseIndex, open_dense_index
-from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
+from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.suffix_decoding import check_vocabulary
 
 
 class Dresd(Drafter):
     """Draft the continuations of nearest neighbours that start with the target's own next token.
 
-    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up
-    among the states of a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose
-    continuation starts with x_t are kept (section 3.1), and the first ``drafts`` of them drafted: for each
-    the ``length`` tokens after x_t, fewer at the end of its document. The token they were filtered by was
-    emitted before and is no part of the draft. Where no neighbour is left the draft is empty.
+    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of
+    a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
+    3.1), and the first ``drafts`` of them drafted: for each the ``length`` tokens after x_t, fewer at the end of its document.
 
     Parameters
     ----------
@@ -31,16 +31,14 @@ class Dresd(Drafter):
     drafts : int
         Drafts kept (B; 10 in most of the paper's experiments).
     length : int
-        Tokens of each (N). In the released code the filtering token counts as one of the 20 stored, so that a
-        setting of 20 drafts 19; here N are drafted.
+        Tokens of each (N), without the one they were filtered by. In the released code that one counts: 20 drafts 19.
     neighbours : int
         Neighbours looked up; the released code takes 50, the paper names no number.
     deduplicate : bool
-        Let each of the ``drafts`` be another one. The released code does not, so that equal continuations
-        take several places.
+        Let each of the ``drafts`` be another one, which the released code does not.
     share : bool
-        Merge common prefixes into one tree. Without it each draft is a branch of its own, as in the paper's
-        dense batch (section 3.6): the same tokens are accepted and more are verified.
+        Merge common prefixes into one tree. Without it each draft is a branch of its own, as in the paper's dense batch
+        (section 3.6): the same tokens are accepted and more are verified.
 
     Attributes
     ----------
@@ -48,14 +46,6 @@ class Dresd(Drafter):
         Neighbours whose continuation started with the target's token at the last proposal.
     similarities : list of float
         Of each node of the last proposal: the score of the nearest neighbour whose draft goes through it.
-
-    Raises
-    ------
-    ValueError
-        If a number is below 1; at the start of a generation, if the target has fewer token ids than the store
-        or states of another width than the index.
-    StoreError
-        If the index cannot be opened.
     """
 
     capture = Capture(layers=(LAST,))
@@ -69,29 +59,15 @@ class Dresd(Drafter):
         deduplicate: bool = True,
         share: bool = True,
     ):
-        for name, value in (("drafts", drafts), ("length", length), ("neighbours", neighbours)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         self.index = open_dense_index(index) if isinstance(index, (str, Path)) else index
-        self.drafts, self.length, self.neighbours = drafts, length, neighbours
+        self.drafts, self.length = whole("drafts", drafts, 1), whole("length", length, 1)
+        self.neighbours = whole("neighbours", neighbours, 1)
         self.deduplicate, self.share = deduplicate, share
         self.survivors = 0
         self._drafted: tuple[DraftTree, list[tuple[float, list[int]]]] = (EMPTY, [])
 
-    def __repr__(self) -> str:
-        return (
-            f"Dresd({str(self.index.path)!r}, drafts={self.drafts}, length={self.length}, "
-            f"neighbours={self.neighbours}, deduplicate={self.deduplicate}, share={self.share})"
-        )
-
     def start(self, context: Context) -> None:
-        store = self.index.store
-        if store.vocabulary > context.vocabulary:
-            raise ValueError(
-                f"the datastore {store.path} has {store.vocabulary} token ids, the target "
-                f"{context.vocabulary}: they do not share a tokenizer; build a store for this "
-                "model"
-            )
+        check_vocabulary(self.index.store, context)
         width = context.hidden(LAST).shape[1]
         if width != self.index.width:
             raise ValueError(
@@ -109,6 +85,9 @@ class Dresd(Drafter):
             tree = DraftTree.from_drafts(drafts) if self.share else DraftTree.batch(drafts)
         self._drafted = tree, found
         return tree
+
+    def evidence(self, context: Context) -> Evidence:
+        return Evidence(0, self.survivors, similarity=self.similarities or (0.0,))
 
     @property
     def similarities(self) -> list[float]:

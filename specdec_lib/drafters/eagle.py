@@ -19,10 +19,7 @@ LEVELS, RANKS = (4, 8, 8, 3, 2), 4
 class EagleState:
     """The layer's cache: the pairs of state and next token of the emitted text, then those of the tree being drafted.
 
-    Parameters
-    ----------
-    drafter : HeadDrafter
-        With heads of the kind :class:`~specdec_lib.heads.drafting.EagleHead`.
+    ``drafter`` has heads of the kind :class:`~specdec_lib.heads.drafting.EagleHead`.
     """
 
     def __init__(self, drafter: HeadDrafter):
@@ -70,22 +67,8 @@ class Eagle(StaticTreeDrafter):
     Its cache holds the emitted text. What it read of a draft is dropped after each pass, and the accepted tokens are read
     again with the target's states, as in the released code.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-    heads : EagleHead
-        Trained for it.
-    shape : list of (int, int), optional
-        Parent and rank of each node. By default a tree with as many nodes at each depth as the released one
-        (:func:`~specdec_lib.drafters.token_recycling.template`).
-
-    Raises
-    ------
-    TypeError
-        If the heads are of another kind.
-    ValueError
-        If the heads are another target's.
+    ``heads``, trained for the target ``model``, and ``shape`` are as for
+    :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
     """
 
     kind, levels, ranks = EagleHead, LEVELS, RANKS

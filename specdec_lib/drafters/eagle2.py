@@ -7,6 +7,7 @@ import math
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.eagle import EagleState
@@ -15,19 +16,11 @@ from specdec_lib.heads.drafting import EagleHead
 
 
 def reranked(tokens: list[int], parents: list[int], values: list[float], count: int) -> DraftTree:
-    """The ``count`` candidates of the largest values as a tree.
+    """The ``count`` candidates of the largest values, which become scores as probabilities, as a tree.
 
-    Of equal values the earlier candidate comes first. A candidate is worth no more than its parent, which comes before it:
-    so no node is left without its parent, not even where rounding makes both equal.
-
-    Parameters
-    ----------
-    tokens, parents : list of int, length n
-        As for :class:`specdec_lib.DraftTree`.
-    values : list of float, length n
-        Logarithm of the product of the probabilities on the way to each candidate; kept as the tree's scores, as
-        probabilities.
-    count : int
+    Values are logarithms of the product of the probabilities on the way. Of equal ones the earlier candidate comes first. A
+    candidate is worth no more than its parent, which comes before it: so no node is left without its parent, not even where
+    rounding makes both equal.
     """
     best = sorted(sorted(range(len(tokens)), key=lambda node: (-values[node], node))[:count])
     place = {-1: -1} | {node: i for i, node in enumerate(best)}
@@ -42,38 +35,16 @@ class Eagle2(HeadDrafter):
     valuable nodes are expanded, each into its ``branches`` most likely tokens; of all candidates the ``nodes`` most valuable
     are drafted (section 4).
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-    heads : EagleHead
-        Trained for it; the same as EAGLE-1's.
-    nodes : int
-        Of a draft; published are 60 tokens a pass with the root.
-    depth : int
-        Levels.
-    branches : int
-
-    Raises
-    ------
-    TypeError
-        If the heads are of another kind.
-    ValueError
-        If the heads are another target's, or a number is below 1.
+    ``heads`` are EAGLE-1's, trained for the target ``model``. Published are 60 tokens a pass with the root.
     """
 
     kind = EagleHead
 
     def __init__(self, model: PreTrainedModel, heads: EagleHead, nodes: int = 59, depth: int = 6, branches: int = 10):
         super().__init__(model, heads)
-        for name, value in (("nodes", nodes), ("depth", depth), ("branches", branches)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-        self.nodes, self.depth, self.branches = nodes, depth, branches
+        self.nodes, self.depth = whole("nodes", nodes, 1), whole("depth", depth, 1)
+        self.branches = whole("branches", branches, 1)
         self.finish()
-
-    def __repr__(self) -> str:
-        return f"Eagle2(nodes={self.nodes}, depth={self.depth}, branches={self.branches})"
 
     def start(self, context: Context) -> None:
         super().start(context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
@@ -28,14 +29,7 @@ class HeadDrafter(Drafter):
     model : PreTrainedModel
         The target.
     heads : DraftHead
-        Trained for it. Moved to the device and type of its output layer.
-
-    Raises
-    ------
-    TypeError
-        If ``heads`` are of another kind.
-    ValueError
-        If they are another target's.
+        Trained for it. Copied to the device and type of its output layer.
     """
 
     capture = Capture(layers=(LAST,))
@@ -50,7 +44,8 @@ class HeadDrafter(Drafter):
             )
         heads.check(model)
         self.ends = Ends(model)
-        self.heads = heads.to(self.ends.device, self.ends.dtype).eval()
+        # A copy: another drafter may have the same heads on another device or in another type.
+        self.heads = copy.deepcopy(heads).to(self.ends.device, self.ends.dtype).eval()
 
     def start(self, context: Context) -> None:
         """Refuse a target with other token ids or other states than the one that the heads were made for."""
@@ -85,13 +80,6 @@ class StaticTreeDrafter(HeadDrafter):
         For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default a
         tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`);
         :meth:`grown` takes one that suits the heads.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As for :class:`HeadDrafter`.
-    ValueError
-        If the shape is empty, no tree, or deeper than the heads.
     """
 
     #: Nodes of the published tree at each depth, and how many ranks it uses.
@@ -126,9 +114,6 @@ class StaticTreeDrafter(HeadDrafter):
         unless ``nodes`` is given."""
         return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.shape)} nodes, {len(self._levels)} levels)"
-
     def propose(self, context: Context, limit: int) -> DraftTree:
         """Fill the shape, level by level, with the most likely tokens after each parent."""
         tokens: list[int] = []
@@ -139,6 +124,8 @@ class StaticTreeDrafter(HeadDrafter):
             for depth, (nodes, width) in enumerate(zip(self._levels[:limit], self._widths, strict=False), start=1):
                 above = list(dict.fromkeys(places[self.shape[node][0]] for node in nodes))
                 above = [place for place in above if place is not None]
+                if not above:
+                    break
                 choices = dict(zip(above, self._choices(context, depth, above, tokens, parents, width), strict=True))
                 for node in nodes:
                     parent, rank = places[self.shape[node][0]], self.shape[node][1]

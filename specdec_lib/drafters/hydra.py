@@ -19,21 +19,8 @@ class Hydra(StaticTreeDrafter):
 
     Heads with a prefix layer (Hydra++) keep a cache of it, which grows with the emitted tokens.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-    heads : HydraHeads
-        Trained for it.
-    shape : list of (int, int), optional
-        As for :class:`~specdec_lib.drafters.medusa.Medusa`, whose tree it takes by default, as published.
-
-    Raises
-    ------
-    TypeError
-        If the heads are of another kind.
-    ValueError
-        If the heads are another target's, or the shape is deeper than they are.
+    ``heads``, trained for the target ``model``, and ``shape``, by default Medusa's, are as for
+    :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
     """
 
     kind, levels, ranks = HydraHeads, LEVELS, RANKS

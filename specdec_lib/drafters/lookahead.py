@@ -8,19 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import DraftTree, Passengers
 
 
 class Pool:
-    """For each token the n-grams seen after it, the latest last; the one seen longest ago makes room.
-
-    Parameters
-    ----------
-    most : int
-        N-grams kept for a token (G).
-    """
+    """For each token at most ``most`` n-grams (G) seen after it, the latest last; the one seen longest ago makes room."""
 
     def __init__(self, most: int):
         self.most = most
@@ -71,11 +66,6 @@ class Lookahead(Drafter):
         Verify common prefixes of n-grams once. The released code does not.
     seed : int
         Of the first row.
-
-    Raises
-    ------
-    ValueError
-        If ``levels`` is below 3, or ``window`` or ``guesses`` below 1.
     """
 
     replays = "never"
@@ -91,17 +81,9 @@ class Lookahead(Drafter):
         merge: bool = False,
         seed: int = 0,
     ):
-        for name, value, least in (("window", window, 1), ("levels", levels, 3), ("guesses", guesses, 1)):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
-        self.window, self.levels, self.guesses = window, levels, guesses
+        self.window, self.levels = whole("window", window, 1), whole("levels", levels, 3)
+        self.guesses = whole("guesses", guesses, 1)
         self.full_match, self.from_prompt, self.merge, self.seed = full_match, from_prompt, merge, seed
-
-    def __repr__(self) -> str:
-        return (
-            f"Lookahead(window={self.window}, levels={self.levels}, guesses={self.guesses}, full_match={self.full_match}, "
-            f"from_prompt={self.from_prompt}, merge={self.merge}, seed={self.seed})"
-        )
 
     def start(self, context: Context) -> None:
         prompt = context.tokens[: context.prompt_length]

@@ -16,22 +16,8 @@ class Medusa(StaticTreeDrafter):
     The node of ranks r_1, ..., r_m carries the r_m-th choice of head m. All heads read the state of the last token but one,
     the newest whose state is known.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-    heads : MedusaHeads
-        Trained for it.
-    shape : list of (int, int), optional
-        Parent and rank of each node. By default a tree with as many nodes at each depth as the released one
-        (:func:`~specdec_lib.drafters.token_recycling.template`); :meth:`grown` takes one that suits the heads.
-
-    Raises
-    ------
-    TypeError
-        If the heads are of another kind.
-    ValueError
-        If the heads are another target's, or the shape is deeper than they are.
+    ``heads``, trained for the target ``model``, and ``shape`` are as for
+    :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
     """
 
     kind, levels, ranks = MedusaHeads, LEVELS, RANKS

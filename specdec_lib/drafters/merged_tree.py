@@ -77,36 +77,25 @@ class MergedTree:
         self.count = 0
         self.first_child[0] = -1
 
-    def add(
-        self, source, tokens, parents, shares, support, match, lately, streak, candidates, margin, similarity, attention, limit
-    ) -> None:  # fmt: skip
+    def add(self, source, draft, shares, known, lately, streak, limit) -> None:
         """Merge one source's draft, cut at ``limit`` tokens of depth and at the room there is.
 
         Parameters
         ----------
         source : int
-        tokens, parents : sequence of int, length n
+        draft : DraftTree
         shares : sequence of float, length n
             The source's own estimate of each node's path from the root.
-        support : float
-            Occurrences that the draft rests on.
-        match : int
-            Tokens before the draft that the source and the context share.
+        known : Evidence
         lately, streak : float, int
             Log-odds of the source having been right lately; its tokens in a row that were right.
-        candidates, margin : float
-            Logarithm of the number of places that the source chose among; how far ahead of the next best the best was.
-        similarity : sequence of float, length 1 or n
-            How near what is copied from is to the context: one number for the draft, or one a node; 0 where nobody looked.
-        attention : float
-            Logarithm of the attention that the target pays to the copied place; 0 where nobody looked.
         limit : int
         """
-        size = min(len(tokens), self.room)
+        size = min(len(draft), self.room)
         self.count = _add(
-            source, self.sources, np.array(tokens[:size], np.int64), np.array(parents[:size], np.int64),
-            np.asarray(shares[:size], np.float64), support, match, lately, streak, candidates, margin,
-            np.asarray(similarity, np.float64), attention, limit, self.count,
+            source, self.sources, np.array(draft.tokens[:size], np.int64), np.array(draft.parents[:size], np.int64),
+            np.asarray(shares[:size], np.float64), known.support, known.match, lately, streak, known.candidates, known.margin,
+            np.asarray(known.similarity, np.float64), known.attention, limit, self.count,
             self.tokens, self.parents, self.depths, self.first_child, self.next_sibling, self.proposed, self.features,
             self._renamed, self._ranks,
         )  # fmt: skip
@@ -121,20 +110,8 @@ class MergedTree:
         A node is never likelier than its parent, so the best subtree of each size is the likeliest nodes (a parent before
         its children among equals), and one look at each size finds the best of all, whatever the prices.
 
-        Parameters
-        ----------
-        curve : float64 array, shape (most + 1,)
-            Price of a pass over 1, 2, ... tokens; the draft has at most ``most`` nodes.
-        sunk : float
-            What the step costs beside the pass.
-
-        Returns
-        -------
-        tokens, parents : list of int
-        nodes : int64 array
-            Which of the merged nodes they are.
-        rate : float
-            Expected tokens per unit of price.
+        ``curve`` holds the price of a pass over 1, 2, ... tokens, ``sunk`` what the step costs besides. Gives the tokens and
+        parents of the draft, which of the merged nodes they are, and the expected tokens per unit of price.
         """
         size, rate = _best(self.count, self.probability, curve, sunk, self._order)
         nodes = self._order[:size].copy()

@@ -3,111 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import singledispatch
-from typing import NamedTuple
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
-from specdec_lib.drafters.dresd import Dresd
 from specdec_lib.drafters.merged_tree import MergedTree, judged, learn
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
-from specdec_lib.drafters.prompt_lookup import PromptLookup
-from specdec_lib.drafters.prompt_lookup_plus import PromptLookupAttention, PromptLookupHidden
-from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.stopping import Round, StoppingRule
-from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 
-#: Tokens that a match is followed back at most; longer ones count as this long.
-_LONGEST_MATCH = 32
 #: Steps between two at which a draft model is asked for a token whatever it is expected to be worth, so that what is known
 #: of it does not go stale.
 _PROBE_EVERY = 64
-
-
-class Evidence(NamedTuple):
-    """What a source knows of the draft it has just made.
-
-    Attributes
-    ----------
-    match : int
-        Tokens before the draft that the source and the context share.
-    support : float
-        Occurrences that the draft rests on.
-    candidates : float
-        Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
-    margin : float
-        How far ahead of the next best place the best one was.
-    similarity : sequence of float
-        How near what is copied from is to the context: one number, or one a node.
-    attention : float
-        Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
-    """
-
-    match: int = 0
-    support: float = 1.0
-    candidates: float = 0.0
-    margin: float = 0.0
-    similarity: Sequence[float] = (0.0,)
-    attention: float = 0.0
-
-
-@singledispatch
-def evidence(source: Drafter, context: Context) -> Evidence:
-    """The evidence of a kind of source; one that has none is judged by how often it was right."""
-    return Evidence()
-
-
-def _match_of_copy(source: Drafter, context: Context) -> int:
-    """Tokens before the place that was copied from that equal the context's last ones."""
-    tokens, place = context.tokens, source.source
-    if place is None:
-        return 0
-    match, end = 0, len(tokens)
-    while match < _LONGEST_MATCH and match < place and tokens[place - 1 - match] == tokens[end - 1 - match]:
-        match += 1
-    return match
-
-
-@evidence.register
-def _(source: PromptLookup, context: Context) -> Evidence:
-    return Evidence(_match_of_copy(source, context))
-
-
-@evidence.register
-def _(source: PromptLookupHidden, context: Context) -> Evidence:
-    score = source.score(context)
-    return Evidence(_match_of_copy(source, context), 1.0, math.log1p(source.candidates), source.margin, (score,))
-
-
-@evidence.register
-def _(source: PromptLookupAttention, context: Context) -> Evidence:
-    attention = math.log(max(source.score(context), 1e-3)) if source.candidates else 0.0
-    return Evidence(
-        _match_of_copy(source, context), 1.0, math.log1p(source.candidates), source.margin, attention=attention
-    )
-
-
-@evidence.register
-def _(source: Rest, context: Context) -> Evidence:
-    return Evidence(source.last.length, min(source.last.stop - source.last.start, source.max_matches))
-
-
-@evidence.register
-def _(source: SuffixDecoding, context: Context) -> Evidence:
-    return Evidence(source.match)
-
-
-@evidence.register
-def _(source: Dresd, context: Context) -> Evidence:
-    return Evidence(0, source.survivors, similarity=source.similarities or (0.0,))
 
 
 def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
@@ -172,7 +86,7 @@ def _paying(source: AdaptiveDraftModel) -> AdaptiveDraftModel:
     if isinstance(source.rule, WorthItsPrice):
         return source
     return AdaptiveDraftModel(
-        source.model, WorthItsPrice(), min_tokens=0, max_tokens=source.max_tokens, runtime=source.runtime
+        source.model, WorthItsPrice(), 0, source.max_tokens, runtime=source.runtime, vocabulary=source.vocabulary
     )
 
 
@@ -195,8 +109,7 @@ class OneTree(Drafter):
     ----------
     sources : mapping of str to Drafter
         By name; weights and prices are found by it. The order is that in which they are asked, draft models excepted. A draft
-        model may have any stopping rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest, and
-        an acceptance head is not asked.
+        model may have any stopping rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest.
     prices : PassPrices
     probabilities : TreeProbabilities, optional
         Weights for at least these sources; rough ones (:meth:`TreeProbabilities.unfitted`) where it is left out.
@@ -209,23 +122,9 @@ class OneTree(Drafter):
 
     Attributes
     ----------
-    weights : float64 array
-        As they are after what was seen since the last :meth:`reset`.
-    observed : Judged
-    expected : float
-        Tokens that the last step was expected to emit.
-    drafted : int
-        Tokens that draft models were asked for since the generation began.
-    step_price : float
-        What each step costs besides its pass and the tokens of draft models.
-
-    Raises
-    ------
-    ValueError
-        If there is no source or one has two names, ``room`` is below 1, ``rate`` is negative or the probabilities lack a
-        source; while decoding, if a source's draft has passengers, which a merged draft has no place for.
-    TypeError
-        If a source is no drafter.
+    expected, drafted : float, int
+        Tokens of the last step, the one that is always emitted included, that the weights expect; tokens that the draft model
+        drafted in this generation.
     """
 
     def __init__(
@@ -246,8 +145,7 @@ class OneTree(Drafter):
         for name, source in sources.items():
             if names[id(source)] != name:
                 raise ValueError(f"the sources {name!r} and {names[id(source)]!r} are one drafter; make one for each")
-        if not isinstance(room, int) or room < 1:
-            raise ValueError(f"room is {room!r}; expected a whole number, 1 or more")
+        room = whole("room", room, 1)
         if not 0.0 <= rate < math.inf:
             raise ValueError(f"rate is {rate!r}; expected a finite number, 0 or more")
         drawing = {name: _paying(source) for name, source in sources.items() if isinstance(source, AdaptiveDraftModel)}
@@ -268,9 +166,6 @@ class OneTree(Drafter):
         self._visited, self._outcomes = np.zeros((2, room + 1), np.int64)
         self.observed = Judged.none()
         self._forget()
-
-    def __repr__(self) -> str:
-        return f"OneTree({', '.join(self.sources)}; prices {self.prices.name!r})"
 
     def inner(self) -> tuple[Drafter, ...]:
         return tuple(self.sources.values())
@@ -319,13 +214,8 @@ class OneTree(Drafter):
                 shares = np.cumprod(source.confidence)
                 sunk += self.prices.drafted_token * len(draft)
                 self.drafted += len(draft)
-            known = evidence(source, self._views[name])
-            lately = self._lately[number]
-            tree.add(
-                number, draft.tokens, draft.parents, shares, known.support, known.match,
-                math.log(lately / (1 - lately)), self._streak[number],
-                known.candidates, known.margin, known.similarity, known.attention, limit,
-            )  # fmt: skip
+            known, lately = source.evidence(self._views[name]), self._lately[number]
+            tree.add(number, draft, shares, known, math.log(lately / (1 - lately)), self._streak[number], limit)
         tree.score(self.weights)
         tokens, parents, nodes, _ = tree.best(self._curve, sunk)
         scores = tree.probability[nodes]

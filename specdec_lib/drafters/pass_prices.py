@@ -42,12 +42,6 @@ class PassPrices:
         drafts. What is not named is free; a draft model is paid by the token.
     name : str
         What is measured, for tables.
-
-    Raises
-    ------
-    ValueError
-        If a price is no finite number of 0 or more, a width no whole number of 1 or more, the widths lack 1, or the price
-        of one token is 0.
     """
 
     widths: Mapping[int, float]
@@ -101,13 +95,7 @@ class PassPrices:
 
     @classmethod
     def load(cls, path: str | Path) -> PassPrices:
-        """Read what :meth:`save` or ``python -m specdec_lib calibrate`` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file holds no prices.
-        """
+        """Read what :meth:`save` or ``python -m specdec_lib calibrate`` wrote."""
         try:
             about = json.loads(Path(path).read_text())
             widths = {int(width): price for width, price in about["widths"].items()}

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from specdec_lib.decoding.contract import Context, Drafter
+from collections.abc import Sequence
+
+from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 _VARIANTS = ("original", "transformers")
+#: Tokens that a match is followed back at most; longer ones count as this long.
+_LONGEST_MATCH = 32
+
+
+def match_before(tokens: Sequence[int], place: int | None) -> int:
+    """How many tokens before ``place``, which was copied from, equal the last ones; 0 without a place."""
+    match, end = 0, len(tokens)
+    while (
+        place is not None
+        and match < min(_LONGEST_MATCH, place)
+        and tokens[place - 1 - match] == tokens[end - 1 - match]
+    ):
+        match += 1
+    return match
 
 
 class PromptLookup(Drafter):
@@ -31,11 +48,6 @@ class PromptLookup(Drafter):
     source : int or None
         Position that the last draft was copied from; None where nothing was drafted.
 
-    Raises
-    ------
-    ValueError
-        If ``max_ngram`` or ``num_tokens`` is below 1 or the variant unknown.
-
     Notes
     -----
     The released code verifies token id 100 where nothing is found; here the draft is empty, which costs no
@@ -43,19 +55,14 @@ class PromptLookup(Drafter):
     """
 
     def __init__(self, max_ngram: int = 3, num_tokens: int = 10, variant: str = "original"):
-        for name, value in (("max_ngram", max_ngram), ("num_tokens", num_tokens)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         if variant not in _VARIANTS:
             raise ValueError(f"variant is {variant!r}; expected one of {', '.join(_VARIANTS)}")
-        self.max_ngram, self.num_tokens, self.variant = max_ngram, num_tokens, variant
+        self.max_ngram, self.num_tokens = whole("max_ngram", max_ngram, 1), whole("num_tokens", num_tokens, 1)
+        self.variant = variant
         self.source: int | None = None
         self._ends: list[dict[int, int]] = []
         self._indexed = 0
         self._found: list[int] = []
-
-    def __repr__(self) -> str:
-        return f"PromptLookup(max_ngram={self.max_ngram}, num_tokens={self.num_tokens}, variant={self.variant!r})"
 
     def start(self, context: Context) -> None:
         # For each n: where the first occurrence of an n-gram ends. An n-gram is the number whose digits in base
@@ -87,3 +94,6 @@ class PromptLookup(Drafter):
                 return DraftTree.chain(tokens[end : end + min(self.num_tokens, limit)], copied_from=end)
         self.source = None
         return EMPTY
+
+    def evidence(self, context: Context) -> Evidence:
+        return Evidence(match_before(context.tokens, self.source))

@@ -13,13 +13,16 @@ occurrence is taken.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 
-from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.contract import Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.prompt_lookup import match_before
 
 AVERAGES = ("trailing", "printed")
 AGGREGATES = ("max", "sum")
@@ -34,9 +37,7 @@ class _RankedLookup(Drafter):
     margin: float
 
     def __init__(self, num_tokens: int, generated: bool):
-        if not isinstance(num_tokens, int) or num_tokens < 1:
-            raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
-        self.num_tokens, self.generated = num_tokens, generated
+        self.num_tokens, self.generated = whole("num_tokens", num_tokens, 1), generated
         self.source, self.candidates, self.margin, self._score = None, 0, 0.0, None
         self._places: dict[int, list[int]] = {}
         self._indexed = 0
@@ -63,6 +64,10 @@ class _RankedLookup(Drafter):
 
     def _candidates(self, places: list[int]) -> list[int]:
         return places
+
+    def evidence(self, context: Context) -> Evidence:
+        match = match_before(context.tokens, self.source)
+        return Evidence(match, candidates=math.log1p(self.candidates), margin=self.margin)
 
     def score(self, context: Context) -> float:
         """How good the place is that the last draft was copied from, 0 without a draft: computed here where it was the only
@@ -113,12 +118,6 @@ class PromptLookupHidden(_RankedLookup):
     ----------
     source : int or None
         Position that the last draft was copied from; None where nothing was drafted.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` or ``average`` is below 1, ``layer`` negative, ``threshold`` outside [-1, 1]; at the
-        start of a generation, if the model has no such layer.
     """
 
     def __init__(
@@ -132,19 +131,13 @@ class PromptLookupHidden(_RankedLookup):
         generated: bool = True,
     ):
         super().__init__(num_tokens, generated)
-        if not isinstance(layer, int) or layer < 0:
-            raise ValueError(f"layer is {layer!r}; expected 0 (embeddings) or the number of a block")
         if threshold is not None and not -1.0 <= threshold <= 1.0:
             raise ValueError(f"threshold is {threshold}; expected a cosine, -1 to 1, or None")
-        if not isinstance(average, int) or average < 1:
-            raise ValueError(f"average is {average!r}; expected a whole number, 1 or more")
         if average_over not in AVERAGES:
             raise ValueError(f"average_over is {average_over!r}; expected one of {', '.join(AVERAGES)}")
-        self.layer, self.threshold, self.average, self.average_over = layer, threshold, average, average_over
-        self.capture = Capture(layers=(layer,))
-
-    def __repr__(self) -> str:
-        return f"PromptLookupHidden(layer={self.layer}, num_tokens={self.num_tokens})"
+        self.layer = whole("layer", layer, 0, "0 for the embeddings or the number of a block")
+        self.threshold, self.average, self.average_over = threshold, whole("average", average, 1), average_over
+        self.capture = Capture(layers=(self.layer,))
 
     def _candidates(self, places: list[int]) -> list[int]:
         # The first token has no state before it.
@@ -162,6 +155,9 @@ class PromptLookupHidden(_RankedLookup):
     def _best(self, context: Context, candidates: list[int]) -> int | None:
         best = super()._best(context, candidates)
         return best if self.threshold is None or self._score_of(context, best) >= self.threshold else None
+
+    def evidence(self, context: Context) -> Evidence:
+        return super().evidence(context)._replace(similarity=(self.score(context),))
 
     def _scores(self, context: Context, candidates: list[int]) -> torch.Tensor:
         states = context.hidden(self.layer)
@@ -188,29 +184,23 @@ class PromptLookupAttention(_RankedLookup):
     ----------
     source : int or None
         Position that the last draft was copied from; None where nothing was drafted.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` is below 1, there are no heads, one is named twice or is negative, or the aggregate
-        is unknown; at the start of a generation, if the model has no such head or its attention cannot be
-        read.
     """
 
     def __init__(
         self, heads: Sequence[tuple[int, int]], num_tokens: int = 70, *, aggregate: str = "max", generated: bool = True
     ):
         super().__init__(num_tokens, generated)
-        chosen = tuple((int(block), int(head)) for block, head in heads)
-        if not chosen or len(set(chosen)) != len(chosen) or min(min(pair) for pair in chosen) < 0:
+        chosen = tuple((whole("block", block), whole("head", head)) for block, head in heads)
+        if not chosen or len(set(chosen)) != len(chosen):
             raise ValueError(f"heads is {list(heads)!r}; expected one or more different (block, head) pairs, from 0")
         if aggregate not in AGGREGATES:
             raise ValueError(f"aggregate is {aggregate!r}; expected one of {', '.join(AGGREGATES)}")
         self.heads, self.aggregate = chosen, aggregate
         self.capture = Capture(heads=chosen)
 
-    def __repr__(self) -> str:
-        return f"PromptLookupAttention({len(self.heads)} heads, num_tokens={self.num_tokens})"
+    def evidence(self, context: Context) -> Evidence:
+        attention = math.log(max(self.score(context), 1e-3)) if self.candidates else 0.0
+        return super().evidence(context)._replace(attention=attention)
 
     def _scores(self, context: Context, candidates: list[int]) -> torch.Tensor:
         rows = context.attention()

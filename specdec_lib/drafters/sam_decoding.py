@@ -5,6 +5,7 @@ from __future__ import annotations
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context, Drafter, WrappedDrafter
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.suffix_decoding import automaton_of, check_vocabulary, store_of
@@ -32,12 +33,6 @@ class SamDecoding(WrappedDrafter):
         Longest chain; 39 and the root are the 40 tokens of the released code.
     threshold, bias : int
         Shortest match that is copied from, and how much longer one in the datastore must be.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` or ``threshold`` is below 1; at the start of a generation, if the target has fewer token ids than the
-        store.
     """
 
     # Of a drafter, its auxiliary's; of the class, that of the published one, Token Recycling.
@@ -51,19 +46,11 @@ class SamDecoding(WrappedDrafter):
         threshold: int = 5,
         bias: int = 5,
     ):
-        for name, value in (("num_tokens", num_tokens), ("threshold", threshold)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
         super().__init__(auxiliary)
-        self.num_tokens, self.threshold, self.bias = num_tokens, threshold, bias
+        self.num_tokens, self.threshold = whole("num_tokens", num_tokens, 1), whole("threshold", threshold, 1)
+        self.bias = bias
         self.store = store_of(store)
         self._static = SuffixAutomaton() if self.store is None else automaton_of(self.store)
-
-    def __repr__(self) -> str:
-        return (
-            f"SamDecoding({self.drafter!r}, {self.store!r}, num_tokens={self.num_tokens}, threshold={self.threshold}, "
-            f"bias={self.bias})"
-        )
 
     def start(self, context: Context) -> None:
         check_vocabulary(self.store, context)

@@ -15,26 +15,13 @@ class SpecDecPP(AdaptiveDraftModel):
 
     Parameters
     ----------
-    model : PreTrainedModel
-        The draft model.
-    head : AcceptanceHead
-        Trained on the states of this model.
+    model, head, min_tokens, max_tokens, runtime
+        As for :class:`AdaptiveDraftModel`; the bounds are those of the released code (its option ``--bound 2 20``).
     threshold : float
         h; the paper's setting for all data sets is 0.7.
-    min_tokens, max_tokens : int
-        Bounds of the draft's length; those of the released code (its option ``--bound 2 20``).
     check_newest : bool
-        False: stop by Algorithm 2 and section 3.1, where the token drawn last is submitted without having
-        been judged. True: by the text of section 3.2, which judges it too and takes one more pass of the
-        draft model for that.
-    runtime : Runtime, optional
-        How the draft model's passes are run; eagerly without one.
-
-    Raises
-    ------
-    ValueError
-        If the threshold is not strictly between 0 and 1, ``min_tokens`` above ``max_tokens``, or the head
-        another model's.
+        False: stop by Algorithm 2 and section 3.1, where the token drawn last is submitted without having been judged. True:
+        by the text of section 3.2, which judges it too and takes one more pass of the draft model for that.
 
     Examples
     --------
@@ -63,10 +50,3 @@ class SpecDecPP(AdaptiveDraftModel):
         rule = PredictedRejection(threshold, check_newest)
         super().__init__(model, rule, min_tokens, max_tokens, head, runtime)
         self.threshold = threshold
-
-    def __repr__(self) -> str:
-        return (
-            f"SpecDecPP({type(self.model).__name__}, threshold={self.threshold}, "
-            f"min_tokens={self.min_tokens}, "
-            f"max_tokens={self.max_tokens})"
-        )

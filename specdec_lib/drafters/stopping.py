@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
+
 #: What a rule may ask a drafter to compute for each token.
 QUANTITIES = ("confidence", "entropy", "acceptance")
 
@@ -87,18 +89,10 @@ def _probability(name: str, value: float) -> float:
 
 
 class FixedLength(StoppingRule):
-    """Always draft ``num_tokens`` tokens (Leviathan et al. 2023).
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` is no whole number above 0.
-    """
+    """Always draft ``num_tokens`` tokens (Leviathan et al. 2023)."""
 
     def __init__(self, num_tokens: int):
-        if not isinstance(num_tokens, int) or num_tokens < 1:
-            raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
-        self.num_tokens = num_tokens
+        self.num_tokens = whole("num_tokens", num_tokens, 1)
 
     def stop(self, drafted: Round) -> bool:
         return drafted.count >= self.num_tokens
@@ -107,22 +101,13 @@ class FixedLength(StoppingRule):
 class Heuristic(StoppingRule):
     """A length that grows by 2 after a round accepted whole and shrinks by 1 after any other (transformers).
 
-    Parameters
-    ----------
-    num_tokens : int
-        Length of the first round.
-    transient : bool
-        Begin each generation with ``num_tokens`` again; otherwise the length is carried over until :meth:`reset`.
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` is no whole number above 0.
+    ``num_tokens`` is the length of the first round; a ``transient`` length begins each generation with it again, otherwise it
+    is carried over until :meth:`reset`.
     """
 
     def __init__(self, num_tokens: int = 5, transient: bool = False):
-        self.initial = FixedLength(num_tokens).num_tokens
-        self.transient, self.length = transient, num_tokens
+        self.initial = self.length = whole("num_tokens", num_tokens, 1)
+        self.transient = transient
 
     def reset(self) -> None:
         self.length = self.initial
@@ -139,13 +124,7 @@ class Heuristic(StoppingRule):
 
 
 class Confidence(StoppingRule):
-    """Stop after the first token whose probability is below ``threshold`` (Kim et al. 2023; transformers).
-
-    Raises
-    ------
-    ValueError
-        If ``threshold`` is not strictly between 0 and 1.
-    """
+    """Stop after the first token whose probability is below ``threshold`` (Kim et al. 2023; transformers)."""
 
     needs = ("confidence",)
 
@@ -157,21 +136,10 @@ class Confidence(StoppingRule):
 
 
 def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> float | None:
-    """The threshold that would have told accepted tokens from refused ones at least cost.
+    """The threshold that would have told accepted tokens from refused ones at least cost, the largest among equals.
 
-    A refused token at or above the threshold costs 1 over the number of refused ones, an accepted token
-    below it 3 over the number of accepted ones; these are the weights of transformers.
-
-    Parameters
-    ----------
-    confidence : sequence of float
-    accepted : sequence of bool, of the same length
-
-    Returns
-    -------
-    float or None
-        One of the confidences, the largest among equals; None with five tokens or fewer, or with tokens of
-        one kind.
+    A refused token at or above the threshold costs 1 over the number of refused ones, an accepted token below it 3 over the
+    number of accepted ones; these are the weights of transformers. None with five tokens or fewer, or with tokens of one kind.
     """
     scores, kept = np.asarray(confidence, float), np.asarray(accepted, bool)
     if len(scores) <= 5 or kept.all() or not kept.any():
@@ -213,11 +181,6 @@ class CumulativeConfidence(StoppingRule):
 
     The rule of SpecDec++ with the draft model's probability in the place of the predicted acceptance, the
     newest token included.
-
-    Raises
-    ------
-    ValueError
-        If ``threshold`` is not strictly between 0 and 1.
     """
 
     needs = ("confidence",)
@@ -239,11 +202,6 @@ class Entropy(StoppingRule):
     ----------
     threshold : float
         In nats.
-
-    Raises
-    ------
-    ValueError
-        If ``threshold`` is not a finite number above 0.
     """
 
     needs = ("entropy",)
@@ -269,11 +227,6 @@ class PredictedRejection(StoppingRule):
         h, between 0 and 1.
     check_newest : bool
         Let the product include y_i, as the text of section 3.2 has it.
-
-    Raises
-    ------
-    ValueError
-        If ``threshold`` is not strictly between 0 and 1.
     """
 
     needs = ("acceptance",)

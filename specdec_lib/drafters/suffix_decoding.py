@@ -7,7 +7,8 @@ import math
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 #: Least share of a node that can be asked for: the search keeps 1 / share nodes in view.
@@ -66,11 +67,6 @@ class SuffixDecoding(Drafter):
     ----------
     match : int
         Tokens of the suffix that the last draft follows; 0 where nothing was drafted.
-
-    Raises
-    ------
-    ValueError
-        If a number is not as it must be; at the start of a generation, if the target has fewer token ids than the store.
     """
 
     def __init__(
@@ -82,27 +78,19 @@ class SuffixDecoding(Drafter):
         depth: int = 64,
         least: float = 0.1,
     ):
-        for name, value, smallest in (("most", most, 1), ("depth", depth, 2)):
-            if not isinstance(value, int) or value < smallest:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, {smallest} or more")
         if not LEAST <= least <= 1:
             raise ValueError(f"least is {least!r}; expected a probability from {LEAST:g} to 1")
         if not 0 <= factor < math.inf:
             raise ValueError(f"factor is {factor!r}; expected a number, 0 or more")
         if not math.isfinite(offset):
             raise ValueError(f"offset is {offset!r}; expected a number")
-        self.factor, self.offset, self.most, self.depth, self.least = factor, offset, most, depth, least
+        self.most, self.depth = whole("most", most, 1), whole("depth", depth, 2)
+        self.factor, self.offset, self.least = factor, offset, least
         self.store = store_of(store)
         self._known = [] if self.store is None else [automaton_of(self.store)]
         self._context: Context | None = None
         self.match = 0
         self.reset()
-
-    def __repr__(self) -> str:
-        return (
-            f"SuffixDecoding({self.store!r}, factor={self.factor}, offset={self.offset}, most={self.most}, "
-            f"depth={self.depth}, least={self.least})"
-        )
 
     def reset(self) -> None:
         self._earlier = SuffixAutomaton()
@@ -122,6 +110,9 @@ class SuffixDecoding(Drafter):
                 best, score, self.match = tree, found, match
         tokens, parents, probabilities = best
         return DraftTree.unchecked(tokens, parents).annotated(scores=probabilities) if tokens else EMPTY
+
+    def evidence(self, context: Context) -> Evidence:
+        return Evidence(self.match)
 
     def finish(self) -> None:
         """Remember the output for later prompts."""

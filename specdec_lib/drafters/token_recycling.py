@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import DraftTree
@@ -23,23 +24,8 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
     then the more likely ones. The released tree has the same number of nodes at each depth; which nodes those are is not
     copied here.
 
-    Parameters
-    ----------
-    levels : sequence of int
-        Nodes at each depth.
-    width : int
-        Children that a node can have.
-
-    Returns
-    -------
-    list of (int, int)
-        For each node its parent (-1: the root) and its rank among the parent's children, from 0; parents first, level by
-        level.
-
-    Raises
-    ------
-    ValueError
-        If a level has no node, or more than its parents can have children.
+    A node is its parent (-1: the root) and its rank among the parent's ``width`` children, from 0; parents come first, level
+    by level.
     """
     nodes: list[tuple[int, int]] = []
     above, products = [-1], [1]
@@ -88,25 +74,15 @@ class TokenRecycling(Drafter):
     ----------
     table : dict
         By token id: its row, an int64 array of shape (width,), most likely first.
-
-    Raises
-    ------
-    ValueError
-        If ``width`` is below 1, or a level has more nodes than its parents can have children.
     """
 
     replays = "never"
 
     def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8, from_prompt: bool = False):
-        if not isinstance(width, int) or width < 1:
-            raise ValueError(f"width is {width!r}; expected a whole number, 1 or more")
-        self.levels, self.width, self.from_prompt = tuple(levels), width, from_prompt
-        self._nodes = template(self.levels, width)
-        self.capture = Capture(topk=width)
+        self.levels, self.width, self.from_prompt = tuple(levels), whole("width", width, 1), from_prompt
+        self._nodes = template(self.levels, self.width)
+        self.capture = Capture(topk=self.width)
         self.reset()
-
-    def __repr__(self) -> str:
-        return f"TokenRecycling(levels={self.levels}, width={self.width}, from_prompt={self.from_prompt})"
 
     def reset(self) -> None:
         self.table: dict[int, np.ndarray] = {}
@@ -140,4 +116,5 @@ class TokenRecycling(Drafter):
         self._learn([outputs.root, *tree.tokens], outputs.tokens)
 
     def _learn(self, tokens: Sequence[int], likely: np.ndarray) -> None:
-        self.table.update(zip(tokens, likely.copy(), strict=True))
+        # Copies row by row: a row must not keep the others of its pass alive.
+        self.table.update((token, row.copy()) for token, row in zip(tokens, likely, strict=True))

@@ -74,13 +74,7 @@ class TreeProbabilities:
         return cls(tuple(sources), weights)
 
     def of(self, sources: Sequence[str]) -> TreeProbabilities:
-        """The weights of some sources, in another order or fewer.
-
-        Raises
-        ------
-        ValueError
-            If there are none for one of them.
-        """
+        """The weights of some sources, in another order or fewer."""
         missing = [name for name in sources if name not in self.sources]
         if missing:
             raise ValueError(
@@ -101,11 +95,6 @@ class TreeProbabilities:
         """The weights of largest likelihood, less ``penalty / 2`` times their squared distance from these.
 
         The likelihood is concave in the weights, so it has one maximum; L-BFGS finds it.
-
-        Raises
-        ------
-        ValueError
-            If nothing was judged.
         """
         if not judged.outcomes:
             raise ValueError("nothing was judged: replay recorded answers with OneTree(..., observe=True) first")
@@ -145,15 +134,7 @@ class TreeProbabilities:
 
     @classmethod
     def load(cls, path: str | Path) -> TreeProbabilities:
-        """Read what :meth:`save` wrote.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If it is damaged, or of other features than this release has.
-        """
+        """Read what :meth:`save` wrote."""
         try:
             with safe_open(path, "np") as file:
                 about = json.loads((file.metadata() or {})["tree"])

@@ -83,29 +83,10 @@ def train_heads(
     sees_confidence: bool = False,
     seeds: int = 1,
 ) -> list[TrainedHead]:
-    """Record responses of the target in ``folder``, which goes on where it was interrupted, and fit heads to them.
+    """Record responses of the target in ``folder``, which goes on where it was interrupted, and fit ``seeds`` heads to them.
 
-    Parameters
-    ----------
-    target, draft, tokenizer
-        The pair; the head is for the draft model.
-    folder : Path
-        Of the recorded data.
-    settings : Training
-        Its seed also draws the prompts and the mixtures.
-    sampling : Sampling
-        Of the responses.
-    tasks, per_task
-        As for :func:`training_prompts`.
-    max_new_tokens, labels
-        As for :func:`specdec_lib.heads.acceptance_data.generate_data`.
-    mixing : float or None
-        As for :func:`specdec_lib.heads.acceptance_data.examples`.
-    depth, tied, sees_confidence
-        As for :func:`specdec_lib.heads.training.train`.
-    seeds : int
-        Heads to train, all on the same examples: the seed of ``settings`` and those after it choose the first weights and
-        the order of the examples.
+    All are fitted to the same examples: the seed of ``settings`` draws the prompts and the mixtures, it and those after it
+    choose the first weights and the order of the examples.
     """
     prompts = training_prompts(tokenizer, tasks, per_task, settings.seed)
     responses = generate_data(target, draft, prompts, folder, sampling, labels, max_new_tokens, PromptLookup())

@@ -21,7 +21,7 @@ from specdec_lib.experiments.acceptance_training import TASKS, parted, training_
 from specdec_lib.experiments.statistics import Counts, pooled_rate
 from specdec_lib.files import write_atomic
 from specdec_lib.heads.answers import record_answers
-from specdec_lib.heads.draft_training import HeadTraining, Loss, Text, distances, rank_counts, read_by, train_heads
+from specdec_lib.heads.draft_training import HeadTraining, Loss, Text, judge, read_by, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -43,52 +43,39 @@ def train_kinds(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     progress: bool = True,
 ) -> dict[str, DraftHead]:
-    """Train heads of some kinds on one recording of greedy answers, and write them.
+    """Train heads of some kinds on one recording of greedy answers, and write ``<kind>.safetensors`` and :data:`SUMMARY`.
 
-    A tenth of the answers is held out, to choose the epoch and to measure accuracies.
-
-    Parameters
-    ----------
-    target, tokenizer
-        The model that the heads are for.
-    data : Path
-        Folder of the answers and of checkpoints; a later call goes on where an earlier one stopped.
-    out : Path
-        Folder that gets ``<kind>.safetensors`` and :data:`SUMMARY`.
-    kinds : sequence of str
-        Of :data:`specdec_lib.heads.drafting.KINDS`.
-    settings : HeadTraining
-    tasks, per_task
-        As for :func:`specdec_lib.experiments.acceptance_training.training_prompts`.
-    max_new_tokens : int
-        Of each answer.
-    options : mapping, optional
-        By kind, for its ``for_target``.
-    progress : bool
-        Show bars.
-
-    Raises
-    ------
-    ValueError
-        If a kind is unknown.
+    A tenth of the answers is held out, to choose the epoch and to measure accuracies. ``data`` is the folder of the answers
+    and of checkpoints, where a later call goes on; ``options`` are, by kind, for its ``for_target``.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise ValueError(f"kind is {unknown[0]!r}; expected one of {', '.join(KINDS)}")
     texts, held_out = _answered(target, tokenizer, data, settings.seed, tasks, per_task, max_new_tokens, progress)
-    source = {"tasks": list(tasks), "prompts_per_task": per_task, "max_new_tokens": max_new_tokens}
-    return fit_kinds(target, texts, held_out, data, out, kinds, settings, options or {}, source, progress)
+    out.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for kind in kinds:
+        began = time.perf_counter()
+        head = _new(kind, target, settings.seed, (options or {}).get(kind, {}))
+        train_heads(head, target, texts, held_out, settings, data / f"{kind}.checkpoint", progress)
+        head.story |= {
+            "tasks": list(tasks),
+            "prompts_per_task": per_task,
+            "max_new_tokens": max_new_tokens,
+            "seconds": time.perf_counter() - began,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "device": target.device.type,
+        }
+        head.save(out / f"{kind}.safetensors")
+        _summarise(out / SUMMARY, head, fingerprint(target))
+        made[kind] = head
+    return made
 
 
 def _answered(
-    target: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    data: Path,
-    seed: int,
-    tasks: Sequence[str],
-    per_task: int,
-    max_new_tokens: int,
-    progress: bool,
+    target, tokenizer, data, seed, tasks, per_task, max_new_tokens, progress
 ) -> tuple[list[Text], list[Text]]:
     """Answers to train on and held-out ones, recorded where they are not in ``data`` yet."""
     prompts = training_prompts(tokenizer, tasks, per_task, seed)
@@ -112,22 +99,9 @@ def compare_losses(
 ) -> dict[str, Any]:
     """Train heads of one kind with each loss, on the same answers and from the same weights, and write no heads.
 
-    Parameters
-    ----------
-    target, tokenizer, data, settings, tasks, per_task, max_new_tokens, progress
-        As for :func:`train_kinds`; the loss of ``settings`` is not used.
-    kind : str
-        Of :data:`specdec_lib.heads.drafting.KINDS`.
-    options : mapping, optional
-        For its ``for_target``.
-
-    Returns
-    -------
-    dict
-        ``kind``, ``target``, ``answers`` that were trained on, ``held_out`` ones, ``epochs``, ``rate``, and ``losses``: by loss
-        ``epoch_kept`` and, for each depth on held-out answers, ``top1`` and ``top10``, how often the first choice and one of
-        the first ten were right, and ``distance``, the mean total variation distance from the target. Under ``intervals``
-        stand the ends of the 95 % intervals of these three over the held-out answers.
+    Gives, by loss, ``epoch_kept`` and, for each depth on held-out answers, ``top1`` and ``top10``, how often the first choice
+    and one of the first ten were right, and ``distance``, the mean total variation distance from the target; under
+    ``intervals`` the ends of their 95 % intervals over the held-out answers.
     """
     texts, held_out = _answered(target, tokenizer, data, settings.seed, tasks, per_task, max_new_tokens, progress)
     found = {}
@@ -139,7 +113,7 @@ def compare_losses(
             "epoch_kept": head.story["epoch_kept"],
             "top1": [row[0] for row in head.story["accuracies"]],
             "top10": [round(sum(row), 4) for row in head.story["accuracies"]],
-            "distance": distances(head, Ends(target), held_out),
+            "distance": judge(head, Ends(target), held_out).distances,
             "intervals": _intervals(head, Ends(target), held_out),
         }
     return {
@@ -155,12 +129,12 @@ def compare_losses(
 
 def _intervals(head: DraftHead, ends: Ends, held_out: Sequence[Text]) -> dict[str, list[list[float] | None]]:
     """Ends of the intervals of a head's ``top1``, ``top10`` and ``distance`` over answers, for each depth; None without."""
-    counted = [rank_counts(head, ends, text) for text in held_out]
-    places = np.array([count for _, count in counted])
+    counted = [judge(head, ends, [text]) for text in held_out]
+    places = np.array([one.places for one in counted])
     above = {
-        "top1": np.array([right[:, 0] for right, _ in counted]),
-        "top10": np.array([right.sum(1) for right, _ in counted]),
-        "distance": np.array([distances(head, ends, [text]) for text in held_out]) * places,
+        "top1": np.array([one.right[:, 0] for one in counted]),
+        "top10": np.array([one.right.sum(1) for one in counted]),
+        "distance": np.array([one.distance for one in counted]),
     }
     found = {
         name: [pooled_rate(Counts(values[:, depth], places[:, depth])) for depth in range(places.shape[1])]
@@ -176,40 +150,6 @@ def _new(kind: str, target: PreTrainedModel, seed: int, options: Mapping[str, An
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return KINDS[kind].for_target(target, **options)
-
-
-def fit_kinds(
-    target: PreTrainedModel,
-    texts: Sequence[Text],
-    held_out: Sequence[Text],
-    data: Path,
-    out: Path,
-    kinds: Sequence[str],
-    settings: HeadTraining,
-    options: Mapping[str, Mapping[str, Any]],
-    source: Mapping[str, Any],
-    progress: bool = True,
-) -> dict[str, DraftHead]:
-    """:func:`train_kinds` on answers that are read already; ``source``, which says where they are from, is kept with each
-    head."""
-    out.mkdir(parents=True, exist_ok=True)
-    made = {}
-    for kind in kinds:
-        began = time.perf_counter()
-        head = _new(kind, target, settings.seed, options.get(kind, {}))
-        train_heads(head, target, texts, held_out, settings, data / f"{kind}.checkpoint", progress)
-        head.story |= {
-            **source,
-            "seconds": time.perf_counter() - began,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "device": target.device.type,
-        }
-        head.save(out / f"{kind}.safetensors")
-        _summarise(out / SUMMARY, head, fingerprint(target))
-        made[kind] = head
-    return made
 
 
 def _summarise(path: Path, head: DraftHead, target: str) -> None:

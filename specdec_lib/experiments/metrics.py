@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.results import RATES, Generation, metrics, sums
 from specdec_lib.experiments.statistics import Counts
+from specdec_lib.models.draft_vocabulary import draft_vocabulary
 
 #: Shortest period, in repetitions, that counts as a loop.
 LOOP_REPEATS = 3
@@ -100,9 +101,10 @@ def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[s
 @torch.inference_mode()
 def greedy_agreement(draft: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
     """Whether the draft's first choice is the target's token at each new position: bool array, shape (len(tokens),)."""
-    ids = torch.tensor([[*prompt, *tokens]], device=draft.device)
-    best = draft(ids, use_cache=False).logits[0, len(prompt) - 1 : -1].argmax(-1).cpu().numpy()
-    return best == np.asarray(tokens)
+    known = draft_vocabulary(draft)
+    ids = torch.tensor([known.to_draft([*prompt, *tokens])], device=draft.device)
+    best = draft(ids, use_cache=False).logits[0, len(prompt) - 1 : -1, : len(known)].argmax(-1).tolist()
+    return np.array(known.to_target(best)) == np.asarray(tokens)
 
 
 def ends_in_loop(tokens: Sequence[int], repeats: int = LOOP_REPEATS, longest: int = 32) -> bool:

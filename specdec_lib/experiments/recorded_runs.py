@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from specdec_lib.decoding.contract import Capture, Context, Drafter
-from specdec_lib.decoding.generate import check_tokenizer, generate, record
+from specdec_lib.decoding.generate import generate, record
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
@@ -76,7 +76,6 @@ def load_pair(
         raise ValueError(
             f"the tokenizers of target {str(target)!r} and draft {str(draft)!r} differ; choose models that share one"
         )
-    check_tokenizer(tokenizer, small)
     if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)
     return model, small, tokenizer

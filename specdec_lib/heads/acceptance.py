@@ -7,7 +7,6 @@ probability that the target accepts it, given that all before it are accepted (s
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,17 +15,16 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from specdec_lib.datastores.compiled import compiled
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.served_models import decoder_config
-from specdec_lib.files import replacing
+from specdec_lib.heads import head_files
 from specdec_lib.models.fingerprint import fingerprint
 
-FORMAT = 1
+COMMAND = "python -m specdec_lib train-acceptance-head"
 #: Confidences are kept this far from 0 and 1 before their log-odds are taken.
 EDGE = 1e-6
 
@@ -55,8 +53,8 @@ class ResidualBlock(nn.Module):
 class AcceptanceHead(nn.Module):
     """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers).
 
-    The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The
-    released head has two logits and takes their softmax; that is the sigmoid of their difference.
+    The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The released head has
+    two logits and takes their softmax; that is the sigmoid of their difference.
 
     Parameters
     ----------
@@ -68,18 +66,13 @@ class AcceptanceHead(nn.Module):
         One block applied ``depth`` times, as the released code does; otherwise ``depth`` blocks.
     zero : bool
         Begin with blocks that do nothing.
-    sees_confidence : bool
-        Also read the log-odds of the probability that the draft model gave the token, which the paper's
-        head does not: a small model's state after a token says little about how likely it found it.
     draft : str
         Fingerprint of the draft model whose states it reads.
     story : dict
         How it was trained; kept with it, JSON.
-
-    Raises
-    ------
-    ValueError
-        If ``depth`` is outside 0 to 4 or ``width`` below 1.
+    sees_confidence : bool
+        Also read the log-odds of the probability that the draft model gave the token, which the paper's head does not: a
+        small model's state after a token says little about how likely it found it.
     """
 
     def __init__(
@@ -93,10 +86,9 @@ class AcceptanceHead(nn.Module):
         sees_confidence: bool = False,
     ):
         super().__init__()
-        if not isinstance(depth, int) or not 0 <= depth <= 4:
-            raise ValueError(f"depth is {depth!r}; expected a whole number, 0 (a linear layer) to 4")
-        if not isinstance(width, int) or width < 1:
-            raise ValueError(f"width is {width!r}; expected the width of the draft model's states, 1 or more")
+        depth, width = whole("depth", depth, 0), whole("width", width, 1)
+        if depth > 4:
+            raise ValueError(f"depth is {depth}; expected a whole number, 0 (a linear layer) to 4")
         self.width, self.depth, self.tied, self.draft = width, depth, tied, draft
         self.story, self.sees_confidence = dict(story or {}), sees_confidence
         inputs = width + sees_confidence
@@ -104,18 +96,8 @@ class AcceptanceHead(nn.Module):
         self.out = nn.Linear(inputs, 1)
 
     def forward(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits f(e) of acceptance.
-
-        Parameters
-        ----------
-        states : float tensor, shape (..., width)
-        confidence : float tensor, shape (...), optional
-            Probability of each token under the draft model; read where the head was made to.
-
-        Returns
-        -------
-        float tensor, shape (...)
-        """
+        """Logits f(e) of acceptance, float of shape (...), for states of shape (..., width) and the probability that the draft
+        model gave each token, shape (...), which is read where the head was made to."""
         x = states
         if self.sees_confidence:
             x = torch.cat([x, confidence.to(x).clamp(EDGE, 1 - EDGE).logit()[..., None]], dim=-1)
@@ -125,34 +107,19 @@ class AcceptanceHead(nn.Module):
 
     @torch.inference_mode()
     def probability(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
-        """Predicted probability of acceptance, float32, shape (...); arguments as for :meth:`forward`.
-
-        Raises
-        ------
-        FloatingPointError
-            If the states hold NaN.
-        """
+        """Predicted probability of acceptance, float32, shape (...); arguments as for :meth:`forward`."""
         return _checked(self(states.float(), confidence).sigmoid())
 
-    def scorer(self, device: torch.device | None = None) -> Callable[[torch.Tensor, float], float]:
-        """The head as a function of one state and one confidence, as it is now, at the least cost for one
-        state.
+    def scorer(self, device: torch.device | None = None) -> Callable[[torch.Tensor, float], float | torch.Tensor]:
+        """The head as a function of one state on ``device``, shape (width,), and one confidence, at the least cost.
 
-        Parameters
-        ----------
-        device : torch.device, optional
-            Where the states are; without it, where the head is. The head itself stays where it is.
-
-        Returns
-        -------
-        callable
-            From a tensor of shape (width,) and a probability to a float; raises FloatingPointError for a
-            state with NaN.
+        It gives a float on a CPU, and elsewhere a tensor of no dimension that nothing was read back for; NaN for a state
+        that holds NaN.
         """
-        device = torch.device(device or self.out.weight.device)
+        device = device or self.out.weight.device
         own = copy.deepcopy(self).to(device)
         if device.type != "cpu":
-            return lambda state, confidence: float(own.probability(state, torch.tensor(confidence, device=device)))
+            return lambda state, confidence=0.5: own(state.float(), torch.full((), confidence, device=device)).sigmoid()
         blocks = [
             (b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy()) for b in own.blocks
         ]
@@ -164,37 +131,18 @@ class AcceptanceHead(nn.Module):
 
         def score(state: torch.Tensor, confidence: float = 0.5) -> float:
             z = _logit(weights, shifts, order, last, bias, state.float().numpy(), confidence)
-            if z != z:
-                raise not_numbers()
-            return 1.0 / (1.0 + math.exp(-z)) if z > -700.0 else 0.0
+            return 0.0 if z < -700.0 else 1.0 / (1.0 + math.exp(-z))
 
         return score
 
-    def queued_scorer(self, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
-        """:meth:`scorer` for a device whose host should not wait: nothing is read back.
-
-        Returns
-        -------
-        callable
-            From a tensor of shape (width,) and a probability, a tensor of no dimension (None for 0.5), to a tensor of
-            no dimension, which holds NaN for a state with NaN.
-        """
-        own, half = copy.deepcopy(self).to(device), torch.tensor(0.5, device=device)
-        return lambda state, confidence: own(state.float(), half if confidence is None else confidence).sigmoid()
-
     def check(self, model: PreTrainedModel) -> None:
-        """Refuse a draft model that the head was not trained for.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Refuse a draft model that the head was not trained for."""
         own = fingerprint(model)
         if self.draft != own:
             made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"
             raise ValueError(
-                f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: "
-                "python -m specdec_lib train-acceptance-head --draft ... --target ... --out ..."
+                f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: {COMMAND} "
+                "--draft ... --target ... --out ..."
             )
         width = decoder_config(model).hidden_size
         if self.width != width:
@@ -202,74 +150,22 @@ class AcceptanceHead(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""
-        about = {
-            "format": FORMAT,
-            "width": self.width,
-            "depth": self.depth,
-            "tied": self.tied,
-            "draft": self.draft,
-            "sees_confidence": self.sees_confidence,
-            "story": self.story,
-        }
-        with replacing(path) as aside:
-            save_file(
-                {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()},
-                aside,
-                metadata={"acceptance_head": json.dumps(about)},
-            )
+        names = ("width", "depth", "tied", "draft", "sees_confidence", "story")
+        head_files.save(path, "acceptance_head", self, {name: getattr(self, name) for name in names})
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> AcceptanceHead:
-        """Read what :meth:`save` wrote.
+        """Read what :meth:`save` wrote; with the draft model that it is for it is checked and moved there."""
 
-        Parameters
-        ----------
-        path : path
-        model : PreTrainedModel, optional
-            The draft model it is for; without it, :meth:`check` is left to the drafter.
+        def make(about: dict) -> AcceptanceHead:
+            options = {name: about[name] for name in ("width", "depth", "tied", "story", "sees_confidence")}
+            return cls(**options, draft=str(about["draft"]))
 
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If the file is no head, damaged, of another format version, or for another draft model.
-        """
-        if not Path(path).exists():
-            raise FileNotFoundError(
-                f"no acceptance head at {path}; train one with python -m specdec_lib train-acceptance-head"
-            )
-        try:
-            with safe_open(path, "pt") as file:
-                about = json.loads((file.metadata() or {})["acceptance_head"])
-                weights = {name: file.get_tensor(name) for name in file.keys()}
-            version = about["format"]
-        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
-            raise ValueError(f"{path} is no acceptance head; expected a file written by AcceptanceHead.save") from None
-        if version != FORMAT:
-            raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train it again")
-        try:
-            head = cls(
-                about["width"],
-                about["depth"],
-                about["tied"],
-                draft=str(about["draft"]),
-                story=about["story"],
-                sees_confidence=about["sees_confidence"],
-            )
-            head.load_state_dict(weights)
-            if not all(bool(values.isfinite().all()) for values in weights.values()):
-                raise ValueError("its weights hold NaN or infinity")
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            # torch lists missing tensors and wrong shapes over several lines.
-            raise ValueError(
-                f"{path} is a damaged acceptance head ({' '.join(str(error).split())}); train it again: "
-                "python -m specdec_lib train-acceptance-head"
-            ) from error
+        head = head_files.load(path, "acceptance_head", make, COMMAND)
         if model is not None:
             head.check(model)
             head.to(model.device)
-        return head.eval()
+        return head
 
 
 def not_numbers() -> FloatingPointError:
@@ -290,18 +186,9 @@ def _checked(values: torch.Tensor) -> torch.Tensor:
 def _logit(weights, shifts, order, last, bias, state, confidence):  # pragma: no cover
     """The head's logit of one state; compiled, because a call into torch costs more than products this small.
 
-    Parameters
-    ----------
-    weights : float32 array, shape (blocks, n, n)
-        Transposed: ``weights[b, j]`` is what input ``j`` adds.
-    shifts : float32 array, shape (blocks, n)
-    order : int64 array, shape (depth,)
-        The block applied at each step.
-    last : float32 array, shape (n,)
-    bias : float
-    state : float32 array, shape (n,) or (n - 1,)
-        Where it is one shorter, the confidence's log-odds are the last input.
-    confidence : float
+    ``weights`` has shape (blocks, n, n) and is transposed: ``weights[b, j]`` is what input ``j`` adds; ``shifts`` has shape
+    (blocks, n), ``order`` says which block each step applies. A state of n - 1 values has the confidence's log-odds as its
+    last input.
     """
     count = len(last)
     x = np.empty(count, np.float32)
@@ -337,13 +224,6 @@ class Examples:
         Probability that the target accepts that token.
     confidence : float32 tensor, shape (n,), optional
         Probability that the draft model gave it; for heads that see it.
-
-    Raises
-    ------
-    ValueError
-        If they differ in length, are empty, or a probability is outside [0, 1].
-    FloatingPointError
-        If the states hold NaN.
     """
 
     states: torch.Tensor = field(repr=False)
@@ -377,18 +257,9 @@ class Examples:
 
 
 def weighted_loss(logits: torch.Tensor, acceptance: torch.Tensor, reject_weight: float) -> torch.Tensor:
-    """Weighted binary cross-entropy with soft labels (section 3.3, w_acc = 1), normalised as released.
+    """Weighted binary cross-entropy with soft labels P (section 3.3, w_acc = 1), normalised as released.
 
-    Parameters
-    ----------
-    logits, acceptance : float tensor, shape (n,)
-    reject_weight : float
-        w_rej.
-
-    Returns
-    -------
-    float tensor, shape ()
-        The sum of -P log P^ - w_rej (1 - P) log(1 - P^) over the sum of P + w_rej (1 - P).
+    The sum of -P log P^ - w_rej (1 - P) log(1 - P^) over the sum of P + w_rej (1 - P); w_rej is ``reject_weight``.
     """
     refused = reject_weight * (1 - acceptance)
     each = -acceptance * F.logsigmoid(logits) - refused * F.logsigmoid(-logits)

@@ -8,38 +8,33 @@ of X and Y.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from specdec_lib.decoding.served_models import context_limit, decoder_config
-from specdec_lib.decoding.target import Target, check_model
-from specdec_lib.files import replacing
+from specdec_lib.decoding.served_models import decoder_config, vocabulary_size
+from specdec_lib.decoding.target import Target
 from specdec_lib.heads.acceptance import Examples
-from specdec_lib.heads.shards import Shards, checked
+from specdec_lib.heads.answers import MANIFEST, Answer, kept, load
+from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
 LABELS = ("decoding", "raw")
 
 
-@dataclass(frozen=True)
-class Response:
-    """One prompt answered by the target and drafted along by the draft model.
+@dataclass(frozen=True, eq=False)
+class Response(Answer):
+    """X, what the target answered, drafted along by the draft model.
 
     Attributes
     ----------
-    prompt : int array, shape (m,)
-    tokens : int array, shape (n,)
-        X, what the target answered.
     drawn : int array, shape (n,)
         Y: ``drawn[i]`` follows the prompt and ``tokens[:i]``.
     acceptance : float32 array, shape (n,)
@@ -49,48 +44,15 @@ class Response:
         (temperature 1) where decoding is greedy.
     """
 
-    prompt: np.ndarray
-    tokens: np.ndarray
     drawn: np.ndarray
     acceptance: np.ndarray
     confidence: np.ndarray
 
 
-#: Arrays of a response that have one entry a token of the answer.
-_ALONG = ("tokens", "drawn", "acceptance", "confidence")
-
-
 @torch.inference_mode()
-def _logits(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-    ids = torch.tensor([[*prompt, *tokens]], device=model.device)
-    return model(ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float().cpu()
-
-
-def respond(
-    target: PreTrainedModel,
-    draft: PreTrainedModel,
-    prompt: Sequence[int],
-    sampling: Sampling,
-    labels: str = "decoding",
-    max_new_tokens: int = 128,
-    drafter: Drafter | None = None,
-) -> Response:
-    """Let the target answer a prompt and label what the draft model would have drawn (:func:`label`).
-
-    Parameters
-    ----------
-    target, draft : PreTrainedModel
-    prompt : sequence of int
-    sampling : Sampling
-        How the target answers.
-    labels : {"decoding", "raw"}
-    max_new_tokens : int
-    drafter : Drafter, optional
-        One that does not change the tokens (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer sooner.
-    """
-    _check_labels(labels)
-    tokens = generate(target, list(prompt), drafter, sampling, max_new_tokens).tokens
-    return label(target, draft, prompt, tokens, sampling, labels)
+def _logits(model: PreTrainedModel, start: int, tokens: Sequence[int]) -> torch.Tensor:
+    ids = torch.tensor([tokens], device=model.device)
+    return model(ids, use_cache=False).logits[0, start - 1 : -1].float().cpu()
 
 
 def _check_labels(labels: str) -> None:
@@ -106,27 +68,17 @@ def label(
     sampling: Sampling,
     labels: str = "decoding",
 ) -> Response:
-    """Draw a token of the draft model behind each prefix of an answer, with its probability of acceptance.
+    """Draw a token of the draft model after each prefix of an answer, with its probability of acceptance.
 
-    Parameters
-    ----------
-    target, draft : PreTrainedModel
-    prompt, tokens : sequence of int
-        The prompt; X, what the target answered.
-    sampling : Sampling
-        How it is decoded.
-    labels : {"decoding", "raw"}
-        Draw and label under the distributions that are decoded with: with greedy decoding each Y_i is the
-        draft's first choice, accepted or not. Or, as released, under both models' own at temperature 1
-        whatever is decoded with.
-
-    Raises
-    ------
-    ValueError
-        If ``labels`` is neither.
+    With ``labels="decoding"`` tokens are drawn and judged under the distributions that are decoded with: with greedy decoding
+    each Y_i is the draft's first choice, accepted or not. With ``"raw"``, as released, under both models' own at temperature 1.
     """
     _check_labels(labels)
-    p_logits, q_logits = _logits(target, prompt, tokens), _logits(draft, prompt, tokens)
+    text, start = [*prompt, *tokens], len(prompt)
+    p_logits = _logits(target, start, text)[:, : vocabulary_size(target)]
+    known = draft_vocabulary(draft).within(p_logits.shape[-1])
+    q_logits = _logits(draft, start, known.to_draft(text))
+    q_logits = known.spread(q_logits[:, : len(known)], p_logits.shape[-1], -torch.inf)
     drawn_by = Sampling(1.0, seed=sampling.seed) if labels == "raw" else sampling
     if drawn_by.greedy:
         confidence, drawn = q_logits.softmax(-1).max(-1)
@@ -147,40 +99,6 @@ def label(
     )
 
 
-def _shards(folder: str | Path, size: int) -> Shards:
-    return Shards(Path(folder), "about.json", "shard", "acceptance data made", size)
-
-
-def _save(path: Path, responses: Sequence[Response]) -> None:
-    tensors = {name: np.concatenate([getattr(r, name) for r in responses]) for name in ("prompt", *_ALONG)}
-    for name in ("prompt", "tokens", "drawn"):
-        if tensors[name].max() < 1 << 16:
-            tensors[name] = tensors[name].astype(np.uint16)
-    for name in ("prompt", "tokens"):
-        tensors[f"{name}_lengths"] = np.array([len(getattr(r, name)) for r in responses], np.int32)
-    with replacing(path) as aside:
-        save_file(tensors, aside)
-
-
-def _load(path: Path) -> Iterator[Response]:
-    try:
-        with safe_open(path, "np") as file:
-            held = {name: file.get_tensor(name) for name in file.keys()}
-        prompt_ends, ends = (np.cumsum(held[f"{name}_lengths"])[:-1] for name in ("prompt", "tokens"))
-    except (SafetensorError, KeyError) as error:
-        raise ValueError(f"{path} is no shard of acceptance data ({error}); delete it and generate it again") from None
-    for name in ("prompt", "tokens", "drawn"):
-        held[name] = held[name].astype(np.int32)
-    yield from (
-        Response(*parts)
-        for parts in zip(
-            np.split(held["prompt"], prompt_ends),
-            *(np.split(held[name], ends) for name in _ALONG),
-            strict=True,
-        )
-    )
-
-
 def generate_data(
     target: PreTrainedModel,
     draft: PreTrainedModel,
@@ -193,36 +111,18 @@ def generate_data(
     shard_size: int = 32,
     progress: bool = True,
 ) -> list[Response]:
-    """Answer and label many prompts into a folder of shards, going on where an earlier run stopped.
+    """Answer and label (:func:`label`) many prompts into a folder (:func:`~specdec_lib.heads.answers.kept`).
 
-    Parameters
-    ----------
-    target, draft, sampling, labels, max_new_tokens, drafter
-        As for :func:`respond`; prompt ``i`` is sampled with the seed of ``sampling`` plus ``i``.
-    prompts : sequence of sequences of int
-    folder : path
-        Gets ``about.json`` and one file for each ``shard_size`` prompts.
-    progress : bool
-        Show a bar.
-
-    Raises
-    ------
-    ValueError
-        If there are no prompts or a prompt fills the target's context, a number is below 1, ``labels`` is unknown, or
-        the folder holds data of other models, prompts or settings.
-    StoreBusy
-        If another process is making them.
+    Prompt ``i`` is sampled with the seed of ``sampling`` plus ``i``. ``drafter`` is one that does not change the tokens
+    (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer sooner.
     """
     _check_labels(labels)
-    prompts = checked(target, prompts, max_new_tokens=max_new_tokens, shard_size=shard_size)
-    limit = context_limit(target)
-    for i, prompt in enumerate(prompts):
-        if limit is not None and len(prompt) >= limit:
-            raise ValueError(
-                f"prompt {i} has {len(prompt)} tokens and the target's context is {limit}: no room for a new "
-                "token; shorten it or leave it out"
-            )
-    check_model(target)
+
+    def respond(number: int, prompt: list[int]) -> Response:
+        own = replace(sampling, seed=sampling.seed + number)
+        tokens = generate(target, prompt, drafter, own, max_new_tokens).tokens
+        return label(target, draft, prompt, tokens, own, labels)
+
     about = {
         "target": fingerprint(target),
         "draft": fingerprint(draft),
@@ -230,58 +130,27 @@ def generate_data(
         "labels": labels,
         "max_new_tokens": max_new_tokens,
     }
-
-    def make(path: Path, part: Mapping[int, Sequence[int]]) -> None:
-        made = []
-        for i, prompt in part.items():
-            own = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed + i)
-            made.append(respond(target, draft, prompt, own, labels, max_new_tokens, drafter))
-        _save(path, made)
-
-    _shards(folder, shard_size).fill(prompts, about, make, progress)
-    return load_data(folder, draft)
+    return kept(Response, folder, target, prompts, about, respond, shard_size, progress)
 
 
 def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
-    """Read what :func:`generate_data` wrote.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no data, or it is not complete.
-    ValueError
-        If a file is damaged, or the data is of another draft model.
-    """
-    folder = Path(folder)
-    if not (folder / "about.json").exists():
+    """Read what :func:`generate_data` wrote, for the same draft model."""
+    manifest = Path(folder) / MANIFEST
+    if not manifest.exists():
         raise FileNotFoundError(
             f"no acceptance data in {folder}; make it with python -m specdec_lib train-acceptance-head --data {folder}"
         )
-    about = json.loads((folder / "about.json").read_text())
-    own = fingerprint(draft)
-    if about["draft"] != own:
+    made, own = json.loads(manifest.read_text(encoding="utf-8"))["draft"], fingerprint(draft)
+    if made != own:
         raise ValueError(
-            f"{folder} was made with another draft model (fingerprint {about['draft'][:12]}, this one has "
-            f"{own[:12]}); record data for this pair with python -m specdec_lib train-acceptance-head --data and an empty folder"
+            f"{folder} was made with another draft model (fingerprint {made[:12]}, this one has {own[:12]}); record data for "
+            "this pair with python -m specdec_lib train-acceptance-head --data and an empty folder"
         )
-    shards = _shards(folder, about["shard_size"]).paths(about["prompts"])
-    missing = [path.name for path in shards if not path.exists()]
-    if missing:
-        raise FileNotFoundError(
-            f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with the "
-            "command that began it"
-        )
-    return [response for path in shards for response in _load(path)]
+    return load(Response, folder)
 
 
 def check_mixing(mixing: float | None) -> None:
-    """Refuse a mixing rate that leaves nothing to learn from.
-
-    Raises
-    ------
-    ValueError
-        If it is outside [0, 1).
-    """
+    """Refuse a mixing rate that leaves nothing to learn from: one outside [0, 1)."""
     if mixing is not None and not 0.0 <= mixing < 1.0:
         raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
 
@@ -309,25 +178,20 @@ def examples(
         released). None: each Y_i behind the unmixed prefix X_1 .. X_{i-1}, all at once, which is where the
         label was taken.
     seed : int
-
-    Raises
-    ------
-    ValueError
-        If ``mixing`` is outside [0, 1), or no token is left to learn from.
     """
     check_mixing(mixing)
-    last = decoder_config(draft).num_hidden_layers
+    last, known = decoder_config(draft).num_hidden_layers, draft_vocabulary(draft)
     states, labels, confidence = [], [], []
     for r, own in zip(responses, own_tokens(responses, mixing, seed), strict=True):
         length, count = len(r.prompt), len(r.tokens)
         with Target(draft, 0, Capture(layers=(last,)), capacity=length + 2 * count) as model:
             if mixing is None:
-                model.extend([*r.prompt.tolist(), *r.tokens[:-1].tolist()])
+                model.extend(known.to_draft([*r.prompt.tolist(), *r.tokens[:-1].tolist()]))
                 before = torch.ones((count, length + count - 1), dtype=torch.bool).tril(length - 1)
                 visible = torch.cat([before, torch.eye(count, dtype=torch.bool)], dim=1)
-                model.extend_rows(r.drawn.tolist(), [length + i for i in range(count)], visible)
+                model.extend_rows(known.to_draft(r.drawn.tolist()), [length + i for i in range(count)], visible)
             else:
-                model.extend([*r.prompt.tolist(), *np.where(own, r.drawn, r.tokens).tolist()])
+                model.extend(known.to_draft([*r.prompt.tolist(), *np.where(own, r.drawn, r.tokens).tolist()]))
             states.append(model.hidden(last)[-count:][torch.from_numpy(own)].float().cpu().clone())
         labels.append(torch.from_numpy(r.acceptance[own]))
         confidence.append(torch.from_numpy(r.confidence[own]))

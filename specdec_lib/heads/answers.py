@@ -1,40 +1,43 @@
-"""What drafting heads are trained on: the target's own answers, recorded once for all kinds of heads."""
+"""What heads are trained on: the target's own answers, kept in a folder of shards, where a later run goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.contract import LAST, Capture, Drafter
-from specdec_lib.decoding.generate import generate
+from specdec_lib.datastores.store_files import BuildLock
+from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.decoding.generate import as_token_list, generate
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.served_models import context_limit, vocabulary_size
+from specdec_lib.decoding.target import check_model
 from specdec_lib.files import replacing
-from specdec_lib.heads.shards import Shards, checked
 from specdec_lib.models.fingerprint import fingerprint
+
+FORMAT = 1
+MANIFEST = "about.json"
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A prompt with what the target answered.
+    """A prompt, int array of shape (m,), with the tokens that the target answered, int array of shape (n,).
 
-    Attributes
-    ----------
-    tokens : int32 array, shape (n,)
-        Prompt and answer.
-    start : int
-        Length of the prompt.
+    A subclass adds arrays with one entry a token of the answer.
     """
 
+    prompt: np.ndarray
     tokens: np.ndarray
-    start: int
 
 
 def record_answers(
@@ -47,73 +50,111 @@ def record_answers(
     shard_size: int = 32,
     progress: bool = True,
 ) -> list[Answer]:
-    """Let the target answer prompts into a folder of shards, going on where an earlier run stopped.
+    """Let the target answer prompts into a folder (:func:`kept`).
 
-    Parameters
-    ----------
-    target : PreTrainedModel
-    prompts : sequence of sequences of int
-    folder : path
-        Gets ``answers.json`` and one file for each ``shard_size`` prompts.
-    sampling : Sampling
-    max_new_tokens : int
-    drafter : Drafter, optional
-        One that does not change the tokens (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer sooner.
-    shard_size : int
-    progress : bool
-        Show a bar.
-
-    Raises
-    ------
-    ValueError
-        If there are no prompts, a number is below 1, or the folder holds answers of another model or to other prompts, or
-        a damaged file.
-    StoreBusy
-        If another process records into the folder.
+    ``drafter`` is one that does not change the tokens (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer
+    sooner.
     """
-    prompts = checked(target, prompts, max_new_tokens=max_new_tokens, shard_size=shard_size)
-    shards = Shards(Path(folder), "answers.json", "answers", "answers recorded", shard_size)
+
+    def answer(number: int, prompt: list[int]) -> Answer:
+        tokens = generate(target, prompt, drafter, sampling, max_new_tokens).tokens
+        return Answer(np.asarray(prompt, np.int32), np.asarray(tokens, np.int32))
+
     about = {"target": fingerprint(target), "sampling": asdict(sampling), "max_new_tokens": max_new_tokens}
+    return kept(Answer, folder, target, prompts, about, answer, shard_size, progress)
 
-    def make(path: Path, part: Mapping[int, Sequence[int]]) -> None:
-        _save(
-            path,
-            [*part.values()],
-            [generate(target, p, drafter, sampling, max_new_tokens).tokens for p in part.values()],
+
+def kept(
+    kind: type[Answer],
+    folder: str | Path,
+    target: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    about: Mapping[str, Any],
+    answer: Callable[[int, list[int]], Answer],
+    shard_size: int,
+    progress: bool,
+) -> list[Answer]:
+    """Answers to prompts, those that are in the folder already and those that ``answer(number, prompt)`` gives.
+
+    The folder gets :data:`MANIFEST`, which holds ``about``, what decides the content, and a file for each ``shard_size``
+    prompts. ValueError if it was begun with something else, StoreBusy if another process fills it.
+    """
+    whole("shard_size", shard_size, 1)
+    whole("max_new_tokens", about["max_new_tokens"], 1)
+    if not len(prompts):
+        raise ValueError("no prompts; expected at least one")
+    prompts, limit = [as_token_list(prompt, vocabulary_size(target)) for prompt in prompts], context_limit(target)
+    for number, prompt in enumerate(prompts):
+        if limit is not None and len(prompt) >= limit:
+            raise ValueError(
+                f"prompt {number} has {len(prompt)} tokens and the target's context is {limit}: no room for a new token; "
+                "shorten it or leave it out"
+            )
+    check_model(target)
+    digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
+    about = {"format": FORMAT, **about, "shard_size": shard_size, "prompts": len(prompts), "prompts_sha256": digest}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Resolved: the lock lies beside the folder, and "." has no name to lie beside.
+    with (
+        BuildLock(folder.resolve()),
+        tqdm(total=len(prompts), desc="answers", unit="prompt", disable=not progress) as bar,
+    ):
+        _begin(folder / MANIFEST, about)
+        for index, path in enumerate(_paths(folder, about)):
+            numbers = range(index * shard_size, min((index + 1) * shard_size, len(prompts)))
+            if not path.exists():
+                _save(path, [answer(number, prompts[number]) for number in numbers])
+            bar.update(len(numbers))
+    return load(kind, folder)
+
+
+def _begin(manifest: Path, about: Mapping[str, Any]) -> None:
+    if not manifest.exists():
+        with replacing(manifest) as aside:
+            aside.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        return
+    begun = json.loads(manifest.read_text(encoding="utf-8"))
+    differ = [name for name in about if begun.get(name) != about[name]]
+    if differ:
+        raise ValueError(f"{manifest.parent} holds answers with another {', '.join(differ)}; name an empty folder")
+
+
+def _paths(folder: Path, about: Mapping[str, Any]) -> list[Path]:
+    return [folder / f"shard-{i:05d}.safetensors" for i in range(-(-about["prompts"] // about["shard_size"]))]
+
+
+def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
+    """Read what :func:`kept` wrote; FileNotFoundError if a part is missing, ValueError if one is damaged."""
+    shards = _paths(Path(folder), json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8")))
+    missing = [path.name for path in shards if not path.exists()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with the command that began it"
         )
-
-    shards.fill(prompts, about, make, progress)
-    return [answer for path in shards.paths(len(prompts)) for answer in _load(path)]
+    return [answer for path in shards for answer in _load(kind, path)]
 
 
-def _save(path: Path, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> None:
-    both = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
+def _save(path: Path, answers: Sequence[Answer]) -> None:
+    held = {field.name: np.concatenate([getattr(a, field.name) for a in answers]) for field in fields(answers[0])}
+    for name, values in held.items():
+        if values.dtype.kind == "i" and values.max() < 1 << 16:
+            held[name] = values.astype(np.uint16)
+    for name in ("prompt", "tokens"):
+        held[f"{name}_lengths"] = np.array([len(getattr(answer, name)) for answer in answers], np.int32)
     with replacing(path) as aside:
-        save_file(
-            {
-                "tokens": np.concatenate([np.asarray(tokens, np.int32) for tokens in both]),
-                "lengths": np.array([len(tokens) for tokens in both], np.int32),
-                "starts": np.array([len(prompt) for prompt in prompts], np.int32),
-            },
-            aside,
-        )
+        save_file(held, aside)
 
 
-def _load(path: Path) -> Iterator[Answer]:
+def _load(kind: type[Answer], path: Path) -> Iterator[Answer]:
     try:
-        with safe_open(path, "np") as file:
-            held = {name: file.get_tensor(name) for name in ("tokens", "lengths", "starts")}
-    except SafetensorError as error:
+        held = load_file(path)
+        ends = {name: np.cumsum(held[f"{name}_lengths"])[:-1] for name in ("prompt", "tokens")}
+        parts = []
+        for field in fields(kind):
+            values = held[field.name]
+            values = values.astype(np.int32) if values.dtype.kind in "iu" else values
+            parts.append(np.split(values, ends["prompt" if field.name == "prompt" else "tokens"]))
+    except (SafetensorError, KeyError) as error:
         raise ValueError(f"{path} is no shard of answers ({error}); delete it and record it again") from None
-    ends = np.cumsum(held["lengths"])[:-1]
-    yield from (
-        Answer(tokens, int(start)) for tokens, start in zip(np.split(held["tokens"], ends), held["starts"], strict=True)
-    )
-
-
-@torch.no_grad()
-def states_of(target: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
-    """The target's final states of a text, after the final norm, shape (n, d), as drafters are shown them."""
-    with Target(target, 0, Capture(layers=(LAST,)), capacity=len(tokens)) as model:
-        model.extend(list(tokens))
-        return model.hidden(LAST).clone()
+    yield from (kind(*row) for row in zip(*parts, strict=True))

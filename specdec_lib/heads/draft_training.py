@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.target import Target
 from specdec_lib.files import replacing
-from specdec_lib.heads.answers import Answer, states_of
+from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.drafting import DraftHead, Ends
 from specdec_lib.heads.training import rate_factor
 
@@ -32,7 +34,6 @@ class HeadTraining:
 
     Parameters
     ----------
-    epochs : int
     batch : int
         Answers of a step.
     rate : float, optional
@@ -42,11 +43,6 @@ class HeadTraining:
         target's. One minus that distance is the probability that a draft drawn from the head is accepted.
     seed : int
         Chooses the initial weights, the order of the answers and the noise.
-
-    Raises
-    ------
-    ValueError
-        If a number is not above 0 or the loss is unknown.
     """
 
     epochs: int = 10
@@ -66,33 +62,31 @@ class HeadTraining:
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """An answer with the target's states, kept in bfloat16 by the host.
-
-    Attributes
-    ----------
-    tokens : int64 tensor, shape (n,)
-    states : bfloat16 tensor, shape (n, d)
-    start : int
-        Length of the prompt.
-    """
+    """An answer with the target's states: int64 tokens of shape (n,), bfloat16 states of shape (n, d) on the host, and the length
+    of the prompt."""
 
     tokens: torch.Tensor
     states: torch.Tensor
     start: int
 
 
+@torch.no_grad()
+def states_of(target: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
+    """The target's final states of a text, after the final norm, shape (n, d), as drafters are shown them."""
+    with Target(target, 0, Capture(layers=(LAST,)), capacity=len(tokens)) as model:
+        model.extend(list(tokens))
+        return model.hidden(LAST).clone()
+
+
 def read_by(target: PreTrainedModel, answers: Sequence[Answer], progress: bool = True) -> list[Text]:
     """The target's states of each answer that has a token to predict: one pass for each."""
-    shown = tqdm(answers, desc="states", unit="answer", disable=not progress)
-    return [
-        Text(
-            torch.from_numpy(answer.tokens.astype(np.int64)),
-            states_of(target, answer.tokens.tolist()).to("cpu", torch.bfloat16),
-            answer.start,
-        )
-        for answer in shown
-        if len(answer.tokens) - answer.start > 1
-    ]
+    texts = []
+    for answer in tqdm(answers, desc="states", unit="answer", disable=not progress):
+        if len(answer.tokens) > 1:
+            tokens = [*answer.prompt.tolist(), *answer.tokens.tolist()]
+            states = states_of(target, tokens).to("cpu", torch.bfloat16)
+            texts.append(Text(torch.tensor(tokens), states, len(answer.prompt)))
+    return texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,31 +129,19 @@ class Batch:
 
 def total_variation(logits: torch.Tensor, states: torch.Tensor, ends: Ends) -> torch.Tensor:
     """Mean total variation distance of the head's distributions from the target's, of shape ()."""
-    with torch.no_grad():
-        wanted = ends.logits(states).softmax(-1)
-    return 0.5 * (logits.softmax(-1) - wanted).abs().sum(-1).mean()
+    return 0.5 * (logits.softmax(-1) - wanted(states, ends)).abs().sum(-1).mean()
 
 
-def cross_entropy(logits: torch.Tensor, states: torch.Tensor, ends: Ends) -> torch.Tensor:
-    """Mean cross-entropy of the head's distributions with the target's, in nats, of shape ()."""
-    with torch.no_grad():
-        wanted = ends.logits(states).softmax(-1)
-    return F.cross_entropy(logits, wanted)
+@torch.no_grad()
+def wanted(states: torch.Tensor, ends: Ends) -> torch.Tensor:
+    """The target's own distributions for its states."""
+    return ends.logits(states).softmax(-1)
 
 
 def head_loss(
     head: DraftHead, ends: Ends, batch: Batch, loss: Loss = "published", noise: torch.Generator | None = None
 ) -> torch.Tensor:
-    """The loss of a batch by the head's recipe, of shape ().
-
-    Parameters
-    ----------
-    head, ends, batch
-    loss : {"published", "total-variation"}
-        As for :class:`HeadTraining`.
-    noise : torch.Generator, optional
-        Of the recipe's noise; none is added without it.
-    """
+    """The loss of a batch by the head's recipe, of shape (); with the recipe's noise if its generator is given."""
     recipe, states = head.recipe, batch.states
     if recipe.noise and noise is not None:
         uniform = torch.rand(states.shape, generator=noise).to(states) - 0.5
@@ -168,19 +150,17 @@ def head_loss(
     found = head.features(ends, states, batch.tokens, batch.where, depths)
     total = states.new_zeros(())
     for depth, features in enumerate(found, start=1):
-        there, tokens, wanted = batch.ahead(depth)
+        there, tokens, seen = batch.ahead(depth)
         if not len(tokens):
             break
         logits = head.logits(ends, depth, features[there])
         if loss == "total-variation":
-            each = total_variation(logits, wanted, ends)
-        elif recipe.labels == "target":
-            each = cross_entropy(logits, wanted, ends)
+            each = total_variation(logits, seen, ends)
         else:
-            each = F.cross_entropy(logits, tokens)
+            each = F.cross_entropy(logits, wanted(seen, ends) if recipe.labels == "target" else tokens)
         total = total + recipe.weight * recipe.decay ** (depth - 1) * each
         if depth == 1 and recipe.regression:
-            total = total + recipe.regression * F.smooth_l1_loss(features[there], wanted)
+            total = total + recipe.regression * F.smooth_l1_loss(features[there], seen)
     return total
 
 
@@ -199,48 +179,45 @@ def mean_loss(head: DraftHead, ends: Ends, texts: Sequence[Text], settings: Head
     return sum(loss * count for loss, count in sums) / sum(count for _, count in sums)
 
 
-def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[float]]:
-    """For each depth, the share of places where the choice of each rank, from the first, was the answer's token.
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """How good heads are along texts, by depth: at how many places the choice of each rank was the text's token, shape (depths,
+    ranks), the sum of the distances of the distributions, and how many places there are, shape (depths,).
 
-    All choices are made along the answer: those of a depth are counted whatever the depths above would have chosen.
+    All choices are made along the text: those of a depth are counted whatever the depths above would have chosen.
     """
-    each = [rank_counts(head, ends, text) for text in texts]
-    right, count = (sum(found[i] for found in each) for i in (0, 1))
-    return [[round(float(share), 4) for share in row] for row in right / np.maximum(count, 1)[:, None]]
+
+    right: np.ndarray
+    distance: np.ndarray
+    places: np.ndarray
+
+    @property
+    def accuracies(self) -> list[list[float]]:
+        """The share of places where the choice of each rank was right."""
+        return [[round(float(share), 4) for share in row] for row in self.right / np.maximum(self.places, 1)[:, None]]
+
+    @property
+    def distances(self) -> list[float]:
+        """The mean total variation distance from the target's distributions."""
+        return [round(float(value), 4) for value in self.distance / np.maximum(self.places, 1)]
 
 
 @torch.no_grad()
-def rank_counts(head: DraftHead, ends: Ends, text: Text) -> tuple[np.ndarray, np.ndarray]:
-    """At how many places of one text the choice of each rank was the text's token, shape (depths, ranks), and how many
-    places each depth has.
-    """
+def judge(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> Judged:
+    """Compare heads with the target along texts, one after the other."""
     depths = head.depth or DEPTHS
-    right = np.zeros((depths, min(RANKS, ends.vocabulary)))
-    count = np.zeros(depths)
-    for batch in _batches([text], 1, ends.device):
-        features = head.features(ends, batch.states, batch.tokens, batch.where, depths)
-        for depth in range(1, depths + 1):
-            there, tokens, _ = batch.ahead(depth)
-            best = head.logits(ends, depth, features[depth - 1][there]).topk(right.shape[1], dim=-1).indices
-            right[depth - 1] += (best == tokens[:, None]).sum(0).cpu().numpy()
-            count[depth - 1] += len(tokens)
-    return right, count
-
-
-@torch.no_grad()
-def distances(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[float]:
-    """For each depth, the mean total variation distance of the head's distributions from the target's."""
-    depths = head.depth or DEPTHS
-    total, count = np.zeros(depths), np.zeros(depths)
+    right, distance, places = np.zeros((depths, min(RANKS, ends.vocabulary))), np.zeros(depths), np.zeros(depths)
     for batch in _batches(texts, 1, ends.device):
         features = head.features(ends, batch.states, batch.tokens, batch.where, depths)
-        for depth in range(1, depths + 1):
-            there, tokens, wanted = batch.ahead(depth)
+        for k in range(depths):
+            there, tokens, seen = batch.ahead(k + 1)
             if len(tokens):
-                logits = head.logits(ends, depth, features[depth - 1][there])
-                total[depth - 1] += len(tokens) * float(total_variation(logits, wanted, ends))
-                count[depth - 1] += len(tokens)
-    return [round(float(value), 4) for value in total / np.maximum(count, 1)]
+                logits = head.logits(ends, k + 1, features[k][there])
+                best = logits.topk(right.shape[1], dim=-1).indices
+                right[k] += (best == tokens[:, None]).sum(0).cpu().numpy()
+                distance[k] += len(tokens) * float(total_variation(logits, seen, ends))
+                places[k] += len(tokens)
+    return Judged(right, distance, places)
 
 
 def train_heads(
@@ -252,37 +229,24 @@ def train_heads(
     checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> DraftHead:
-    """Train heads in place; of all epochs the one with the least loss on ``held_out`` is kept.
+    """Train new heads in place; of all epochs the one with the least loss on ``held_out`` is kept.
 
     Parameters
     ----------
-    head : DraftHead
-        New, for this target (:meth:`specdec_lib.heads.drafting.DraftHead.for_target`).
     target : PreTrainedModel
         Its weights stay as they are.
     texts, held_out : sequence of Text
         Of different prompts.
-    settings : HeadTraining
     checkpoint : path, optional
         Written after each epoch and removed at the end. Where it is there, the training goes on from it and ends with the
         weights of one that was not interrupted.
-    progress : bool
-        Show a bar.
 
     Returns
     -------
     DraftHead
-        The same, in evaluation mode, its weights rounded to bfloat16 as they are saved. Its ``story`` holds the settings,
-        the number of answers and predictions, the epoch kept, the ``accuracies`` on ``held_out`` and the ``curve``: for each
-        epoch ``epoch``, ``loss`` (of the training batches) and ``held_out``.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to train on or to hold out, the heads are another target's, or the checkpoint is of another
-        training.
-    FloatingPointError
-        If no epoch has a finite loss.
+        The same, in evaluation mode, its weights rounded to bfloat16 as they are saved. Its ``story`` holds the settings, the
+        number of answers and predictions, the epoch kept, the ``accuracies`` on ``held_out`` and the ``curve``: for each epoch
+        ``epoch``, ``loss`` (of the training batches) and ``held_out``.
     """
     head.check(target)
     for name, given in (("texts", texts), ("held_out", held_out)):
@@ -327,7 +291,7 @@ def train_heads(
         "held_out_answers": len(held_out),
         "epoch_kept": state.best["epoch"],
         "curve": state.curve,
-        "accuracies": accuracies(head.eval(), ends, held_out),
+        "accuracies": judge(head.eval(), ends, held_out).accuracies,
     }
     state.done()
     return head

@@ -7,49 +7,30 @@ newest one, whose own state is not computed yet; the state it reads is that of t
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config
-from specdec_lib.files import replacing
+from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config, vocabulary_size
+from specdec_lib.heads import head_files
 from specdec_lib.heads.acceptance import ResidualBlock
 from specdec_lib.heads.layer import DecoderLayer, Past
 from specdec_lib.models.fingerprint import fingerprint
 
-FORMAT = 1
 COMMAND = "python -m specdec_lib train-heads"
 
 
 class Ends:
     """The two ends of a target, which heads share and do not train: its embeddings and its output layer.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-
-    Attributes
-    ----------
-    device, dtype
-        Of the output layer; heads that draft are moved there.
-    vocabulary : int
-        Number of token ids of the target.
-    width : int
-        Values of one of its states.
-
-    Raises
-    ------
-    UnsupportedModel
-        If the model has no output layer.
+    Heads that draft are moved to the output layer's ``device`` and ``dtype``; ``vocabulary`` is the number of the target's
+    token ids, ``width`` that of values of one of its states. UnsupportedModel if the model has no output layer.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -59,7 +40,7 @@ class Ends:
                 f"{type(model).__name__} has no output layer for heads to share; use another drafter"
             )
         weight, config = self._output.weight, decoder_config(model)
-        self.device, self.vocabulary = weight.device, self._embeddings.weight.shape[0]
+        self.device, self.vocabulary = weight.device, vocabulary_size(model)
         self.width = config.hidden_size
         # Of an output layer in whole numbers its inputs' type is the model's.
         self.dtype = weight.dtype if weight.is_floating_point() else model.dtype
@@ -80,7 +61,8 @@ class Ends:
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """The target's logits for states of shape (..., d), float32, with its own scale and cap."""
-        logits = self._output(states.to(self.dtype)).float() * self._factor
+        # Rows that pad the output layer are no tokens.
+        logits = self._output(states.to(self.dtype))[..., : self.vocabulary].float() * self._factor
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
     @property
@@ -97,18 +79,14 @@ class Recipe:
     ----------
     labels : {"tokens", "target"}
         Cross-entropy with the answer's tokens, or with the target's own distribution.
-    weight : float
-        Of that cross-entropy.
-    decay : float
-        Weight of each depth over that of the depth above.
+    weight, decay : float
+        Of that cross-entropy; of each depth over that of the depth above.
     regression : float
         Weight of the smooth L1 distance of the first depth's states from the target's.
     noise : float
         Width of uniform noise on the states that are read, for sequences of 512 tokens; shorter ones get more.
     only_first : bool
         Train the first depth alone; the others are the same network on its own states.
-    rate, weight_decay : float
-        Of AdamW.
     """
 
     labels: Literal["tokens", "target"]
@@ -122,9 +100,9 @@ class Recipe:
 
 
 class DraftHead(nn.Module):
-    """What the kinds of heads share.
+    """What the kinds of heads share: depths, files, and the check that heads are used with the target of their training.
 
-    Parameters
+    Attributes
     ----------
     options : dict
         What a subclass was made with, JSON.
@@ -132,9 +110,6 @@ class DraftHead(nn.Module):
         Fingerprint of the target that it was trained for.
     story : dict
         How it was trained and how often it was right; kept with it, JSON.
-
-    Attributes
-    ----------
     depth : int
         Depths that it predicts at most; 0 for as many as are asked for.
     """
@@ -146,23 +121,13 @@ class DraftHead(nn.Module):
     def __init__(self, options: dict[str, Any], target: str = "", story: dict | None = None):
         super().__init__()
         for name, value in options.items():
-            least = 0 if name in ("vocabulary", "prefix", "mlp") else 1
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
+            options[name] = whole(name, value, 0 if name in ("vocabulary", "prefix", "mlp") else 1)
         self.options, self.target, self.story = options, target, dict(story or {})
 
     @classmethod
     def for_target(cls, model: PreTrainedModel, own_vocabulary: bool = False, **options: Any) -> Self:
-        """New heads for a target, before their training.
-
-        Parameters
-        ----------
-        model : PreTrainedModel
-        own_vocabulary : bool
-            Give each depth an output layer of its own, which begins as the target's.
-        options
-            Of the class.
-        """
+        """New heads for a target, before their training; ``own_vocabulary`` gives each depth an output layer of its own, which
+        begins as the target's."""
         ends = Ends(model)
         if own_vocabulary:
             options["vocabulary"] = len(ends.weight)
@@ -179,13 +144,11 @@ class DraftHead(nn.Module):
 
         Parameters
         ----------
-        ends : Ends
         states : float tensor, shape (b, n, d)
             The target's final states.
         tokens : int64 tensor, shape (b, n)
         where : bool tensor, shape (b, n)
             The positions t whose predictions are wanted.
-        depths : int
 
         Returns
         -------
@@ -198,28 +161,17 @@ class DraftHead(nn.Module):
     def logits(self, ends: Ends, depth: int, features: torch.Tensor) -> torch.Tensor:
         """Logits of a depth, from 1; float32, shape (..., vocabulary)."""
         out = getattr(self, "out", None)
-        return ends.logits(features) if out is None else out[depth - 1](features).float()
+        return ends.logits(features) if out is None else out[depth - 1](features)[..., : ends.vocabulary].float()
 
     @property
     def accuracies(self) -> list[list[float]]:
-        """For each depth, how often the choice of each rank was right on held-out answers, as recorded by the training.
-
-        Raises
-        ------
-        ValueError
-            If the head was not trained.
-        """
+        """For each depth, how often the choice of each rank was right on held-out answers, as recorded by the training."""
         if "accuracies" not in self.story:
             raise ValueError(f"these {self.kind} heads hold no accuracies; train them: {COMMAND} --kind {self.kind}")
         return self.story["accuracies"]
 
     def check(self, model: PreTrainedModel) -> None:
-        """Refuse a target that the head was not trained for.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Refuse a target that the head was not trained for."""
         own = fingerprint(model)
         if self.target != own:
             made = f"the target with fingerprint {self.target[:12]}" if self.target else "no target"
@@ -230,91 +182,62 @@ class DraftHead(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file in bfloat16, aside and renamed."""
-        about = {
-            "format": FORMAT,
-            "kind": self.kind,
-            "options": self.options,
-            "target": self.target,
-            "story": self.story,
-        }
-        with replacing(path) as aside:
-            save_file(
-                {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in self.state_dict().items()},
-                aside,
-                metadata={"drafting_heads": json.dumps(about)},
-            )
+        about = {name: getattr(self, name) for name in ("kind", "options", "target", "story")}
+        head_files.save(path, "drafting_heads", self, about, torch.bfloat16)
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> Self:
-        """Read what :meth:`save` wrote, in float32.
+        """Read what :meth:`save` wrote, in float32; checked where the target that it is for is given."""
 
-        Parameters
-        ----------
-        path : path
-        model : PreTrainedModel, optional
-            The target it is for; without it, :meth:`check` is left to the drafter.
+        def make(about: dict[str, Any]) -> DraftHead:
+            kind = about["kind"]
+            if kind not in KINDS or not issubclass(KINDS[kind], cls):
+                raise ValueError(f"heads of kind {kind!r}; expected {getattr(cls, 'kind', ' or '.join(KINDS))}")
+            return KINDS[kind](**about["options"], target=str(about["target"]), story=about["story"])
 
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If the file holds no heads or heads of another kind, is damaged, of another format version, or for another
-            target.
-        """
-        path = Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"no drafting heads at {path}; train some: {COMMAND} --out {path.parent}")
-        try:
-            with safe_open(path, "pt") as file:
-                about = json.loads((file.metadata() or {})["drafting_heads"])
-                weights = {name: file.get_tensor(name).float() for name in file.keys()}
-            version, kind = about["format"], about["kind"]
-        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
-            raise ValueError(f"{path} holds no drafting heads; expected a file written by DraftHead.save") from None
-        if version != FORMAT:
-            raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train it again")
-        if kind not in KINDS or not issubclass(KINDS[kind], cls):
-            expected = getattr(cls, "kind", " or ".join(KINDS))
-            raise ValueError(f"{path} holds heads of kind {kind!r}; expected {expected}")
-        try:
-            head = KINDS[kind](**about["options"], target=str(about["target"]), story=about["story"])
-            head.load_state_dict(weights)
-            broken = next((name for name, values in weights.items() if not bool(values.isfinite().all())), None)
-            if broken is not None:
-                raise ValueError(f"{broken} holds NaN or infinity")
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            # torch lists missing tensors and wrong shapes over several lines.
-            raise ValueError(
-                f"{path} is a damaged file of {kind} heads ({' '.join(str(error).split())}); train them again: "
-                f"{COMMAND} --kind {kind}"
-            ) from error
+        head = head_files.load(path, "drafting_heads", make, COMMAND)
         if model is not None:
             head.check(model)
-        return head.eval()
+        return head
 
 
 def _own_layers(count: int, width: int, vocabulary: int) -> nn.ModuleList:
     return nn.ModuleList(nn.Linear(width, vocabulary, bias=False) for _ in range(count))
 
 
-class MedusaHeads(DraftHead):
-    """Medusa-1: each depth from the same state, independently of the tokens between (Cai et al. 2024, section 2.1).
+class GroundedBlock(nn.Module):
+    """Hydra's released block, M x + SiLU(W x + b) of x = [h, e_1, ..., e_k]; it starts as h.
 
-    Depth k is h_t + SiLU(W_k h_t + b_k), which begins as h_t itself, then an output layer.
+    With k = 0 it is Medusa's, whose released block has the identity for M. Heads that share the target's output layer need
+    the map: a residual block alone says too little about another depth.
+    """
+
+    def __init__(self, width: int, depth: int = 0):
+        super().__init__()
+        self.map, self.linear = (nn.Linear((depth + 1) * width, width) for _ in range(2))
+        for weights in self.parameters():
+            nn.init.zeros_(weights)
+        nn.init.eye_(self.map.weight)
+
+    def forward(self, states: torch.Tensor, embeddings: torch.Tensor | None = None) -> torch.Tensor:
+        """For states of shape (..., d) and the embeddings one after another, shape (..., k d)."""
+        x = states if embeddings is None else torch.cat([states, embeddings.to(states.dtype)], dim=-1)
+        return self.map(x) + F.silu(self.linear(x))
+
+
+class MedusaHeads(DraftHead):
+    """Medusa-1: each depth from the same state, independently of the others (Cai et al. 2024, section 2.2.1).
 
     Parameters
     ----------
     width : int
     heads : int
-        Depths, K.
+        Depths.
     layers : int
-        How often a depth's block is applied; the same block each time, as released.
+        How often the block of a depth is applied: one block each time, as released.
     vocabulary : int
         0 for the target's own output layer, shared and frozen; otherwise the number of tokens of an output layer for each
         depth, as published.
-    target, story
-        As for :class:`DraftHead`.
     """
 
     kind = "medusa"
@@ -332,7 +255,7 @@ class MedusaHeads(DraftHead):
         options = {"width": width, "heads": heads, "layers": layers, "vocabulary": vocabulary}
         super().__init__(options, target, story)
         self.depth, self.layers = heads, layers
-        self.blocks = nn.ModuleList(ResidualBlock(width, zero=True) for _ in range(heads))
+        self.blocks = nn.ModuleList(GroundedBlock(width) for _ in range(heads))
         if vocabulary:
             self.out = _own_layers(heads, width, vocabulary)
 
@@ -347,29 +270,6 @@ class MedusaHeads(DraftHead):
         return [self.feature(depth, read) for depth in range(1, depths + 1)]
 
 
-class GroundedBlock(nn.Module):
-    """The first block of a Hydra head: h + SiLU(W [h, e_1, ..., e_k] + b).
-
-    The released block adds a second matrix times the whole input, where this adds the state itself.
-
-    Parameters
-    ----------
-    width : int
-    depth : int
-        k, the embeddings that it reads.
-    """
-
-    def __init__(self, width: int, depth: int):
-        super().__init__()
-        self.linear = nn.Linear((depth + 1) * width, width)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
-        """For states of shape (..., d) and the embeddings behind one another, shape (..., k d)."""
-        return states + F.silu(self.linear(torch.cat([states, embeddings.to(states.dtype)], dim=-1)))
-
-
 class HydraHeads(DraftHead):
     """Hydra: each depth from the state and the tokens between (Ankner et al. 2024, section 3).
 
@@ -377,9 +277,8 @@ class HydraHeads(DraftHead):
 
     Parameters
     ----------
-    width : int
-    heads : int
-        Depths.
+    width, heads, vocabulary
+        As for :class:`MedusaHeads`.
     layers : int
         Blocks of a depth: the one that reads the embeddings, then another one applied ``layers - 1`` times; 4 in Hydra++.
     prefix : int
@@ -387,8 +286,6 @@ class HydraHeads(DraftHead):
         output stands for h_t.
     mlp : int
         Inner width of the prefix layer's network.
-    vocabulary, target, story
-        As for :class:`MedusaHeads`.
     """
 
     kind = "hydra"
@@ -416,9 +313,9 @@ class HydraHeads(DraftHead):
 
     @classmethod
     def for_target(
-        cls, model: PreTrainedModel, own_vocabulary: bool = False, prefix: bool = False, **options: Any
+        cls, model: PreTrainedModel, own_vocabulary: bool = False, prefix: bool = True, **options: Any
     ) -> Self:
-        """As the base's; with ``prefix`` a layer of the target's own shape."""
+        """As the base's; with ``prefix`` a layer of the target's own shape, with which heads were right more often."""
         if prefix:
             options["prefix"], options["mlp"] = layer_shape(model)
         return super().for_target(model, own_vocabulary, **options)
@@ -443,17 +340,8 @@ class EagleHead(DraftHead):
     """EAGLE: the next state from the state and the next token, by one decoder layer (Li et al. 2024, section 3.1).
 
     What it reads at position i is fc([e(x_{i+1}), f_i]); what it gives stands for f_{i+1}, from which the target's own output
-    layer predicts x_{i+2}. Deeper predictions read its own states.
-
-    Parameters
-    ----------
-    width : int
-    heads : int
-        Attention heads.
-    mlp : int
-        Inner width of the layer's network.
-    target, story
-        As for :class:`DraftHead`.
+    layer predicts x_{i+2}. Deeper predictions read its own states. ``heads`` are attention heads, ``mlp`` is the inner width
+    of the layer's network.
     """
 
     kind = "eagle"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from specdec_lib.decoding.checks import whole
+
 #: A static tree: for each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first.
 Shape = list[tuple[int, int]]
 
@@ -16,25 +18,10 @@ def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
     and the expected number of accepted tokens is the sum over nodes. No factor exceeds 1, so a child is worth no more than
     its parent: taking the best node whose parent is in the tree, again and again, gives the largest sum.
 
-    Parameters
-    ----------
-    accuracies : sequence of sequences of float
-        ``accuracies[m][r]``: share of places where the choice of rank ``r`` at depth ``m + 1`` is right, in [0, 1].
-    nodes : int
-        1 or more; fewer are grown where there are not as many.
-
-    Returns
-    -------
-    list of (int, int)
-        Level by level, in each level by parent, then rank.
-
-    Raises
-    ------
-    ValueError
-        If ``nodes`` is below 1, there are no accuracies, or one is outside [0, 1].
+    ``accuracies[m][r]`` is the share of places where the choice of rank ``r`` at depth ``m + 1`` is right. Nodes come level by
+    level, in each level by parent, then rank.
     """
-    if not isinstance(nodes, int) or nodes < 1:
-        raise ValueError(f"nodes is {nodes!r}; expected a whole number, 1 or more")
+    nodes = whole("nodes", nodes, 1)
     if not len(accuracies):
         raise ValueError("there are no accuracies; expected one row for each depth")
     for depth, row in enumerate(accuracies, start=1):

@@ -16,6 +16,7 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import as_token_list, record
 from specdec_lib.decoding.replay import Trace
@@ -28,22 +29,8 @@ FORMAT = 1
 
 
 def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None:
-    """Where in the prompt the token at ``position`` was copied from.
-
-    Parameters
-    ----------
-    text : sequence of int
-        Prompt and output.
-    position : int
-        Index of a new token.
-    prompt_length : int
-
-    Returns
-    -------
-    int or None
-        The prompt position of the same token with the longest common suffix, the last one among equals; None if the
-        prompt does not have the token.
-    """
+    """Where in the prompt the token at ``position`` was copied from: the same token with the longest common suffix, the last one
+    among equals; None if the prompt does not have it."""
     best, longest = None, 0
     for place in range(prompt_length):
         if text[place] != text[position]:
@@ -84,13 +71,7 @@ class InductionHeads:
         return sorted(found, key=lambda bh: (-self.peaks[bh], -self.attention[bh], bh))
 
     def top(self, count: int) -> list[tuple[int, int]]:
-        """The ``count`` best heads.
-
-        Raises
-        ------
-        ValueError
-            If ``count`` is below 1 or more than were credited.
-        """
+        """The ``count`` best heads."""
         ranked = self.ranked()
         if not 1 <= count <= len(ranked):
             raise ValueError(f"count is {count}; expected 1 to {len(ranked)}, the heads that were credited")
@@ -98,58 +79,38 @@ class InductionHeads:
 
     def save(self, path: str | Path) -> None:
         """Write JSON, aside and renamed."""
-        text = (
-            json.dumps(
-                {
-                    "format": FORMAT,
-                    "fingerprint": self.fingerprint,
-                    "copied": self.copied,
-                    "peaks": self.peaks.tolist(),
-                    "attention": self.attention.tolist(),
-                },
-                indent=1,
-            )
-            + "\n"
-        )
+        arrays = {name: getattr(self, name).tolist() for name in ("peaks", "attention")}
+        about = {"format": FORMAT, "fingerprint": self.fingerprint, "copied": self.copied} | arrays
         with replacing(path) as aside:
-            aside.write_text(text)
+            aside.write_text(json.dumps(about, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel) -> InductionHeads:
-        """Read what :meth:`save` wrote, for the model it was found in.
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, of another format or version, or was made for another model.
-        """
-        broken = ValueError(f"{path} does not hold induction heads; expected a file written by InductionHeads.save")
+        """Read what :meth:`save` wrote, for the model it was found in."""
+        config = decoder_config(model)
+        shape = (config.num_hidden_layers, config.num_attention_heads)
         try:
             about = json.loads(Path(path).read_text())
-            version = about["format"]
-        except (ValueError, KeyError, TypeError):
-            raise broken from None
-        if version != FORMAT:
-            raise ValueError(
-                f"{path} is of format {version}; this version reads format {FORMAT}: identify the heads again"
-            )
-        try:
-            made_for, copied = about["fingerprint"], about["copied"]
+            if about["format"] != FORMAT:
+                raise ValueError(f"its format is {about['format']}, this version reads {FORMAT}")
+            made_for, copied = about["fingerprint"], whole("copied", about["copied"], 1)
             peaks, attention = (np.array(about[name], dtype=float) for name in ("peaks", "attention"))
-        except (ValueError, KeyError, TypeError):
-            raise broken from None
-        if not isinstance(made_for, str) or type(copied) is not int or copied < 1:
-            raise broken
+            if not isinstance(made_for, str):
+                raise ValueError(f"its fingerprint is {made_for!r}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} does not hold induction heads ({type(error).__name__}: {error}); identify the heads again"
+            ) from None
         own = fingerprint(model)
         if made_for != own:
             raise ValueError(
                 f"{path} was made for another model (fingerprint {made_for[:12]}, this one has "
                 f"{own[:12]}): identify the heads of this model"
             )
-        config = decoder_config(model)
-        shape = (config.num_hidden_layers, config.num_attention_heads)
         if not all(a.shape == shape and np.isfinite(a).all() for a in (peaks, attention)):
-            raise broken
+            raise ValueError(
+                f"{path} does not hold induction heads of {shape} blocks and heads; identify the heads again"
+            )
         return cls(peaks, attention, copied, own)
 
 
@@ -160,27 +121,7 @@ def identify(
     sampling: Sampling | None = None,
     progress: bool = True,
 ) -> InductionHeads:
-    """Generate on calibration prompts and credit the heads that look at the origin of what is copied.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Loaded with SDPA attention.
-    prompts : sequence of sequences of int
-        Token ids; input-guided tasks, whose answers copy.
-    max_new_tokens : int
-        Fewer where the model's context ends before.
-    sampling : Sampling, optional
-        Greedy by default.
-    progress : bool
-        Show a bar.
-
-    Raises
-    ------
-    ValueError
-        If there are no prompts, a prompt fills the model's context, nothing was copied, or the model's attention cannot
-        be read.
-    """
+    """Generate on calibration prompts, whose answers copy, and credit the heads that look at the origin of what is copied."""
     if not len(prompts):
         raise ValueError("no prompts; expected at least one calibration prompt")
     texts = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts]
@@ -204,20 +145,7 @@ def every_head(model: PreTrainedModel) -> Capture:
 
 
 def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
-    """Credit the heads that looked at the origin of what was copied in recorded runs.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Whose runs they are.
-    traces : iterable of Trace
-        With :func:`every_head` captured, and perhaps more.
-
-    Raises
-    ------
-    ValueError
-        If nothing was copied, or a run has not the rows of all heads.
-    """
+    """Credit the heads that looked at the origin of what was copied in recorded runs, which have :func:`every_head`."""
     every = every_head(model).heads
     peaks, weight, copied, runs = np.zeros(len(every)), np.zeros(len(every)), 0, 0
     for trace in traces:

@@ -11,15 +11,8 @@ Past = tuple[torch.Tensor, torch.Tensor]
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
-    """Rotary position embedding (Su et al. 2021), halves paired as in Llama.
-
-    Parameters
-    ----------
-    x : float tensor, shape (b, heads, n, width)
-    positions : int64 tensor, shape (n,)
-    theta : float
-        Base of the frequencies.
-    """
+    """Rotary position embedding (Su et al. 2021), halves paired as in Llama, of float x of shape (b, heads, n, width) at int64
+    positions of shape (n,); ``theta`` is the base of the frequencies."""
     half = x.shape[-1] // 2
     frequencies = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = positions[:, None].float() * frequencies
@@ -29,25 +22,9 @@ def rotated(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Ten
 
 
 class DecoderLayer(nn.Module):
-    """A decoder layer of the kind of Llama's: attention with rotary positions, then a gated network.
+    """A decoder layer of the kind of Llama's: attention with rotary positions, then a gated network of inner width ``mlp``.
 
-    Parameters
-    ----------
-    width : int
-        Of the states.
-    heads : int
-        Attention heads.
-    mlp : int
-        Inner width of the gated network.
-    input_norm : bool
-        Normalise before the attention; EAGLE's layer does not.
-    theta : float
-        Base of the rotary frequencies.
-
-    Raises
-    ------
-    ValueError
-        If ``width`` is no even multiple of ``heads``.
+    ``input_norm`` normalises before the attention; EAGLE's layer does not.
     """
 
     def __init__(self, width: int, heads: int, mlp: int, input_norm: bool = True, theta: float = 10000.0):

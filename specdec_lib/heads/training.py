@@ -28,11 +28,6 @@ class Training:
     seed : int
         Chooses the initial weights and the order of the examples.
 
-    Raises
-    ------
-    ValueError
-        If a number is not above 0.
-
     Notes
     -----
     Released: 3 epochs over some 10 million tokens at a rate of 5e-5. The defaults here are for some ten
@@ -83,24 +78,10 @@ def train(
     sees_confidence: bool = False,
     progress: bool = True,
 ) -> AcceptanceHead:
-    """Train a head; of all epochs the one with the least weighted loss on ``held_out`` is kept.
+    """Train a head on examples; of all epochs the one with the least weighted loss on ``held_out``, of other prompts, is kept.
 
-    Parameters
-    ----------
-    examples, held_out : Examples
-        From different prompts.
-    settings : Training
-    depth, tied, zero, draft, sees_confidence
-        As for :class:`specdec_lib.heads.acceptance.AcceptanceHead`.
-    progress : bool
-        Show a bar.
-
-    Returns
-    -------
-    AcceptanceHead
-        In evaluation mode. Its ``story`` holds the settings, the number of examples, the epoch kept and the
-        ``curve``: for each epoch ``epoch``, ``loss`` (of the training batches), ``held_out`` (weighted) and
-        ``divergence`` (:func:`divergence` on ``held_out``).
+    Its ``story`` holds the settings, the number of examples, the epoch kept and the ``curve``: for each epoch ``epoch``,
+    ``loss`` (of the training batches), ``held_out`` (weighted) and ``divergence`` (:func:`divergence` on ``held_out``).
     """
     rng = np.random.default_rng(settings.seed)
     with torch.random.fork_rng(devices=[]):

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from specdec_lib import paths
 from specdec_lib.decoding.served_models import know_tokenizer, soft_capped
 from specdec_lib.models import gguf, smollm2
+from specdec_lib.models.draft_vocabulary import load_vocabulary
 from specdec_lib.models.packing import can_pack, pack
 
 #: Names of the shipped models; :func:`pocket_folder` says where they are.
@@ -105,7 +106,8 @@ def load_model(
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
     if str(name_or_path).endswith(".gguf"):
         model, tokenizer = gguf.read(Path(name_or_path).expanduser(), kind, attn_implementation="sdpa")
-        return _ready(model if spread else model.to(place), tokenizer)
+        know_tokenizer(tokenizer, model)
+        return _ready(model if spread else model.to(place)), tokenizer
     if str(name_or_path) == smollm2.NAME:
         name_or_path = smollm2.folder()
     elif str(name_or_path) in POCKET_PARTS:
@@ -127,12 +129,9 @@ def load_model(
         if "scaled_dot_product_attention" not in str(error):
             raise
         model = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation="eager", **options)
-    return _ready(model if spread else model.to(place), tokenizer)
+    load_vocabulary(name_or_path, model, tokenizer)
+    return _ready(model if spread else model.to(place)), tokenizer
 
 
-def _ready(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Both, ready to decode."""
-    know_tokenizer(tokenizer, model.eval())
-    return pack(model) if can_pack(model) else model, tokenizer
+def _ready(model: PreTrainedModel) -> PreTrainedModel:
+    return pack(model.eval()) if can_pack(model) else model.eval()

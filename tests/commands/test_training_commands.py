@@ -69,13 +69,13 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
         assert generate(model, prompt(1, 9), drafter, max_new_tokens=12).tokens == (
             generate(model, prompt(1, 9), None, max_new_tokens=12).tokens
         )
-    before = (tmp_path / "data" / "answers-00000.safetensors").stat().st_mtime_ns
+    before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
     more = ["--kind", "hydra", "--prefix", "--layers", "2", "--own-vocabulary", "--loss", "total-variation"]
     assert main([*words, *more]) == 0
     again = DraftHead.load(tmp_path / "out" / "hydra.safetensors", model)
     assert again.prefix is not None and again.options["vocabulary"] == model.config.vocab_size
     assert again.story["training"]["loss"] == "total-variation"
-    assert (tmp_path / "data" / "answers-00000.safetensors").stat().st_mtime_ns == before
+    assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
     assert set(json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]) == set(KINDS)
     assert "first choice right by depth" in capsys.readouterr().out
 
@@ -138,4 +138,4 @@ def test_the_shipped_heads_are_small_and_tell_how_often_they_are_right():
     for kind in KINDS:
         heads = DraftHead.load(folder / f"{kind}.safetensors")
         assert heads.target == told["target"] and told["kinds"][kind]["top1"] == [row[0] for row in heads.accuracies]
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 6_000_000
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 10_000_000

@@ -79,9 +79,9 @@ def test_the_draft_and_the_match_are_those_of_one_store_node_for_node(question, 
         tree = propose(whole, context, vocabulary)
         assert propose(parts, context, vocabulary) == tree
         assert parts.last == whole.last
-        weights = [drafter._nodes[2, : len(tree)].tolist() for drafter in (whole, parts)]
+        weights = [drafter._room.nodes[2, : len(tree)].tolist() for drafter in (whole, parts)]
         assert weights[0] == weights[1] or selection == "released"
-        assert not parts._counts.any()
+        assert not parts._room.counts.any()
 
 
 def test_large_ranges_are_found_by_their_keys_in_shards_too():

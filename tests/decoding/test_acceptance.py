@@ -18,8 +18,9 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
 from specdec_lib.decoding.served_models import _TOKEN_IDS, know_tokenizer
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
+from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from tests.chaos import head_of
-from tests.families import build, perturbed, tokenizer
+from tests.families import build, cut, perturbed, tokenizer
 
 #: Standard deviations that a right rule stays below and a wrong one exceeds.
 RIGHT, WRONG = 4.0, 8.0
@@ -215,6 +216,31 @@ def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):
     monkeypatch.setattr(loop, "rejection", functools.partial(rejection, accept=lambda p, q: min(1.0, p / q) ** 0.25))
     counts, _ = emitted(pair[0], DraftModel(pair[1], 2), 1200)
     assert surprise(counts, exact) > WRONG
+
+
+#: A draft that knows four of the five tokens.
+KNOWN = DraftVocabulary([0, 1, 3, 4])
+
+
+def mapped(pair) -> DraftModel:
+    return DraftModel(cut(pair[1], KNOWN.ids.tolist()), 2, vocabulary=KNOWN)
+
+
+@pytest.mark.core_cases(0)
+def test_a_draft_with_a_vocabulary_of_its_own_keeps_the_target_distribution(pair, exact):
+    counts, accepted = emitted(pair[0], mapped(pair), 1200)
+    assert set(accepted) == {0, 1, 2} and any(2 in cell for cell in counts)
+    assert surprise(counts, exact) < RIGHT
+
+
+def test_an_acceptance_that_ignores_the_draft_vocabulary_is_found_out(pair, exact, monkeypatch):
+    """The draft's probabilities stay in the columns of its own ids; where these have none, a number stands."""
+
+    def unmapped(self, rows, size, fill=0.0):
+        return torch.nn.functional.pad(rows, (0, size - len(self))).clamp(min=1 / size)
+
+    monkeypatch.setattr(DraftVocabulary, "spread", unmapped)
+    assert surprise(emitted(pair[0], mapped(pair), 1200)[0], exact) > WRONG
 
 
 ADAPTIVE = {

@@ -246,7 +246,7 @@ def test_drafting_reads_the_device_once_a_round_or_once_a_token(library, place, 
         drafter = SpecDecPP(draft, head, 0.6, runtime=runtime)
         eager = generate(target, ids, drafter, sampling, max_new_tokens=30)
         # What a GPU takes: the head's probability stays there until the token is read.
-        drafter._score, drafter._queued_score = None, head.queued_scorer(torch.device("cpu"))
+        drafter._score = lambda state, confidence: head(state, torch.tensor(confidence)).sigmoid()
     else:
         drafter = DraftModel(draft, 4, runtime=runtime)
         eager = generate(target, ids, drafter, sampling, max_new_tokens=30)

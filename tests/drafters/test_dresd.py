@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Sampling, datastores, generate, load_model, record, replay
+from specdec_lib import Sampling, datastores
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.dense_at_scale import UnfilteredDresd
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError
 from specdec_lib.decoding.contract import LAST, Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import Dresd
-from specdec_lib.experiments.corpus import stdlib_modules
-from specdec_lib.models.embedding import embed_store
-from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch, tree_paths
 
 WIDTH, VOCABULARY = 8, 6
@@ -156,13 +153,6 @@ def test_a_batch_without_sharing_is_walked_to_its_longest_match(index):
         assert len(DraftTree.batch(drafts)) == sum(map(len, drafts))
 
 
-@pytest.mark.parametrize("name", ["drafts", "length", "neighbours"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
-def test_numbers_below_one_are_refused(index, name, value):
-    with pytest.raises(ValueError, match=f"{name} is .*expected a whole number, 1 or more"):
-        Dresd(index, **{name: value})
-
-
 def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
     context = contexts(1)[0]
     context.vocabulary = VOCABULARY - 1
@@ -173,44 +163,6 @@ def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
         propose(Dresd(index), wide)
     with pytest.raises(StoreError, match="has no dense index"):
         Dresd(tmp_path / "none")
-
-
-@pytest.fixture(scope="module")
-def pocket(tmp_path_factory):
-    model, tokenizer = load_model("pocket")
-    folder = tmp_path_factory.mktemp("dresd")
-    texts = [module.text for module in stdlib_modules("train")[:6]]
-    store = datastores.build_from_texts(folder / "store", texts, tokenizer, progress=False)
-    states = embed_store(model, store, folder / "states", max_states=1500, progress=False)
-    datastores.build_dense_index(store.path / "dense", states, progress=False)
-    return model, tokenizer, DenseIndex.open(store.path, tokenizer=tokenizer, model=fingerprint(model))
-
-
-PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ", "class Stack:\n    def __init__(self):\n        self.")
-
-
-@pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.95, seed=3)], ids=["greedy", "sampled"]
-)
-def test_dresd_emits_the_tokens_of_plain_decoding_shared_or_not_and_replays_as_it_runs(pocket, sampling):
-    model, tokenizer, index = pocket
-    accepted, shared, apart = 0, 0, 0
-    stored = index.store.tokens[700:800].tolist()  # what follows is in the store, with the states of the same text
-    for ids in (*(tokenizer(text)["input_ids"] for text in PROMPTS), stored):
-        trace = record(model, ids, sampling, max_new_tokens=24, capture=Dresd.capture)
-        runs = []
-        for share in (True, False):
-            run = generate(model, trace.prompt, Dresd(index, share=share), sampling, max_new_tokens=24)
-            again = replay(trace, Dresd(index, share=share))
-            assert run.tokens == trace.tokens == again.tokens
-            assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens) for s in again.steps]
-            runs.append(run)
-        one, other = runs
-        assert [step.tokens for step in one.steps] == [step.tokens for step in other.steps]
-        accepted += sum(len(step.path) for step in one.steps)
-        shared += sum(len(step.tree) for step in one.steps)
-        apart += sum(len(step.tree) for step in other.steps)
-    assert accepted > 0 and shared < apart
 
 
 def test_without_the_filter_every_neighbour_is_continued_after_its_next_token(index):

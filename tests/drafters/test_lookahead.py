@@ -204,13 +204,3 @@ def test_the_first_window_is_the_seed_s_and_nothing_is_kept_from_prompt_to_promp
     other = Watched(seed=2)
     generate(model, start, other, GREEDY, 16)
     assert other.passes[0][0] != first[0][0]
-
-
-def test_sizes_that_mean_nothing_are_refused():
-    for settings, message in (
-        ({"levels": 2}, "levels is 2"),
-        ({"window": 0}, "window is 0"),
-        ({"guesses": 0}, "guesses"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Lookahead(**settings)

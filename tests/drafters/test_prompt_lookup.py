@@ -117,20 +117,6 @@ def test_examples_by_hand(tokens, expected):
     assert fresh(tokens, vocabulary=10, max_ngram=2, num_tokens=2) == expected
 
 
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        ({"max_ngram": 0}, "max_ngram is 0"),
-        ({"num_tokens": 0}, "num_tokens is 0"),
-        ({"num_tokens": 2.0}, "num_tokens is 2.0"),
-        ({"variant": "hf"}, "variant is 'hf'; expected one of original, transformers"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(arguments, says):
-    with pytest.raises(ValueError, match=says):
-        PromptLookup(**arguments)
-
-
 def test_drafting_takes_no_longer_in_a_long_text():
     # Counted, not timed: what a proposal reads of the text must not grow with it.
     class Counting(list):

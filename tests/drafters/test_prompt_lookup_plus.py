@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, WrappedDrafter, generate, record, replay
+from specdec_lib import Sampling, WrappedDrafter, generate, replay
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
@@ -81,20 +81,6 @@ def test_attention_variant_copies_from_where_the_heads_looked(library, family, a
         room = len(text) - last - 2
         expected = by_equation(text, last, len(prompt), lambda j: round(float(fold(rows[:, last - 1, j])), 5), 6, room)
         assert got == expected, last
-
-
-def test_one_candidate_gives_what_prompt_lookup_with_single_tokens_gives(library):
-    model = library["llama-gqa"]
-    prompt = list(range(10, 60))
-    for drafter in (PromptLookupHidden(1, 5), PromptLookupAttention([(0, 0)], 5)):
-        plus = generate(model, prompt, drafter, max_new_tokens=20, eos_token_id=[])
-        lookup = generate(model, prompt, PromptLookup(1, 5, variant="transformers"), max_new_tokens=20, eos_token_id=[])
-        text = [*prompt, *plus.tokens]
-        for (last, a), (again, b) in zip(drafts(plus), drafts(lookup), strict=False):
-            if last != again or text[:last].count(text[last]) > 1:
-                break
-            assert a == b
-        assert drafts(plus)[0] == drafts(lookup)[0]
 
 
 class Noting(WrappedDrafter):
@@ -171,17 +157,6 @@ def test_with_one_candidate_all_steps_are_those_of_prompt_lookup_with_single_tok
         assert drafts(replay(trace, drafter)) == drafts(expected)
 
 
-@pytest.mark.parametrize("span", [(3, 12), (1, 18), (10, 13)])
-def test_a_copied_span_of_tokens_that_are_there_once_takes_the_steps_of_prompt_lookup(span):
-    prompt = list(range(20))
-    trace = remembered(prompt, [50, *prompt[span[0] : span[1]], 51], 0)
-    expected = replay(trace, PromptLookup(1, 5, variant="transformers"))
-    for drafter in (PromptLookupHidden(1, 5, generated=False), PromptLookupAttention(trace.heads, 5, generated=False)):
-        run = replay(trace, drafter)
-        assert drafts(run) == drafts(expected)
-        assert any(draft for _, draft in drafts(run))
-
-
 def test_states_lie_where_they_were_written_and_are_not_copied_as_the_text_grows(library):
     places = set()
 
@@ -216,37 +191,6 @@ def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
         assert got == expected
 
 
-@pytest.mark.parametrize("family", ["llama-gqa", "mistral", "qwen2", "qwen3", "gpt-neox", "gemma"])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, 0.9, seed=1)], ids=["greedy", "sampled"])
-def test_output_is_that_of_plain_decoding_and_replay_is_the_run(library, family, sampling):
-    model, prompt = library[family], families.prompt(5, 30, 14)
-    plain = generate(model, prompt, None, sampling, 30, [])
-    for drafter in (PromptLookupHidden(1, 8), PromptLookupAttention([(0, 1), (1, 2)], 8)):
-        run = generate(model, prompt, drafter, sampling, 30, [])
-        assert run.tokens == plain.tokens
-        again = replay(record(model, prompt, sampling, 30, [], capture=drafter.capture), drafter)
-        assert drafts(again) == drafts(run)
-
-
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: PromptLookupHidden(-1), "layer is -1"),
-        (lambda: PromptLookupHidden(1, 0), "num_tokens is 0"),
-        (lambda: PromptLookupHidden(1, threshold=1.5), "threshold is 1.5"),
-        (lambda: PromptLookupHidden(1, average=0), "average is 0"),
-        (lambda: PromptLookupHidden(1, average_over="all"), "average_over is 'all'"),
-        (lambda: PromptLookupAttention([]), "heads is"),
-        (lambda: PromptLookupAttention([(0, 0), (0, 0)]), "heads is"),
-        (lambda: PromptLookupAttention([(0, -1)]), "heads is"),
-        (lambda: PromptLookupAttention([(0, 0)], aggregate="mean"), "aggregate is 'mean'"),
-    ],
-)
-def test_bad_settings_are_named(make, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        make()
-
-
 @pytest.mark.parametrize(
     "drafter, message",
     [
@@ -258,13 +202,3 @@ def test_bad_settings_are_named(make, message):
 def test_a_layer_or_head_the_model_does_not_have_is_refused(library, drafter, message):
     with pytest.raises(ValueError, match=message):
         generate(library["llama-gqa"], [3, 4, 5], drafter, max_new_tokens=4)
-
-
-def test_a_model_whose_attention_cannot_be_read_is_refused(library):
-    model = library["llama"]
-    model.set_attn_implementation("eager")
-    try:
-        with pytest.raises(ValueError, match="sdpa"):
-            generate(model, [3, 4, 5], PromptLookupAttention([(0, 0)]), max_new_tokens=4)
-    finally:
-        model.set_attn_implementation("sdpa")

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, datastores, generate, load_model, record, replay
+from specdec_lib import Sampling, datastores
 from specdec_lib.datastores.trie import sample_uniform
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import Rest
 from specdec_lib.drafters.rest import released_selection
-from specdec_lib.experiments.corpus import stdlib_modules
 from tests.datastores.stores import WIDTHS, build, continuations, document_lists, full_trie, scan, tree_paths
 
 
@@ -76,8 +75,8 @@ def test_scratch_is_left_clean_and_weights_are_counts(question):
     with build(documents, vocabulary) as index:
         drafter = Rest(index, min_ngram=1, **sizes)
         first = propose(drafter, context, vocabulary)
-        weights = drafter._nodes[2, : len(first)].tolist()
-        assert not drafter._counts.any()
+        weights = drafter._room.nodes[2, : len(first)].tolist()
+        assert not drafter._room.counts.any()
         assert propose(drafter, context, vocabulary) == first
     paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
     trie = full_trie(paths[: sizes["max_matches"]])
@@ -262,76 +261,9 @@ def test_a_draft_never_crosses_a_document_and_is_no_deeper_than_asked():
             assert propose(Rest(index), [4, 1, 2], 10, limit).tokens == [6, 7, 8, 9][:limit]
 
 
-@pytest.mark.parametrize("name", ["max_ngram", "min_ngram", "max_matches", "length", "choices"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
-def test_numbers_below_one_are_refused(name, value):
-    with (
-        build([[1, 2]], 5) as index,
-        pytest.raises(ValueError, match=f"{name} is .*expected a whole number, 1 or more"),
-    ):
-        Rest(index, **{name: value})
-
-
-def test_unknown_switches_and_impossible_ranges_are_refused(tmp_path):
+def test_another_vocabulary_and_a_missing_store_are_refused(tmp_path):
     with build([[1, 2]], 5) as index:
-        for wrong, message in (
-            ({"subsample": "random"}, "expected one of lexicographic, uniform"),
-            ({"selection": "top"}, "expected one of exact, released, random"),
-            ({"selection": "random", "choices": 9}, "choices is 9, length 10"),
-            ({"rows": 10}, "rows is 10 with selection 'exact'"),
-            ({"rows": 0, "selection": "released"}, "rows is 0"),
-            ({"min_ngram": 5, "max_ngram": 4}, "min_ngram is 5, max_ngram 4"),
-            ({"seed": -1}, "seed is -1"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                Rest(index, **wrong)
         with pytest.raises(ValueError, match="has 5 token ids, the target 4: they do not share"):
             propose(Rest(index), [1], 4)
     with pytest.raises(datastores.StoreError, match="no datastore at"):
         Rest(tmp_path / "none")
-
-
-@pytest.fixture(scope="module")
-def pocket(tmp_path_factory):
-    model, tokenizer = load_model("pocket")
-    texts = [module.text for module in stdlib_modules("train")[:40]]
-    store = datastores.build_from_texts(tmp_path_factory.mktemp("rest") / "store", texts, tokenizer, progress=False)
-    return model, tokenizer, datastores.SuffixIndex.open(store)
-
-
-PROMPTS = ("import os\n\n\ndef read_lines(path):\n    ", "class Stack:\n    def __init__(self):\n        self.")
-SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=3)}
-
-
-@pytest.fixture(scope="module")
-def traces(pocket):
-    model, tokenizer, _ = pocket
-    return {
-        name: [record(model, tokenizer(text)["input_ids"], sampling, max_new_tokens=32) for text in PROMPTS]
-        for name, sampling in SAMPLINGS.items()
-    }
-
-
-@pytest.mark.core_cases(4)
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize(
-    "switches",
-    [
-        {},
-        {"subsample": "uniform", "max_matches": 20, "choices": 16},
-        {"selection": "released"},
-        {"selection": "random", "length": 8},
-        {"selection": "released", "rows": 10, "max_ngram": 64, "min_ngram": 3},
-    ],
-    ids=["exact", "uniform", "released", "random", "rows"],
-)
-def test_rest_emits_the_tokens_of_plain_decoding_and_replays_as_it_runs(pocket, traces, sampling, switches):
-    model, _, index = pocket
-    accepted = 0
-    for trace in traces[sampling]:
-        run = generate(model, trace.prompt, Rest(index, **switches), SAMPLINGS[sampling], max_new_tokens=32)
-        again = replay(trace, Rest(index, **switches))
-        assert run.tokens == trace.tokens == again.tokens
-        assert [(s.tree, s.path, s.tokens) for s in run.steps] == [(s.tree, s.path, s.tokens) for s in again.steps]
-        accepted += sum(len(step.path) for step in run.steps)
-    assert accepted > 0

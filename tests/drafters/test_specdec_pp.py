@@ -145,32 +145,6 @@ def test_nothing_is_drafted_where_a_rule_stops_at_once(llama):
     assert [s.drafted for s in run.steps] == [0] * 5
 
 
-@pytest.mark.parametrize(
-    ("bounds", "says"),
-    [
-        ((5, 4), "min_tokens is 5 and max_tokens 4"),
-        ((-1, 4), "min_tokens is -1"),
-        ((0, 0), "max_tokens is 0"),
-        ((1.0, 4), "min_tokens is 1.0"),
-    ],
-)
-def test_bad_bounds_are_refused(small, head, bounds, says):
-    with pytest.raises(ValueError, match=says):
-        SpecDecPP(small, head, 0.7, *bounds)
-
-
-def test_a_head_of_another_draft_is_refused(small, head):
-    with pytest.raises(ValueError, match="the acceptance head was trained for the draft model with fingerprint"):
-        SpecDecPP(perturbed(small), head)
-    with pytest.raises(ValueError, match="was trained for no draft model"):
-        SpecDecPP(small, AcceptanceHead(32))
-
-
-def test_a_rule_without_its_head_is_refused(small):
-    with pytest.raises(ValueError, match="PredictedRejection needs an acceptance head"):
-        AdaptiveDraftModel(small, stopping.PredictedRejection())
-
-
 def test_states_that_are_no_numbers_are_an_error_and_no_draft(small, head):
     drafter, seen = SpecDecPP(small, head, 0.7), context(prompt(1, 10))
     drafter.start(seen)

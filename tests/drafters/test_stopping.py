@@ -135,30 +135,3 @@ def test_drafts_are_those_of_transformers_round_by_round(llama, schedule):
         tokens = torch.cat([tokens, torch.tensor([step.tokens])], dim=1)
     lengths = {step.drafted for step in run.steps[:-4]}
     assert len(lengths) > 2 and len(run.steps) > 8, "the lengths must vary for the test to say something"
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1.5, float("nan")])
-@pytest.mark.parametrize(
-    "rule",
-    [
-        stopping.Confidence,
-        stopping.FittedConfidence,
-        stopping.CumulativeConfidence,
-        stopping.PredictedRejection,
-    ],
-)
-def test_a_threshold_that_is_no_probability_is_refused(rule, value):
-    with pytest.raises(ValueError, match=r"threshold is .*; expected a probability strictly between 0 and 1"):
-        rule(value)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, float("nan")])
-def test_a_bad_entropy_is_refused(value):
-    with pytest.raises(ValueError, match="threshold is .*; expected an entropy in nats"):
-        stopping.Entropy(value)
-
-
-@pytest.mark.parametrize("rule", [stopping.FixedLength, stopping.Heuristic])
-def test_a_bad_length_is_refused(rule):
-    with pytest.raises(ValueError, match="num_tokens is 0"):
-        rule(0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 
@@ -20,17 +20,17 @@ def counted(texts):
 
 def tree_after(counts, pattern, budget, depth, least):
     """The ``budget`` likeliest nodes after a pattern: path and probability, in order, by trying all of them each time."""
-    chosen: list[tuple[tuple[int, ...], float]] = []
+    chosen: list[tuple[tuple[int, ...], Fraction]] = []
     while len(chosen) < budget:
         places = {(): -1} | {path: place for place, (path, _) in enumerate(chosen)}
         options = []
-        for path, share in [((), 1.0), *chosen]:
+        for path, share in [((), Fraction(1)), *chosen]:
             for token in range(VOCABULARY):
                 child = (*path, token)
                 count = counts.get((*pattern, *child), 0)
                 if count and child not in places and len(child) <= depth:
                     probability = share * count / counts[(*pattern, *path)]
-                    if probability >= least:
+                    if float(probability) >= least:
                         options.append((-probability, places[path], token, child))
         if not options:
             break
@@ -41,7 +41,7 @@ def tree_after(counts, pattern, budget, depth, least):
 
 def direct(texts_by_source, context, drafter, limit):
     """The tree of the largest score, over sources in order and matches from the longest; paths and probabilities."""
-    best, score = [], 0.0
+    best, score = [], Fraction(0)
     for texts in texts_by_source:
         counts = counted(texts)
         for length in range(min(len(context), drafter.depth - 1), 0, -1):
@@ -50,9 +50,7 @@ def direct(texts_by_source, context, drafter, limit):
                 continue
             budget = min(drafter.most, int(drafter.factor * length + drafter.offset + 1e-6))
             tree = tree_after(counts, pattern, budget, min(limit, drafter.depth - length), drafter.least)
-            total = 0.0
-            for _, share in tree:
-                total += share
+            total = sum(share for _, share in tree)
             if total > score:
                 best, score = tree, total
     return best
@@ -77,7 +75,7 @@ def test_the_draft_is_the_tree_of_the_largest_score_over_texts_and_matches(seed)
             expected = direct([[context.tokens], earlier, documents], context.tokens, drafter, limit)
             paths = [tuple(tree.tokens[n] for n in tree.path(node)) for node in range(len(tree))]
             assert paths == [path for path, _ in expected]
-            assert (tree.scores or []) == [share for _, share in expected]
+            assert (tree.scores or []) == [float(share) for _, share in expected]
             drafted += len(tree)
             context.tokens += [rng.randrange(4) for _ in range(rng.randint(1, 3))]
         drafter.finish()
@@ -95,19 +93,7 @@ def test_earlier_outputs_are_remembered_until_it_is_reset():
     assert [step.tree for step in cold.steps] == [step.tree for step in first.steps]
 
 
-def test_settings_that_mean_nothing_and_stores_of_other_tokenizers_are_refused():
-    for settings, message in (
-        ({"most": 0}, "most is 0"),
-        ({"depth": 1}, "depth is 1"),
-        ({"least": 0.0}, "least is 0.0"),
-        ({"least": 1e-9}, "least is 1e-09"),
-        ({"factor": -1.0}, "factor is -1.0"),
-        ({"factor": math.nan}, "factor is nan"),
-        ({"factor": math.inf}, "factor is inf"),
-        ({"offset": math.nan}, "offset is nan"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SuffixDecoding(**settings)
+def test_stores_of_other_tokenizers_are_refused():
     with build_store([[1, 2, 3]], VOCABULARY + 1) as index:
         drafter = SuffixDecoding(index)
     with pytest.raises(ValueError, match=f"has {VOCABULARY + 1} token ids, the target {VOCABULARY}"):

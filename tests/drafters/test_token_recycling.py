@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Sampling, generate
+from specdec_lib import DraftTree, Sampling, generate
+from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.drafters.token_recycling import LEVELS, TokenRecycling, template
 from tests.families import build, prompt
 
@@ -38,8 +39,6 @@ def test_each_level_has_the_smallest_products_of_ranks_below_the_level_above():
         above = {path for path in paths if len(path) == depth - 1} or {()}
         possible = sorted(int(np.prod(path)) for path in product(range(1, 5), repeat=depth) if path[:-1] in above)
         assert sorted(int(np.prod(path)) for path in level) == possible[: len(level)]
-    with pytest.raises(ValueError, match="level 2 has 9 nodes; expected 1 to 8, 4 for each above"):
-        template((2, 9), width=4)
 
 
 class Watched(TokenRecycling):
@@ -116,6 +115,12 @@ def test_a_child_is_the_entry_of_its_parent_s_row_that_the_template_says(runs):
     assert widest == 80
 
 
+def test_a_row_keeps_nothing_else_of_its_pass_alive():
+    drafter = TokenRecycling(levels=(2, 2), width=2)
+    drafter.verified(DraftTree.chain([3, 4]), (), Outputs(np.arange(6).reshape(3, 2), np.zeros((3, 2)), root=5))
+    assert all(row.base is None for row in drafter.table.values()) and drafter.table[4].tolist() == [4, 5]
+
+
 def test_nothing_is_known_of_a_token_never_read_and_reset_forgets(runs):
     model, _, starts, done = runs
     drafter = TokenRecycling()
@@ -137,10 +142,3 @@ def test_from_the_prompt_rows_are_there_before_the_first_pass():
     likely = model(torch.tensor([start])).logits[0].topk(8).indices.tolist()
     last = {token: row for token, row in zip(start, likely, strict=True)}
     assert {token: sorted(row) for token, row in known.items()} == {token: sorted(row) for token, row in last.items()}
-
-
-def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="width is 0"):
-        TokenRecycling(width=0)
-    with pytest.raises(ValueError, match="level 1 has 9 nodes"):
-        TokenRecycling(levels=(9,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -13,7 +12,7 @@ from specdec_lib import Sampling, generate
 from specdec_lib.datastores.store_files import BuildLock, StoreBusy
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.heads import acceptance_data
-from specdec_lib.heads.acceptance_data import examples, generate_data, load_data, respond
+from specdec_lib.heads.acceptance_data import examples, generate_data, label, load_data
 from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
 from tests.families import CONTEXT, build, perturbed, prompt
 
@@ -25,6 +24,10 @@ HOT = Sampling(0.8, top_k=20, seed=5)
 def pair():
     target = build("llama")
     return target, perturbed(target, 0.1)
+
+
+def respond(target, draft, start, sampling, labels="decoding", max_new_tokens=NEW):
+    return label(target, draft, start, generate(target, start, None, sampling, max_new_tokens).tokens, sampling, labels)
 
 
 @torch.inference_mode()
@@ -123,15 +126,15 @@ def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_pat
         whole,
         [respond(*pair, p, Sampling(0.8, top_k=20, seed=5 + i), max_new_tokens=NEW) for i, p in enumerate(PROMPTS)],
     )
-    asked, original = [], acceptance_data.respond
+    asked = []
 
     def dying(target, draft, start, *rest):
         asked.append(list(start))
         if len(asked) == 4:
             raise KeyboardInterrupt
-        return original(target, draft, start, *rest)
+        return label(target, draft, start, *rest)
 
-    monkeypatch.setattr(acceptance_data, "respond", dying)
+    monkeypatch.setattr(acceptance_data, "label", dying)
     with pytest.raises(KeyboardInterrupt):
         generate_data(*pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
     with pytest.raises(FileNotFoundError, match=r"lacks shard-00001.safetensors \(2 of 3 shards\)"):
@@ -143,7 +146,7 @@ def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_pat
 
 def test_data_of_other_models_or_settings_are_refused(pair, tmp_path):
     generate_data(*pair, PROMPTS[:1], tmp_path, max_new_tokens=2, progress=False)
-    with pytest.raises(ValueError, match="made with another max_new_tokens; name an empty folder"):
+    with pytest.raises(ValueError, match="holds answers with another max_new_tokens; name an empty folder"):
         generate_data(*pair, PROMPTS[:1], tmp_path, max_new_tokens=3, progress=False)
     with pytest.raises(ValueError, match="made with another draft model"):
         load_data(tmp_path, pair[0])
@@ -158,17 +161,6 @@ def test_missing_data_and_no_prompts_are_errors(pair, tmp_path):
     with pytest.raises(ValueError, match="no prompts"):
         generate_data(*pair, [], tmp_path / "none")
     assert not (tmp_path / "none").exists()
-
-
-def test_the_manifest_names_models_and_settings(pair, tmp_path):
-    generate_data(*pair, PROMPTS[:1], tmp_path, HOT, "raw", 2, progress=False)
-    about = json.loads((tmp_path / "about.json").read_text())
-    assert (about["labels"], about["sampling"]["temperature"], about["prompts"]) == ("raw", 0.8, 1)
-
-
-def test_other_labels_are_refused(pair):
-    with pytest.raises(ValueError, match="labels is 'soft'"):
-        respond(*pair, [3], Sampling(), "soft")
 
 
 TOO_LONG = [2 + i % 80 for i in range(CONTEXT)]

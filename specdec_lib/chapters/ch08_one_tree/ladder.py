@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters.one_tree import evidence, view_of
+from specdec_lib.drafters.one_tree import view_of
 
 #: Of SAM-Decoding's release: the shortest match whose continuation is drafted.
 SAM_MATCH = 5
@@ -63,7 +63,7 @@ class Selection(Drafter):
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         drafts = {name: source.propose(self._views[name], limit) for name, source in self.sources.items()}
-        matches = {name: evidence(source, self._views[name]).match for name, source in self.sources.items()}
+        matches = {name: source.evidence(self._views[name]).match for name, source in self.sources.items()}
         return drafts[self.rule(matches, drafts)] if any(map(len, drafts.values())) else EMPTY
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:

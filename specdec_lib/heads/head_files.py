@@ -1,0 +1,54 @@
+"""Files of heads: the weights of a module and, as JSON, what it was made with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from specdec_lib.files import replacing
+
+FORMAT = 1
+
+
+def save(
+    path: str | Path, key: str, head: nn.Module, about: dict[str, Any], dtype: torch.dtype = torch.float32
+) -> None:
+    """Write one safetensors file, aside and renamed."""
+    weights = {name: values.detach().to("cpu", dtype).contiguous() for name, values in head.state_dict().items()}
+    with replacing(path) as aside:
+        save_file(weights, aside, metadata={key: json.dumps({"format": FORMAT} | about)})
+
+
+def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module], command: str) -> Any:
+    """Read what :func:`save` wrote; ``make`` gives a head without its weights, ``command`` trains another."""
+    what = key.replace("_", " ")
+    if not Path(path).exists():
+        raise FileNotFoundError(f"no {what} at {path}; train: {command}")
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})[key])
+            weights = {name: file.get_tensor(name).float() for name in file.keys()}
+        version = about["format"]
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+        raise ValueError(f"{path} holds no {what}; expected a file that their save() wrote") from None
+    if version != FORMAT:
+        raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train again: {command}")
+    try:
+        head = make(about)
+        head.load_state_dict(weights)
+        broken = next((name for name, values in weights.items() if not bool(values.isfinite().all())), None)
+        if broken is not None:
+            raise ValueError(f"{broken} holds NaN or infinity")
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        # torch lists missing tensors and wrong shapes over several lines.
+        raise ValueError(
+            f"{path} holds a damaged {what} ({' '.join(str(error).split())}); train again: {command}"
+        ) from error
+    return head.eval()
