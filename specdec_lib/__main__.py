@@ -78,7 +78,6 @@ COMMANDS: dict[str, Command] = {
         "make the README's table and figure from the executed notebooks",
         in_repository=True,
     ),
-    "retrieval": Command("specdec_lib.commands.retrieval", "run chapter 3's long experiments again, into data/results"),
     "scale": Command(
         "specdec_lib.commands.scale",
         "measure how a datastore's cost grows with its size, into data/results/cpu/scale.json",

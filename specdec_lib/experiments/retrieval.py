@@ -1,4 +1,4 @@
-"""What retrieval is measured by: matches, sampling bias, recorded text of other models, time against size."""
+"""What retrieval is measured by: matches, neighbours that are looked up once, recorded text of other models, time against size."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.datastores import SuffixIndex, build_from_texts, build_suffix_array
 from specdec_lib.datastores.dense import DenseIndex
@@ -22,17 +21,12 @@ from specdec_lib.datastores.tokens import tokenizer_vocabulary
 from specdec_lib.decoding.contract import LAST, Context, WrappedDrafter
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
-from specdec_lib.decoding.results import Generation
-from specdec_lib.decoding.sampling import Sampling, distribution
-from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import Dresd, Rest
-from specdec_lib.experiments import released_rules
-from specdec_lib.experiments.all_cores import on_all_cores
+from specdec_lib.drafters import Rest
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
-from specdec_lib.experiments.recorded_runs import Recording, prompts_of, replay_all
-from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
+from specdec_lib.experiments.recorded_runs import Recording, replay_all
 
 
 class KeepsMatches(WrappedDrafter):
@@ -49,44 +43,20 @@ class KeepsMatches(WrappedDrafter):
 
 
 def match_lengths(recordings: Sequence[Recording], drafter: Rest) -> Counter[int]:
-    """How often the longest matching suffix has each length, over the steps of replays (REST, figure 13).
+    """How often the longest matching suffix has each length in tokens, over the steps of replays (REST, figure 13).
 
-    Returns
-    -------
-    Counter
-        Steps by length in tokens. A length below ``drafter.min_ngram`` gave no draft; one of ``drafter.max_ngram``
-        may be longer in truth.
+    A length below ``drafter.min_ngram`` gave no draft; one of ``drafter.max_ngram`` may be longer in truth.
     """
     counting = KeepsMatches(drafter)
     replay_all(recordings, counting)
     return Counter(match.length for match in counting.matches)
 
 
-class UnfilteredDresd(Dresd):
-    """DReSD without its filter (section 3.5): neighbours count whatever token follows them, and that token's own
-    successors are drafted."""
-
-    def _survivors(self, positions: np.ndarray, token: int) -> np.ndarray:
-        return positions[positions >= 0]
-
-
 class Remembered:
     """A dense index that has looked up every state of some recordings at once, to replay many drafters on them.
 
-    The neighbours of a state do not depend on how many drafts are made of them, or how long.
-
-    Parameters
-    ----------
-    index : DenseIndex
-    recordings : sequence of Recording
-        With the target's last hidden states.
-    neighbours : int
-        Neighbours remembered; a search for no more of them is answered.
-
-    Attributes
-    ----------
-    store, path, width
-        Those of the index.
+    The neighbours of a state do not depend on how many drafts are made of them, or how long. Of the recordings the target's
+    last hidden states are needed; a search for at most ``neighbours`` is answered.
     """
 
     def __init__(self, index: DenseIndex, recordings: Sequence[Recording], neighbours: int = 50):
@@ -100,15 +70,7 @@ class Remembered:
                 self._found[state.tobytes()] = scores, positions
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`, for the recordings' states.
-
-        Raises
-        ------
-        ValueError
-            If ``k`` is more than is remembered.
-        KeyError
-            If a state is not one of the recordings'.
-        """
+        """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`; a KeyError for a state that is not one of the recordings'."""
         if k > self.neighbours:
             raise ValueError(f"k is {k}, but {self.neighbours} neighbours are remembered; remember more")
         rows = states.float().numpy() if isinstance(states, torch.Tensor) else np.asarray(states, np.float32)
@@ -131,71 +93,6 @@ def remembered(index: DenseIndex, recordings: Sequence[Recording], neighbours: i
     while len(_lookups) > LOOKUPS:
         _lookups.pop(next(iter(_lookups)))
     return made[0]
-
-
-class Bias(NamedTuple):
-    """What a multi-draft sampling rule does to the target's distribution: total variation over the steps with a draft,
-    and the draft tokens expected to be accepted under the rule and with one draw a node, which is lossless; means have
-    intervals over prompts."""
-
-    steps: int
-    mean: Interval
-    largest: float
-    accepted: Interval
-    accepted_exactly: Interval
-
-
-def sampling_bias(
-    model: PreTrainedModel, recordings: Sequence[Recording], runs: Sequence[Generation], rule: str
-) -> Bias:
-    """Measure a released rule on the drafts of sampled runs, exactly, from the target's probabilities.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-    recordings : sequence of Recording
-        Sampled ones.
-    runs : sequence of Generation
-        Runs or replays of these with a drafter.
-    rule : {"rest", "dresd", "typical"}
-        Of :mod:`specdec_lib.experiments.released_rules`.
-
-    Raises
-    ------
-    ValueError
-        If a recording is greedy, or no step has a draft.
-    """
-
-    def measured(recording: Recording, run: Generation) -> list[tuple[float, float, float]]:
-        """Of each draft: the distance of the two laws, and the tokens that either rule accepts."""
-        trace, rows = recording.trace, []
-        if trace.sampling.greedy:
-            raise ValueError(f"{recording.prompt.id!r} was recorded greedily; the rules differ only when sampling")
-        with torch.inference_mode(), Target(model, 0, capacity=len(trace.prompt) + len(trace.tokens) + 256) as target:
-            target.extend(trace.prompt)
-            root = trace.tokens[0]
-            for step in run.steps:
-                logits = target.verify(root, step.tree)
-                if len(step.tree):
-                    p = distribution(logits, trace.sampling).cpu()
-                    law = released_rules.released_law(step.tree, p, rule)
-                    accepted = released_rules.released_accepted(step.tree, p, rule)
-                    distance = released_rules.total_variation(law, p[0])
-                    rows.append((distance, accepted, released_rules.exact_accepted(step.tree, p)))
-                target.commit(step.path)
-                root = step.tokens[-1]
-        return rows
-
-    found = on_all_cores([partial(measured, *each) for each in zip(recordings, runs, strict=True)])
-    steps = [len(rows) for rows in found]
-    if not sum(steps):
-        raise ValueError("no step of the runs has a draft; there is nothing to measure")
-    distance, accepted, exactly = (
-        pooled_rate(Counts([sum(row[i] for row in rows) for rows in found], steps), prompts_of(recordings))
-        for i in range(3)
-    )
-    largest = max(row[0] for rows in found for row in rows)
-    return Bias(sum(steps), distance, float(largest), accepted, exactly)
 
 
 def record_replies(
@@ -235,12 +132,7 @@ def contexts_of(recordings: Sequence[Recording], count: int, length: int = 64, s
 
 
 def search_microseconds(index: SuffixIndex, contexts: Sequence[Sequence[int]], max_ngram: int = 16) -> np.ndarray:
-    """Time of one search for the longest suffix, for each context, in microseconds; the first round is not counted.
-
-    Returns
-    -------
-    float array, shape (contexts,)
-    """
+    """Time of one search for the longest suffix, for each context, in microseconds; the first round is not counted."""
     return timed_each(lambda context: index.longest(context, max_ngram), contexts)
 
 
@@ -257,14 +149,8 @@ def state_microseconds(index: DenseIndex, states: np.ndarray, k: int = 10) -> np
 
 
 def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> np.ndarray:
-    """Time of one exact search among ``keys``, a product with all of them, for each query; on one thread.
-
-    Parameters
-    ----------
-    keys : float32 array, shape (n, dims)
-    queries : float32 array, shape (m, dims)
-    k : int
-    """
+    """Time of one exact search among ``keys`` (float32, shape (n, dims)), a product with all of them, for each of the
+    ``queries`` (m, dims); on one thread."""
     index = load_faiss().IndexFlatIP(keys.shape[1])
     index.add(np.ascontiguousarray(keys))
     with one_thread():
@@ -285,13 +171,7 @@ def timed_each(work: Callable[[Any], Any], items: Sequence[Any]) -> np.ndarray:
 
 
 def fitted_growth(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
-    """Least squares of time against the logarithm of size: ``time = a + b log2(size)``.
-
-    Returns
-    -------
-    a, b : float
-        ``b`` is the time that each doubling adds.
-    """
+    """Least squares ``time = a + b log2(size)``: a, and the time b that each doubling adds."""
     b, a = np.polyfit(np.log2(np.asarray(sizes, float)), np.asarray(times, float), 1)
     return float(a), float(b)
 
@@ -308,13 +188,7 @@ class BuildCost(NamedTuple):
 
 
 def build_cost(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> BuildCost:
-    """Build a store in a temporary folder and time it.
-
-    Parameters
-    ----------
-    texts, tokenizer, max_tokens
-        As for :func:`specdec_lib.datastores.build_from_texts`.
-    """
+    """Build a store in a temporary folder and time it (:func:`specdec_lib.datastores.build_from_texts`)."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         store = build_from_texts(

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, datastores, generate, load_model, record, replay
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.dense_at_scale import UnfilteredDresd
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError
 from specdec_lib.decoding.contract import LAST, Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import Dresd
 from specdec_lib.experiments.corpus import stdlib_modules
-from specdec_lib.experiments.retrieval import UnfilteredDresd
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch, tree_paths

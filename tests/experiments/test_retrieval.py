@@ -11,9 +11,8 @@ from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
-from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
-from specdec_lib.experiments import comparison, made_tasks, recorded_runs, released_rules, retrieval, stores
+from specdec_lib.experiments import comparison, made_tasks, recorded_runs, retrieval, stores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import Recording
@@ -61,44 +60,6 @@ def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monk
         remembered.search(recorded[0].trace.hidden[LAST][-1:], 21)
     with pytest.raises(KeyError):
         remembered.search(torch.zeros(1, remembered.width), 1)
-
-
-def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
-    model, tokenizer = pocket
-    sampling = Sampling(temperature=1.0, top_p=0.95, seed=1)
-    prompts = made_tasks.prompts("rename", 1)
-    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 12)
-    runs = recorded_runs.replay_all(recorded, PromptLookup(num_tokens=3))
-    found = retrieval.sampling_bias(model, recorded, runs, "rest")
-    trace, distances, exact = recorded[0].trace, [], []
-    done = 1
-    for step in runs[0].steps:
-        before = trace.prompt + trace.tokens[:done]
-        if len(step.tree):
-            ids = torch.tensor([before + step.tree.tokens])
-            with torch.inference_mode():
-                p = distribution(model(ids).logits[0, len(before) - 1 :], sampling)
-            distances.append(released_rules.total_variation(released_rules.released_law(step.tree, p, "rest"), p[0]))
-            exact.append(released_rules.exact_accepted(step.tree, p))
-        done += len(step.tokens)
-    assert found.steps == len(distances) > 0
-    assert found.mean.value == pytest.approx(np.mean(distances), abs=1e-4)
-    assert found.largest == pytest.approx(max(distances), abs=1e-4)
-    assert found.accepted_exactly.value == pytest.approx(np.mean(exact), abs=1e-4)
-
-
-def test_one_draft_has_no_bias_under_dresds_rule_and_greedy_runs_are_refused(pocket):
-    model, tokenizer = pocket
-    prompts = made_tasks.prompts("rename", 1)
-    sampled = recorded_runs.record_prompts(model, tokenizer, prompts, Sampling(temperature=1.0), 12)
-    drafter = PromptLookup(num_tokens=3)
-    found = retrieval.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, drafter), "dresd")
-    assert found.largest < 1e-9 and found.accepted.value == pytest.approx(found.accepted_exactly.value)
-    greedy = recorded_runs.record_prompts(model, tokenizer, prompts, None, 12)
-    with pytest.raises(ValueError, match="recorded greedily"):
-        retrieval.sampling_bias(model, greedy, recorded_runs.replay_all(greedy, drafter), "rest")
-    with pytest.raises(ValueError, match="no step of the runs has a draft"):
-        retrieval.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, None), "rest")
 
 
 def test_recorded_text_is_replayed_whole(pocket):

@@ -153,7 +153,7 @@ IDENTITIES: dict[str, list[Identity]] = {
     "03_dense_vs_sparse_retrieval": [
         none_of("lossless_unexplained", "lossless_prompts"),
         none_of("replay_mismatches", "replay_runs"),
-        share("bias_rest_mean", "bias_dresd_largest", "rest_draft_share"),
+        share("bias_rest_mean", "bias_dresd_largest", "rest_draft_time_share"),
     ],
     "04_pld_plus": [
         none_of("lossless_unexplained", "lossless_prompts"),

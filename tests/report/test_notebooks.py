@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from specdec_lib import paths
+from specdec_lib.report import numbers
 from specdec_lib.report.build import check, runner
 from specdec_lib.report.display import record
 from tests.report.notebook_identities import IDENTITIES
@@ -38,12 +39,16 @@ def test_pages_and_notebooks_are_all_listed_and_labels_unique():
 
 
 @pytest.fixture(scope="session")
-def executed(tmp_path_factory):
-    """The executed copy of a notebook: that of the book just made (``make test-notebooks``), or one run with the smoke
-    profile, once a session."""
+def folder(tmp_path_factory):
+    """Of executed copies: the book just made (``make test-notebooks``), or one for runs with the smoke profile."""
+    return Path(os.environ.get("SPECDEC_EXECUTED") or tmp_path_factory.mktemp("executed"))
+
+
+@pytest.fixture(scope="session")
+def executed(folder):
+    """The executed copy of a notebook, run once a session where there is none."""
     if "SPECDEC_EXECUTED" in os.environ:
-        return lambda notebook: nbformat.read(Path(os.environ["SPECDEC_EXECUTED"]) / notebook.name, as_version=4)
-    folder = tmp_path_factory.mktemp("executed")
+        return lambda notebook: nbformat.read(folder / notebook.name, as_version=4)
 
     @functools.cache
     def run(name: str) -> list:
@@ -74,8 +79,11 @@ def test_it_runs_and_its_page_is_clean(notebook, executed):
 
 @pytest.mark.notebooks
 @each_notebook
-def test_its_recorded_values_hold_what_must_hold(notebook, executed):
+def test_its_numbers_hold_what_must_hold(notebook, executed, folder):
     values = record.recorded(executed(notebook))
+    for path in (folder / "files" / notebook.stem).glob("[0-9A-Z][0-9].csv"):
+        saved = numbers.read(path)
+        values |= {key: saved[key].words or saved[key].value for key in saved.keys() - values.keys()}
     assert values, "the notebook records nothing: a result that is not recorded cannot be checked"
     identities = IDENTITIES.get(notebook.stem)
     assert identities, f"tests/report/notebook_identities.py says nothing about {notebook.stem}"

@@ -46,17 +46,8 @@ OASST_OTHERS = tuple(name for name in OASST_REPORTS if not name.startswith("llam
 
 @dataclass(frozen=True)
 class Case:
-    """Outputs of one model on one set of prompts.
-
-    Attributes
-    ----------
-    name : str
-    kind : {"chat", "code"}
-    decoding : {"greedy", "sampled"}
-    replies : list of Reply
-    stores : mapping
-        What reads the text of each store, by the store's name. Text that can be cut into parts fills stores of shards too.
-    """
+    """Outputs of one model on one set of prompts: ``kind`` is chat or code, ``decoding`` greedy or sampled; ``stores`` reads the
+    text of each store, by the store's name."""
 
     name: str
     kind: str
@@ -93,19 +84,11 @@ def _chat_replies() -> Iterable[Reply]:
     )
 
 
-def cases(limit: int | None = None, packages: Sequence[Path] = ()) -> list[Case]:
-    """The replayed outputs, at most ``limit`` of each model, with the texts of their stores.
+def cases(packages: Sequence[Path] = ()) -> list[Case]:
+    """The replayed outputs with the texts of their stores.
 
-    Parameters
-    ----------
-    limit : int, optional
-    packages : sequence of path
-        Folders of wheels whose Python files are text of the store of code, with those of the installed packages.
-
-    Raises
-    ------
-    MissingData, BadRecord
-        A file is not there, or not what it should be.
+    ``packages`` are folders of wheels whose Python files are text of the store of code, with those of the installed
+    packages. A file that is not there, or not what it should be, raises MissingData or BadRecord.
     """
     eighths = {model: alpaca_eval_replies(model)[::8] for model in ("vicuna-13b-v1.5", "llama-2-7b-chat-hf")}
     reports = {way: oasst_replies(OASST_REPLAYED, way)[::2] for way in ("greedy", "nucleus9")}
@@ -131,13 +114,13 @@ def cases(limit: int | None = None, packages: Sequence[Path] = ()) -> list[Case]
     found: list[Case] = []
     for name, decoding, replies in chats:
         more = {"its own answers": answers(own[name]), "GPT-4's answers": answers("gpt4")} if name in own else {}
-        found.append(Case(name, "chat", decoding, replies[:limit], {"chat": chat, **more}))
+        found.append(Case(name, "chat", decoding, replies, {"chat": chat, **more}))
     # Two cases and their variants ask for the same files, which take a while to find.
     code = cache(partial(package_files, packages)) if packages else stores.package_texts
     for name, decoding, replies in (
         ("WizardCoder-15B, HumanEval", "greedy", wizardcoder_replies()),
         ("CodeGen-16B, HumanEval", "sampled", codegen_replies(samples=1)),
     ):
-        found.append(Case(name, "code", decoding, replies[:limit], {"code": code}))
+        found.append(Case(name, "code", decoding, replies, {"code": code}))
     # Greedy ones first: what the papers report is there soonest.
     return sorted(found, key=lambda case: case.decoding)

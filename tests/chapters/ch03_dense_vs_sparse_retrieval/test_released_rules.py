@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from specdec_lib import Sampling, load_model
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import released_rules
 from specdec_lib.decoding.acceptance import exact_match
-from specdec_lib.decoding.sampling import invert_cdf
+from specdec_lib.decoding.sampling import distribution, invert_cdf
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.experiments import released_rules
+from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments import made_tasks, recorded_runs
 from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
 
 VOCABULARY, DRAWS = 6, 6_000
@@ -163,3 +166,41 @@ def test_an_unknown_rule_is_refused_by_name():
 def test_total_variation_is_the_largest_difference_of_any_event():
     p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.2, 0.5, 0.3])
     assert released_rules.total_variation(p, q) == pytest.approx(0.3)
+
+
+def test_the_bias_is_that_of_probabilities_computed_without_the_cache():
+    model, tokenizer = load_model("pocket", dtype="float32")
+    sampling = Sampling(temperature=1.0, top_p=0.95, seed=1)
+    prompts = made_tasks.prompts("rename", 1)
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 12)
+    runs = recorded_runs.replay_all(recorded, PromptLookup(num_tokens=3))
+    found = released_rules.sampling_bias(model, recorded, runs, "rest")
+    trace, distances, exact = recorded[0].trace, [], []
+    done = 1
+    for step in runs[0].steps:
+        before = trace.prompt + trace.tokens[:done]
+        if len(step.tree):
+            ids = torch.tensor([before + step.tree.tokens])
+            with torch.inference_mode():
+                p = distribution(model(ids).logits[0, len(before) - 1 :], sampling)
+            distances.append(released_rules.total_variation(released_rules.released_law(step.tree, p, "rest"), p[0]))
+            exact.append(released_rules.exact_accepted(step.tree, p))
+        done += len(step.tokens)
+    assert found.steps == len(distances) > 0
+    assert found.mean.value == pytest.approx(np.mean(distances), abs=1e-4)
+    assert found.largest == pytest.approx(max(distances), abs=1e-4)
+    assert found.accepted_exactly.value == pytest.approx(np.mean(exact), abs=1e-4)
+
+
+def test_one_draft_has_no_bias_under_dresds_rule_and_greedy_runs_are_refused():
+    model, tokenizer = load_model("pocket", dtype="float32")
+    prompts = made_tasks.prompts("rename", 1)
+    sampled = recorded_runs.record_prompts(model, tokenizer, prompts, Sampling(temperature=1.0), 12)
+    drafter = PromptLookup(num_tokens=3)
+    found = released_rules.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, drafter), "dresd")
+    assert found.largest < 1e-9 and found.accepted.value == pytest.approx(found.accepted_exactly.value)
+    greedy = recorded_runs.record_prompts(model, tokenizer, prompts, None, 12)
+    with pytest.raises(ValueError, match="recorded greedily"):
+        released_rules.sampling_bias(model, greedy, recorded_runs.replay_all(greedy, drafter), "rest")
+    with pytest.raises(ValueError, match="no step of the runs has a draft"):
+        released_rules.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, None), "rest")

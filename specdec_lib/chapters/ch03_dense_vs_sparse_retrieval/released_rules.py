@@ -1,0 +1,192 @@
+"""Lossy: the sampling rules of the released codes of REST, DReSD, Medusa and Hydra, for comparison only.
+
+The first two draw the target's token again for every row of the draft and every position in it, and keep the row that matches
+longest, the first of equals. A token on R rows gets R chances, so the output does not have the target's distribution:
+with one drafted token of probability p on R rows it is emitted with probability 1 - (1 - p)^(R + 1) under REST's rule
+and 1 - (1 - p)^R under DReSD's. Rows that part at once are kept less often than by one draw a node, because
+independent draws can all miss.
+
+Typical acceptance, the rule of Medusa (Cai et al. 2024, section 2.3.1) and Hydra, draws nothing: a drafted token is kept if its
+probability exceeds min(epsilon, delta exp(-H)), H being the entropy of the target's distribution there. The longest path of
+kept tokens is emitted and then the most likely token, so that one text follows from each prompt whatever the seed.
+
+Nothing in the library decodes with these rules; :func:`specdec_lib.decoding.acceptance.exact_match` draws once for each node.
+Below, ``probabilities`` is a float64 tensor of shape (nodes + 1, vocabulary): the target's distribution after the root and
+after each node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.sampling import distribution
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.all_cores import on_all_cores
+from specdec_lib.experiments.recorded_runs import Recording, prompts_of
+from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
+
+#: What follows the kept row: ``"rest"`` draws a token again, ``"dresd"`` takes the row's own that did not match.
+RULES = ("rest", "dresd")
+#: With typical acceptance: all rules whose bias :func:`released_law` tells.
+LOSSY = (*RULES, "typical")
+#: Of typical acceptance, as released.
+EPSILON, DELTA = 0.09, 0.3
+
+
+def _check_rule(rule: str) -> None:
+    if rule not in LOSSY:
+        raise ValueError(f"rule is {rule!r}; expected one of {', '.join(LOSSY)}")
+
+
+def typical_acceptance(
+    tree: DraftTree, probabilities: torch.Tensor, epsilon: float = EPSILON, delta: float = DELTA
+) -> tuple[list[int], int]:
+    """Accept as the released codes of Medusa and Hydra do at a temperature: the accepted nodes, and the next token.
+
+    A token is kept if its probability exceeds ``min(epsilon, delta * exp(-entropy))``, the entropy in nats. Of the longest
+    paths whose tokens are all kept the most likely one is accepted, then comes the target's most likely token.
+    """
+    bars = torch.minimum(torch.tensor(epsilon), delta * (-torch.special.entr(probabilities).sum(-1)).exp())
+    chances: dict[int, float] = {-1: 1.0}
+    best, depths = -1, tree.depths
+    for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+        chance = float(probabilities[parent + 1, token])
+        if parent not in chances or not chance > float(bars[parent + 1]):
+            continue
+        chances[node] = chances[parent] * chance
+        longer = best < 0 or depths[node] > depths[best]
+        if longer or (depths[node] == depths[best] and chances[node] > chances[best]):
+            best = node
+    return tree.path(best), int(probabilities[best + 1].argmax())
+
+
+def rows(tree: DraftTree) -> list[list[int]]:
+    """Nodes of each path from a child of the root to a leaf, in the order of the leaves.
+
+    Rows that the released codes hold twice, or next to a longer row that begins with them, are one row here, so that
+    the bias found is no larger than theirs.
+    """
+    inner = set(tree.parents)
+    return [tree.path(leaf) for leaf in range(len(tree)) if leaf not in inner]
+
+
+def _survival(tree: DraftTree, row: list[int], probabilities: torch.Tensor) -> list[float]:
+    """P(the first k tokens of a row match), k from 0 to the depth of the tree and one more; 0 beyond the row."""
+    chances, node = [1.0], -1
+    for child in row:
+        chances.append(chances[-1] * float(probabilities[node + 1, tree.tokens[child]]))
+        node = child
+    return chances + [0.0] * (tree.depth + 2 - len(chances))
+
+
+def released_law(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> torch.Tensor:
+    """Exact distribution of the first token emitted where each row draws again: float64, shape (vocabulary,).
+
+    ``"dresd"`` follows the last draw of the best row, ``"rest"`` draws once more after it, ``"typical"`` is sure of one token.
+    With s_r(k) the probability that row r matches in its first k tokens, row r is kept at length k with probability
+    (s_r(k) - s_r(k+1)) times the product of 1 - s_q(k) over the rows q before it and of 1 - s_q(k+1) over those after.
+    """
+    _check_rule(rule)
+    law = torch.zeros_like(probabilities[0])
+    if rule == "typical":
+        path, token = typical_acceptance(tree, probabilities)
+        law[tree.tokens[path[0]] if path else token] = 1.0
+        return law
+    root, paths = probabilities[0], rows(tree)
+    if not paths:
+        return root.clone()
+    survival = [_survival(tree, row, probabilities) for row in paths]
+    none = 1.0
+    for r, path in enumerate(paths):
+        none *= 1.0 - survival[r][1]
+        for k in range(1, len(path) + 1):
+            kept = survival[r][k] - survival[r][k + 1]
+            for q in range(len(paths)):
+                if q != r:
+                    kept *= 1.0 - survival[q][k if q < r else k + 1]
+            law[tree.tokens[path[0]]] += kept
+    rest = root.clone()
+    if rule == "dresd":
+        rest[tree.tokens[paths[0][0]]] = 0.0
+        total = float(rest.sum())
+        rest = rest / total if total > 0 else root
+    return law + none * rest
+
+
+def released_accepted(tree: DraftTree, probabilities: torch.Tensor, rule: str = "rest") -> float:
+    """Expected length of the accepted path; under ``"rest"`` and ``"dresd"`` the sum over k of 1 - prod_r (1 - s_r(k))."""
+    _check_rule(rule)
+    if rule == "typical":
+        return float(len(typical_acceptance(tree, probabilities)[0]))
+    survival = torch.tensor([_survival(tree, row, probabilities) for row in rows(tree)], dtype=torch.float64)
+    return float((1 - (1 - survival).prod(0))[1:].sum()) if len(survival) else 0.0
+
+
+def exact_accepted(tree: DraftTree, probabilities: torch.Tensor) -> float:
+    """Expected length of the accepted path when one token is drawn for each node: the sum over nodes of the probability
+    that the target emits the path to the node."""
+    reached: list[float] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        before = reached[parent] if parent >= 0 else 1.0
+        reached.append(before * float(probabilities[parent + 1, token]))
+    return sum(reached)
+
+
+def total_variation(p: torch.Tensor, q: torch.Tensor) -> float:
+    """Total variation distance of two distributions, half the sum of absolute differences."""
+    return 0.5 * float((p - q).abs().sum())
+
+
+class Bias(NamedTuple):
+    """What a rule does to the target's distribution: total variation over the steps with a draft, and the draft tokens
+    expected to be accepted under the rule and with one draw a node, which is lossless."""
+
+    steps: int
+    mean: Interval
+    largest: float
+    accepted: Interval
+    accepted_exactly: Interval
+
+
+def sampling_bias(
+    model: PreTrainedModel, recordings: Sequence[Recording], runs: Sequence[Generation], rule: str
+) -> Bias:
+    """Measure a rule of :data:`LOSSY` on the drafts of sampled runs, exactly, from the target's probabilities.
+
+    ``runs`` are runs or replays of the sampled ``recordings`` with a drafter. Greedy recordings, and runs without any draft,
+    are a ValueError.
+    """
+
+    def measured(recording: Recording, run: Generation) -> list[tuple[float, float, float]]:
+        trace, found = recording.trace, []
+        if trace.sampling.greedy:
+            raise ValueError(f"{recording.prompt.id!r} was recorded greedily; the rules differ only when sampling")
+        with torch.inference_mode(), Target(model, 0, capacity=len(trace.prompt) + len(trace.tokens) + 256) as target:
+            target.extend(trace.prompt)
+            root = trace.tokens[0]
+            for step in run.steps:
+                logits = target.verify(root, step.tree)
+                if len(step.tree):
+                    p = distribution(logits, trace.sampling).cpu()
+                    distance = total_variation(released_law(step.tree, p, rule), p[0])
+                    found.append((distance, released_accepted(step.tree, p, rule), exact_accepted(step.tree, p)))
+                target.commit(step.path)
+                root = step.tokens[-1]
+        return found
+
+    found = on_all_cores([partial(measured, *each) for each in zip(recordings, runs, strict=True)])
+    steps = [len(each) for each in found]
+    if not sum(steps):
+        raise ValueError("no step of the runs has a draft; there is nothing to measure")
+    distance, accepted, exactly = (
+        pooled_rate(Counts([sum(row[i] for row in each) for each in found], steps), prompts_of(recordings))
+        for i in range(3)
+    )
+    return Bias(sum(steps), distance, max(row[0] for each in found for row in each), accepted, exactly)
