@@ -8,7 +8,6 @@ import pytest
 
 from specdec_lib import generate, load_model, paths
 from specdec_lib.__main__ import main
-from specdec_lib.chapters.ch07_other_systems import head_losses
 from specdec_lib.experiments import head_training
 from specdec_lib.heads.drafting import KINDS, DraftHead
 from specdec_lib.methods import METHODS
@@ -67,18 +66,13 @@ def test_losses_are_compared_on_the_same_answers_and_no_heads_are_written(tmp_pa
         "2",
     ]
     assert main([*words, "--compare-losses", str(tmp_path / "losses.json")]) == 0
-    told = head_losses.load(tmp_path / "losses.json")
+    told = json.loads((tmp_path / "losses.json").read_text())
     assert told["provenance"]["parameters"]["epochs"] == 2 and not (tmp_path / "out").exists()
     assert set(told["losses"]) == {"published", "total-variation"} and told["answers"] + told["held_out"] == 6
     # What a training with that loss alone finds on these answers.
     assert main([*words, "--loss", "total-variation"]) == 0
     alone = json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]["medusa"]
     assert told["losses"]["total-variation"]["top1"] == alone["top1"]
-    lines = head_losses.curves(told["losses"])["first choice"]
-    depths, shares = lines["total-variation loss"]
-    assert (depths, [share.value for share in shares]) == ([1, 2, 3, 4, 5], alone["top1"])
-    with pytest.raises(FileNotFoundError, match="train-heads --compare-losses"):
-        head_losses.load(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
