@@ -22,10 +22,11 @@ from specdec_lib.cluster import Here, Place, Processes
 from specdec_lib.datastores import ShardedSuffixIndex, store_files
 from specdec_lib.datastores.sharded import ShardedStore, is_sharded, read_shards, shard_name
 from specdec_lib.datastores.sharded_build import build_sharded
+from specdec_lib.decoding.contract import Context
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import Rest
 from specdec_lib.experiments import corpus, stores
 from specdec_lib.experiments.package_files import PackageFiles
-from specdec_lib.experiments.retrieval import draft_microseconds, search_microseconds
 from specdec_lib.models.embedding import embed_store
 
 CONTEXTS, CONTEXT_TOKENS, SHARDS = 200, 32, 4
@@ -172,6 +173,26 @@ def held_out_contexts(tokenizer: Any, count: int = CONTEXTS) -> list[list[int]]:
             end = int(rng.integers(CONTEXT_TOKENS, len(tokens)))
             contexts.append(tokens[end - CONTEXT_TOKENS : end])
     return contexts
+
+
+def search_microseconds(index: Any, contexts: Sequence[Sequence[int]]) -> np.ndarray:
+    """Time of one search for the longest suffix, for each context; the first round is not counted."""
+    return _each(lambda context: index.longest(context, 16), contexts)
+
+
+def draft_microseconds(drafter: Rest, contexts: Sequence[Sequence[int]], vocabulary: int) -> np.ndarray:
+    """Time of one draft from search to tree, for each context; the first round is not counted."""
+    shown = [Context(list(context), 0, vocabulary, Sampling()) for context in contexts]
+    return _each(lambda context: drafter.propose(context, 1000), shown)
+
+
+def _each(work: Callable[[Any], Any], items: Sequence[Any]) -> np.ndarray:
+    spent = []
+    for item in [*items, *items]:
+        began = time.perf_counter_ns()
+        work(item)
+        spent.append((time.perf_counter_ns() - began) / 1e3)
+    return np.array(spent[len(items) :])
 
 
 def _spread(values: np.ndarray) -> dict[str, float]:
