@@ -167,6 +167,7 @@ remade-stopping: remade-acceptance
 
 remade-heads:
 	@$(RUN) train-heads --mlp 320 --prompts 120
+	@$(RUN) train-heads --kind medusa --prompts 120 --compare-losses data/results/cpu/heads_loss.json
 
 remade-tree:
 	@$(RUN) fit-tree --target pocket --draft pocket-draft --out $(PAIR)/one_tree.safetensors
