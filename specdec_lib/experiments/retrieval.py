@@ -1,21 +1,15 @@
-"""What retrieval is measured by: matches, neighbours that are looked up once, recorded text of other models, time against size."""
+"""What retrieval is measured by: matches, neighbours that are looked up once, recorded text of other models."""
 
 from __future__ import annotations
 
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from specdec_lib.datastores import SuffixIndex, build_from_texts, build_suffix_array
 from specdec_lib.datastores.dense import DenseIndex
-from specdec_lib.datastores.faiss_index import load_faiss, one_thread
 from specdec_lib.datastores.suffix_array import Match
 from specdec_lib.datastores.tokens import tokenizer_vocabulary
 from specdec_lib.decoding.contract import LAST, Context, WrappedDrafter
@@ -118,88 +112,3 @@ def record_replies(
             Recording(Prompt(reply.id, reply.model, (reply.prompt,), chat=False, meta={"group": reply.group}), 0, trace)
         )
     return found
-
-
-def contexts_of(recordings: Sequence[Recording], count: int, length: int = 64, seed: int = 0) -> list[list[int]]:
-    """Contexts that a drafter met: the last ``length`` tokens at ``count`` random places of recorded outputs."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for i in rng.integers(0, len(recordings), count).tolist():
-        trace = recordings[i].trace
-        end = len(trace.prompt) + int(rng.integers(1, len(trace.tokens) + 1))
-        found.append((trace.prompt + trace.tokens)[:end][-length:])
-    return found
-
-
-def search_microseconds(index: SuffixIndex, contexts: Sequence[Sequence[int]], max_ngram: int = 16) -> np.ndarray:
-    """Time of one search for the longest suffix, for each context, in microseconds; the first round is not counted."""
-    return timed_each(lambda context: index.longest(context, max_ngram), contexts)
-
-
-def draft_microseconds(drafter: Any, contexts: Sequence[Sequence[int]], vocabulary: int) -> np.ndarray:
-    """Time of one draft from search to tree, for each context, in microseconds; the first round is not counted."""
-    shown = [Context(list(context), 0, vocabulary, Sampling()) for context in contexts]
-    return timed_each(lambda context: drafter.propose(context, 1000), shown)
-
-
-def state_microseconds(index: DenseIndex, states: np.ndarray, k: int = 10) -> np.ndarray:
-    """Time of one search for ``k`` neighbours, for each hidden state, as :func:`search_microseconds`; on one thread."""
-    with one_thread():
-        return timed_each(lambda state: index.search(state[None], k), states)
-
-
-def product_microseconds(keys: np.ndarray, queries: np.ndarray, k: int = 10) -> np.ndarray:
-    """Time of one exact search among ``keys`` (float32, shape (n, dims)), a product with all of them, for each of the
-    ``queries`` (m, dims); on one thread."""
-    index = load_faiss().IndexFlatIP(keys.shape[1])
-    index.add(np.ascontiguousarray(keys))
-    with one_thread():
-        return timed_each(lambda key: index.search(key[None], k), queries)
-
-
-def timed_each(work: Callable[[Any], Any], items: Sequence[Any]) -> np.ndarray:
-    """Time of the work on each item, in microseconds; the first round is not counted."""
-    clock = time.perf_counter_ns
-    for item in items:
-        work(item)
-    spent = np.empty(len(items))
-    for i, item in enumerate(items):
-        began = clock()
-        work(item)
-        spent[i] = (clock() - began) / 1e3
-    return spent
-
-
-def fitted_growth(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
-    """Least squares ``time = a + b log2(size)``: a, and the time b that each doubling adds."""
-    b, a = np.polyfit(np.log2(np.asarray(sizes, float)), np.asarray(times, float), 1)
-    return float(a), float(b)
-
-
-class BuildCost(NamedTuple):
-    """What it costs to build a sparse store: wall time of the tokens and of the suffix array, and bytes a token, on
-    disk and, memory-mapped, in memory."""
-
-    tokens: int
-    documents: int
-    seconds: float
-    sort_seconds: float
-    bytes_per_token: float
-
-
-def build_cost(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> BuildCost:
-    """Build a store in a temporary folder and time it (:func:`specdec_lib.datastores.build_from_texts`)."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        store = build_from_texts(
-            Path(folder) / "store",
-            texts,
-            tokenizer,
-            max_tokens=max_tokens,
-            short_documents="skip",
-            suffix_array=False,
-            progress=False,
-        )
-        written = time.perf_counter()
-        index = build_suffix_array(store.path, progress=False)
-        return BuildCost(store.count, len(store), written - began, time.perf_counter() - written, index.bytes_per_token)

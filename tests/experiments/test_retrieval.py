@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, load_model
-from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
@@ -71,29 +70,3 @@ def test_recorded_text_is_replayed_whole(pocket):
     assert tokenizer.decode(recorded[0].trace.tokens) == text
     runs = recorded_runs.replay_all(recorded, PromptLookup())
     assert runs[0].tokens == recorded[0].trace.tokens and len(runs[0].steps) < len(runs[0].tokens) - 1
-
-
-def test_contexts_end_inside_the_output():
-    found = retrieval.contexts_of([recording(list(range(10)), [40, 41, 42])], 50, length=5)
-    assert {tuple(context) for context in found} == {(6, 7, 8, 9, 40), (7, 8, 9, 40, 41), (8, 9, 40, 41, 42)}
-
-
-def test_the_fit_finds_the_growth_it_was_made_from():
-    sizes = [1e5, 1e6, 3e6, 2e7]
-    a, b = retrieval.fitted_growth(sizes, [0.5 + 0.11 * np.log2(size) for size in sizes])
-    assert (a, b) == (pytest.approx(0.5), pytest.approx(0.11))
-
-
-def test_times_are_one_a_context():
-    with build([list(range(40))], 50) as index:
-        assert isinstance(index, SuffixIndex)
-        assert retrieval.search_microseconds(index, [[1, 2], [3], [9, 9]]).shape == (3,)
-        assert (retrieval.draft_microseconds(Rest(index), [[1, 2], [3]], 50) > 0).all()
-    keys = np.eye(8, dtype=np.float32)
-    assert retrieval.product_microseconds(keys, keys[:3], 2).shape == (3,)
-
-
-def test_a_build_costs_what_the_store_holds(pocket):
-    found = retrieval.build_cost(["def f(x):\n    return x\n"] * 3, pocket[1], 1000)
-    assert found.documents == 3 and found.tokens == 3 * len(pocket[1]("def f(x):\n    return x\n")["input_ids"])
-    assert found.bytes_per_token > 6 and min(found.seconds, found.sort_seconds) > 0

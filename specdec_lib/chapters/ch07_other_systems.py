@@ -1,0 +1,140 @@
+"""Chapter 7: what passes and drafts of every system cost, and PLD+'s tables with the methods here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from specdec_lib.experiments import results
+from specdec_lib.experiments.pass_costs import step_seconds
+from specdec_lib.experiments.pass_widths import units
+from specdec_lib.experiments.published_numbers import published
+from specdec_lib.experiments.recorded_runs import Recording, Runs
+from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval
+from specdec_lib.methods import Method, method_of, published_as
+
+#: Columns of a results table that count what drafting is priced by (``Method.price``).
+UNITS = {"step": "passes", "token": "drafted", "level": "depth"}
+#: Ends of the identifiers of PLD+'s published numbers, and the tasks here.
+TASKS = {
+    "summ": "summarisation",
+    "code": "code editing",
+    "short": "short text editing",
+    "long": "long text editing",
+    "turn": "multi-turn",
+    "mt": "multi-turn",
+}
+_ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|long|turn|mt)")
+
+
+class Prices(NamedTuple):
+    """What passes and drafts cost, in units of the target's pass over one token.
+
+    Attributes
+    ----------
+    passes : mapping
+        Price of a pass by width, 1 among them; beyond the widest one the slope of the last two goes on.
+    pass_seconds : float
+        Of the target's pass over one token: what a search on the host is compared with.
+    network : float, optional
+        Price of a pass of a network that drafts, a draft model or heads; None takes the measured one.
+    """
+
+    passes: Mapping[int, float]
+    pass_seconds: float
+    network: float | None = None
+
+    def draft(self, method: Method, runs: Runs) -> float:
+        """Price of drafting for each unit: the median over the steps, which the first one, where loops are compiled, does not
+        move."""
+        if method.network and self.network is not None:
+            return self.network
+        spent = [step.draft_seconds / count for run in runs for step in run.steps if (count := units(method, step))]
+        return median(spent) / self.pass_seconds if spent else 0.0
+
+
+def priced(recordings: Sequence[Recording], runs: Mapping[str, Runs], prices: Prices) -> pd.DataFrame:
+    """The results table of some methods, with ``verified``, the tokens of all passes, and ``price``, that of the passes and of
+    their drafts; prefill left out."""
+    table = results.table(recordings, runs)
+    table["verified"] = table.widths.map(lambda passes: int(np.arange(len(passes)) @ passes))
+    widest = int(table.widths.map(len).max())
+    table = results.priced(table, {**prices.passes, widest: step_seconds(prices.passes, widest)})
+    for name, own in runs.items():
+        method = method_of(name)
+        if method is not None:
+            rows = table.method == name
+            table.loc[rows, "price"] += prices.draft(method, own) * table.loc[rows, UNITS[method.price]]
+    return table
+
+
+def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
+    """Price of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
+
+    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.pass_costs.step_samples`).
+    """
+    times = {width: np.asarray(own) for width, own in spent.items()}
+    rounds = len(times[1])
+    drawn = np.random.default_rng(SEED).integers(rounds, size=(SAMPLES, rounds))
+    one = np.median(times[1][drawn], axis=1)
+    found = {}
+    for width, own in times.items():
+        ratios = np.median(own[drawn], axis=1) / one
+        ends = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if rounds > 1 else (math.nan, math.nan)
+        found[width] = Interval(float(np.median(own) / np.median(times[1])), *map(float, ends))
+    return found
+
+
+def ours(system: str, names: Collection[str]) -> str | None:
+    """The method here that a published row is of: of the same name, or the first that begins with it and a number or a
+    variant; None for one that is not here."""
+    system = published_as(system)
+    if system in names:
+        return system
+    return next((name for name in names if re.match(rf"{re.escape(system)}[ -]", name)), None)
+
+
+def speedups_of_paper() -> pd.DataFrame:
+    """Published speed-ups of all systems in PLD+'s Tables 1, 2, 4 and 11, on the tasks that are also here.
+
+    Returns
+    -------
+    DataFrame
+        ``table`` (int), ``task``, ``system`` (the paper's name), and ``low`` and ``high`` over the sizes of the paper's model.
+    """
+    rows = [
+        {"table": int(match[1]), "task": TASKS[match[2]], "system": row["method"], "speedup": float(row["value"])}
+        for key, row in published("pld_plus").items()
+        if (match := _ROW.fullmatch(key)) and row["quantity"] == "speed-up" and row["value"] != "not available"
+    ]
+    groups = pd.DataFrame(rows).groupby(["table", "task", "system"], sort=False).speedup
+    return groups.agg(low="min", high="max").reset_index()
+
+
+def in_order(paper: pd.DataFrame, table: int, tasks: Collection[str]) -> pd.Series:
+    """Systems of a table of the paper, the fastest first, with the mean of their published speed-ups on some tasks."""
+    rows = paper[(paper.table == table) & paper.task.isin(tasks)]
+    mean = ((rows.low + rows.high) / 2).groupby(rows.system, sort=False).mean()
+    return mean.sort_values(ascending=False, kind="stable")
+
+
+def with_ours(paper: pd.DataFrame, tables: Collection[int], here: Mapping[str, Mapping[str, Interval]]) -> pd.DataFrame:
+    """One row a system of some tables: on each task its published range, as text, and our number, None without one.
+
+    ``here`` has by method and task our number. The columns are ``System`` and for each task ``task`` and ``task, here``.
+    """
+    rows = []
+    for system, own in paper[paper.table.isin(tables)].groupby("system", sort=False):
+        row = {"System": system}
+        for task, part in own.groupby("task", sort=False):
+            low, high = f"{part.low.min():.2f}", f"{part.high.max():.2f}"
+            row[task] = low if low == high else f"{low} to {high}"
+            row[f"{task}, here"] = here.get(ours(system, here), {}).get(task)
+        rows.append(row)
+    return pd.DataFrame(rows)
