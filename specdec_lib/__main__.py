@@ -60,10 +60,6 @@ COMMANDS: dict[str, Command] = {
     ),
     "losslessness": Command("specdec_lib.commands.losslessness", "compare many prompts with plain decoding"),
     "pdf": Command("specdec_lib.commands.pdf", "print the book into _build/book.pdf", in_repository=True),
-    "pocket": Command("specdec_lib.commands.pocket", "train the pocket models again"),
-    "pocket-data": Command(
-        "specdec_lib.commands.pocket_data", "fetch and prepare the text that the pocket models are trained on"
-    ),
     "recordings": Command(
         "specdec_lib.commands.recordings",
         "decode the prompts of the book and commit what the shipped models write",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specdec_lib import load_model, paths
 from specdec_lib.__main__ import main
-from specdec_lib.chapters.a1_pocket_models import training
 from specdec_lib.commands import find_heads
 from specdec_lib.experiments.input_guided import calibration_prompts
 from specdec_lib.experiments.recorded_runs import render
@@ -23,7 +22,17 @@ def folders(tmp_path_factory):
     for seed in (0, 1):
         torch.manual_seed(seed)
         folder = tmp_path_factory.mktemp("model")
-        training.Shape(32, 2, 2, 48).build(len(tokenizer)).save_pretrained(folder)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=48,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=0,
+        )
+        LlamaForCausalLM(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         out.append(folder)
     return out

@@ -25,7 +25,6 @@ from transformers import PreTrainedTokenizerFast
 import specdec_lib
 from specdec_lib import paths
 from specdec_lib.__main__ import find_command, main
-from specdec_lib.chapters.a1_pocket_models import training_text
 from specdec_lib.commands import run
 from specdec_lib.report.build import params, plan, runner
 from specdec_lib.report.display import record
@@ -141,23 +140,6 @@ def run_specdec(words: list[str]) -> None:
     assert main([*expanded(words), *SMALLER.get(name, [])]) == 0, words
 
 
-def reaches_work(words: list[str]) -> None:
-    """A command that takes hours gets as far as its work: options read, folders made."""
-
-    class Reached(Exception):
-        pass
-
-    def stop(*args, **kwargs):
-        raise Reached
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_text, "load", stop)
-        patch.setattr(training_text, "fetch", stop)
-        patch.setattr(training_text, "conversation_files", lambda corpus: [])  # not every machine has the sets
-        with pytest.raises(Reached):
-            main(words)
-
-
 def papermill_words(words: list[str]) -> tuple[Path, dict[str, str]]:
     """The notebook of a papermill command and its parameters, both checked."""
     notebook = ROOT / next(word for word in words if word.endswith(".ipynb"))
@@ -206,10 +188,8 @@ def parses(words: list[str]) -> None:
 #: How a command is run, by its beginning; the first that fits counts.
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
-    (r"python -m specdec_lib pocket(-data)? --", lambda words: parses(words[3:])),  # they need a prepared corpus
     (r"python -m specdec_lib train-heads --mlp", lambda words: parses(words[3:])),  # it trains the shipped heads
     (r"python -m specdec_lib claims --save", lambda words: parses(words[3:])),  # it needs a run of all notebooks
-    (r"python -m specdec_lib pocket", lambda words: reaches_work(words[3:])),
     # Each remakes committed results of the shipped pair, in minutes to hours.
     (r"python -m specdec_lib fit-tree --target pocket ", lambda words: parses(words[3:])),
     (
