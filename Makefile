@@ -29,7 +29,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book pdf readme test test-core test-notebooks test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness pocket pocket-data remake first-run second-run doctor check lint clean distclean
+.PHONY: gpu help venv book pdf readme test test-core test-notebooks test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness first-run second-run doctor check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -124,17 +124,8 @@ bench: venv  ## measure how fast the library is into data/results/cpu/bench.json
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
 	@$(PY) -m specdec_lib losslessness $(ARGS)
 
-pocket-data: venv  ## fetch and prepare the text that the pocket models are trained on
-	@$(PY) -m specdec_lib pocket-data $(ARGS)
-
-PARTS ?= target draft draft_small draft_large qwen
-pocket: venv  ## train all pocket models from nothing and overwrite the shipped ones (days on a CPU; PARTS=target)
-	@for part in $(PARTS); do $(PY) -m specdec_lib pocket --part $$part $(ARGS) || exit 1; done
-
-PAIR := data/models/pocket
-ACCEPTANCE := train-acceptance-head --data $(PAIR)/head/data --device cpu --seeds 5
 # Chapter 2 has no seed. The run with the book's own seeds comes last, so its notebooks are the ones that stay.
-SEEDS := -p 01.output_seeds=[10,11,12] -p 03.output_seeds=[10,11,12] -p 04.seed=10 -p 05.seed=10 -p 06.seed=10 -p 07.seed=10 -p A1.seed=10
+SEEDS := -p 01.output_seeds=[10,11,12] -p 03.output_seeds=[10,11,12] -p 04.seed=10 -p 05.seed=10 -p 06.seed=10 -p 07.seed=10
 second-run: venv  ## execute the notebooks with other seeds and save their numbers (overwrites book/notebooks)
 	@$(PY) -m specdec_lib run --jobs 2 $(SEEDS)
 	@$(PY) -m specdec_lib claims --save data/results/cpu/seed10
@@ -142,40 +133,6 @@ second-run: venv  ## execute the notebooks with other seeds and save their numbe
 first-run: venv  ## execute the notebooks with the book's seeds and save their numbers
 	@$(PY) -m specdec_lib run --jobs 2
 	@$(PY) -m specdec_lib claims --save data/results/cpu
-
-# What one of the pair's parts needs of another is a prerequisite; the rest runs two at a time, because models as small as these
-# decode on one thread each. The answers that the last pair's heads learned from are of no use to the next one's.
-REMADE := remade-acceptance remade-heads remade-tree remade-retrieval remade-answers
-.PHONY: $(REMADE)
-RUN = set -x; $(PY) -m specdec_lib
-remake: venv  ## make everything again that depends on the pocket pair's weights, after make pocket (hours on two cores)
-	@rm -rf $(PAIR)/head/data _build/heads
-	@$(MAKE) -j2 $(REMADE)
-	@$(MAKE) second-run
-	@$(MAKE) first-run
-	@$(PY) -m specdec_lib recordings --from-cache
-	@$(MAKE) readme
-	@$(PY) -m specdec_lib losslessness
-
-remade-acceptance:
-	@$(RUN) $(ACCEPTANCE) --out $(PAIR)/head/acceptance.safetensors
-	@$(RUN) $(ACCEPTANCE) --sees-confidence --out $(PAIR)/head/acceptance-confidence.safetensors
-
-remade-heads:
-	@$(RUN) train-heads --mlp 320 --prompts 120
-	@$(RUN) train-heads --kind medusa --prompts 120 --compare-losses data/results/cpu/heads_loss.json
-
-remade-tree:
-	@$(RUN) fit-tree --target pocket --draft pocket-draft --out $(PAIR)/one_tree.safetensors
-	@$(RUN) fit-tree --target pocket --draft pocket-draft --source PLD 'PLD+ (h)' 'PLD+ (a)' REST DReSD \
-	  --features data/results/cpu/tree_features.csv
-
-remade-retrieval:
-	@$(RUN) run --profile full --only 03
-
-# The published sets are read where SPECDEC_DATASETS names their folder.
-remade-answers:
-	@$(if $(SPECDEC_DATASETS),$(RUN) known-answers,echo "SPECDEC_DATASETS is not set: known-answers is left out")
 
 doctor: venv  ## report versions, devices and data that this machine has
 	@$(PY) -m specdec_lib doctor
