@@ -42,7 +42,7 @@ def problems() -> list[str]:
             faults.append(f"{name} is missing: pip install -e '.[book]'")
     for part in ("target", "draft"):
         if not (paths.POCKET / part / "model.safetensors").is_file():
-            faults.append(f"the pocket {part} model is not in {paths.POCKET}: get the repository's data folder again")
+            faults.append(f"the pocket {part} model is not in {paths.POCKET}: install the package again")
     try:
         paths.datasets_root()
     except NotADirectoryError as error:
