@@ -130,12 +130,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tree_digest(root: Path, pattern: str = "**/*", skip: Iterable[str] = ()) -> str:
-    """Return one checksum over the names and contents of all files below ``root`` that match ``pattern``, wherever a
-    folder named in ``skip`` does not hold them."""
+def tree_digest(root: Path, skip: Iterable[str] = ()) -> str:
+    """Return one checksum over the names and contents of all files below ``root`` but those in folders named in ``skip``."""
     skipped = {"__pycache__", *skip}
     digest = hashlib.sha256()
-    for path in sorted(root.glob(pattern)):
+    for path in sorted(root.rglob("*")):
         if path.is_file() and not skipped.intersection(path.relative_to(root).parts):
             digest.update(f"{path.relative_to(root).as_posix()}\0{sha256(path)}\n".encode())
     return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 Each maker turns one piece of text into the user's turns and the assistant's answers. They stand for the
 input-guided tasks of PLD+ (section 5.1: code editing, text editing, summarisation by quotation, multi-turn) where
-no download is possible, and they teach the pocket pair to copy. A maker that cannot use a text returns ``None``.
+no download is possible. A maker that cannot use a text returns ``None``.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ MAKERS: dict[str, tuple[Maker, str]] = {
     "outline": (outline, "code"),
     "complete": (complete, "code"),
     "two-turn": (two_turn, "code"),
-    **edit_tasks.MAKERS,
+    **{name: (maker, "code") for name, maker in edit_tasks.MAKERS.items()},
 }
 #: Length in characters of the pieces of text that tasks are made from.
 CODE_CHARS = (160, 800)
@@ -177,18 +177,11 @@ PROSE_CHARS = (120, 600)
 
 
 def materials(modules: Iterable[Module]) -> dict[str, list[Snippet]]:
-    """Distinct pieces of code, prose, import lines and runs of functions in ``modules``, in order."""
+    """Distinct pieces of code and of prose in ``modules``, in order."""
     modules = list(modules)
     code = {s.text: s for m in modules for s in definitions(m, *CODE_CHARS)}
     prose = {s.text: s for m in modules for s in paragraphs(m, *PROSE_CHARS)}
-    imports = {s.text: s for m in modules for s in edit_tasks.import_blocks(m)}
-    functions = {s.text: s for m in modules for s in edit_tasks.function_runs(m)}
-    return {
-        "code": list(code.values()),
-        "prose": list(prose.values()),
-        "imports": list(imports.values()),
-        "functions": list(functions.values()),
-    }
+    return {"code": list(code.values()), "prose": list(prose.values())}
 
 
 def name_pool(snippets: Iterable[Snippet]) -> list[str]:
@@ -201,7 +194,7 @@ def name_pool(snippets: Iterable[Snippet]) -> list[str]:
 def _split_materials(split: str) -> tuple[dict[str, list[Snippet]], list[str]]:
     # Parsing the whole library takes seconds, in each of the processes that make a book.
     modules = stdlib_modules(split)
-    made_by = [Path(file).read_text(encoding="utf-8") for file in (corpus.__file__, edit_tasks.__file__, __file__)]
+    made_by = [Path(file).read_text(encoding="utf-8") for file in (corpus.__file__, __file__)]
     read = [f"{module.name}\n{module.text}" for module in modules]
     key = hashlib.sha256("\0".join([sys.version, *made_by, *read]).encode()).hexdigest()
     path = paths.cache() / f"pieces-{split}-{key[:16]}.json"

@@ -113,7 +113,7 @@ def load_model(
     elif str(name_or_path) in POCKET_PARTS:
         folder = pocket_folder(str(name_or_path))
         if not (folder / "config.json").exists():
-            raise FileNotFoundError(f"{name_or_path!r} is not in {folder}; train it with 'make pocket' or reinstall")
+            raise FileNotFoundError(f"{name_or_path!r} is not in {folder}; install the package again")
         name_or_path = folder
     elif isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
         folder = Path(name_or_path).expanduser()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.chapters.a1_pocket_models import training_rows
 from specdec_lib.datastores import StoreError, SuffixIndex, TokenStore
+from tests import families
 from tests.datastores.stores import WIDTHS, document_lists
 from tests.datastores.stores import build as in_memory
 
@@ -104,7 +104,7 @@ def test_short_documents_are_counted_when_skipped_and_max_tokens_takes_whole_doc
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return training_rows.train_tokenizer([CODE * 20], 300, 512)
+    return families.tokenizer()
 
 
 def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refused(tmp_path, tokenizer):
@@ -113,7 +113,7 @@ def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refu
     assert contents(store) == [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     TokenStore.open(tmp_path / "store", tokenizer)
     SuffixIndex.open(store).verify()
-    other = training_rows.train_tokenizer(["something else entirely, 1234567890 " * 30], 300, 512)
+    other = families.tokenizer(60)
     with pytest.raises(StoreError, match="holds the tokens of another tokenizer"):
         TokenStore.open(tmp_path / "store", other)
     with pytest.raises(StoreError, match="without a tokenizer"):
@@ -125,7 +125,7 @@ def test_a_tokenizers_settings_do_not_change_its_fingerprint_and_a_new_token_doe
     before = datastores.tokenizer_fingerprint(tokenizer)
     tokenizer([CODE, "a"], truncation=True, max_length=4, padding="max_length" if tokenizer.pad_token else False)
     assert datastores.tokenizer_fingerprint(tokenizer) == before
-    grown = training_rows.train_tokenizer([CODE * 20], 300, 512)
+    grown = families.tokenizer()
     assert datastores.tokenizer_fingerprint(grown) == before
     grown.add_tokens(["<a new one>"])
     assert datastores.tokenizer_fingerprint(grown) != before

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, replay
-from specdec_lib.chapters.a1_pocket_models import training_rows
+from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, paths, replay
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.experiments import all_cores, comparison, draft_costs, metrics, recorded_runs
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.sum_of_forwards import expected_tokens
+from tests import families
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
 PROMPTS = [
@@ -48,7 +48,7 @@ def tiny(seed: int, vocabulary: int) -> LlamaForCausalLM:
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return training_rows.train_tokenizer([TEXT], 300, 512)
+    return PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,11 @@ def run_of(tokens: list[int]) -> Generation:
 
 
 def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it(tokenizer):
-    turns, answers = ("Say add.", "Say sub."), ("add", "sub")
-    whole, is_answer = training_rows.conversation(tokenizer, turns, answers)
-    prompt = Prompt("p", "t", turns)
-    first = is_answer.index(1)
-    second = len(whole) - is_answer[::-1].index(0)
-    assert recorded_runs.render(prompt, tokenizer) == whole[:first]
-    assert recorded_runs.render(prompt, tokenizer, answers[:1]) == whole[:second]
+    prompt = Prompt("p", "t", ("Say add.", "Say sub."))
+    first = "<|user|>Say add.<|assistant|>"
+    second = first + "add<|end|><|user|>Say sub.<|assistant|>"
+    assert recorded_runs.render(prompt, tokenizer) == tokenizer.encode(first)
+    assert recorded_runs.render(prompt, tokenizer, ("add",)) == tokenizer.encode(second)
 
 
 def test_a_completion_is_continued_as_it_stands(tokenizer):
@@ -91,7 +89,7 @@ def test_a_completion_is_continued_as_it_stands(tokenizer):
 
 
 def test_a_chat_without_a_chat_template_is_refused_by_name(tokenizer):
-    bare = training_rows.train_tokenizer([TEXT], 300, 512)
+    bare = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     bare.chat_template = None
     with pytest.raises(ValueError, match="'two' is a chat .* no chat template"):
         recorded_runs.render(PROMPTS[1], bare)
@@ -288,7 +286,7 @@ def test_a_state_that_is_neither_is_named_before_any_work(model, recordings):
 
 
 def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
-    for name, own in (("a", tokenizer), ("b", training_rows.train_tokenizer([TEXT[::-1]], 300, 512))):
+    for name, own in (("a", tokenizer), ("b", families.tokenizer())):
         model.save_pretrained(tmp_path / name)
         own.save_pretrained(tmp_path / name)
     with pytest.raises(ValueError, match="tokenizers of target .* differ"):

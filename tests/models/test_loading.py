@@ -73,7 +73,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path, form):
 def test_a_missing_pocket_model_says_how_to_get_it(tmp_path, monkeypatch, name):
     monkeypatch.setattr(paths, "POCKET", tmp_path)
     monkeypatch.setattr(paths, "POCKET_QWEN", tmp_path / "qwen")
-    with pytest.raises(FileNotFoundError, match=f"'{name}' is not in .*make pocket"):
+    with pytest.raises(FileNotFoundError, match=f"'{name}' is not in .*install the package again"):
         load_model(name, device="cpu")
 
 

@@ -78,11 +78,6 @@ def outputs_are_counted(values: dict[str, Any]) -> bool:
     )
 
 
-def aims_and_heads_are_counted(values: dict[str, Any]) -> bool:
-    """No more aims are reached than there are, and no more heads are strong."""
-    return values["aims_reached"] <= values["aims"] and values["heads_strong"] <= values["heads_total"]
-
-
 def no_rule_beats_the_best_policy(values: dict[str, Any]) -> bool:
     """The oracle is the cheapest, then the best policy, then every rule."""
     rules = ("best_fixed", "best_threshold", "theorem_rule", "no_delta_rule")
@@ -146,5 +141,4 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("bound_beaten", "bound_runs"),
         share("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share"),
     ],
-    "A1_pocket_models": [share("agreement", "looped_share", "task_share", "answers_right"), aims_and_heads_are_counted],
 }

@@ -10,9 +10,11 @@ from __future__ import annotations
 import glob
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -139,6 +141,18 @@ def run_specdec(words: list[str]) -> None:
     assert main([*expanded(words), *SMALLER.get(name, [])]) == 0, words
 
 
+def trains_a_pair(words: list[str]) -> None:
+    """The script leaves a target and a draft that are loaded and share a tokenizer."""
+    small = "--steps 1 --batch 1 --length 32 --modules 5 --conversations 1".split()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [*words[1:], *small])
+        runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+    pair = [specdec_lib.load_model(Path(words[-1]) / part, "cpu") for part in ("target", "draft")]
+    shipped = [specdec_lib.load_model(name, "cpu") for name in ("pocket", "pocket-draft")]
+    assert [model.num_parameters() for model, _ in pair] == [model.num_parameters() for model, _ in shipped]
+    assert pair[0][1].get_vocab() == pair[1][1].get_vocab()
+
+
 def papermill_words(words: list[str]) -> tuple[Path, dict[str, str]]:
     """The notebook of a papermill command and its parameters, both checked."""
     notebook = ROOT / next(word for word in words if word.endswith(".ipynb"))
@@ -200,6 +214,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     # The same commands as on the other page, of the pocket target and the whole standard library.
     (r"python -m specdec_lib datastore \w+ (library|own)\b", lambda words: parses(words[3:])),
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
+    (r"python scripts/train_fixture.py", trains_a_pair),
     (r"papermill ", papermill_words),
     (r"(\w+=\S+ )*make ", makes),
     (r"(pip install|conda env create) ", installs),

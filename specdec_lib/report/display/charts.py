@@ -207,23 +207,6 @@ def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
     return figure
 
 
-def loss_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Draw the training loss against the tokens trained on, one panel a model.
-
-    Where a curve has rows that were distilled, those are a line of their own: their loss is a divergence from
-    the target, not from the text.
-    """
-    content: dict[str, dict[str, Curve]] = {}
-    for name, curve in curves.items():
-        lines = {}
-        for label, distilled in (("next token", False), ("distillation", True)):
-            rows = [row for row in curve if row["distilling"] == distilled]
-            if rows:
-                lines[label] = ([row["tokens"] / 1e6 for row in rows], [row["loss"] for row in rows])
-        content[name] = lines
-    return panels(content, "million tokens seen", ["loss (nats per token)"] * len(content), height=3.2)
-
-
 def head_maps(
     maps: Mapping[str, np.ndarray], limits: Mapping[str, tuple[float, float]], framed: Sequence[tuple[int, int]] = ()
 ) -> Figure:

@@ -117,15 +117,6 @@ def test_the_parts_of_the_time_add_up_to_the_time_of_a_token():
     assert list(totals.values()) == pytest.approx(expected)
 
 
-def test_curves_of_training_are_drawn_for_a_model_that_has_none_too():
-    rows = [
-        {"tokens": 1e6 * (i + 1), "loss": 3.0 - i, "distilling": i > 0, "accuracy": {"rename": 0.2 * i}}
-        for i in range(3)
-    ]
-    loss = charts.loss_curves({"target": rows, "draft": []}).axes[0]
-    assert [list(line.get_ydata()) for line in loss.get_lines()] == [[3.0], [2.0, 1.0]]
-
-
 def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
     values = np.arange(6.0).reshape(3, 2)
     figure = charts.head_maps({"a": values, "b": -values}, {"a": (0, 5), "b": (-5, 0)}, [(2, 1), (0, 0)])

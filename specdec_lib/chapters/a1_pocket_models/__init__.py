@@ -1,1 +1,0 @@
-"""Appendix A1: how the pocket models are trained."""
