@@ -64,8 +64,8 @@ book: venv  ## execute the notebooks and render the book (PROFILE=default)
 pdf: venv  ## print the executed notebooks and all pages into _build/book.pdf (needs Chromium)
 	@$(PY) -m specdec_lib pdf
 
-readme: venv  ## make the README's table and figure from the executed notebooks
-	@$(PY) -m specdec_lib readme $(ARGS)
+readme: venv  ## renew the README's numbers and figure from data/results/cpu
+	@$(PY) -m specdec_lib.report.build.readme
 
 # Each test runs on one thread, so two processes use two cores; a file stays in one process, with what its tests share.
 WORKERS ?= 2
@@ -134,20 +134,19 @@ pocket: venv  ## train all pocket models from nothing and overwrite the shipped 
 PAIR := data/models/pocket
 ACCEPTANCE := train-acceptance-head --data $(PAIR)/head/data --device cpu --seeds 5
 # Chapter 2 has no seed. The run with the book's own seeds comes last, so its notebooks are the ones that stay.
-SEEDS := -p 01.prompt_seed=10 -p 01.output_seeds=[10,11,12] -p 03.output_seeds=[10,11,12] -p 04.seed=10 -p 05.seed=10 -p 06.seed=10 -p 07.seed=10 -p 08.seed=10 -p A1.seed=10
-SECOND_NOTE := The seed of the second run is 10 in chapters 3 to 8 and in A1, outputs are sampled with seeds 10 to 12 in chapters 1 and 3; chapter 2 has none.
-second-run: venv  ## execute the notebooks with other seeds and save the verdicts (overwrites book/notebooks)
+SEEDS := -p 01.output_seeds=[10,11,12] -p 03.output_seeds=[10,11,12] -p 04.seed=10 -p 05.seed=10 -p 06.seed=10 -p 07.seed=10 -p A1.seed=10
+second-run: venv  ## execute the notebooks with other seeds and save their numbers (overwrites book/notebooks)
 	@$(PY) -m specdec_lib run --jobs 2 $(SEEDS)
-	@$(PY) -m specdec_lib claims --save data/results/cpu/second_run.json --note "$(SECOND_NOTE)"
+	@$(PY) -m specdec_lib claims --save data/results/cpu/seed10
 
-first-run: venv  ## execute the notebooks with the book's seeds and save the verdicts
+first-run: venv  ## execute the notebooks with the book's seeds and save their numbers
 	@$(PY) -m specdec_lib run --jobs 2
-	@$(PY) -m specdec_lib claims --save data/results/cpu/first_run.json
+	@$(PY) -m specdec_lib claims --save data/results/cpu
 
 # What one of the pair's parts needs of another is a prerequisite; the rest runs two at a time, because models as small as these
 # decode on one thread each. The answers that the last pair's heads learned from are of no use to the next one's.
-REMADE := remade-stopping remade-heads remade-tree remade-retrieval remade-answers
-.PHONY: $(REMADE) remade-acceptance
+REMADE := remade-acceptance remade-heads remade-tree remade-retrieval remade-answers
+.PHONY: $(REMADE)
 RUN = set -x; $(PY) -m specdec_lib
 remake: venv  ## make everything again that depends on the pocket pair's weights, after make pocket (hours on two cores)
 	@rm -rf $(PAIR)/head/data _build/heads
@@ -155,15 +154,12 @@ remake: venv  ## make everything again that depends on the pocket pair's weights
 	@$(MAKE) second-run
 	@$(MAKE) first-run
 	@$(PY) -m specdec_lib recordings --from-cache
-	@$(PY) -m specdec_lib readme
+	@$(MAKE) readme
 	@$(PY) -m specdec_lib losslessness
 
 remade-acceptance:
 	@$(RUN) $(ACCEPTANCE) --out $(PAIR)/head/acceptance.safetensors
 	@$(RUN) $(ACCEPTANCE) --sees-confidence --out $(PAIR)/head/acceptance-confidence.safetensors
-
-remade-stopping: remade-acceptance
-	@$(RUN) stopping
 
 remade-heads:
 	@$(RUN) train-heads --mlp 320 --prompts 120
@@ -171,7 +167,6 @@ remade-heads:
 
 remade-tree:
 	@$(RUN) fit-tree --target pocket --draft pocket-draft --out $(PAIR)/one_tree.safetensors
-	@$(RUN) one-tree
 	@$(RUN) fit-tree --target pocket --draft pocket-draft --source PLD 'PLD+ (h)' 'PLD+ (a)' REST DReSD \
 	  --features data/results/cpu/tree_features.csv
 
@@ -180,7 +175,7 @@ remade-retrieval:
 
 # The published sets are read where SPECDEC_DATASETS names their folder.
 remade-answers:
-	@$(if $(SPECDEC_DATASETS),$(RUN) known-answers,echo "SPECDEC_DATASETS is not set: known-answers is left out")
+	@$(if $(SPECDEC_DATASETS),$(RUN) run --only 04 -p 04.answers=200,echo "SPECDEC_DATASETS is not set: recorded answers are left out")
 
 doctor: venv  ## report versions, devices and data that this machine has
 	@$(PY) -m specdec_lib doctor

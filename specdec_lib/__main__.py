@@ -51,14 +51,10 @@ COMMANDS: dict[str, Command] = {
     "claims": Command(
         "specdec_lib.commands.claims", "print every claim of the papers with its verdict here", in_repository=True
     ),
-    "compare": Command("specdec_lib.commands.compare", "compare two runs of the notebooks; times may differ"),
     "datastore": Command("specdec_lib.commands.datastore", "build, describe and verify datastores"),
     "find-heads": Command("specdec_lib.commands.find_heads", "identify the induction heads of a model", "heads"),
     "fit-tree": Command("specdec_lib.commands.fit_tree", "fit the probabilities of one tree on a model's answers"),
     "gpu": Command("specdec_lib.commands.gpu", "measure wide models on a GPU (or here) into data/results"),
-    "known-answers": Command(
-        "specdec_lib.commands.known_answers", "replay copying methods on answers of large models and of people"
-    ),
     "losslessness": Command("specdec_lib.commands.losslessness", "compare many prompts with plain decoding"),
     "pdf": Command("specdec_lib.commands.pdf", "print the book into _build/book.pdf", in_repository=True),
     "pocket": Command("specdec_lib.commands.pocket", "train the pocket models again"),
@@ -69,14 +65,6 @@ COMMANDS: dict[str, Command] = {
         "specdec_lib.commands.recordings",
         "decode the prompts of the book and commit what the shipped models write",
         in_repository=True,
-    ),
-    "readme": Command(
-        "specdec_lib.commands.readme",
-        "make the README's table and figure from the executed notebooks",
-        in_repository=True,
-    ),
-    "stopping": Command(
-        "specdec_lib.commands.stopping", "SpecDec++ on many prompts, greedy and sampled, into data/results/cpu"
     ),
     "train-acceptance-head": Command(
         "specdec_lib.commands.train_acceptance_head", "train an acceptance head for SpecDec++", "head"

@@ -416,12 +416,6 @@ def how_measured(names: Collection[str]) -> str:
     return " ".join(sentences)
 
 
-def without_length(names: Collection[str]) -> str:
-    """A half sentence for captions of comparisons at one K: which drafts no K limits; empty if there are none."""
-    free = [name for name in names if name in METHODS and METHODS[name].length is None]
-    return f" ({', '.join(free)}: as published, no $K$ limits the draft)" if free else ""
-
-
 def draft_length(method: str, asked: Mapping[str, int]) -> int:
     """Draft length K of a method.
 

@@ -195,7 +195,7 @@ def test_an_installed_copy_works_outside_of_the_checkout(installed, tmp_path):
     assert done.returncode == 0 and "dense index         8 states" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "book", "check", "claims", "pdf", "readme"])
+@pytest.mark.parametrize("command", ["run", "book", "check", "claims", "pdf"])
 def test_a_command_that_needs_the_repository_says_so_in_an_installed_copy(command, monkeypatch, capsys):
     from specdec_lib.__main__ import main
 

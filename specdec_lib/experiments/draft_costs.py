@@ -72,40 +72,6 @@ def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTime
     return ForwardTimes(median(draft), median(target), median(verify))
 
 
-def fastest(timed: Mapping[Any, Sequence[Runs]]) -> dict[Any, Runs]:
-    """Of each run the repeat that took the least time: what else the machine does only ever adds to it.
-
-    Parameters
-    ----------
-    timed : mapping
-        By method: for each repeat its runs (:func:`specdec_lib.experiments.recorded_runs.time_methods`).
-    """
-    return {
-        method: [min(runs, key=lambda run: run.stats["seconds"]) for runs in zip(*repeats, strict=True)]
-        for method, repeats in timed.items()
-    }
-
-
-def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-    """What the regression of section 4.2 is fitted to: N_draft and N_target of each run after the prefill, and its
-    seconds."""
-    counts = [(sum(step.drafted for step in run.steps), len(run.steps)) for run in runs]
-    seconds = [run.stats["seconds"] - run.stats["prefill_seconds"] for run in runs]
-    return np.array(counts, dtype=np.int64).reshape(-1, 2), np.array(seconds)
-
-
-def seconds_by_width(runs: Runs) -> dict[int, float]:
-    """Median time of a target forward by the tokens it runs over.
-
-    These are the draft and the token before it.
-    """
-    seconds: dict[int, list[float]] = {}
-    for run in runs:
-        for step in run.steps:
-            seconds.setdefault(step.width, []).append(step.verify_seconds)
-    return {width: median(seconds[width]) for width in sorted(seconds)}
-
-
 def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Sequence[Recording]) -> Interval:
     """Tokens a second of a draft model in two sets of runs over the same recordings, by equation 2.3: every forward of
     either model at its median time. The interval is over prompts."""
@@ -212,7 +178,7 @@ def drafting(
 
     The text is given and long enough for the largest length and all steps (else ValueError). States of ``width``
     numbers and rows are random: the time does not depend on their values. Each row has ``tokens``, ``method``,
-    ``median_ms``, ``p99_ms``, ``all_ms`` and ``bytes_per_token``, the memory that grows with the context, without the index of the
+    ``median_ms``, ``all_ms`` and ``bytes_per_token``, the memory that grows with the context, without the index of the
     prompt's tokens.
     """
     longest = max(lengths) + steps
@@ -235,7 +201,6 @@ def drafting(
                     "tokens": length,
                     "method": name,
                     "median_ms": float(np.median(spent)),
-                    "p99_ms": float(np.percentile(spent, 99)),
                     "all_ms": spent,
                     "bytes_per_token": values * states.element_size() if drafter.capture != Capture() else 0,
                 }
@@ -266,25 +231,10 @@ def capturing(
     draft: int = 10,
     repeats: int = 20,
 ) -> list[dict[str, float]]:
-    """Time of the target's pass over a draft with and without capture, against the context.
+    """Time of the target's pass over a draft with and without capture, for contexts of ascending ``lengths``.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Its context holds the longest of ``lengths`` and the draft.
-    captures : mapping
-        By name.
-    lengths : sequence of int
-        Tokens of context, ascending.
-    draft : int
-        Draft tokens of the pass.
-    repeats : int
-
-    Returns
-    -------
-    list of dict
-        For each length and capture ``tokens``, ``capture``, ``median_ms``, ``p99_ms`` and ``all_ms``: the pass, and the
-        reading of what was kept; the device's own time on a GPU.
+    Each row has ``tokens``, ``capture`` (its name), ``median_ms`` and ``all_ms`` of the pass and the reading of what was kept;
+    the device's own time on a GPU.
     """
     rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
     vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -316,8 +266,7 @@ def capturing(
                         "tokens": length,
                         "capture": name,
                         "median_ms": float(np.median(spent)),
-                        "p99_ms": float(np.percentile(spent, 99)),
-                        "all_ms": spent,
+                            "all_ms": spent,
                     }
                 )
     return rows

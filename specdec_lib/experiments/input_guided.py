@@ -1,35 +1,19 @@
-"""The five input-guided tasks of PLD+ (section 5.1), and what its experiments share.
-
-Each task is made of mechanical prompts from held-out text; the published set that the paper used stands
-beside it where it is there.
-"""
+"""Prompts of the five input-guided tasks of PLD+ (section 5.1), made from held-out text or of the paper's sets, and the choice
+of PLD+'s layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from specdec_lib.datastores import build_from_texts
-from specdec_lib.datastores.suffix_array import SuffixIndex
-from specdec_lib.decoding.contract import Drafter
 from specdec_lib.experiments import made_tasks
-from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets import MissingData
-from specdec_lib.experiments.recorded_runs import (
-    Recording,
-    Runs,
-    interval,
-    metric,
-    rates,
-    render,
-    replay_all,
-    select,
-)
+from specdec_lib.experiments.recorded_runs import Recording, metric, render, replay_all
 from specdec_lib.experiments.tasks import load_task
 
 #: Mechanical tasks of each of the paper's tasks. Replacement of words in a paragraph is divided by length.
@@ -162,68 +146,6 @@ def published_prompts(
     return out, missing
 
 
-def library_store(folder: str | Path, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> SuffixIndex:
-    """A datastore of the training side of the standard library, for REST, in a new folder: modules in order of name
-    until the next would exceed ``max_tokens``."""
-    texts = [module.text for module in stdlib_modules("train")]
-    return SuffixIndex.open(
-        build_from_texts(folder, texts, tokenizer, max_tokens=max_tokens, short_documents="skip", progress=False)
-    )
-
-
-def of_task(recordings: Sequence[Recording], task: str | None) -> list[Recording]:
-    """Recordings of one task; all of them for None."""
-    return [r for r in recordings if task in (None, r.task)]
-
-
-def by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[dict[str, Any]]:
-    """Tokens per forward of each method on each task and on all; under its name with ``*`` without outputs that end in
-    a loop (NaN where all do)."""
-    rows = []
-    for task in (*dict.fromkeys(r.task for r in recordings), None):
-        own = of_task(recordings, task)
-        row: dict[str, Any] = {
-            "task": task or "all",
-            "outputs": len(own),
-            "looped": sum(r.looped for r in own),
-        }
-        for name, each in runs.items():
-            found = rates(select(each, recordings, lambda r, task=task: task in (None, r.task)), own)
-            row |= {name: found["all"], f"{name}*": found["unlooped"]}
-        rows.append(row)
-    return rows
-
-
-def intervals_by_task(recordings: Sequence[Recording], runs: Mapping[str, Runs]) -> list[dict[str, Any]]:
-    """Rows of :func:`by_task` with intervals instead of numbers, and as the last one all outputs without a loop at
-    their end."""
-    rows: list[dict[str, Any]] = []
-    groups: list[tuple[str, Any]] = [(task, task) for task in dict.fromkeys(r.task for r in recordings)]
-    for label, task in (*groups, ("all", None), ("all, without loops", False)):
-
-        def keep(r: Recording, task: Any = task) -> bool:
-            return not r.looped if task is False else task in (None, r.task)
-
-        own = [r for r in recordings if keep(r)]
-        rates = {name: interval(select(each, recordings, keep), own) for name, each in runs.items()} if own else {}
-        rows.append({"task": label, "outputs": len(own), **rates})
-    return rows
-
-
-def rate(recordings: Sequence[Recording], drafter: Drafter | None) -> dict[str, float]:
-    """Tokens per forward of one drafter by replay (:func:`rates_of`)."""
-    return rates_of(recordings, replay_all(recordings, drafter))
-
-
-def rates_of(recordings: Sequence[Recording], runs: Runs) -> dict[str, float]:
-    """Tokens per forward of runs: over ``"all"`` recordings, without loops (``"unlooped"``), and on each task."""
-    found = rates(runs, recordings)
-    out = {"all": found["all"], "unlooped": found["unlooped"]}
-    for task in dict.fromkeys(r.task for r in recordings):
-        out[task] = metric(select(runs, recordings, lambda r, task=task: r.task == task), "tokens_per_forward")
-    return out
-
-
 def right_so_far(recordings: Sequence[Recording], tokenizer: PreTrainedTokenizerBase) -> float:
     """Share of the outputs to prompts of one turn that are the reference, or its beginning where they were cut.
 
@@ -241,5 +163,5 @@ def right_so_far(recordings: Sequence[Recording], tokenizer: PreTrainedTokenizer
 
 def best_layer(recordings: Sequence[Recording], make: Any, layers: Iterable[int]) -> int:
     """The layer whose drafter ``make(layer)`` gives most tokens per forward; the lowest among equals."""
-    found = {layer: rate(recordings, make(layer))["all"] for layer in layers}
+    found = {layer: metric(replay_all(recordings, make(layer)), "tokens_per_forward") for layer in layers}
     return max(found, key=lambda layer: (found[layer], -layer))

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from specdec_lib.decoding.results import Generation
+from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.statistics import Interval, interval_of_sums
 
@@ -73,15 +74,13 @@ def priced(runs: pd.DataFrame, curve: Mapping[int, float], draft: float = 0.0) -
     ----------
     runs : DataFrame
     curve : mapping
-        Price by width; between two widths the line, beyond the last one its price.
+        Price by width (:func:`specdec_lib.experiments.pass_costs.step_seconds` between and beyond them).
     draft : float
         Price of a drafted token.
     """
-    known = sorted(curve)
-    prices = [curve[width] for width in known]
 
     def of_passes(counts: np.ndarray) -> float:
-        return float(np.interp(np.arange(len(counts)), known, prices) @ counts)
+        return float(sum(counts[width] * step_seconds(curve, width) for width in np.flatnonzero(counts)))
 
     return runs.assign(price=runs.widths.map(of_passes) + draft * runs.drafted)
 

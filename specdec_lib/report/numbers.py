@@ -17,7 +17,9 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import run_context
 
 COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
-MISSING = "not available"
+# The numbers of the default run; those of a run with other seeds are in its folder ``seed10``.
+COMMITTED = paths.DATA / "results" / "cpu"
+MISSING, NO_INTERVAL = "not available", "no interval"
 
 
 class NumberError(ValueError):
@@ -38,7 +40,7 @@ class Number(NamedTuple):
     profile : str
         Of the run.
     words : str
-        A value that is a text, or ``"not available"``.
+        A value that is a text, ``"not available"``, or of a value whose interval is not known ``"no interval"``.
     """
 
     value: float | int | None
@@ -51,6 +53,8 @@ class Number(NamedTuple):
     def __format__(self, spec: str) -> str:
         if self.value is None:
             return self.words
+        if self.words == NO_INTERVAL:
+            return format(Interval(self.value, math.nan, math.nan), spec)
         if self.low is None or self.high is None:
             return format(self.value, spec)
         return format(Interval(self.value, self.low, self.high), spec)
@@ -111,8 +115,10 @@ def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     low = high = words = ""
-    if isinstance(value, Interval):
+    if isinstance(value, Interval) and value.known:
         value, low, high = value.value, _written(value.low), _written(value.high)
+    elif isinstance(value, Interval):
+        value, words = value.value, NO_INTERVAL
     if isinstance(value, str):
         value, words = None, value
     elif value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -127,7 +133,10 @@ def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
 def _written(value: float | int | bool | None) -> str:
     if value is None or not math.isfinite(value):
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(int(value))
+    if not isinstance(value, float):
+        return str(int(value))
+    text = f"{value:.6g}"
+    return f"{text}.0" if text.lstrip("-").isdigit() else text  # a count is told from a measured number by its form
 
 
 def read(path: Path) -> dict[str, Number]:
@@ -152,22 +161,27 @@ def read(path: Path) -> dict[str, Number]:
         }
 
 
-def tables(executed: Path | None = None, committed: Path | None = None) -> dict[str, dict[str, Number]]:
-    """The numbers of every chapter, by its number: those of the executed copies, else the committed ones.
+def read_folder(folder: Path) -> dict[str, dict[str, Number]]:
+    """The numbers of every chapter that has a file in a folder, by its number."""
+    return {path.stem: read(path) for path in sorted(folder.glob("??.csv"))}
+
+
+def table_files(executed: Path | None = None) -> dict[str, Path]:
+    """The file of every chapter, by its number: that of the executed copy, else the committed one.
 
     Parameters
     ----------
     executed : Path, optional
         Folder of executed copies; ``book/notebooks`` by default.
-    committed : Path, optional
-        ``data/results/cpu`` by default.
     """
-    executed = executed or (paths.ROOT / "book" / "notebooks" if paths.ROOT else None)
-    committed = committed or paths.DATA / "results" / "cpu"
-    files = {path.stem: path for path in sorted(committed.glob("[0-9][0-9].csv"))}
-    if executed:
-        files |= {path.stem: path for path in sorted(executed.glob("files/*/[0-9][0-9].csv"))}
-    return {chapter: read(path) for chapter, path in files.items()}
+    executed = executed or paths.root() / "book" / "notebooks"
+    found = [*sorted(COMMITTED.glob("??.csv")), *sorted(executed.glob("files/*/??.csv"))]
+    return {path.stem: path for path in found}
+
+
+def tables(executed: Path | None = None) -> dict[str, dict[str, Number]]:
+    """The numbers of every chapter of :func:`table_files`, by its number."""
+    return {chapter: read(path) for chapter, path in table_files(executed).items()}
 
 
 def look_up(key: str, of: Mapping[str, Mapping[str, Number]]) -> Number:

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from specdec_lib import generate, paths
-from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
-from specdec_lib.chapters.ch05_specdec_pp.head_study import (
-    Variant,
-    Workshop,
-    head_cost,
-    knows,
-    met,
-    reweighted,
-)
 from specdec_lib.drafters import SpecDecPP
 from specdec_lib.experiments import acceptance_training, recorded_runs
 from specdec_lib.experiments.tasks import load_task
@@ -82,52 +72,3 @@ def test_the_shipped_heads_are_for_the_shipped_draft(pocket, name):
 def test_the_shipped_data_are_for_the_shipped_pair(pocket):
     responses = load_data(SHIPPED / "data", pocket[1])
     assert len(responses) >= 300 and 0.5 < np.concatenate([r.acceptance for r in responses]).mean() < 0.95
-
-
-def test_a_workshop_makes_each_head_once_and_by_its_variant(pocket):
-    draft = pocket[1]
-    shop = Workshop(draft, load_data(SHIPPED / "data", draft)[:20], epochs=1)
-    one = shop.head(Variant(depth=1))
-    assert one is shop.head(Variant(depth=1)) and one.depth == 1
-    half = shop.head(Variant(depth=0, share=0.5))
-    assert half.story["examples"] == pytest.approx(one.story["examples"] / 2, abs=1)
-    assert shop.head(Variant(depth=0, sees_confidence=True)).sees_confidence
-    assert shop.head(Variant(depth=2, tied=False)).tied is False
-
-
-def test_a_workshop_labels_the_same_answers_anew(pocket):
-    model, draft, _ = pocket
-    shop = Workshop(draft, load_data(SHIPPED / "data", draft)[:12], epochs=1, target=model)
-    anew = shop.responses("raw")
-    assert [r.tokens.tolist() for r in anew] == [r.tokens.tolist() for r in shop.responses()]
-    soft = np.concatenate([r.acceptance for r in anew])
-    assert ((soft > 0.01) & (soft < 0.99)).any()
-    assert shop.head(Variant(depth=0, labels="raw")) is not shop.head(Variant(depth=0))
-
-
-def test_examples_of_passes_are_joined_in_order(pocket):
-    model, draft, tokenizer = pocket
-    traces = [
-        r.trace for r in recorded_runs.record_prompts(model, tokenizer, load_task("outline", limit=2, seed=1), None, 10)
-    ]
-    passes = [draft_along(t, draft, 2) for t in traces]
-    assert met(passes).acceptance.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
-    assert met(passes).states.shape == (sum(len(t.tokens) for t in traces), draft.config.hidden_size)
-
-
-def test_reweighting_undoes_the_weight_of_the_loss():
-    p = np.linspace(0.01, 0.99, 9)
-    np.testing.assert_allclose(reweighted(p / (p + 6 * (1 - p)), 6), p)
-
-
-def test_what_is_known_is_told_by_name(pocket):
-    recordings = recorded_runs.record_prompts(*pocket[::2], load_task("outline", limit=1), None, 12)
-    found = met([draft_along(r.trace, pocket[1], 2) for r in recordings])
-    told = knows(found.acceptance, found)
-    assert told["ece"] == 0 and told["predicted"] == told["accepted"]
-
-
-def test_the_cost_of_a_head_has_its_parts(pocket):
-    torch.manual_seed(0)
-    spent = head_cost(pocket[1], AcceptanceHead(128, 3), list(range(10, 40)), 5, 2)
-    assert set(spent) == {"draft", "capture", "head", "share"} and 0 < spent["head"] < spent["draft"]

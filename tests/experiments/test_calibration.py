@@ -8,6 +8,7 @@ import pytest
 from specdec_lib.experiments.calibration import (
     expected_calibration_error,
     ranking_accuracy,
+    ranking_lead,
     reliability,
 )
 
@@ -47,3 +48,14 @@ def test_outcomes_all_alike_have_no_ranking():
 def test_bad_values_are_refused(predicted, outcome):
     with pytest.raises(ValueError, match="expected"):
         reliability(np.array(predicted), np.array(outcome))
+
+
+def test_the_lead_of_a_prediction_is_the_difference_of_the_areas():
+    rng = np.random.default_rng(1)
+    outcome = rng.integers(0, 2, 200).astype(float)
+    good, poor = np.clip(outcome * 0.4 + rng.random(200) * 0.6, 0, 1), rng.random(200)
+    names = np.repeat(np.arange(20), 10).tolist()
+    lead = ranking_lead(good, poor, outcome, names)
+    assert lead.value == pytest.approx(ranking_accuracy(good, outcome) - ranking_accuracy(poor, outcome))
+    assert 0 < lead.low < lead.value < lead.high
+    assert ranking_lead(good, good, outcome, names) == (0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The five tasks, and the tables and choices made from replays of them."""
+"""The five tasks, and the choices made from replays of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import Capture, paths, record
-from specdec_lib.chapters.ch04_pld_plus.head_sets import every
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
@@ -99,31 +98,6 @@ def test_the_published_sets_give_prompts_that_fit(tokenizer):
     assert all(len(recorded_runs.render(p, tokenizer)) <= 1500 for p in prompts)
 
 
-def test_the_store_holds_training_modules_alone(tokenizer, tmp_path):
-    index = guided.library_store(tmp_path / "store", tokenizer, 20_000)
-    assert 10_000 < index.store.count <= 20_000
-
-
-def test_rows_are_pooled_rates_of_each_task_and_of_all(library):
-    known = recordings(library["llama"])
-    runs = {
-        "PLD": recorded_runs.replay_all(known, PromptLookup(1, 4, "transformers")),
-        "plain": recorded_runs.replay_all(known, None),
-    }
-    rows = {row["task"]: row for row in guided.by_task(known, runs)}
-    assert list(rows) == ["code editing", "summarisation", "all"]
-    assert rows["code editing"]["PLD"] == metrics.pooled([runs["PLD"][0], runs["PLD"][2]])["tokens_per_forward"]
-    assert rows["all"]["PLD"] == metrics.pooled(runs["PLD"])["tokens_per_forward"]
-    assert rows["all"]["plain"] == 1 and rows["all"]["outputs"] == 3
-    free = [run for run, r in zip(runs["PLD"], known, strict=True) if not r.looped]
-    assert rows["all"]["PLD*"] == pytest.approx(metrics.pooled(free)["tokens_per_forward"], nan_ok=True)
-    shown = {row["task"]: row for row in guided.intervals_by_task(known, runs)}
-    assert shown["code editing"]["PLD"].value == rows["code editing"]["PLD"] and shown["all"]["outputs"] == 3
-    assert shown["all, without loops"]["outputs"] == len([r for r in known if not r.looped])
-    rate = guided.rate(known, PromptLookup(1, 4, "transformers"))
-    assert rate["all"] == rows["all"]["PLD"] and rate["summarisation"] == rows["summarisation"]["PLD"]
-
-
 def test_an_output_is_right_if_it_is_the_reference_or_was_cut_before_its_end(tokenizer):
     def said(text, end, reason):
         tokens = [*tokenizer.encode(text, add_special_tokens=False), *([tokenizer.eos_token_id] if end else [])]
@@ -142,7 +116,8 @@ def test_an_output_is_right_if_it_is_the_reference_or_was_cut_before_its_end(tok
 def test_the_best_layer_has_the_largest_rate_and_is_the_lowest_of_those(library):
     known = recordings(library["llama"], Capture((0, 1, 2)))
     found = guided.best_layer(known, lambda i: PromptLookupHidden(i, 4), range(3))
-    rates = [guided.rate(known, PromptLookupHidden(i, 4))["all"] for i in range(3)]
+    runs = [recorded_runs.replay_all(known, PromptLookupHidden(i, 4)) for i in range(3)]
+    rates = [metrics.pooled(own)["tokens_per_forward"] for own in runs]
     assert found == rates.index(max(rates))
 
 
@@ -153,14 +128,17 @@ def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
     )
     assert [(row["tokens"], row["method"]) for row in rows] == [(n, m) for n in (100, 200) for m in ("PLD", "h")]
     assert {row["method"]: row["bytes_per_token"] for row in rows} == {"PLD": 0, "h": 16 * 4}
-    assert all(0 < row["median_ms"] <= row["p99_ms"] for row in rows)
+    assert all(row["median_ms"] > 0 for row in rows)
     assert all(len(row["all_ms"]) == 20 for row in rows)
     with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
         draft_costs.drafting({"PLD": PromptLookup()}, tokens, [400], steps=20)
 
 
 def test_the_pass_is_timed_with_and_without_capture(library):
-    captures = {"none": Capture(), "both": Capture((1,), tuple(every((2, 4))))}
+    captures = {
+        "none": Capture(),
+        "both": Capture((1,), tuple((block, head) for block in range(2) for head in range(4))),
+    }
     rows = draft_costs.capturing(library["llama"], captures, [20, 60], draft=4, repeats=3)
     assert [(row["tokens"], row["capture"]) for row in rows] == [
         (20, "none"),
@@ -195,10 +173,4 @@ def test_the_pass_is_timed_by_the_clock_of_the_models_devices(library, monkeypat
     asked = []
     monkeypatch.setattr(draft_costs, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
     (row,) = draft_costs.capturing(library["llama"], {"one": Capture((1,))}, [20], draft=4, repeats=3)
-    assert (row["median_ms"], row["p99_ms"]) == (500, 500) and asked == [{library["llama"].device}]
-
-
-def test_recordings_of_one_task_keep_their_order(library):
-    known = recordings(library["llama"])
-    assert guided.of_task(known, "code editing") == [known[0], known[2]] and guided.of_task(known, None) == known
-    assert replace(known[0], turn=1) not in guided.of_task(known, None)
+    assert row["median_ms"] == 500 and asked == [{library["llama"].device}]

@@ -369,18 +369,6 @@ def test_descriptions_are_counts_and_means(recordings):
     assert got["looped"] * 4 == sum(r.looped for r in recordings)
 
 
-def test_counts_and_widths_are_those_of_the_steps(recordings):
-    run = replay(recordings[0].trace, PromptLookup(num_tokens=3))
-    steps = [replace(s, draft_seconds=0.5, verify_seconds=1.0 + s.drafted, host_seconds=0.0) for s in run.steps]
-    slow, quick = replace(run, steps=steps), replace(run, steps=[replace(s, draft_seconds=0.1) for s in steps])
-    forwards, seconds = draft_costs.forward_counts([slow])
-    drafted = sum(s.drafted for s in steps)
-    assert forwards.tolist() == [[drafted, len(steps)]]
-    assert seconds == pytest.approx([sum(0.5 + 1.0 + s.drafted + s.commit_seconds for s in steps)])
-    assert draft_costs.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
-    assert draft_costs.fastest({"PLD": [[slow], [quick]]}) == {"PLD": [quick]}
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_replays_in_several_processes_are_those_of_one(recordings, draft, monkeypatch, jobs):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)

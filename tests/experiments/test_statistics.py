@@ -194,3 +194,14 @@ def test_the_median_has_the_interval_of_its_repeats():
 def test_an_interval_below_zero_has_a_word_between_its_ends():
     assert f"{Interval(-0.125, -0.135, -0.116):.2f}" == "-0.12 (-0.14 to -0.12)"
     assert f"{Interval(1.2, 1.1, 1.3):.1f}" == "1.2 (1.1\u2060–\u20601.3)"
+
+
+def test_a_bootstrap_of_a_mean_has_the_interval_of_the_pooled_rate():
+    values = np.random.default_rng(2).gamma(3.0, size=50)
+    found = statistics.resampled(lambda drawn: values[drawn].mean(), 50, 2000)
+    expected = statistics.pooled_rate((values, np.ones(50)))
+    assert found.value == pytest.approx(expected.value)
+    assert found.low == pytest.approx(expected.low, abs=0.05) and found.high == pytest.approx(expected.high, abs=0.05)
+    groups = statistics.resampled(lambda one, two: values[one].mean() - values[two + 10].mean(), (10, 40))
+    assert groups.value == pytest.approx(values[:10].mean() - values[10:].mean())
+    assert not statistics.resampled(lambda drawn: 1.0, 1).known

@@ -213,11 +213,11 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     # Each remakes committed results of the shipped pair, in minutes to hours.
     (r"python -m specdec_lib fit-tree --target pocket ", lambda words: parses(words[3:])),
     (
-        r"python -m specdec_lib (recordings|known-answers|stopping|one-tree|retrieval|train-acceptance-head --seeds)",
+        r"python -m specdec_lib (recordings|train-acceptance-head --seeds)",
         lambda words: parses(words[3:]),
     ),
     (
-        r"python -m specdec_lib (book|check|doctor|compare|readme|pdf|gpu|train-acceptance-head --help)",
+        r"python -m specdec_lib (book|check|doctor|pdf|gpu|train-acceptance-head --help)",
         lambda words: parses(words[3:]),
     ),
     # The same commands as on the other page, of the pocket target and the whole standard library.
@@ -226,7 +226,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"papermill ", papermill_words),
     (r"(\w+=\S+ )*make ", makes),
     (r"(pip install|conda env create) ", installs),
-    (r"cp -r book/notebooks first-run$", lambda words: None),
+    (r"git diff data/results/cpu$", lambda words: None),
 ]
 
 

@@ -1,13 +1,12 @@
-"""The viewer of a generation and the price slider, as a reader's browser runs them: keys, slider, a phone, no network."""
+"""The viewer of a generation, as a reader's browser runs them: keys, a phone, no network."""
 
 from __future__ import annotations
 
 import pytest
 
-from specdec_lib import DraftTree, Generation, paths
+from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.report.build.price_slider import slider_data, slider_html
+from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.report.display import stepper
 from tests.report.browser import open_browser, visit
 
@@ -273,102 +272,6 @@ def test_without_a_script_and_on_paper_the_static_text_is_there(browser, address
     page.emulate_media(media="print")
     assert page.locator(".specdec-static").is_visible() and not page.locator(".specdec-live").is_visible()
     page.close()
-
-
-# The price slider ----------------------------------------------------------------------------------------------------
-
-RECORDED = {
-    "pass_widths": {
-        "editing": {
-            "PLD": {"tokens": 30, "units": 10, "passes": [[1, 4], [11, 6]]},
-            "SpecDec": {"tokens": 24, "units": 40, "passes": [[5, 10]]},
-        },
-        "chat": {
-            "PLD": {"tokens": 12, "units": 10, "passes": [[1, 8], [11, 2]]},
-            "SpecDec": {"tokens": 20, "units": 36, "passes": [[5, 9]]},
-        },
-    },
-    "pass_prices_here": {"passes": {"1": 1.0, "8": 2.0, "32": 5.0}, "drafts": {"PLD": 0.1, "SpecDec": 0.25}},
-}
-
-
-def expected(name, tasks, prices, draft):
-    """What composed seconds come to, by the library's own curve."""
-    curve, own = prices.curve(64), [RECORDED["pass_widths"][task][name] for task in tasks]
-    spent = sum(count * curve[width - 1] for one in own for width, count in one["passes"])
-    return sum(one["tokens"] for one in own) / (spent + draft * sum(one["units"] for one in own))
-
-
-@pytest.fixture
-def prices(browser, tmp_path):
-    script, style = (((paths.ROOT / "book" / "assets") / name).as_uri() for name in ("price-slider.js", "custom.css"))
-    path = tmp_path / "index.html"
-    path.write_text(
-        f"<!doctype html><meta charset=utf-8><title>t</title><link rel=stylesheet href={style}><article>{slider_html(RECORDED)}<p>table</p>"
-        f"</article><script src={script}></script>",
-        encoding="utf-8",
-    )
-    page = browser.new_page()
-    page.set_default_timeout(5000)
-    seen = visit(page, path.as_uri(), PHONE)
-    assert seen["errors"] == [] and seen["width"][0] <= seen["width"][1]
-    assert seen["requests"] == [path.as_uri(), style, script]
-    yield page
-    page.close()
-
-
-def speeds(page):
-    rows = page.locator("tbody tr")
-    return {row.locator("th").inner_text(): float(row.locator("td").last.text_content()) for row in rows.all()}
-
-
-HERE = PassPrices({1: 1.0, 8: 2.0, 32: 5.0})
-
-
-def test_the_measured_prices_come_first_and_give_the_composed_speed_ups(prices):
-    both = ["editing", "chat"]
-    assert speeds(prices) == {
-        "PLD": pytest.approx(expected("PLD", both, HERE, 0.1), abs=0.005),
-        "SpecDec": pytest.approx(expected("SpecDec", both, HERE, 0.25), abs=0.005),
-    }
-    choose(prices, "Task", "chat")
-    assert speeds(prices)["PLD"] == pytest.approx(expected("PLD", ["chat"], HERE, 0.1), abs=0.005)
-
-
-def test_a_preset_is_the_curve_of_the_library(prices):
-    choose(prices, "Begin with the prices of", "a loaded server")
-    assert speeds(prices)["PLD"] == pytest.approx(
-        expected("PLD", ["editing", "chat"], CURVES["server"], 0.0), abs=0.005
-    )
-    names = [preset["name"] for preset in slider_data(RECORDED)["presets"]]
-    assert any("A100" in name for name in names) and names[0].startswith("this machine")
-
-
-def test_keys_and_the_pointer_move_a_point_and_the_speed_ups_follow(prices):
-    point = prices.get_by_role("slider", name="Price of a pass over 8 tokens")
-    point.focus()
-    prices.keyboard.press("Home")
-    assert point.get_attribute("aria-valuenow") == "1.00"
-    moved = PassPrices({1: 1.0, 8: 1.0, 32: 5.0})
-    assert speeds(prices)["PLD"] == pytest.approx(expected("PLD", ["editing", "chat"], moved, 0.1), abs=0.005)
-    prices.keyboard.press("End")
-    other = prices.get_by_role("slider", name="Price of a pass over 32 tokens")
-    assert other.get_attribute("aria-valuenow") == "16.00", "no pass gets cheaper by being wider"
-    box = point.bounding_box()
-    prices.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    prices.mouse.down()
-    prices.mouse.move(box["x"] + box["width"] / 2, box["y"] + 90)
-    prices.mouse.up()
-    assert 1 < float(point.get_attribute("aria-valuenow")) < 16
-    assert "the largest speed-up is" in prices.get_by_role("status").text_content()
-
-
-def test_the_price_of_drafting_with_a_model_moves_those_methods_alone(prices):
-    before = speeds(prices)
-    prices.get_by_role("slider", name="Price of drafting with a model").fill("2")
-    after = speeds(prices)
-    assert after["PLD"] == before["PLD"]
-    assert after["SpecDec"] == pytest.approx(expected("SpecDec", ["editing", "chat"], HERE, 0.5), abs=0.005)
 
 
 def test_it_starts_where_a_notebook_puts_it_into_the_page_and_twice_on_one_page(browser):

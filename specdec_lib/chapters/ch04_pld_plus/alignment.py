@@ -1,7 +1,7 @@
 """Where each character and each token of a known answer was copied from.
 
-The answers of the mechanical tasks are built from their prompts by a program, so the origin of every
-character is known. QuoteSum marks what its answers quote and from which source.
+A program builds the answers of the mechanical tasks from their prompts, so the origin of every character is known. QuoteSum
+marks what its answers quote and from which source.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _lines(turn: str, wanted: str) -> list[Copied]:
 
 
 def _without_docstring(turn: str) -> list[Copied]:
-    """The lines before the docstring and those behind it."""
+    """The lines before the docstring and those after it."""
     start = turn.index("\n\n") + 2
     lines = turn[start:].split("\n")
     docstring = ast.parse(turn[start:]).body[0].body[0]
@@ -62,46 +62,33 @@ def _without_docstring(turn: str) -> list[Copied]:
     return [Copied(0, start, before), Copied(before, start + behind, len(turn) - start - behind)]
 
 
-def _continuation(turn: str, answer: str) -> list[Copied]:
-    """The end of the text."""
-    return [Copied(0, len(turn) - len(answer), len(answer))]
-
-
 #: Tasks of one turn whose every character has one origin.
 ALIGNED = ("rename", "replace-word", "remove-docstring", "quote-lines", "outline", "complete")
 
 
 def copied(prompt: Prompt) -> list[Copied]:
-    """What the reference of a mechanical prompt takes from its turn, in order.
+    """What the reference of a mechanical prompt takes from its turn, in order; line breaks between quoted lines are covered by
+    nothing.
 
-    What is not covered was copied from nowhere: line breaks between quoted lines.
-
-    Parameters
-    ----------
-    prompt : Prompt
-        Of a task of :data:`ALIGNED`. A second turn has two rightful origins, the text and the first answer,
-        and running text has none.
-
-    Raises
-    ------
-    ValueError
-        If the task is another, or the reference is not what the task's maker writes.
+    The task is one of :data:`ALIGNED`: a second turn has two rightful origins, the text and the first answer, and running text
+    has none.
     """
     turn, answer = prompt.text, prompt.reference or ""
-    if prompt.task == "rename":
-        spans = _substitution(turn, "Rename", "to")
-    elif prompt.task == "replace-word":
-        spans = _substitution(turn, "Replace", "by")
-    elif prompt.task == "remove-docstring":
-        spans = _without_docstring(turn)
-    elif prompt.task == "quote-lines":
-        spans = _lines(turn, rf"\b{re.match(r'Quote the lines with `([^`]*)`', turn).group(1)}\b")
-    elif prompt.task == "outline":
-        spans = _lines(turn, r"^\s*(async )?(def|class)\b")
-    elif prompt.task == "complete":
-        spans = _continuation(turn, answer)
-    else:
-        raise ValueError(f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known")
+    match prompt.task:
+        case "rename":
+            spans = _substitution(turn, "Rename", "to")
+        case "replace-word":
+            spans = _substitution(turn, "Replace", "by")
+        case "remove-docstring":
+            spans = _without_docstring(turn)
+        case "quote-lines":
+            spans = _lines(turn, rf"\b{re.match(r'Quote the lines with `([^`]*)`', turn).group(1)}\b")
+        case "outline":
+            spans = _lines(turn, r"^\s*(async )?(def|class)\b")
+        case "complete":
+            spans = [Copied(0, len(turn) - len(answer), len(answer))]
+        case _:
+            raise ValueError(f"task is {prompt.task!r}; expected one of {', '.join(ALIGNED)}, whose origins are known")
     spans = [span for span in spans if span.length]
     if any(answer[s.answer : s.answer + s.length] != turn[s.turn : s.turn + s.length] for s in spans):
         raise ValueError(f"the reference of prompt {prompt.id!r} is not what its task asks for; was it changed?")
@@ -135,21 +122,7 @@ class Alignment(NamedTuple):
 
 
 def align(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, spans: Sequence[Copied]) -> Alignment:
-    """Turn an alignment of characters into one of tokens.
-
-    Parameters
-    ----------
-    prompt : Prompt
-        Of one turn, with its reference.
-    tokenizer : PreTrainedTokenizerBase
-        A fast one, with a chat template.
-    spans : sequence of Copied
-
-    Raises
-    ------
-    ValueError
-        If the tokenizer does not tell the characters of its tokens.
-    """
+    """Turn an alignment of characters into one of tokens, for a prompt of one turn and a fast tokenizer with a chat template."""
     if not tokenizer.is_fast:
         raise ValueError(
             f"the tokenizer {type(tokenizer).__name__} does not tell which characters a token covers; "

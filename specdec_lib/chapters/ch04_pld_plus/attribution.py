@@ -6,24 +6,22 @@ attribute their tokens to that position; all other tokens are taken to be the mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
+import pandas as pd
 from transformers import PreTrainedModel
 
 from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
-from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.generate import check_model
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.outputs import QueuedTopK, joined
-from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.decoding.replay import replay
 from specdec_lib.decoding.results import Generation
-from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, vocabulary_size
-from specdec_lib.decoding.target import Target
-from specdec_lib.experiments import statistics
+from specdec_lib.decoding.teacher_forcing import record_known
+
+#: What scores are the ratio of (:func:`specdec_lib.experiments.results.rate`): whether copied tokens are told from others, and
+#: the share of the found ones that are attributed to their origin.
+PRECISION, RECALL, F1 = ("found", "attributed"), ("found", "copied"), ("found", "either")
+RIGHT_PLACE = ("exact", "located")
 
 
 def attributed(run: Generation, least: int) -> np.ndarray:
@@ -45,108 +43,11 @@ def attributed(run: Generation, least: int) -> np.ndarray:
     return out
 
 
-@torch.inference_mode()
-def forced(model: PreTrainedModel, prompt: Sequence[int], answer: Sequence[int], capture: Capture) -> Trace:
-    """The trace of a model that says a given answer: what replay needs, from one pass over both.
+def count(truth: Alignment, positions: np.ndarray) -> dict[str, int]:
+    """Compare the positions of :func:`attributed` with the truth, in numbers of tokens of the answer.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    prompt, answer : sequence of int
-        Token ids.
-    capture : Capture
-        No attention rows: they are kept of the last position alone.
-
-    Raises
-    ------
-    ValueError
-        If either is empty, both do not fit the model's context, or attention rows are asked for.
-    """
-    text, limit = [*prompt, *answer], context_limit(model)
-    if not len(prompt) or not len(answer):
-        raise ValueError(f"prompt and answer have {len(prompt)} and {len(answer)} tokens; expected one or more each")
-    if capture.heads:
-        raise ValueError("attention rows are kept of the last position alone; attribute with hidden states")
-    if limit is not None and len(text) > limit:
-        raise ValueError(f"prompt and answer have {len(text)} tokens and the model's context is {limit}; shorten them")
-    check_model(model)
-    outputs = None
-    with Target(model, len(text), capture) as target:
-        if capture.topk:
-            parts: list[QueuedTopK] = []
-            target.extend(text, lambda logits: parts.append(QueuedTopK(logits, capture.topk)))
-            outputs = joined(parts)
-        else:
-            target.extend(text[:-1])
-        states = {layer: target.hidden(layer)[: len(text) - 1].cpu().clone() for layer in capture.layers}
-    return Trace(
-        list(prompt),
-        list(answer),
-        Sampling(),
-        vocabulary_size(model),
-        Limits(len(answer), frozenset(), limit),
-        "length",
-        states,
-        outputs=outputs,
-    )
-
-
-class Counts(NamedTuple):
-    """Tokens over any number of outputs.
-
-    Attributes
-    ----------
-    copied : int
-        Tokens that were copied.
-    attributed : int
-        Tokens attributed to a position.
-    found : int
-        Of these, copied ones.
-    exact, locatable : int
-        Of the found ones whose one origin is known, those attributed to it; all of the latter.
-    """
-
-    copied: int = 0
-    attributed: int = 0
-    found: int = 0
-    exact: int = 0
-    locatable: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def scores(self) -> dict[str, float]:
-        """``precision``, ``recall``, ``f1`` of telling copied tokens; ``exact``: share at the right place, of
-        the found ones whose one origin is known.
-
-        NaN where a ratio has nothing below.
-        """
-        precision, recall = _ratio(self.found, self.attributed), _ratio(self.found, self.copied)
-        return {
-            "precision": precision,
-            "recall": recall,
-            "f1": _ratio(2 * self.found, self.attributed + self.copied),
-            "exact": _ratio(self.exact, self.locatable),
-        }
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else float("nan")
-
-
-def count(truth: Alignment, positions: np.ndarray) -> Counts:
-    """Compare attributed positions with the truth, token by token.
-
-    Parameters
-    ----------
-    truth : Alignment
-    positions : int array, shape (n,)
-        Of :func:`attributed`; a last token that the answer does not have (the end token) is left out.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer positions than tokens in the answer.
+    ``copied``; ``attributed`` to a position; ``found``, those that are both; ``located``, found ones whose one origin is known;
+    ``exact``, located ones that are attributed to it. An end token after the answer is left out.
     """
     if len(positions) < len(truth.answer):
         raise ValueError(
@@ -155,55 +56,31 @@ def count(truth: Alignment, positions: np.ndarray) -> Counts:
     positions = np.asarray(positions)[: len(truth.answer)]
     said, found = positions >= 0, (positions >= 0) & truth.copied
     located = found & (truth.origin >= 0)
-    return Counts(
-        int(truth.copied.sum()),
-        int(said.sum()),
-        int(found.sum()),
-        int((located & (positions == truth.origin)).sum()),
-        int(located.sum()),
-    )
+    return {
+        "copied": int(truth.copied.sum()),
+        "attributed": int(said.sum()),
+        "found": int(found.sum()),
+        "located": int(located.sum()),
+        "exact": int((located & (positions == truth.origin)).sum()),
+    }
 
 
 def count_each(
-    model: PreTrainedModel, truths: Sequence[Alignment], drafters: dict[str, Any], least: Sequence[int]
-) -> dict[tuple[str, int], list[Counts]]:
-    """Attribute known answers with each drafter at each least span: by both, the counts of each answer.
+    model: PreTrainedModel, truths: Mapping[str, Sequence[Alignment]], drafter: Drafter, least: Sequence[int]
+) -> pd.DataFrame:
+    """Attribute known answers at each least span: a row per answer and ``least``, with the counts of :func:`count`.
 
-    The model is made to say each answer (:func:`forced`); drafters that read attention are refused.
+    The model is made to say each answer. ``task`` is the name of the set of answers in ``truths``, ``prompt`` the number of the
+    answer.
     """
-    each: dict[tuple[str, int], list[Counts]] = {(name, span): [] for name in drafters for span in least}
-    capture = Capture()
-    for drafter in drafters.values():
-        capture = capture | drafter.capture
-    for truth in truths:
-        trace = forced(model, truth.prompt, truth.answer, capture)
-        for name, drafter in drafters.items():
-            drafter.reset()  # cold: an answer is not attributed by what another one taught
-            run = replay(trace, drafter)
-            for span in least:
-                each[name, span].append(count(truth, attributed(run, span)))
-    return each
-
-
-def score(each: dict[tuple[str, int], list[Counts]]) -> list[dict[str, Any]]:
-    """Rows of ``method``, ``least``, ``tokens`` and the scores of :meth:`Counts.scores` over all answers, and the first
-    three of these with their intervals as ``precision_interval``, ``recall_interval`` and ``f1_interval``."""
     rows = []
-    for (name, span), answers in each.items():
-        total = sum(answers, Counts())
-        found = [counted.found for counted in answers]
-        below = {
-            "precision": [counted.attributed for counted in answers],
-            "recall": [counted.copied for counted in answers],
-            "f1": [(counted.attributed + counted.copied) / 2 for counted in answers],
-        }
-        intervals = {f"{key}_interval": statistics.pooled_rate((found, values)) for key, values in below.items()}
-        rows.append({"method": name, "least": span, "tokens": total.copied, **total.scores(), **intervals})
-    return rows
-
-
-def change(longer: Sequence[Counts], shorter: Sequence[Counts], below: str) -> statistics.Interval:
-    """Found tokens over those ``below`` (``"attributed"`` for precision, ``"copied"`` for recall), less the same of other
-    attributions of the same answers."""
-    both = [([c.found for c in counted], [getattr(c, below) for c in counted]) for counted in (longer, shorter)]
-    return statistics.difference_of_rates(*(statistics.Counts(*pair) for pair in both))
+    for task, answers in truths.items():
+        for number, truth in enumerate(answers):
+            drafter.reset()  # cold: an answer is not attributed by what another one taught
+            said = record_known(model, truth.prompt, truth.answer, "length", None, len(truth.answer), drafter.capture)
+            run = replay(said.trace, drafter)
+            for span in least:
+                counts = count(truth, attributed(run, span))
+                either = (counts["attributed"] + counts["copied"]) / 2
+                rows.append({"task": task, "prompt": number, "least": span, **counts, "either": either})
+    return pd.DataFrame(rows)

@@ -28,25 +28,10 @@ def _weights(block: torch.nn.Module, name: str) -> tuple[torch.Tensor, torch.Ten
 
 @torch.inference_mode()
 def copying_scores(model: PreTrainedModel) -> np.ndarray:
-    """Copying score of every head, from the weights alone.
+    """Copying score of every head, from the weights alone: shape (blocks, heads), from -1 (never) to 1 (always).
 
-    The gains of the norms before attention and before the unembedding are part of the maps, their division by
-    the length is not; nor are the blocks that lie between.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        With separate value and output projections (Llama, Mistral, Qwen, Gemma).
-
-    Returns
-    -------
-    float array, shape (blocks, heads)
-        From -1 (never) to 1 (always).
-
-    Raises
-    ------
-    UnsupportedModel
-        If the projections are not found.
+    The gains of the norms before attention and before the unembedding are part of the maps; their division by the length and
+    the blocks between are not. UnsupportedModel for a model without separate value and output projections.
     """
     config, blocks, name = decoder_config(model), decoder_blocks(model), type(model).__name__
     projections = [_weights(block, name) for block in blocks]

@@ -16,19 +16,7 @@ class BestOccurrence(Drafter):
 
     No rule that copies at most ``num_tokens`` tokens after an earlier occurrence of the last token needs fewer passes,
     whichever occurrences it takes: one token further on, the same occurrence reaches at least as far, so it never pays
-    to accept less. PLD+ is such a rule, and so is PLD with n-grams of any length.
-
-    Parameters
-    ----------
-    text : sequence of int
-        Prompt and whole output.
-    num_tokens : int
-        Tokens drafted (K).
-
-    Raises
-    ------
-    ValueError
-        If ``num_tokens`` is below 1.
+    to accept less. PLD+ is such a rule, and so is PLD with n-grams of any length. ``text`` holds prompt and whole output.
     """
 
     def __init__(self, text: Sequence[int], num_tokens: int):

@@ -1,9 +1,8 @@
-"""Answers of large models and of people: how far the choice of the occurrence can carry a method that copies.
+"""Answers of large models and of people: how much can the choice of the occurrence save there?
 
-The pocket model cannot write such answers, but their tokens, whoever wrote them, decide what a copying method would have
-had accepted. Replayed on each answer are PLD, which takes the first occurrence; the best occurrence in hindsight, which
-no rule can beat; and PLD+ (h) by the states of a small model that only reads the answer. A model that wrote it knows
-more of what it was copying, so that this is a lower bound of what PLD+ can do.
+An answer's tokens decide what a copying method would have had accepted, whoever wrote them. We replay PLD, which takes the
+first occurrence; the best occurrence in hindsight, which no rule can beat; and PLD+ (h) by the states of a model that only
+reads the answer. The model that wrote it may know better what it copied, so this is a lower bound of PLD+.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.chapters.ch04_pld_plus.attribution import forced
 from specdec_lib.chapters.ch04_pld_plus.hindsight import replay_hindsight
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.served_models import context_limit
+from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments import statistics
+from specdec_lib.experiments.input_guided import PUBLISHED
 from specdec_lib.experiments.overlap import overlap
-from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import (
     Reply,
     alpaca_eval_replies,
@@ -32,7 +31,6 @@ from specdec_lib.experiments.published_sets.replies import (
 )
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 from specdec_lib.experiments.retrieval import record_replies
-from specdec_lib.experiments.statistics import Counts, Interval
 from specdec_lib.experiments.tasks import load_task
 
 #: Draft lengths: that of PLD and that of PLD+ in the paper.
@@ -42,11 +40,7 @@ LEAST = 16
 
 
 def _edits(task: str, **options: Any) -> Callable[[], list[Reply]]:
-    def make() -> list[Reply]:
-        prompts = load_task(task, **options)
-        return [Reply(p.id, "human", p.text, p.reference) for p in prompts if p.reference]
-
-    return make
+    return lambda: [Reply(p.id, "human", p.text, p.reference) for p in load_task(task, **options) if p.reference]
 
 
 def _by_problem(read: Callable[[], list[Reply]]) -> Callable[[], list[Reply]]:
@@ -100,13 +94,11 @@ def _passes(recording: Recording, layer: int) -> dict[str, int]:
     (released,) = replay_all([recording], PromptLookup(3, 10))
     passes = {"pld_10": len(released.steps), "pld_10_drafts": sum(bool(step.drafted) for step in released.steps)}
     for length in LENGTHS:
-        rules = {
-            "partial": PromptLookup(3, length, "transformers"),
-            "suffix": PromptLookup(16, length, "transformers"),
-            "h": PromptLookupHidden(layer, length),
-        }
-        passes |= {f"{name}_{length}": len(replay_all([recording], rule)[0].steps) for name, rule in rules.items()}
-        passes[f"best_{length}"] = len(replay_hindsight([recording], length)[0].steps)
+        (partial,) = replay_all([recording], PromptLookup(3, length, "transformers"))
+        (hidden,) = replay_all([recording], PromptLookupHidden(layer, length))
+        (best,) = replay_hindsight([recording], length)
+        runs = {"partial": partial, "h": hidden, "best": best}
+        passes |= {f"{name}_{length}": len(run.steps) for name, run in runs.items()}
     return passes
 
 
@@ -118,25 +110,15 @@ def measure(
     count: int,
     sets: Mapping[str, Callable[[], list[Reply]]] = SETS,
 ) -> Iterator[dict[str, Any]]:
-    """Replay the rules on at most ``count`` answers of a set, each up to the model's context.
-
-    Parameters
-    ----------
-    name : str
-        Of ``sets``.
-    model, tokenizer
-        The small model that reads the answers.
-    layer : int
-        Whose states PLD+ (h) compares.
-    count : int
+    """Replay the rules on at most ``count`` answers of a set, each up to the context of the model that reads it.
 
     Yields
     ------
     dict
         An answer: ``set``, ``prompt`` (a number that the turns of one conversation share), ``tokens`` after the first,
         ``overlap``, and the passes after the prefill of every rule: ``pld_10`` is PLD as released (``pld_10_drafts`` of
-        them with a draft), ``partial`` PLD with partial drafts, ``suffix`` the same with n-grams up to 16, ``h`` PLD+ (h)
-        and ``best`` the best occurrence in hindsight, each at 10 and at 70 draft tokens.
+        them with a draft), ``partial`` PLD with partial drafts, ``h`` PLD+ (h) with the states of ``layer`` and ``best`` the
+        best occurrence in hindsight, each at 10 and at 70 draft tokens.
     """
     replies = spread_out(sets[name](), count)
     asked = {reply.questions or reply.id: None for reply in replies}
@@ -144,49 +126,31 @@ def measure(
     by_prompt = {reply.id: number[reply.questions or reply.id] for reply in replies}
     for recording in fit(record_replies(replies, tokenizer), context_limit(model)):
         trace, prompt = recording.trace, recording.prompt
-        read = forced(model, trace.prompt, trace.tokens, Capture((layer,)))
-        known = replace(recording, trace=replace(trace, hidden=read.hidden))
+        count = len(trace.tokens)
+        read = record_known(model, trace.prompt, trace.tokens, "length", None, count, Capture((layer,)))
+        known = replace(recording, trace=replace(trace, hidden=read.trace.hidden))
         yield {
             "set": name,
             "prompt": by_prompt[prompt.id],
-            "tokens": len(trace.tokens) - 1,
+            "tokens": count - 1,
             "overlap": round(overlap(prompt.text, tokenizer.decode(trace.tokens)), 4),
             **_passes(known, layer),
         }
 
 
-def by_set(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Measured answers by set, those sets left out that have none, and ``"all"``."""
-    found = {name: [row for row in rows if row["set"] == name] for name in SETS}
-    return {name: own for name, own in found.items() if own} | {"all": list(rows)}
+def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """What :func:`measure` gives as a results table: a row per answer and rule, ``task`` being the set."""
+    answers = pd.DataFrame(rows).rename(columns={"set": "task"})
+    turn = answers.groupby(["task", "prompt"]).cumcount()
+    rules = [name for name in answers if re.fullmatch(r"[a-z]+_\d+", name)]
+    known = ["task", "prompt", "turn", "seed", "tokens", "overlap", "pld_10_drafts"]
+    return answers.assign(turn=turn, seed=0).melt(known, rules, "method", "passes")
 
 
-def tokens_per_pass(rows: Sequence[Mapping[str, Any]], rule: str) -> Interval:
-    """Tokens per pass of a rule over the rows."""
-    return statistics.pooled_rate(_counts(rows, rule), _prompts(rows))
-
-
-def gain(rows: Sequence[Mapping[str, Any]], rule: str, base: str) -> Interval:
-    """Tokens per pass of a rule divided by those of another one, over the same rows."""
-    return statistics.ratio_of_rates(_counts(rows, rule), _counts(rows, base), _prompts(rows))
-
-
-def base_over_tuned(rows: Sequence[Mapping[str, Any]]) -> Interval:
-    """Tokens per pass of PLD on the base model's answers over those on the tuned one's, on the problems that both answered."""
-    base, tuned = ({row["prompt"]: row for row in rows if row["set"] == name} for name in (BASE, TUNED))
-    both = sorted(base.keys() & tuned.keys())
-    counts = (_counts([own[prompt] for prompt in both], "pld_10") for own in (base, tuned))
-    return statistics.ratio_of_rates(*counts, both)
-
-
-def _counts(rows: Sequence[Mapping[str, Any]], rule: str) -> Counts:
-    return Counts([row["tokens"] for row in rows], [row[rule] for row in rows])
-
-
-def _prompts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    return [(row["set"], row["prompt"]) for row in rows]
-
-
-def prompt_words(prompts: Sequence[Prompt]) -> Interval:
-    """Mean number of words in the prompts' user turns (the paper's table 9)."""
-    return statistics.mean([sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts])
+def prompt_words() -> Iterator[dict[str, Any]]:
+    """Mean words in the user's turns of the paper's five sets (its Table 9)."""
+    for task, name in PUBLISHED.items():
+        whole = "xatu" if name.startswith("xatu/") else name  # the paper asks for all of its sources
+        prompts = load_task(whole, **({"style": "pld+"} if whole in ("xatu", "codeeditorbench") else {}))
+        words = [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
+        yield {"task": task, "set": whole, "prompts": len(prompts), "value": sum(words) / len(words)}

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
+from specdec_lib.experiments.statistics import Counts
 
 
 class Choice(NamedTuple):
-    """A place where two drafters copied from different occurrences (figure 2).
-
-    Attributes
-    ----------
-    recording : Recording
-    position : int
-        Of the last token before the drafts.
-    sources : tuple of int
-        Position of the first token copied by each.
-    drafts : tuple of list of int
-        What each proposed.
-    accepted : tuple of int
-        How many tokens of it were accepted.
-    """
+    """A place where two drafters copied from different occurrences: for each the position of the first token copied, its draft,
+    and how many tokens of it were accepted. ``position`` is that of the last token before the drafts."""
 
     recording: Recording
     position: int
@@ -45,9 +35,8 @@ def choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list
     return chosen
 
 
-class _Beside(Drafter):
-    """Asks two drafters at every token of a recorded run and counts where each has more tokens accepted; drafts nothing
-    itself."""
+class _Both(Drafter):
+    """Asks two drafters at every token of a recorded run, counts where each has more tokens accepted, and drafts nothing."""
 
     def __init__(self, first: Drafter, second: Drafter, text: Sequence[int]):
         self.both, self.text, self.more = (first, second), text, [0, 0]
@@ -67,40 +56,26 @@ class _Beside(Drafter):
 
 def _agreed(draft: Sequence[int], coming: Sequence[int]) -> int:
     """How many tokens of a draft the text goes on with."""
-    return next(
-        (i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b), min(len(draft), len(coming))
-    )
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(draft, coming, strict=False)))
 
 
-def won_and_lost(recordings: Sequence[Recording], first: Drafter, second: Drafter) -> list[tuple[int, int]]:
-    """At how many tokens of each output ``second`` has more accepted than ``first``, and at how many less, both drafting
-    after the same text."""
+def won_and_lost(recordings: Sequence[Recording], first: Drafter, second: Drafter) -> Counts:
+    """For each output, the tokens after which ``second`` has more tokens accepted than ``first``, and those after which it has
+    fewer, both drafting after the same text."""
     found = []
     for recording in recordings:
-        beside = _Beside(first, second, [*recording.trace.prompt, *recording.trace.tokens])
-        replay_all([recording], beside)
-        found.append((beside.more[1], beside.more[0]))
-    return found
+        both = _Both(first, second, [*recording.trace.prompt, *recording.trace.tokens])
+        replay_all([recording], both)
+        found.append((both.more[1], both.more[0]))
+    return Counts(*zip(*found, strict=True))
 
 
 def wrong_occurrence(
     recordings: Sequence[Recording], first: Drafter, second: Drafter, longest: int = 260
 ) -> Choice | None:
-    """The place where ``second`` copies from another occurrence and has most tokens more accepted.
+    """The place where ``second`` copies from another occurrence in the prompt and leads most in accepted tokens, if there is one.
 
-    Parameters
-    ----------
-    recordings : sequence of Recording
-        With what both need captured.
-    first, second : Drafter
-        PLD and PLD+: both say where they copy from.
-    longest : int
-        Prompts of more tokens are passed over: they do not fit a picture.
-
-    Returns
-    -------
-    Choice or None
-        Both occurrences lie in the prompt; None where there is no such place.
+    Prompts of more than ``longest`` tokens are passed over: they do not fit a picture.
     """
     best = None
     for recording in recordings:

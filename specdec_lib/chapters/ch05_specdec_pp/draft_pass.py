@@ -15,7 +15,7 @@ have in decoding, for every rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,21 +41,17 @@ class DraftPass:
 
     Attributes
     ----------
-    trace : Trace
     longest : float
         Positions the draft model serves.
-    miss : int array, shape (n + 1,)
-        The next place, from ``k`` on, where a branch begins.
-    branch : int array, shape (n + 1,)
-        Index of the branch that begins at ``k``, -1 where none does.
+    miss, branch : int array, shape (n + 1,)
+        The next place, from ``k`` on, where a branch begins; index of the branch that begins at ``k``, -1 where none does.
     confidence, entropy : float array, shape (n + 1,)
         Of the first token, and of the distribution it comes from (nats): at temperature 1 where decoding is greedy.
     acceptance : float array, shape (n,)
         Probability that the target accepts the first token, min(1, p / q); 0 or 1 where decoding is greedy.
     states : float tensor, shape (n, d)
-        State at each recorded token.
+        State at each recorded token; ``branch_states`` has shape (branches, depth - 1, d).
     branch_confidence, branch_entropy : float array, shape (branches, depth)
-    branch_states : float tensor, shape (branches, depth - 1, d)
     """
 
     trace: Trace
@@ -97,25 +93,18 @@ def _about(row: torch.Tensor, chosen: torch.Tensor) -> tuple[np.ndarray, np.ndar
 def drafted_given(
     p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor, sampling: Sampling, first: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens of the draft model, given those that the target emits at the same places.
+    """Tokens Y of the draft model given X, those that the target emits at the same places, and min(1, p(Y) / q(Y)).
 
     Parameters
     ----------
     p, q : float64 tensor, shape (n, vocabulary)
         Distributions of the target and of the draft model.
     tokens : int64 tensor, shape (n,)
-        X, drawn from ``p``.
+        X, drawn from ``p``; Y is distributed as ``q`` and equal to X with probability min(p, q).
     sampling : Sampling
         Bound to its prompt.
     first : int
         Position of the first token.
-
-    Returns
-    -------
-    drafted : int64 tensor, shape (n,)
-        Y, distributed as ``q``, equal to X with probability min(p, q).
-    acceptance : float64 tensor, shape (n,)
-        min(1, p(Y) / q(Y)).
     """
     accept, residual = (
         [sampling.uniform(first + i, stream) for i in range(len(tokens))] for stream in (ACCEPT, RESIDUAL)
@@ -170,19 +159,7 @@ def draft_along(
 ) -> DraftPass:
     """Run the draft model over a recorded output and over its own continuations after each of its mistakes.
 
-    Parameters
-    ----------
-    trace : Trace
-    draft : PreTrainedModel
-    depth : int
-        Longest draft asked for later.
-    target : PreTrainedModel, optional
-        The model that was recorded; needed for a sampled trace.
-
-    Raises
-    ------
-    ValueError
-        If the trace was sampled and there is no target, or ``depth`` is below 2.
+    ``depth`` is the longest draft asked for later. A sampled trace needs the target that was recorded.
     """
     if not trace.sampling.greedy and target is None:
         raise ValueError("the trace was sampled; give the target, whose probabilities say what it accepts")
@@ -235,14 +212,8 @@ def draft_along(
 
 @dataclass(frozen=True)
 class Judged:
-    """A pass with what one acceptance head says about its tokens.
-
-    Attributes
-    ----------
-    chain : float array, shape (n,)
-        Predicted acceptance at each recorded token.
-    branch : float array, shape (branches, depth - 1)
-    """
+    """A pass with the acceptance that one head predicts: at each recorded token, shape (n,), and along the branches, shape
+    (branches, depth - 1)."""
 
     passed: DraftPass
     chain: np.ndarray
@@ -268,11 +239,7 @@ class Judged:
 @dataclass(frozen=True)
 class Tally:
     """Counts of one generation after the prefill: N tokens, N_target calls, drafted and accepted tokens, and N_draft
-    passes.
-
-    The draft model makes one pass for each drafted token, and one more in each round that stopped after its newest
-    token was judged.
-    """
+    passes: one for each drafted token, and one more in each round that stopped after its newest token was judged."""
 
     tokens: int
     calls: int
@@ -280,28 +247,12 @@ class Tally:
     accepted: int
     passes: int
 
-    def seconds(self, draft: float, target: float) -> float:
-        """Time by equation 2.1, for the seconds of one pass of each model."""
-        return draft * self.passes + target * self.calls
-
 
 def rounds(
-    passed: DraftPass | Judged,
-    rule: StoppingRule,
-    min_tokens: int = 1,
-    max_tokens: int = 20,
+    passed: DraftPass | Judged, rule: StoppingRule, min_tokens: int = 1, max_tokens: int = 20
 ) -> Iterator[tuple[Round, int, int]]:
-    """The rounds that decoding with this rule would have had, as
-    :class:`specdec_lib.drafters.draft_model.AdaptiveDraftModel` does.
-
-    Yields
-    ------
-    drafted : Round
-    accepted : int
-        Drafted tokens that the target emits.
-    emitted : int
-        Those and, unless the output ends with one of them, the target's own.
-    """
+    """The rounds that decoding with :class:`specdec_lib.drafters.draft_model.AdaptiveDraftModel` and this rule would have had:
+    what was drafted, how many of these tokens the target emits, and these with the target's own, unless one ends the output."""
     judged = passed if isinstance(passed, Judged) else None
     passed = judged.passed if judged else passed
     limits, start, count = passed.trace.limits, len(passed.trace.prompt), len(passed.trace.tokens)
@@ -367,17 +318,3 @@ def play(passed: DraftPass | Judged, rule: StoppingRule, min_tokens: int = 1, ma
         drafted += part.count
         passes += part.count + (rule.check_newest and 0 < part.count == len(part.acceptance))
     return Tally(tokens, calls, drafted, accepted, passes)
-
-
-def rates(tallies: Sequence[Tally]) -> tuple[float, float]:
-    """Verification rate and discard rate of generations pooled (section 2)."""
-    tokens = sum(t.tokens for t in tallies)
-    return sum(t.calls for t in tallies) / tokens, sum(t.drafted - t.accepted for t in tallies) / tokens
-
-
-def throughputs(tallies: Sequence[Tally], draft: float, target: float) -> np.ndarray:
-    """Tokens per second of each generation by equation 2.1, for the seconds of one pass of each model.
-
-    Table 1 of the paper is their mean over prompts.
-    """
-    return np.array([t.tokens / t.seconds(draft, target) for t in tallies if t.tokens])

@@ -18,21 +18,8 @@ def transformed(
 ) -> np.ndarray:
     """Randomised probability integral transform of a sampled text: independent uniform numbers if it follows the target.
 
-    Each token gives the probability of all tokens more likely than it, and a uniform share of its own (Rosenblatt 1952).
-    A method that favours likely tokens gives numbers that are too small.
-
-    Parameters
-    ----------
-    target : PreTrainedModel
-    prompt, tokens : sequence of int
-    sampling : Sampling
-        Its temperature must be above 0.
-    seed : int
-        Of the shares.
-
-    Returns
-    -------
-    float array, shape (len(tokens),)
+    Each token gives the probability of all tokens more likely than it, and a uniform share of its own (Rosenblatt 1952), drawn
+    with ``seed``. A method that favours likely tokens gives numbers that are too small.
     """
     ids = torch.tensor([[*prompt, *tokens]], device=target.device)
     logits = target(ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
@@ -45,13 +32,8 @@ def transformed(
 
 
 def uniform_p_value(numbers: np.ndarray) -> float:
-    """Probability that independent uniform numbers lie as far from uniform as these or further (Kolmogorov and Smirnov).
-
-    Parameters
-    ----------
-    numbers : float array, shape (n,)
-        For n of some tens or more.
-    """
+    """Probability that some tens or more of independent uniform numbers lie as far from uniform as these or further (Kolmogorov
+    and Smirnov)."""
     n, ordered = len(numbers), np.sort(numbers)
     distance = max((np.arange(1, n + 1) / n - ordered).max(), (ordered - np.arange(n) / n).max())
     # Stephens (1970): with this argument the limit serves finite samples.

@@ -1,18 +1,9 @@
-"""The ledger of claims: what the papers say, what was measured here, and the rule that decides.
+"""The claims of the papers, and what the numbers of the chapters make of them.
 
-A row of ``data/claims.yml`` names a claim, the published numbers it rests on (rows of ``data/published/<paper>.csv``),
-the notebook and the values it recorded, and asks up to two questions of them.
-
-*Direction* is the verdict. A recorded value is an interval, a count (a whole number) or, in a row that says under
-``exact`` why it has no interval, another plain number. A condition is true if the whole interval lies on its side of the
-threshold, false if the whole interval lies on the other, and open if the interval holds the threshold. If all conditions
-of ``test`` are true the claim holds. If that is not so and the case that ``partly`` describes is true, it holds in part;
-a row without ``partly`` has no such case. If what is open decides, the claim is not resolved. Otherwise it does not hold
-here. ``test`` and ``partly`` say what ``rule`` says in words.
-
-*Size* compares magnitudes: each line of ``size`` is a recorded value and what the paper prints for it.
-
-``headline`` holds the rows of the figure "What reproduces" that belong to a claim.
+A row of ``data/claims.yml`` says what a paper claims and which conditions over the chapters' numbers decide. A condition is
+true if the whole interval lies on its side of the threshold, false if the whole interval lies on the other, and open if the
+interval holds the threshold. A claim holds if all conditions of ``holds`` are true. Otherwise it holds in part if the case
+``partly`` is true. If something open decides, it is not resolved; if not, it does not hold here.
 """
 
 from __future__ import annotations
@@ -20,19 +11,23 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import yaml
 
 from specdec_lib import paths
 from specdec_lib.experiments.published_numbers import ClaimError
+from specdec_lib.report.claims.published_tables import PAPERS, published_range, published_rows
+from specdec_lib.report.numbers import Number
 
-PAPERS = ("rest", "dresd", "pld_plus", "specdec_pp")
 HOLDS, PARTLY, FAILS = "holds", "holds in part", "does not hold here"
 UNRESOLVED, UNTESTABLE, NO_NUMBER = "not resolved", "not testable here", "no number yet"
+VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, UNTESTABLE, NO_NUMBER)
+#: What a headline's number was priced by.
 PRICES = {
     "here": "this machine",
     "gpu": "published GPU price",
@@ -41,33 +36,10 @@ PRICES = {
     "specdec-pp": "SpecDec++'s own times",
     "counts": "counts, no price of a pass",
 }
-"""What a headline's number was priced by, in the order of the figure."""
-_SAID = {">": "is above", ">=": "is at least", "<": "is below", "<=": "is at most", "==": "is"}
-_OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq}
-_FIELDS = {
-    "id",
-    "paper",
-    "where",
-    "claim",
-    "items",
-    "published",
-    "notebook",
-    "ours",
-    "rule",
-    "test",
-    "partly",
-    "size",
-    "headline",
-    "threshold",
-    "exact",
-    "why",
-    "untestable",
-    "behaviour",
-    "shape",
-    "note",
-}
 
-Operand = float | str | tuple[float, str]
+Tables = Mapping[str, Mapping[str, Number]]
+_OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq}
+_KEY = r"\w\w/[A-Za-z_]\w*"
 
 
 class Truth(Enum):
@@ -79,407 +51,261 @@ class Truth(Enum):
     UNKNOWN = "no number"
 
 
-def bounds(value: Any) -> tuple[float, float] | None:
-    """Return the ends of a recorded value, which are equal for a plain number; None for one without a number.
-
-    Parameters
-    ----------
-    value : number, mapping or object
-        An interval is a mapping with ``value``, ``low`` and ``high``, or has them as attributes.
-    """
-    if isinstance(value, Mapping):
-        return (value["low"], value["high"]) if {"value", "low", "high"} <= set(value) else None
-    if hasattr(value, "low") and hasattr(value, "high"):
-        return value.low, value.high
-    return (value, value) if isinstance(value, (bool, int, float)) else None
+def number(key: str, tables: Tables) -> Number | None:
+    """The number of ``"04/h10_over_pld10"``; None where no chapter saved it."""
+    chapter, _, name = key.partition("/")
+    return tables.get(chapter, {}).get(name)
 
 
-def centre(value: Any) -> float | None:
-    """Return the estimate that a recorded value holds; None for one without a number."""
-    if bounds(value) is None:
+def bounds(value: Number | None) -> tuple[float, float] | None:
+    """The ends of a number, equal for one without an interval; None for a text and where there is no number."""
+    if value is None or value.value is None or value.words:
         return None
-    return value["value"] if isinstance(value, Mapping) else getattr(value, "value", value)
+    return (value.value, value.value) if value.low is None else (value.low, value.high)
+
+
+class Side(NamedTuple):
+    """A side of a condition: a number, a key, or a key times a number."""
+
+    factor: float
+    key: str = ""
+
+    def ends(self, tables: Tables) -> tuple[float, float] | None:
+        """Its bounds."""
+        found = bounds(number(self.key, tables)) if self.key else (1.0, 1.0)
+        return found and (self.factor * found[0], self.factor * found[1])
 
 
 @dataclass(frozen=True)
 class Condition:
-    """``left operator right``; an operand is a number, a recorded name, or a recorded name times a factor."""
+    """``04/h10_over_pld10 > 1``; ``text`` is as written."""
 
-    left: Operand
+    text: str
+    left: Side
     operator: str
-    right: Operand
-
-    def __str__(self) -> str:
-        return f"{_shown(self.left, {})} {self.operator} {_shown(self.right, {})}"
-
-    def words(self, labels: Mapping[str, str]) -> str:
-        """The condition for readers, with the labels of its names."""
-        return f"{_shown(self.left, labels)} {_SAID[self.operator]} {_shown(self.right, labels)}"
+    right: Side
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Recorded names it needs."""
-        named = (o[1] if isinstance(o, tuple) else o for o in (self.left, self.right))
-        return tuple(name for name in named if isinstance(name, str))
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the numbers it needs."""
+        return tuple(side.key for side in (self.left, self.right) if side.key)
 
-    @property
-    def thresholds(self) -> tuple[float, ...]:
-        """Numbers in it that somebody chose: all but a comparison with 0 or 1 and a factor of 1."""
-        numbers = (o[0] if isinstance(o, tuple) else o for o in (self.left, self.right) if not isinstance(o, str))
-        return tuple(number for number in numbers if number not in (0, 1))
-
-    def holds(self, values: Mapping[str, Any], exact: bool = True) -> Truth:
+    def truth(self, tables: Tables, exact: bool = True) -> Truth:
         """Whether it is true of every value that its intervals hold.
 
-        Without ``exact`` an order that rests on plain numbers other than counts is unknown: nothing says how far off
-        they may be.
-
-        Raises
-        ------
-        ClaimError
-            It compares two intervals, or asks whether an interval is equal to something.
+        Without ``exact`` an order that rests on a plain number other than a count is unknown: nothing says how far off it
+        may be. ClaimError if it compares two intervals, or asks whether an interval is equal to something.
         """
-        sides = [_bounds(self.left, values), _bounds(self.right, values)]
+        sides = [self.left.ends(tables), self.right.ends(tables)]
         if None in sides:
             return Truth.UNKNOWN
         wide = [low != high for low, high in sides]
         if all(wide) or (any(wide) and self.operator == "=="):
             raise ClaimError(
-                f"{self}: {'two intervals' if all(wide) else 'an interval and =='}; record their paired ratio or "
+                f"{self.text}: {'two intervals' if all(wide) else 'an interval and =='}; save their paired ratio or "
                 "difference as one interval, or compare a count"
             )
-        if self.operator != "==" and not exact and any(isinstance(values[name], float) for name in self.names):
+        values = [number(key, tables) for key in self.keys]
+        plain = any(isinstance(value.value, float) and value.low is None for value in values)
+        if self.operator != "==" and not exact and plain:
             return Truth.UNKNOWN
         answers = {_OPERATORS[self.operator](left, right) for left in sides[0] for right in sides[1]}
         return Truth.OPEN if len(answers) == 2 else Truth.TRUE if answers == {True} else Truth.FALSE
 
-    def lead(self, values: Mapping[str, Any]) -> tuple[float, float, float] | None:
-        """How far the claimed side is ahead: estimate and ends of the ratio of the two sides, which is above 1 where the
-        condition is true. None without an interval, for an equality, and where a side is not positive."""
-        sides = [_bounds(self.left, values), _bounds(self.right, values)]
-        if None in sides or self.operator == "==" or all(low == high for low, high in sides):
-            return None
-        if min(low for low, _ in sides) <= 0:
-            return None
-        ahead, behind = (0, 1) if self.operator in (">", ">=") else (1, 0)
-        middle = [_centre(operand, values) for operand in (self.left, self.right)]
-        return middle[ahead] / middle[behind], sides[ahead][0] / sides[behind][1], sides[ahead][1] / sides[behind][0]
+
+def parse_condition(text: Any, row: str) -> Condition:
+    """``side operator side``, parted by spaces; a side is a number, a key, or ``number * key``."""
+    side = rf"(?:(?:(-?\d+(?:\.\d+)?) \* )?({_KEY})|(-?\d+(?:\.\d+)?))"
+    found = re.fullmatch(rf"{side} ({'|'.join(_OPERATORS)}) {side}", text) if isinstance(text, str) else None
+    if not found or not (found[2] or found[6]):
+        raise ClaimError(
+            f"{row}: condition {text!r}; expected one such as '04/h10_over_pld10 > 1' or '02/a <= 0.9 * 02/b'"
+        )
+    left, right = (
+        Side(float(factor or alone or 1), key or "")
+        for factor, key, alone in (found.group(1, 2, 3), found.group(5, 6, 7))
+    )
+    return Condition(text, left, found[4], right)
 
 
-@dataclass(frozen=True)
-class Case:
-    """A case of a rule: ``all`` or ``any`` of its conditions are true."""
-
-    how: str
-    conditions: tuple[Condition, ...]
-
-    def holds(self, values: Mapping[str, Any], exact: bool = True) -> Truth:
-        """Whether it is true: one condition decides (a false one of all, a true one of any), else what is unknown, else
-        what is open."""
-        truths = [condition.holds(values, exact) for condition in self.conditions]
-        deciding, other = (Truth.TRUE, Truth.FALSE) if self.how == "any" else (Truth.FALSE, Truth.TRUE)
-        return next((truth for truth in (deciding, Truth.UNKNOWN, Truth.OPEN) if truth in truths), other)
+def together(truths: Sequence[Truth], how: str) -> Truth:
+    """Whether ``all`` or ``any`` are true: one decides (a false one of all, a true one of any), else what is unknown, else
+    what is open."""
+    deciding, other = (Truth.TRUE, Truth.FALSE) if how == "any" else (Truth.FALSE, Truth.TRUE)
+    return next((truth for truth in (deciding, Truth.UNKNOWN, Truth.OPEN) if truth in truths), other)
 
 
-@dataclass(frozen=True)
-class Size:
-    """A recorded value and what the paper prints for it: one number, or the smallest and the largest of several, as
-    expressions over published numbers (:func:`specdec_lib.report.claims.published_tables.published_value`)."""
-
-    name: str
-    low: str
-    high: str
-
-    def off(self, value: Any, low: float, high: float) -> float | None:
-        """How far off the published number is: 1 if our interval meets the published range, else our estimate
-        over the end of the range that is nearer; None without a number."""
-        ends = bounds(value)
-        if ends is None:
-            return None
-        if ends[1] < low:
-            return centre(value) / low
-        return centre(value) / high if ends[0] > high else 1.0
-
-
-@dataclass(frozen=True)
-class Headline:
-    """A row of the figure "What reproduces": its label, recorded names with what priced them (:data:`PRICES`), and the
-    smallest and the largest published value as expressions; ``published`` is empty where the paper gives no number."""
+class Headline(NamedTuple):
+    """A row of the figure "What reproduces": its label, the published range as an expression, and keys with what priced
+    them (:data:`PRICES`)."""
 
     label: str
+    published: str
     ours: Mapping[str, str]
-    published: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of the ledger; the fields are those of ``data/claims.yml``.
-
-    ``ours`` gives each recorded name the words that a reader sees, ``items`` the sentences, tables and figures of the
-    paper that the row answers, by their place. ``threshold`` says why each number was chosen that a condition compares
-    with, ``exact`` why plain numbers decide.
-    ``behaviour`` and ``shape`` are given where the text or the times that decide are not those of the models
-    that the notebook runs. ``why`` is the reason where the claim does not wholly hold or the published size is not
-    ours; ``note`` is what a reader should know whatever the verdict."""
+    """A row of ``data/claims.yml``; ``book/add-a-claim.md`` explains the fields."""
 
     id: str
     paper: str
-    where: str
-    claim: str
-    rule: str
-    published: tuple[str, ...] = ()
-    notebook: str | None = None
-    ours: Mapping[str, str] = field(default_factory=dict)
-    test: tuple[Condition, ...] = ()
-    partly: Case | None = None
-    size: tuple[Size, ...] = ()
+    says: str
+    holds: tuple[Condition, ...] = ()
+    partly: tuple[Condition, ...] = ()
+    partly_how: str = "any"
+    rule: str = ""
+    untestable: str = ""
+    published: Mapping[str, str] = field(default_factory=dict)
     headline: tuple[Headline, ...] = ()
-    items: Mapping[str, str] = field(default_factory=dict)
+    measured: str = ""
     threshold: str = ""
     exact: str = ""
     why: str = ""
-    untestable: str = ""
-    behaviour: str = ""
-    shape: str = ""
     note: str = ""
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """Those of ``test`` and, after them, those of ``partly`` alone."""
-        return tuple(dict.fromkeys((*self.test, *(self.partly.conditions if self.partly else ()))))
+        """Those of ``holds`` and, after them, those of ``partly`` alone."""
+        return tuple(dict.fromkeys((*self.holds, *self.partly)))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that it names."""
+        named = [key for condition in self.conditions for key in condition.keys]
+        named += [key for key in self.published if "/" in key] + [key for row in self.headline for key in row.ours]
+        return tuple(dict.fromkeys(named))
 
 
-def _shown(operand: Operand, labels: Mapping[str, str]) -> str:
-    if isinstance(operand, tuple):
-        return f"{operand[0]:g} × {labels.get(operand[1], operand[1])}"
-    return labels.get(operand, operand) if isinstance(operand, str) else f"{operand:g}"
-
-
-def _bounds(operand: Operand, values: Mapping[str, Any]) -> tuple[float, float] | None:
-    if isinstance(operand, float):
-        return operand, operand
-    factor, name = operand if isinstance(operand, tuple) else (1.0, operand)
-    ends = bounds(values.get(name))
-    return None if ends is None else (factor * ends[0], factor * ends[1])
-
-
-def _centre(operand: Operand, values: Mapping[str, Any]) -> float:
-    if isinstance(operand, float):
-        return operand
-    factor, name = operand if isinstance(operand, tuple) else (1.0, operand)
-    return factor * centre(values[name])
-
-
-def _operand(raw: Any, row: str) -> Operand:
-    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        return float(raw)
-    if isinstance(raw, str) and raw.isidentifier():
-        return raw
-    if isinstance(raw, list) and len(raw) == 2 and isinstance(raw[0], (int, float)) and isinstance(raw[1], str):
-        return float(raw[0]), raw[1]
-    raise ClaimError(f"{row}: operand {raw!r}; expected a number, a recorded name, or [factor, recorded name]")
-
-
-def _condition(raw: Any, row: str) -> Condition:
-    if not isinstance(raw, list) or len(raw) != 3 or raw[1] not in _OPERATORS:
-        raise ClaimError(
-            f"{row}: condition {raw!r}; expected [operand, operator, operand] with one of {' '.join(_OPERATORS)}"
-        )
-    return Condition(_operand(raw[0], row), raw[1], _operand(raw[2], row))
-
-
-def _case(raw: Any, test: tuple[Condition, ...], rule: str, row: str) -> Case | None:
-    if ("in part" in rule) != (raw is not None):
-        raise ClaimError(
-            f"{row}: the rule in words {'has' if raw is None else 'lacks'} a case 'in part' and the field 'partly' "
-            f"{'is missing' if raw is None else 'is there'}; expected both or neither"
-        )
-    if raw is None:
-        return None
-    if raw == "some":
-        if len(test) < 2:
-            raise ClaimError(f"{row}: partly is 'some' of {len(test)} conditions; expected two or more under 'test'")
-        return Case("any", test)
-    if (
-        not isinstance(raw, dict)
-        or len(raw) != 1
-        or not {*raw} <= {"all", "any"}
-        or not isinstance([*raw.values()][0], list)
-        or not [*raw.values()][0]
-    ):
-        raise ClaimError(
-            f"{row}: partly is {raw!r}; expected 'some' (of the conditions under 'test'), or conditions under "
-            "'all' or under 'any'"
-        )
-    ((how, conditions),) = raw.items()
-    return Case(how, tuple(_condition(condition, row) for condition in conditions))
-
-
-def _size(raw: Any, row: str) -> Size:
-    texts = isinstance(raw, list) and all(isinstance(part, str) for part in raw)
-    if not texts or len(raw) not in (2, 3) or not raw[0].isidentifier():
-        raise ClaimError(
-            f"{row}: size {raw!r}; expected [recorded name, published number] or [recorded name, smallest, largest]"
-        )
-    return Size(raw[0], raw[1], raw[-1])
-
-
-def _headline(raw: Any, row: str) -> Headline:
-    if not isinstance(raw, dict) or not {"label", "ours"} <= set(raw) <= {"label", "ours", "published"}:
-        raise ClaimError(f"{row}: headline {raw!r}; expected 'label', 'ours' and, if there is one, 'published'")
-    label, ours, published = raw["label"], _words(raw["ours"], "headline", row), raw.get("published") or []
-    if not isinstance(label, str) or not label.strip() or not ours:
-        raise ClaimError(f"{row}: headline {raw!r}; expected a text under 'label' and a recorded name under 'ours'")
-    unknown = [price for price in ours.values() if price not in PRICES]
-    if unknown:
-        raise ClaimError(f"{row}: headline {label!r} is priced by {unknown[0]!r}; expected one of {', '.join(PRICES)}")
-    if not isinstance(published, list) or len(published) > 2 or not all(isinstance(part, str) for part in published):
-        raise ClaimError(f"{row}: headline {label!r} has published {published!r}; expected one or two expressions")
-    return Headline(label.strip(), ours, tuple(published))
-
-
-def _words(raw: Any, name: str, row: str) -> dict[str, str]:
-    """A field that gives each of its keys a text."""
-    raw = raw or {}
-    if not isinstance(raw, dict) or not all(isinstance(text, str) and text.strip() for text in raw.values()):
-        raise ClaimError(f"{row}: {name} is {raw!r}; expected a mapping of names to a text for each")
-    return {str(key): text.strip() for key, text in raw.items()}
-
-
-def _check_words(claim: Claim, row: str) -> None:
-    """Refuse a row that leaves a name, a threshold or a size without words."""
-    names = [name for condition in claim.conditions for name in condition.names]
-    names += [size.name for size in claim.size] + [name for headline in claim.headline for name in headline.ours]
-    needed = dict.fromkeys(names)
-    unnamed = [name for name in needed if name not in claim.ours]
-    if unnamed:
-        raise ClaimError(f"{row}: {unnamed[0]!r} is used and has no words under 'ours'")
-    for number in dict.fromkeys(number for condition in claim.conditions for number in condition.thresholds):
-        if not re.search(rf"(?<![\d.]){re.escape(f'{number:g}')}(?![\d.]*\d)", claim.threshold):
-            raise ClaimError(f"{row}: the field 'threshold' does not say why {number:g} was chosen")
-    if claim.size and not claim.why:
-        raise ClaimError(f"{row}: 'size' without 'why'; expected the reason in case the published value is not ours")
-
-
-def _claim(raw: Any, position: int) -> Claim:
-    if not isinstance(raw, dict):
-        raise ClaimError(f"row {position} is {raw!r}; expected a mapping")
-    row = f"claim {raw.get('id', f'number {position}')!r}"
-    unknown = sorted(set(raw) - _FIELDS)
-    if unknown:
-        raise ClaimError(f"{row}: unknown field {unknown[0]!r}; expected {', '.join(sorted(_FIELDS))}")
-    for name in ("id", "paper", "where", "claim"):
-        if not isinstance(raw.get(name), str) or not raw[name].strip():
-            raise ClaimError(f"{row}: {name} is {raw.get(name)!r}; expected a text")
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", raw["id"]):
+def _parse(raw: Mapping[str, Any]) -> Claim:
+    row = f"claim {raw.get('id')!r}"
+    texts = {
+        name: " ".join(str(raw[name]).split())
+        for name in raw
+        if name not in ("holds", "partly", "published", "headline")
+    }
+    unknown = sorted(set(raw) - {one.name for one in fields(Claim)} | set(raw) & {"partly_how"})
+    missing = [name for name in ("id", "paper", "says") if not texts.get(name)]
+    if unknown or missing:
+        raise ClaimError(f"{row}: {f'unknown field {unknown[0]!r}' if unknown else f'no {missing[0]!r}'}")
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", texts["id"]):
         raise ClaimError(f"{row}: expected an id of small letters and digits joined by hyphens")
-    if raw["paper"] not in PAPERS:
-        raise ClaimError(f"{row}: paper is {raw['paper']!r}; expected one of {', '.join(PAPERS)}")
-    test = tuple(_condition(condition, row) for condition in raw.get("test") or ())
-    untestable, notebook = raw.get("untestable") or "", raw.get("notebook")
-    if bool(untestable) == bool(test):
-        raise ClaimError(f"{row}: expected either conditions under 'test' or a reason under 'untestable'")
-    if test and not (notebook and raw.get("rule")):
-        raise ClaimError(f"{row}: expected a notebook and a rule in words beside its conditions")
-    texts = ("why", "untestable", "behaviour", "shape", "note", "threshold", "exact", "rule")
-    text = {name: (raw.get(name) or "").strip() for name in texts}
+    if texts["paper"].split(", ")[0] not in PAPERS or ", " not in texts["paper"]:
+        raise ClaimError(
+            f"{row}: paper is {texts['paper']!r}; expected {' or '.join(PAPERS)}, then a comma and the place"
+        )
+    holds = tuple(parse_condition(text, row) for text in raw.get("holds") or ())
+    if bool(holds) == bool(texts.get("untestable")):
+        raise ClaimError(f"{row}: expected either conditions under 'holds' or a reason under 'untestable'")
+    if holds and not texts.get("rule"):
+        raise ClaimError(f"{row}: no 'rule' that says in words what the conditions ask")
+    if ("in part" in texts.get("rule", "")) != ("partly" in raw):
+        raise ClaimError(f"{row}: 'rule' names a case 'in part' and there is no 'partly', or the other way round")
+    how, partly = _partly(raw["partly"], holds, row) if "partly" in raw else ("any", ())
     claim = Claim(
-        id=raw["id"],
-        paper=raw["paper"],
-        where=raw["where"],
-        claim=raw["claim"].strip(),
-        published=tuple(raw.get("published") or ()),
-        notebook=notebook,
-        ours=_words(raw.get("ours"), "ours", row),
-        test=test,
-        partly=_case(raw.get("partly"), test, text["rule"], row),
-        size=tuple(_size(size, row) for size in raw.get("size") or ()),
-        headline=tuple(_headline(headline, row) for headline in raw.get("headline") or ()),
-        items=_words(raw.get("items"), "items", row),
-        **text,
+        **texts,
+        holds=holds,
+        partly=partly,
+        partly_how=how,
+        published=_published(raw.get("published") or {}, row),
+        headline=tuple(_headline(one, row) for one in raw.get("headline") or ()),
     )
-    _check_words(claim, row)
+    for chosen in {side for c in claim.conditions for side in (c.left, c.right) if side.factor not in (0, 1)}:
+        if not re.search(rf"(?<![\d.]){re.escape(f'{chosen.factor:g}')}(?![\d.]*\d)", claim.threshold):
+            raise ClaimError(f"{row}: the field 'threshold' does not say why {chosen.factor:g} was chosen")
+    if any("/" in key for key in claim.published) and not claim.why:
+        raise ClaimError(f"{row}: a published size without 'why'; expected the reason in case it is not ours")
     return claim
 
 
-def load_claims(path: str | Path | None = None) -> list[Claim]:
-    """Read the ledger, the project's own by default; ClaimError if a row lacks a field, has one too many or a condition
-    of another form, or two rows share an id."""
-    path = paths.CLAIMS if path is None else Path(path)
-    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(raw, list):
-        raise ClaimError(f"{path} holds a {type(raw).__name__}; expected a list of claims")
-    claims = [_claim(row, position) for position, row in enumerate(raw, start=1)]
-    seen: set[str] = set()
-    for claim in claims:
-        if claim.id in seen:
-            raise ClaimError(f"two claims have the id {claim.id!r}")
-        seen.add(claim.id)
+def _partly(raw: Any, holds: tuple[Condition, ...], row: str) -> tuple[str, tuple[Condition, ...]]:
+    """Whether ``any`` or ``all`` of which conditions make the case "in part"."""
+    if raw == "some":
+        if len(holds) < 2:
+            raise ClaimError(f"{row}: partly is 'some' of {len(holds)} conditions; expected two or more")
+        return "any", holds
+    how, listed = ("any", raw.get("any")) if isinstance(raw, dict) and len(raw) == 1 else ("all", raw)
+    if not isinstance(listed, list) or not listed:
+        raise ClaimError(f"{row}: partly is {raw!r}; expected 'some', a list of conditions, or {{any: a list}}")
+    return how, tuple(parse_condition(text, row) for text in listed)
+
+
+def _published(raw: Any, row: str) -> dict[str, str]:
+    """By key the published size; an id that stands alone is its own size."""
+    given = {name: name for name in raw} if isinstance(raw, list) else raw
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in (*given, *given.values())):
+        raise ClaimError(f"{row}: published is {raw!r}; expected a list of ids, or by key an expression over ids")
+    for name, text in given.items():
+        if "/" in name:
+            published_range(text, published_rows())
+        elif name not in published_rows():
+            raise ClaimError(f"{row}: there is no published number {name!r} in data/published")
+    return given
+
+
+def _headline(raw: Any, row: str) -> Headline:
+    ours = {key: price for key, price in raw.items() if key not in ("label", "published")}
+    odd = [key for key, price in ours.items() if not re.fullmatch(_KEY, key) or price not in PRICES]
+    if not raw.get("label") or not ours or odd:
+        raise ClaimError(f"{row}: headline {raw!r}; expected a label, and keys priced by {', '.join(PRICES)}")
+    return Headline(raw["label"], raw.get("published", ""), ours)
+
+
+def load_claims(path: Path | None = None) -> list[Claim]:
+    """The claims of a file, the project's own by default; ClaimError if a row is not as it must be or an id repeats."""
+    raw = yaml.safe_load((path or paths.CLAIMS).read_text(encoding="utf-8"))
+    if not isinstance(raw, list) or not all(isinstance(row, dict) for row in raw):
+        raise ClaimError(f"{path or paths.CLAIMS}: expected a list of claims, each a mapping")
+    claims = [_parse(row) for row in raw]
+    names = [claim.id for claim in claims]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ClaimError(f"two claims have the id {twice[0]!r}")
     return claims
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What came of a claim: the recorded values shown, and for each condition of ``test`` and ``partly`` its truth."""
+def verdict(claim: Claim, tables: Tables) -> str:
+    """What the numbers make of a claim.
 
-    claim: Claim
-    verdict: str
-    ours: dict[str, Any]
-    conditions: tuple[tuple[Condition, Truth], ...]
-
-
-def judge(claim: Claim, values: Mapping[str, Any]) -> Verdict:
-    """Decide a claim by its rule.
-
-    A value that decides and that its notebook has not recorded, or has recorded without the interval that the row needs,
-    makes it "no number yet"; a text instead of a number ("not available") that leaves the rule undecided makes it not
-    testable here.
-
-    Parameters
-    ----------
-    claim : Claim
-    values : mapping
-        What its notebook recorded.
+    A number that is missing, or lacks the interval that the claim needs, makes it "no number yet"; a text instead of a
+    number ("not available") that leaves the rule undecided makes it not testable here.
     """
     if claim.untestable:
-        return Verdict(claim, UNTESTABLE, {}, ())
-    exact = bool(claim.exact)
-    truths = tuple((condition, condition.holds(values, exact)) for condition in claim.conditions)
-    whole = Case("all", claim.test).holds(values, exact)
-    partly = claim.partly.holds(values, exact) if claim.partly else Truth.FALSE
-    ours = {name: values.get(name) for name in claim.ours}
-    return Verdict(claim, _verdict(whole, partly, _awaits(truths, values)), ours, truths)
-
-
-def _awaits(truths: Sequence[tuple[Condition, Truth]], values: Mapping[str, Any]) -> bool:
-    """Whether a condition lacks a value, or the interval of one, that its notebook is still to record."""
-    lacking = [condition for condition, truth in truths if truth is Truth.UNKNOWN]
-    return any(not any(isinstance(values.get(n), str) for n in condition.names) for condition in lacking)
-
-
-def _verdict(whole: Truth, partly: Truth, awaits: bool) -> str:
-    if awaits:
-        return NO_NUMBER
-    if whole is Truth.TRUE:
-        return HOLDS
-    if partly is Truth.TRUE:
-        return PARTLY
-    if Truth.UNKNOWN in (whole, partly):
         return UNTESTABLE
-    return UNRESOLVED if Truth.OPEN in (whole, partly) else FAILS
+    truths = {condition: condition.truth(tables, bool(claim.exact)) for condition in claim.conditions}
+    lacking = [condition for condition, truth in truths.items() if truth is Truth.UNKNOWN]
+    if any(not any((found := number(key, tables)) and found.words for key in c.keys) for c in lacking):
+        return NO_NUMBER
+    whole = together([truths[condition] for condition in claim.holds], "all")
+    part = together([truths[condition] for condition in claim.partly], claim.partly_how)
+    if Truth.TRUE in (whole, part):
+        return HOLDS if whole is Truth.TRUE else PARTLY
+    if Truth.UNKNOWN in (whole, part):
+        return UNTESTABLE
+    return UNRESOLVED if Truth.OPEN in (whole, part) else FAILS
 
 
-def judge_all(claims: Sequence[Claim], recorded: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
-    """Decide every claim whose notebook was run, and every one that cannot be tested.
+def off(value: Number | None, low: float, high: float) -> float | None:
+    """How far off a published range is: 1 if our interval meets it, else our estimate over its nearer end; None without a
+    number."""
+    ends = bounds(value)
+    if ends is None:
+        return None
+    if ends[1] < low:
+        return value.value / low
+    return value.value / high if ends[0] > high else 1.0
 
-    Parameters
-    ----------
-    claims : sequence of Claim
-    recorded : mapping
-        By notebook, what it recorded.
-    """
-    return [
-        judge(claim, recorded.get(claim.notebook, {}))
-        for claim in claims
-        if claim.untestable or claim.notebook in recorded
-    ]
+
+def judge(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
+    """A row a claim: ``id``, ``paper`` (its name), ``where``, ``says``, ``verdict``, and ``claim`` itself."""
+    rows = []
+    for claim in claims:
+        paper, where = claim.paper.split(", ", 1)
+        rows.append((claim.id, paper, where, claim.says, verdict(claim, tables), claim))
+    return pd.DataFrame(rows, columns=["id", "paper", "where", "says", "verdict", "claim"])
+
+
+def counts(judged: pd.DataFrame) -> dict[str, Number]:
+    """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```, and ``all``."""
+    found = {name.replace(" ", "_"): Number(int((judged.verdict == name).sum())) for name in VERDICTS}
+    return {"all": Number(len(judged)), **found}

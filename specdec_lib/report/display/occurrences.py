@@ -18,8 +18,7 @@ WIDTH = 84
 
 
 def layout(pieces: Sequence[str], width: int = WIDTH) -> tuple[list[str], list[list[tuple[int, int]]]]:
-    """Lay out a text that comes in pieces, in lines of ``width`` characters; gives the lines, and for each piece the
-    (row, column) of its characters, line breaks left out."""
+    """Lay out pieces of a text in lines of ``width`` characters: the lines, and by piece the (row, column) of its characters."""
     lines, cells = [""], []
     for piece in pieces:
         own = []
@@ -59,23 +58,9 @@ def write(ax: Axes, lines: Sequence[str], grey: Collection[tuple[int, int]] = ()
 
 
 def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str], coming: int = 12) -> Figure:
-    """Draw prompt and output, and where each of two methods copied from.
+    """Draw prompt and output, with ``coming`` tokens of what the target wrote next, and where two named methods copied from.
 
-    Parameters
-    ----------
-    choice : Choice
-        Of :func:`specdec_lib.chapters.ch04_pld_plus.occurrences.wrong_occurrence`.
-    tokenizer : PreTrainedTokenizerBase
-    names : (str, str)
-        The two methods.
-    coming : int
-        Tokens shown of what the target wrote next.
-
-    Returns
-    -------
-    Figure
-        Filled: copied and accepted. Dotted: copied and refused. Framed: the matched token in front of each.
-        Grey: the output that followed.
+    Filled: copied and accepted. Dotted: copied and refused. Framed: the matched token before each. Grey: the output that followed.
     """
     from matplotlib.patches import Patch
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from specdec_lib import Capture, load_model, paths
 from specdec_lib.chapters.ch04_pld_plus import known_answers
-from specdec_lib.chapters.ch04_pld_plus.attribution import forced
 from specdec_lib.decoding.served_models import context_limit
+from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments import result_files
-from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments import result_files, results
+from specdec_lib.experiments.input_guided import PUBLISHED
+from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import replay_all
@@ -45,13 +46,13 @@ def by_hand(prompt, answer):
 def test_the_overlap_is_bleu_4_without_the_penalty_for_shortness(prompt, answer):
     wanted = by_hand(prompt, answer)
     if wanted is not None:
-        assert known_answers.overlap(" ".join(prompt), " ".join(answer)) == pytest.approx(wanted)
+        assert overlap(" ".join(prompt), " ".join(answer)) == pytest.approx(wanted)
 
 
 def test_a_short_quotation_from_a_long_text_overlaps_wholly():
     text = " ".join(f"word{i}" for i in range(300))
-    assert known_answers.overlap(text, "word7 word8 word9 word10 word11") == pytest.approx(1)
-    assert known_answers.overlap(text, "some thing else is said here now") < 0.2
+    assert overlap(text, "word7 word8 word9 word10 word11") == pytest.approx(1)
+    assert overlap(text, "some thing else is said here now") < 0.2
 
 
 def test_recordings_are_cut_to_the_context_and_left_out_where_it_leaves_no_room():
@@ -79,35 +80,19 @@ def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
     first = known_answers.fit(record_replies(replies, tokenizer), context_limit(model))[0]
     assert rows[0]["tokens"] == len(first.trace.tokens) - 1
     assert rows[0]["partial_10"] == len(replay_all([first], PromptLookup(3, 10, "transformers"))[0].steps)
-    read = forced(model, first.trace.prompt, first.trace.tokens, Capture((1,)))
-    first.trace.hidden.update(read.hidden)
+    count = len(first.trace.tokens)
+    read = record_known(model, first.trace.prompt, first.trace.tokens, "length", None, count, Capture((1,)))
+    first.trace.hidden.update(read.trace.hidden)
     assert rows[0]["h_70"] == len(replay_all([first], PromptLookupHidden(1, 70))[0].steps)
     for row in rows:
-        for rule in ("partial", "suffix", "h"):
+        for rule in ("partial", "h"):
             for length in known_answers.LENGTHS:
                 assert row[f"best_{length}"] <= row[f"{rule}_{length}"] <= row["tokens"]
-    pooled_rate = known_answers.tokens_per_pass(rows[:1], "partial_10").value
-    assert pooled_rate == pooled(replay_all([first], PromptLookup(3, 10, "transformers")))["tokens_per_forward"]
-
-
-def test_a_gain_is_a_ratio_of_pooled_rates_over_the_same_answers():
-    rows = [{"set": "s", "prompt": i, "tokens": 60, "a": a, "b": b} for i, (a, b) in enumerate([(20, 30), (10, 30)])]
-    gain = known_answers.gain(rows, "a", "b")
-    assert gain.value == pytest.approx((120 / 30) / (120 / 60)) and gain.low == pytest.approx(1.5)
-    assert gain.high == pytest.approx(3)
-
-
-def test_a_base_model_is_compared_with_a_tuned_one_on_the_problems_that_both_answered():
-    rows = [
-        {"set": known_answers.BASE, "prompt": 0, "tokens": 60, "pld_10": 20},
-        {"set": known_answers.BASE, "prompt": 1, "tokens": 40, "pld_10": 40},
-        {"set": known_answers.BASE, "prompt": 2, "tokens": 60, "pld_10": 60},
-        {"set": known_answers.TUNED, "prompt": 1, "tokens": 30, "pld_10": 10},
-        {"set": known_answers.TUNED, "prompt": 0, "tokens": 30, "pld_10": 10},
-    ]
-    ratio = known_answers.base_over_tuned(rows)
-    assert ratio.value == pytest.approx((100 / 60) / (60 / 20))
-    assert (ratio.low, ratio.high) == pytest.approx((1 / 3, 1))  # problem 1 alone, and problem 0 alone
+    table = known_answers.table(rows)
+    assert results.rate(table[table.method == "h_70"]).value == sum(r["tokens"] for r in rows) / sum(
+        r["h_70"] for r in rows
+    )
+    assert results.ratio(table, "best_10", "partial_10", by="task").keys() == {"all", "made"}
 
 
 def test_two_models_answers_to_one_problem_have_one_number():
@@ -126,12 +111,14 @@ def test_two_models_answers_to_one_problem_have_one_number():
     assert first.questions == known_answers._by_problem(lambda: [base])()[0].questions
 
 
-def test_words_are_counted_by_turn():
+def test_words_are_counted_by_turn(monkeypatch):
     prompts = [Prompt("1", "t", ("one two three", "four")), Prompt("2", "t", ("one\ntwo",))]
-    assert known_answers.prompt_words(prompts).value == 2
+    monkeypatch.setattr(known_answers, "load_task", lambda name, **options: prompts)
+    rows = list(known_answers.prompt_words())
+    assert [row["task"] for row in rows] == list(PUBLISHED) and rows[0]["value"] == 2
 
 
 def test_the_kept_answers_were_read_by_the_target_that_is_shipped():
     kept = result_files.read(paths.DATA / "results" / "pld_plus" / "known_answers.csv")
     model, _ = load_model("pocket")
-    assert kept.about["target"] == fingerprint(model), "python -m specdec_lib known-answers reads them again"
+    assert kept.about["target"] == fingerprint(model), "-p 04.answers=200 reads them again"

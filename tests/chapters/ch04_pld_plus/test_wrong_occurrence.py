@@ -71,4 +71,4 @@ def test_every_token_at_which_one_has_more_accepted_is_counted(text):
             return next((i for i, (a, b) in enumerate(zip(draft, whole[end:], strict=False)) if a != b), len(draft))
 
         won, lost = won + (accepted(second) > accepted(first)), lost + (accepted(second) < accepted(first))
-    assert won_and_lost([known], first, second) == [(won, lost)]
+    assert won_and_lost([known], first, second) == ((won,), (lost,))

@@ -9,18 +9,14 @@ import torch
 from specdec_lib import Sampling, generate, record, replay
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
     Judged,
-    Tally,
     draft_along,
     drafted_given,
     play,
-    rates,
     rounds,
-    throughputs,
 )
 from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
-from specdec_lib.experiments.draft_costs import latency
 from specdec_lib.experiments.metrics import greedy_agreement, pooled
-from specdec_lib.experiments.sum_of_forwards import oracle_calls
+from specdec_lib.experiments.sum_of_forwards import latency, oracle_calls
 from tests.chaos import RULES, head_of
 from tests.families import bounded, perturbed, prompt
 
@@ -130,17 +126,15 @@ def test_examples_are_first_choices_behind_the_recorded_text(pair, traces):
 def test_rates_and_throughput_are_those_of_the_equations(pair, traces):
     runs = [replay(t, AdaptiveDraftModel(pair[1], stopping.FixedLength(4))) for t in traces[:2]]
     tallies = [play(draft_along(t, pair[1]), stopping.FixedLength(4)) for t in traces[:2]]
-    found = pooled(runs)
-    assert rates(tallies) == pytest.approx((found["verification_rate"], found["discard_rate"]))
+    found, tokens = pooled(runs), sum(t.tokens for t in tallies)
+    assert found["verification_rate"] == pytest.approx(sum(t.calls for t in tallies) / tokens)
+    assert found["discard_rate"] == pytest.approx(sum(t.drafted - t.accepted for t in tallies) / tokens)
     # Equation 2.3 is 2.1 by the balance of section 2, for runs that end with a token of the target's own.
     assert tallies[0].drafted + tallies[0].calls == tallies[0].tokens + tallies[0].drafted - tallies[0].accepted
     alone = runs[0].stats
-    expected = 1 / latency(0.0234, 0.112, alone["discard_rate"], alone["verification_rate"])
-    assert throughputs(tallies[:1], 0.0234, 0.112) == pytest.approx([expected])
-
-
-def test_generations_without_a_step_have_no_throughput():
-    assert throughputs([Tally(0, 0, 0, 0, 0), Tally(6, 2, 5, 4, 5)], 0.1, 1.0) == pytest.approx([6 / 2.5])
+    expected = latency(0.0234, 0.112, alone["discard_rate"], alone["verification_rate"])
+    first = tallies[0]
+    assert (0.0234 * first.passes + 0.112 * first.calls) / first.tokens == pytest.approx(expected)
 
 
 def test_what_cannot_be_known_in_advance_is_refused(pair, traces):

@@ -12,6 +12,7 @@ from specdec_lib.chapters.ch05_specdec_pp.theory import rounds as rounds_module
 from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair, stationary
 from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Policy, Rounds
 from specdec_lib.experiments.sum_of_forwards import expected_tokens
+from tests.chapters.ch05_specdec_pp.finite import finite_costs
 
 COSTS = Costs.of_times(0.2, 1.0)
 
@@ -99,7 +100,7 @@ def test_the_solution_is_that_of_value_iteration():
         rounds = Rounds.of(pair, 6)
         solution = mdp.solve(rounds, COSTS)
         # Costs of ever longer responses: the increase per token goes to the least cost a token.
-        costs = mdp.finite_costs(rounds, COSTS, 400)
+        costs = finite_costs(rounds, COSTS, 400)
         assert (costs[400] - costs[200]) / 200 == pytest.approx(solution.outcome.cost(COSTS), rel=1e-3)
 
 
@@ -140,14 +141,14 @@ def finite_by_recursion(rounds: Rounds, tokens: int) -> np.ndarray:
 def test_costs_of_short_responses_are_those_of_the_definition():
     for pair in pairs(3):
         rounds = Rounds.of(pair, 3)
-        np.testing.assert_allclose(mdp.finite_costs(rounds, COSTS, 7), finite_by_recursion(rounds, 7), rtol=1e-12)
+        np.testing.assert_allclose(finite_costs(rounds, COSTS, 7), finite_by_recursion(rounds, 7), rtol=1e-12)
 
 
 def test_long_responses_under_a_policy_cost_its_rate_a_token():
     for pair in pairs(3, 3):
         rounds = Rounds.of(pair, 5)
         for policy in (rounds.fixed(3), rounds.threshold(0.2)):
-            costs = mdp.finite_costs(rounds, COSTS, 500, policy)
+            costs = finite_costs(rounds, COSTS, 500, policy)
             assert (costs[500] - costs[250]) / 250 == pytest.approx(mdp.outcome(rounds, policy).cost(COSTS), rel=1e-3)
 
 

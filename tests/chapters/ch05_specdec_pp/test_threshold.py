@@ -8,6 +8,7 @@ import pytest
 from specdec_lib.chapters.ch05_specdec_pp.theory import best_rules, mdp, threshold
 from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair
 from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Ending, Policy, Rounds, compare
+from tests.chapters.ch05_specdec_pp.finite import finite_costs, limited
 
 #: Random pairs in the property test; each is tried under several policies.
 INSTANCES = 1500
@@ -61,12 +62,12 @@ def test_the_theorem_never_fails_in_a_response_of_given_length():
     for _ in range(100):
         rounds, costs = Rounds.of(random_pair(rng, 2), 4), random_costs(rng)
         stops, tokens = random_policy(rounds, rng), 8
-        after = mdp.finite_costs(rounds, costs, tokens, stops)
+        after = finite_costs(rounds, costs, tokens, stops)
         for left in range(2, tokens + 1):
-            ending, depth = mdp.ending_of_finite(rounds, list(after[:left])), min(rounds.longest, left)
-            constant = threshold.delta(rounds, costs, threshold.cases(rounds, costs, ending, stops, depth))
-            decision = compare(rounds, costs, ending, stops, depth)
-            assert threshold.counterexamples(rounds, decision, threshold.stopping_threshold(costs, constant)) == 0
+            own, ending = limited(rounds, list(after[:left]))
+            constant = threshold.delta(own, costs, threshold.cases(own, costs, ending, stops))
+            decision = compare(own, costs, ending, stops)
+            assert threshold.counterexamples(own, decision, threshold.stopping_threshold(costs, constant)) == 0
 
 
 def test_the_two_cases_weighed_by_their_probabilities_are_the_difference_of_the_actions():

@@ -57,7 +57,7 @@ def test_every_value_that_the_ledger_takes_from_the_chapter_is_recorded(texts, r
             dict.fromkeys([(8, 1), (32, 1), (32, 8)], once), {(8, 1): once}, PRICES
         ),
     )
-    named = {name for claim in rules.load_claims() if claim.notebook == "06_gpu_benchmarks" for name in claim.ours}
+    named = {key[3:] for claim in rules.load_claims() for key in claim.keys if key.startswith("06/")}
     assert named - set(ratios) - set(prices) - {"small_store_tokens"} == set()
     # Two tokens for a pass at 2 here, and at 1 on the card.
     assert ratios["composed_rest_over_plain"][0].value == pytest.approx(1) and ratios["composed_rest_over_plain"][1]

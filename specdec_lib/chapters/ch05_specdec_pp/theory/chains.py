@@ -1,8 +1,6 @@
 """Small target and draft models whose every probability is known: Markov chains over a few tokens.
 
-On them speculative decoding can be worked out exactly (:mod:`specdec_lib.chapters.ch05_specdec_pp.theory.mdp`). A context is the
-last
-``order`` tokens, written as a number in base ``vocabulary``, the newest token last.
+A context is the last ``order`` tokens, written as a number in base ``vocabulary``, the newest token last.
 """
 
 from __future__ import annotations
@@ -20,15 +18,8 @@ from specdec_lib.decoding.acceptance import residual
 class ChainPair:
     """A target p and a draft q, both Markov chains of the same order over the same tokens.
 
-    Parameters
-    ----------
-    target, draft : float array, shape (contexts, vocabulary)
-        Rows are the distributions of the next token; contexts = vocabulary ** order.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ or are no power, or a row is no distribution.
+    ``target`` and ``draft`` are float arrays of shape (contexts, vocabulary) whose rows are the distributions of the next
+    token; contexts = vocabulary ** order.
     """
 
     target: np.ndarray

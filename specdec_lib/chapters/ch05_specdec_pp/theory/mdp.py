@@ -1,13 +1,11 @@
 """The decision process of SpecDec++ (Huang et al. 2024, section 3.1), solved on pairs of Markov chains.
 
-The paper adds up the costs of a whole response. Here a response is endless, and the cost per token is
-minimised (:func:`solve`), so no last round disturbs it; :func:`finite_costs` has responses of N tokens, whose
-last round drops what exceeds N. States, actions and costs: :mod:`specdec_lib.chapters.ch05_specdec_pp.theory.rounds`.
+The paper adds up the costs of a whole response. Here a response is endless, and the cost per token is minimised, so no last
+round disturbs it. States, actions and costs: :mod:`specdec_lib.chapters.ch05_specdec_pp.theory.rounds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -15,28 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, stationary
-from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import (
-    Costs,
-    Decision,
-    Ending,
-    Policy,
-    Rounds,
-    compare,
-    follow,
-)
+from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Decision, Ending, Policy, Rounds, compare, follow
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a policy does in the long run.
-
-    Attributes
-    ----------
-    discarded, tokens : float array, shape (contexts,)
-        Expected discarded candidates and emitted tokens of a round that begins in each context.
-    next_context : float array, shape (contexts, contexts)
-        Probability that the round after begins in each context.
-    """
+    """What a policy does in the long run: by the context that a round begins in, its expected discarded candidates and emitted
+    tokens, and the probability that the round after begins in each context."""
 
     discarded: np.ndarray
     tokens: np.ndarray
@@ -70,14 +53,7 @@ class Outcome:
 
 
 def outcome(rounds: Rounds, stops: Policy) -> Outcome:
-    """Work out what a policy does in the long run, all its quantities in one induction.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    stops : Policy
-        One bool array a level of ``rounds``.
-    """
+    """Work out what a policy does in the long run, all its quantities in one induction."""
     pair, levels = rounds.pair, np.arange(rounds.longest)
     where = np.eye(pair.contexts)
     counts = 2 + pair.contexts
@@ -110,11 +86,8 @@ class Solution(NamedTuple):
 
 
 def solve(rounds: Rounds, costs: Costs) -> Solution:
-    """Find the policy of least cost a token, by policy iteration.
-
-    It ends when no action changes, or no change makes it cheaper. ValueError if under some policy a long response never
-    leaves a part of the contexts.
-    """
+    """Find the policy of least cost a token by policy iteration, which ends when no action changes or no change is
+    cheaper."""
     stops, least = rounds.fixed(1), np.inf
     while True:
         played = outcome(rounds, stops)
@@ -127,47 +100,6 @@ def solve(rounds: Rounds, costs: Costs) -> Solution:
         stops, least = better, cost
 
 
-def ending_of_finite(rounds: Rounds, after: Sequence[np.ndarray]) -> Ending:
-    """What follows a round that begins ``len(after)`` tokens before the end, from the costs of responses of 0, 1, ...
-    tokens; tokens beyond the end are dropped."""
-    pair, left = rounds.pair, len(after)
-    short = [after[max(left - 1 - k, 0)][:, None] for k in range(rounds.longest)]
-    long = [after[max(left - 2 - k, 0)][:, None] for k in range(rounds.longest)]
-    return Ending(
-        np.stack([pair.after(pair.residual, v) for v in short]),
-        np.stack([pair.after(pair.target, v) for v in long]),
-    )
-
-
-def finite_costs(rounds: Rounds, costs: Costs, tokens: int, stops: Policy | None = None) -> np.ndarray:
-    """Expected cost of responses of 0 to ``tokens`` tokens, by backward induction over the tokens left.
-
-    No round drafts more candidates than tokens are left. If all of them are accepted, the target's own token
-    is one too many and is dropped: that round breaks N_draft + N_target = N + N_discarded by one.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    costs : Costs
-    tokens : int
-    stops : Policy, optional
-        The cheapest actions without it, which then depend on the tokens left.
-
-    Returns
-    -------
-    float array, shape (tokens + 1, contexts)
-    """
-    after = [np.zeros(rounds.pair.contexts)]
-    for left in range(1, tokens + 1):
-        decision = compare(rounds, costs, ending_of_finite(rounds, after), stops, min(rounds.longest, left))
-        if stops is None or len(decision.stop) == 1:
-            value = np.minimum(decision.stop[0], decision.proceed[0])
-        else:
-            value = np.where(stops[0], decision.stop[0], decision.proceed[0])
-        after.append(value)
-    return np.stack(after)
-
-
 def visits(rounds: Rounds, stops: Policy, starts: np.ndarray) -> list[np.ndarray]:
     """How often a round visits each state, on average, given the share of rounds that begin in each context."""
     reached = [starts]
@@ -178,10 +110,9 @@ def visits(rounds: Rounds, stops: Policy, starts: np.ndarray) -> list[np.ndarray
 
 
 def oracle_cost(pair: ChainPair, costs: Costs) -> float:
-    """Least cost a token of anyone who knows which candidates will be refused.
+    """Least cost a token of anyone who knows which candidates will be refused (section 2.1, for sampling).
 
-    Nothing is discarded and the target runs once for every token that the draft would have had refused
-    (section 2.1, for sampling): c2 times the mean rejection rate along the target's text. A bound from below
-    for every policy.
+    Nothing is discarded and the target runs once for every refused token: c2 times the mean rejection rate along the
+    target's text.
     """
     return float(costs.verify * pair.stationary @ pair.rejection_rate)

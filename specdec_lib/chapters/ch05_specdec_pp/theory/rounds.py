@@ -22,38 +22,21 @@ from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair
 
 #: By level k: whether each state stops. The last level always does.
 Policy = list[np.ndarray]
-
 #: Digits in which two probabilities of one state agree; more would tell rounding errors apart.
 DIGITS = 12
-
-
 #: States of one level beyond which the enumeration is refused.
 MOST_STATES = 500_000
 
 
 class Costs(NamedTuple):
-    """Costs of the decision process, in any one unit.
-
-    Attributes
-    ----------
-    discard : float
-        c1 = t_draft, of a discarded candidate.
-    verify : float
-        c2 = t_target - t_draft, of a verification.
-    """
+    """Costs in any one unit: c1 = t_draft of a discarded candidate, c2 = t_target - t_draft of a verification."""
 
     discard: float
     verify: float
 
     @classmethod
     def of_times(cls, draft: float, target: float) -> Costs:
-        """Costs from the times of one forward of the draft model and of the target (equation 2.2).
-
-        Raises
-        ------
-        ValueError
-            If not 0 < draft < target.
-        """
+        """Costs from the times of one pass of the draft model and of the target (equation 2.2)."""
         if not 0 < draft < target:
             raise ValueError(
                 f"draft {draft!r}, target {target!r}: expected times above 0, the draft's below the target's"
@@ -65,16 +48,9 @@ class Costs(NamedTuple):
 class Rounds:
     """All states that a round of drafting can reach, level by level; build with :meth:`of`.
 
-    Attributes
-    ----------
-    pair : ChainPair
-    contexts : list of int array, shape (states of level k,)
-        Context at the end of the k candidates. Level 0 holds every context once, in order.
-    alive : list of float array, shape (states of level k,)
-        Probability that the k candidates are all accepted.
-    children : list of int array, shape (states of level k, vocabulary)
-        State of level k+1 after each token; 0 after one that the draft never draws. One entry less than
-        levels.
+    By level k and state: ``contexts`` at the end of the k candidates (level 0 holds every context once, in order); ``alive``,
+    the probability that they are all accepted; ``children``, the states of level k+1 after each token, 0 after one that the
+    draft never draws (one level less).
     """
 
     pair: ChainPair
@@ -84,18 +60,7 @@ class Rounds:
 
     @classmethod
     def of(cls, pair: ChainPair, longest: int) -> Rounds:
-        """List the states of rounds of at most ``longest`` candidates.
-
-        Parameters
-        ----------
-        pair : ChainPair
-        longest : int
-
-        Raises
-        ------
-        ValueError
-            If ``longest`` is below 1, or a level has more than :data:`MOST_STATES` states.
-        """
+        """List the states of rounds of at most ``longest`` candidates."""
         if longest < 1:
             raise ValueError(f"longest is {longest!r}; expected at least one candidate a round")
         contexts, alive, children = [np.arange(pair.contexts)], [np.ones(pair.contexts)], []
@@ -138,14 +103,10 @@ class Rounds:
 
 
 class Ending(NamedTuple):
-    """Value of what follows a round, for each component of a vector of D quantities.
+    """Value of what follows a round, for each of D quantities: shape (levels, contexts, D).
 
-    Attributes
-    ----------
-    rejected : float array, shape (levels, contexts, D)
-        Once the candidate drawn at level k, in a context, is the first refused.
-    accepted : float array, shape (levels, contexts, D)
-        Once the candidate drawn at level k is the last and all are accepted; by the context after it.
+    ``rejected``: the candidate drawn at level k, in a context, is the first refused. ``accepted``: it is the last and all are
+    accepted; by the context after it.
     """
 
     rejected: np.ndarray
@@ -161,39 +122,21 @@ def stop_value(rounds: Rounds, k: int, discard: np.ndarray, verify: np.ndarray, 
 
 
 def draw_value(rounds: Rounds, k: int, discard: np.ndarray, ending: Ending) -> np.ndarray:
-    """What drawing Y_{k+1} brings by itself.
-
-    It is lost if one of the k+1 is refused; if it is the first of them, all that follows the round is counted
-    too.
-
-    Returns
-    -------
-    float array, shape (states of level k, D)
-    """
+    """Expected sum of drawing Y_{k+1} alone: it is lost if one of the k+1 is refused, and if it is the first of them, all
+    that follows the round is counted too. Shape (states of level k, D)."""
     contexts, alive = rounds.contexts[k], rounds.alive[k][:, None]
     refused_first = alive * rounds.pair.rejection_rate[contexts][:, None]
     return (1.0 - alive + refused_first) * discard + refused_first * ending.rejected[k, contexts]
 
 
 def continue_value(rounds: Rounds, k: int, discard: np.ndarray, ending: Ending, following: np.ndarray) -> np.ndarray:
-    """Expected sum of *continue* in each state of level ``k``: shape (states, D).
-
-    Parameters
-    ----------
-    following : float array, shape (states of level k + 1, D)
-        Expected sum from there.
-    """
+    """Expected sum of *continue* in each state of level ``k``, given that from each state of the next level: shape (states,
+    D)."""
     drawn = rounds.pair.draft[rounds.contexts[k]]
     return draw_value(rounds, k, discard, ending) + np.einsum("sv,svd->sd", drawn, following[rounds.children[k]])
 
 
-def follow(
-    rounds: Rounds,
-    stops: Policy,
-    discard: np.ndarray,
-    verify: np.ndarray,
-    ending: Ending,
-) -> list[np.ndarray]:
+def follow(rounds: Rounds, stops: Policy, discard: np.ndarray, verify: np.ndarray, ending: Ending) -> list[np.ndarray]:
     """Expected sums to the end of the round under a policy, by backward induction: for each level, shape (states of
     level k, D)."""
     last = rounds.longest - 1
@@ -206,13 +149,7 @@ def follow(
 
 
 class Decision(NamedTuple):
-    """Both actions compared in every state.
-
-    Attributes
-    ----------
-    stop, proceed : list of float array, shape (states of level k,)
-        Expected cost of *stop* and of *continue*; the last level cannot continue and has infinity.
-    """
+    """Expected cost of *stop* and of *continue* by level and state; the last level cannot continue and has infinity."""
 
     stop: list[np.ndarray]
     proceed: list[np.ndarray]
@@ -224,13 +161,11 @@ class Decision(NamedTuple):
         return [s <= c + 1e-12 * (1 + abs(s)) for s, c in zip(self.stop, self.proceed, strict=True)]
 
 
-def compare(
-    rounds: Rounds, costs: Costs, ending: Ending, stops: Policy | None = None, depth: int | None = None
-) -> Decision:
+def compare(rounds: Rounds, costs: Costs, ending: Ending, stops: Policy | None = None) -> Decision:
     """Cost of *stop* and of *continue* in every state, when after *continue* a policy is followed, or the cheapest
-    actions without one; ``depth`` limits this round's candidates."""
+    actions without one."""
     discard, verify = np.array([costs.discard]), np.array([costs.verify])
-    last = (rounds.longest if depth is None else depth) - 1
+    last = rounds.longest - 1
     stop = [stop_value(rounds, k, discard, verify, ending)[:, 0] for k in range(last + 1)]
     proceed = [np.full(len(stop[last]), np.inf)]
     value = stop[last]

@@ -22,30 +22,18 @@ from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Decision, 
 
 
 class Cases(NamedTuple):
-    """Cost of *stop* less that of *continue* in every state, by whether a candidate so far is refused.
-
-    Attributes
-    ----------
-    accepted, refused : list of float array, shape (states of level k,)
-        One entry for each level that may continue.
-    """
+    """Cost of *stop* less that of *continue* by level that may continue and state, if all candidates so far are accepted and
+    if one is refused."""
 
     accepted: list[np.ndarray]
     refused: list[np.ndarray]
 
 
-def cases(rounds: Rounds, costs: Costs, ending: Ending, stops: Policy, depth: int | None = None) -> Cases:
-    """Compare the actions given that Y_1, ..., Y_k are all accepted, and given that one is refused.
-
-    Parameters
-    ----------
-    rounds, costs, ending, depth
-        As for :func:`specdec_lib.chapters.ch05_specdec_pp.theory.rounds.compare`.
-    stops : Policy
-        Followed after *continue*.
-    """
+def cases(rounds: Rounds, costs: Costs, ending: Ending, stops: Policy) -> Cases:
+    """Compare the actions given that Y_1, ..., Y_k are all accepted, and given that one is refused; after *continue* the
+    policy ``stops`` is followed."""
     pair = rounds.pair
-    last = (rounds.longest if depth is None else depth) - 1
+    last = rounds.longest - 1
     accepted, refused = [], []
     # Cost from here to the end of the round, in either case.
     lost = np.full(len(rounds.contexts[last]), costs.discard + costs.verify)
@@ -73,22 +61,10 @@ def _stop_if_accepted(rounds: Rounds, k: int, costs: Costs, ending: Ending) -> n
 
 
 def delta(rounds: Rounds, costs: Costs, found: Cases) -> float:
-    """The constant of Theorem 3.1: the least of which c2 + Delta bounds the saving of *continue*.
+    """The constant of Theorem 3.1: the least of which c2 + Delta bounds the saving of *continue*; minus infinity where no
+    state may continue.
 
-    States whose candidates cannot all be accepted are left out: there P is 1 and the theorem needs no
-    constant.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    costs : Costs
-    found : Cases
-        Of the policy and the ending that the constant is for.
-
-    Returns
-    -------
-    float
-        Minus infinity where no state may continue.
+    States whose candidates cannot all be accepted are left out: there P is 1 and the theorem needs no constant.
     """
     savings = [
         saving[alive > 0].max(initial=-np.inf) for saving, alive in zip(found.accepted, rounds.alive, strict=False)
@@ -105,15 +81,8 @@ def stopping_threshold(costs: Costs, delta: float) -> float:
 def true_refusal(estimate: float | np.ndarray, weight: float) -> float | np.ndarray:
     """The true probability of a refusal behind the estimate of a head whose loss weighs refusals more.
 
-    Section 3.3. The weighted cross-entropy -(1 - r) log(1 - e) - w r log(e) is least at e = w r / (1 - r + w
-    r), for a true probability r. Solved for r: e / (w - (w - 1) e).
-
-    Parameters
-    ----------
-    estimate : float or array
-        e, of one candidate each.
-    weight : float
-        w = w_rej / w_acc.
+    Section 3.3: the weighted cross-entropy -(1 - r) log(1 - e) - w r log(e) is least at e = w r / (1 - r + w r), for a
+    true probability r. Solved for r: e / (w - (w - 1) e).
     """
     return estimate / (weight - (weight - 1) * estimate)
 
@@ -127,15 +96,8 @@ def counterexamples(rounds: Rounds, decision: Decision, threshold: float, tolera
 
 
 class Frontier(NamedTuple):
-    """Where each action is cheaper, by context, over states that may continue.
-
-    Attributes
-    ----------
-    continues_to : float array, shape (contexts,)
-        The largest P at which *continue* is cheaper; -1 where it never is.
-    stops_from : float array, shape (contexts,)
-        The smallest P at which *stop* is cheaper; infinity where it never is.
-    """
+    """By context, over states that may continue, the largest P at which *continue* is cheaper (-1 where it never is) and the
+    smallest at which *stop* is (infinity where it never is)."""
 
     continues_to: np.ndarray
     stops_from: np.ndarray
@@ -152,11 +114,8 @@ class Frontier(NamedTuple):
 
 
 def frontier(rounds: Rounds, decision: Decision, levels: int | None = None, tolerance: float = 1e-9) -> Frontier:
-    """Find the frontier between *continue* and *stop* in each context.
-
-    ``levels`` looks at the first levels only: close to the limit on the candidates there is less to continue for, and
-    the frontier moves.
-    """
+    """Find the frontier in each context, in the first ``levels`` only if given: close to the limit on the candidates there is
+    less to continue for, and the frontier moves."""
     going, ending = np.full(rounds.pair.contexts, -1.0), np.full(rounds.pair.contexts, np.inf)
     shown = rounds.contexts[: rounds.longest - 1 if levels is None else levels]
     for contexts, alive, stop, proceed in zip(shown, rounds.alive, decision.stop, decision.proceed, strict=False):

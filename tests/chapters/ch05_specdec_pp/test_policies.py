@@ -1,0 +1,158 @@
+"""Policies on the same outputs: what is counted, chosen and compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from specdec_lib import Sampling, record
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, play
+from specdec_lib.chapters.ch05_specdec_pp.heads import Variant, Workshop
+from specdec_lib.chapters.ch05_specdec_pp.policies import (
+    PAPER_LENGTHS,
+    SPEED,
+    Contest,
+    Output,
+    Policy,
+    baselines,
+    play_all,
+    timed,
+    with_heads,
+)
+from specdec_lib.drafters import stopping
+from specdec_lib.experiments import all_cores
+from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.results import rate, ratio
+from specdec_lib.experiments.statistics import pooled_rate, ratio_of_means
+from tests.chaos import head_of
+from tests.families import perturbed, prompt
+
+TIMES = (0.02, 0.1, 0.09)
+
+
+class Heads(Workshop):
+    """Hands out untrained heads, always the same for one variant."""
+
+    def _train(self, variant):
+        head = head_of(self.draft)
+        with torch.no_grad():
+            head.out.bias += variant.seed - 2.0 + variant.reject_weight / 5  # each says something else
+        return head
+
+
+def outputs_of(target, small, sampling=Sampling(), seeds=1):
+    made = []
+    for place in range(8):
+        own = SimpleNamespace(task=f"task {place % 2}", id=str(place))
+        for seed in range(seeds):
+            trace = record(target, prompt(place, 12), replace(sampling, seed=seed), 24)
+            along = draft_along(trace, small, 20, target)
+            made.append(Output("ab"[place // 4], Recording(own, 0, trace), along))
+    return made
+
+
+@pytest.fixture(scope="module")
+def contest(llama):
+    """Eight outputs of two sets, all rules, and heads of two weights."""
+    small = perturbed(llama)
+    shop = Heads(small, [])
+    shop.examples = lambda mixing: None
+    heads = shop.heads([Variant(reject_weight=w) for w in (1.0, 6.0)])
+    policies = [*baselines(), *with_heads("SpecDec++", heads, [0.3, 0.8])]
+    return Contest(outputs_of(llama, small), policies, shop, 2, TIMES)
+
+
+def speed_of(contest, policy, places):
+    """Speed-up of each of some outputs, counted afresh."""
+    tallies = []
+    for place in places:
+        passed = contest.outputs[place].passed
+        shown = passed if policy.head is None else Judged.of(passed, policy.head)
+        tallies.append(play(shown, policy.make(passed), policy.least))
+    draft, target, alone = contest.times
+    return np.array([alone * t.tokens / (draft * t.passes + target * t.calls) for t in tallies])
+
+
+def named(contest, method):
+    return next(policy for policy in contest.policies if policy.name == method)
+
+
+def test_every_family_is_played_and_none_beats_the_oracle(contest):
+    speed = contest.plays.groupby("method", sort=False).speed.mean()
+    assert set(speed.index) == {policy.name for policy in contest.policies} and len(speed) == len(contest.policies)
+    assert (speed <= speed["oracle"] + 1e-12).all()
+    assert [p.setting for p in contest.policies if p.family == "fixed K"] == [f"K = {k}" for k in PAPER_LENGTHS]
+    assert sum(policy.family == "any fixed K" for policy in contest.policies) == 20
+
+
+def test_a_policy_is_played_as_its_rule(contest):
+    head = next(policy.head for policy in contest.policies if policy.head)
+    (policy,) = with_heads("newest", {"one": head}, [0.9], check_newest=True)
+    assert policy.name == "newest, one, h = 0.9" and policy.least == 1
+    found = play_all(contest.outputs, [policy])
+    for row, one in zip(found.itertuples(), contest.outputs, strict=True):
+        expected = play(Judged.of(one.passed, head), stopping.PredictedRejection(0.9, True))
+        assert (row.tokens, row.passes, row.drafted) == (expected.tokens, expected.calls, expected.drafted)
+        assert (row.accepted, row.draft_passes) == (expected.accepted, expected.passes)
+        assert row.discarded == row.drafted - row.accepted and row.tokens == len(one.recording.trace.tokens) - 1
+
+
+def test_policies_played_at_once_are_those_played_one_by_one(contest, monkeypatch):
+    monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
+    some = contest.policies[::9]
+    alone = pd.concat([play_all(contest.outputs, [policy]) for policy in some], ignore_index=True)
+    pd.testing.assert_frame_equal(play_all(contest.outputs, some), alone)
+
+
+def test_a_policy_that_never_drafts_decodes_plainly(contest):
+    silent = Policy("silent", "", lambda passed: stopping.Oracle([], 0), least=0)
+    found = timed(play_all(contest.outputs, [silent]), *TIMES)
+    assert (found.passes == found.tokens).all() and found.speed.tolist() == pytest.approx([0.9] * 8)
+
+
+def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(contest):
+    assert [place for place in range(8) if contest.plays.tuning[place]] == [0, 2, 4, 6]
+    for family in ("fixed K", "SpecDec++"):
+        own = [policy for policy in contest.policies if policy.family == family]
+        means = {policy.name: speed_of(contest, policy, [4, 6]).mean() for policy in own}
+        assert means[contest.fastest(family, "b")] == pytest.approx(max(means.values()))
+        assert contest.fastest(list(means), "b") == contest.fastest(family, "b")
+    rows = contest.rows("oracle", "b")
+    assert set(rows.prompt) == {"task 1: 5", "task 1: 7"} and len(rows) == 2 * contest.seeds
+
+
+def test_a_head_is_compared_with_those_of_all_training_seeds(contest):
+    judged = contest.judged()
+    ours, theirs = (named(contest, contest.fastest(family, "b")) for family in ("SpecDec++", "fixed K"))
+    heads = contest.workshop.reseeded(ours.head, 2)
+    each = np.concatenate([speed_of(contest, replace(ours, head=head), [5, 7]) for head in heads])
+    fixed = np.tile(speed_of(contest, theirs, [5, 7]), 2)
+    expected = ratio_of_means(each, fixed, [5, 7, 5, 7])
+    assert ratio(judged, "SpecDec++", "fixed K", SPEED, by="task")["b"] == pytest.approx(expected)
+    assert contest.over(ours.name, theirs.name, "b") == pytest.approx(expected)
+    speed = rate(judged[judged.method == "SpecDec++"], SPEED, by="task")["b"]
+    assert speed == pytest.approx(pooled_rate((each, np.ones(4)), [5, 7, 5, 7]))
+    # Without a head each seed has the same row, so the interval is that of one.
+    once = contest.once()
+    assert contest.over("oracle", theirs.name) == pytest.approx(once.over("oracle", theirs.name))
+
+
+def test_at_other_times_settings_are_chosen_anew(contest):
+    dear = contest.at(1.0, 1.0)
+    assert dear.fastest("any fixed K", "a") == "any fixed K, K = 1" and contest.times == TIMES
+    assert dear.times == (1.0, 1.0, TIMES[2]) and contest.at(0.1, 1.0, 0.5).times[2] == 0.5
+    assert dear.rows("oracle").speed.mean() < contest.rows("oracle").speed.mean()
+    lengths = [int(contest.at(0.1 * f, 1.0).fastest("any fixed K").split()[-1]) for f in (4, 1, 0.25)]
+    assert lengths == sorted(lengths)  # a quicker draft model never shortens the best length
+
+
+def test_outputs_of_one_prompt_stay_in_one_half(llama):
+    small = perturbed(llama)
+    found = play_all(outputs_of(llama, small, Sampling(0.7), seeds=2)[:8], baselines(4)[:1])
+    assert found.tuning.tolist() == [True, True, False, False] * 2
+    assert found.seed.tolist() == ["0", "1"] * 4 and found.prompt.nunique() == 4

@@ -1,0 +1,47 @@
+"""The command ``claims``: what it prints, and which tables it saves."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_lib import paths
+from specdec_lib.commands import claims
+from specdec_lib.report import numbers
+from specdec_lib.report.build.params import UsageError
+from specdec_lib.report.claims import rules
+
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="the claims are judged in a checkout")
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch):
+    """Gives what makes the executed table of chapter 4 with a profile."""
+
+    def write(profile):
+        path = tmp_path / "files" / "04_x" / "04.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{','.join(numbers.COLUMNS)}\nplus_k,71,,,,{profile},\n", encoding="utf-8")
+        return path
+
+    found = numbers.table_files
+    monkeypatch.setattr(numbers, "table_files", lambda executed=None: found(tmp_path))
+    return write
+
+
+def test_every_claim_is_printed_with_its_verdict(executed, capsys):
+    assert claims.main([]) == 0
+    printed = capsys.readouterr().out
+    assert [claim.id for claim in rules.load_claims() if claim.says not in printed] == []
+    assert f"{rules.HOLDS:20} REST, Table 2, Figure 2: " in printed and printed.rstrip().endswith(rules.UNTESTABLE)
+
+
+def test_the_tables_of_a_run_are_saved_and_those_of_a_smoke_run_are_not(executed, tmp_path):
+    with pytest.raises(UsageError, match="no notebook has been executed"):
+        claims.main(["--save", str(tmp_path / "saved")])
+    executed("smoke")
+    with pytest.raises(UsageError, match=r"04\.csv is of a smoke run"):
+        claims.main(["--save", str(tmp_path / "saved")])
+    path = executed("default")
+    assert claims.main(["--save", str(tmp_path / "saved")]) == 0
+    (saved,) = (tmp_path / "saved").iterdir()
+    assert saved.name == "04.csv" and saved.read_bytes() == path.read_bytes()

@@ -1,0 +1,192 @@
+"""What the pages show of the claims: numbers in prose, sentences that presume a verdict, the table and the figure."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import nbformat
+import pandas as pd
+import pytest
+from sphinx.application import Sphinx
+from sphinx.util.console import nocolor
+
+from specdec_lib import paths
+from specdec_lib.experiments.published_numbers import ClaimError
+from specdec_lib.report.build import directives
+from specdec_lib.report.claims import pictures, rules, table
+from specdec_lib.report.numbers import Number
+
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
+CLAIMS = {claim.id: claim for claim in rules.load_claims()}
+NUMBERS = {
+    "03": {
+        "speed": Number(1.5, 1.25, 1.75),
+        "share": Number(0.25),
+        "count": Number(1234),
+        "alone": Number(1.2, words="no interval"),
+        "missing": Number(None, words="not available"),
+    }
+}
+
+
+def frame_of(verdicts):
+    return pd.DataFrame({"id": list(verdicts), "verdict": list(verdicts.values())})
+
+
+def build(folder, page, monkeypatch, judged):
+    """The text of a page of MyST, and the warnings."""
+    source = folder / "source"
+    source.mkdir(parents=True, exist_ok=True)
+    (source / "conf.py").write_text(
+        "extensions = ['myst_parser', 'specdec_lib.report.build.directives']\nmyst_enable_extensions = ['colon_fence']\n"
+    )
+    (source / "index.md").write_text(page, encoding="utf-8")
+    monkeypatch.setattr(directives, "judged", lambda: judged)
+    nocolor()
+    warnings = io.StringIO()
+    Sphinx(source, source, folder / "html", folder / "trees", "html", status=None, warning=warnings).build()
+    text = re.sub(r"<[^>]+>", "", (folder / "html" / "index.html").read_text(encoding="utf-8"))
+    # Another test of this process may have registered Sphinx's nodes before.
+    told = [line for line in warnings.getvalue().splitlines() if "already registered" not in line]
+    return re.sub(r"\s+", " ", text), "\n".join(told)
+
+
+def test_numbers_stand_in_prose_with_their_intervals(tmp_path, monkeypatch):
+    page = (
+        "# Page\n\nA {num}`03/speed:.2f`, b {num}`03/speed.value:.1f`, c {num}`03/share:.0%`, d {num}`03/count:,d`, "
+        "e {num}`03/missing:.2f`, f {num}`03/alone:.1f`, g {published}`rest-t1-he-greedy-7b`."
+    )
+    text, warnings = build(tmp_path, page, monkeypatch, (NUMBERS, None))
+    assert warnings == ""
+    assert (
+        "A 1.50 (1.25\u2060–\u20601.75), b 1.5, c 25%, d 1,234, e not available, f 1.2 (–), g 2.36."
+        in text  # from the file
+    )
+
+
+@pytest.mark.parametrize(
+    "role, message",
+    [
+        ("num}`03/sped:.2f", "did you mean speed"),
+        ("num}`03/speed:q", "format"),
+        ("published}`rest", "no published number"),
+    ],
+)
+def test_a_number_that_is_not_there_ends_the_build(tmp_path, monkeypatch, role, message):
+    assert message in build(tmp_path, f"# Page\n\n{{{role}`", monkeypatch, (NUMBERS, None))[1]
+
+
+def real_blocks():
+    """Every ``{holds-if}`` of the book: its file and number there, and its argument."""
+    root = (paths.ROOT or paths.DATA) / "book"
+    sources = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.md")}
+    sources.pop("add-a-claim.md", None)  # its block is an example
+    for path in (root.parent / "notebooks").glob("*.ipynb"):
+        cells = nbformat.read(str(path), as_version=4).cells
+        sources[path.name] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return {
+        f"{name}-{i}": argument
+        for name in sorted(sources)
+        for i, argument in enumerate(re.findall(r"^:{3,}\{holds-if\} (.+)$", sources[name], flags=re.MULTILINE), 1)
+    }
+
+
+BLOCKS = real_blocks()
+
+
+@pytest.mark.parametrize("argument", BLOCKS.values(), ids=BLOCKS)
+def test_every_sentence_of_the_book_that_presumes_a_verdict_is_noted_where_a_run_gives_another(argument):
+    parts = [part.strip().partition(": ") for part in argument.split(";")]
+    allowed = {claim: verdicts.split(" or ") for claim, _, verdicts in parts}
+    assert set(allowed) <= set(CLAIMS)
+    for place in range(max(map(len, allowed.values()))):
+        held = {claim: verdicts[place % len(verdicts)] for claim, verdicts in allowed.items()}
+        assert directives.contradicted(argument, frame_of(held)) == []
+        for claim, verdicts in allowed.items():
+            for verdict in set(rules.VERDICTS) - set(verdicts):
+                assert directives.contradicted(argument, frame_of(held | {claim: verdict})) == [
+                    (claim, verdicts, verdict)
+                ]
+
+
+def test_the_note_stands_below_the_sentence_with_a_link_to_the_claim(tmp_path, monkeypatch):
+    page = "# Page\n\n:::{holds-if} faster: holds or holds in part; counted: holds\nIt is *faster*.\n:::\n\nNext.\n"
+    judged = (NUMBERS, frame_of({"faster": rules.FAILS, "counted": rules.HOLDS}))
+    text, warnings = build(tmp_path, page, monkeypatch, judged)
+    said = "It is faster. This run does not show it The text above presumes that faster holds or holds in part. In this run: "
+    assert f"{said}does not hold here. Next." in text and text.count("This run does not") == 1 and warnings == ""
+    assert 'href="claims.html#claim-faster"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
+    judged = (NUMBERS, frame_of({"faster": rules.PARTLY, "counted": rules.HOLDS}))
+    assert "This run does not" not in build(tmp_path / "other", page, monkeypatch, judged)[0]
+
+
+@pytest.mark.parametrize(
+    "argument, message", [("quick: holds", "no claim 'quick'"), ("a: true", "'true' is no verdict")]
+)
+def test_a_sentence_that_presumes_nothing_known_is_refused(argument, message):
+    with pytest.raises(ClaimError, match=message):
+        directives.contradicted(argument, frame_of({"a": rules.HOLDS}))
+
+
+# A claim in the table and in the figure ------------------------------------------------------------------------------
+
+ROW = rules.Claim(
+    "faster",
+    "REST, Table 1",
+    "It is <fast>.",
+    holds=(rules.parse_condition("03/speed > 1", ""), rules.parse_condition("03/slow > 1", "")),
+    published={"03/speed": "rest-t1-he-greedy-7b"},
+    headline=(
+        rules.Headline(
+            "Speed-up", "rest-t1-he-greedy-13b to rest-t1-he-greedy-7b", {"03/speed": "here", "03/slow": "gpu"}
+        ),
+    ),
+    why="A small store.",
+    note="Read this.",
+)
+
+
+def judged_with(slow):
+    tables = {"03": NUMBERS["03"] | ({"slow": slow} if slow else {})}
+    return rules.judge([ROW], tables), tables
+
+
+@pytest.mark.parametrize(
+    "slow, verdict, said",
+    [
+        (Number(1.2, 1.1, 1.3), rules.HOLDS, ["03/slow &gt; 1: 1.2 (1.1"]),
+        (Number(1.0, 0.9, 1.1), rules.UNRESOLVED, ["03/slow &gt; 1: 1 (0.9", "; not resolved"]),
+        (Number(0.8, 0.7, 0.9), rules.FAILS, ["; false"]),
+        (Number(None, words="not available"), rules.UNTESTABLE, ["not available; no number", "are not at hand"]),
+        (None, rules.NO_NUMBER, ["no number yet; no number"]),
+    ],
+)
+def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said):
+    html = table.to_html(*judged_with(slow))
+    said = [*said, f"<b>{verdict}</b>", 'id="claim-faster"', "It is &lt;fast&gt;.", "Note: Read this."]
+    assert [words for words in said if words not in html] == []
+    # The published 2.36 is not ours, which needs a reason, unless there is nothing to explain yet.
+    assert "published 2.36, ours 1.5 (1.25" in html and "ours is 0.64 times that" in html
+    assert ("Why: A small store." in html) == (verdict not in (rules.NO_NUMBER, rules.UNTESTABLE))
+
+
+def test_the_figure_draws_what_has_a_number_where_it_is():
+    judged, tables = judged_with(None)
+    shown = pictures.headlines(judged, tables)
+    assert list(shown.key) == ["03/speed", "03/slow"] and list(shown.published) == [(2.27, 2.36)] * 2
+    assert shown["size"][0] == pytest.approx(1.5 / 2.27) and shown.ours[1] is None
+    (ax,) = pictures.reproduces(shown).axes
+    (container,) = ax.containers
+    (segment,) = container.lines[2][0].get_segments()
+    assert container.lines[0].get_xdata() == [1.5] and [x for x, _ in segment] == [1.25, 1.75]
+    words = [text.get_text() for text in ax.texts]
+    assert words == ["REST", "Speed-up", rules.NO_NUMBER, "1.50 (1.25\u2060–\u20601.75)"]
+    every = pictures.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
+    assert set(every.price) == set(rules.PRICES) == set(pictures._LOOKS) and set(every.paper) == set(pictures.PAPERS)
+
+
+def test_verdicts_are_counted_as_numbers_of_a_chapter():
+    judged = frame_of({"a": rules.HOLDS, "b": rules.PARTLY, "c": rules.PARTLY})
+    found = {name: number.value for name, number in rules.counts(judged).items() if number.value}
+    assert found == {"all": 3, "holds": 1, "holds_in_part": 2}
