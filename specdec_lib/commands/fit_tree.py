@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_lib import methods
-from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on
+from specdec_lib.chapters.ch08_one_tree.fitting import fit
 from specdec_lib.commands import exit_status
 from specdec_lib.datastores import SuffixIndex, TokenStore
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.experiments import made_tasks, result_files, tree_features
-from specdec_lib.experiments.input_guided import calibration_prompts, first_of_each
-from specdec_lib.experiments.recorded_runs import load_pair, prompts_of, record_prompts
+from specdec_lib.experiments import made_tasks
+from specdec_lib.experiments.input_guided import calibration_prompts
+from specdec_lib.experiments.recorded_runs import load_pair, record_prompts
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.models.loading import load_model
-from specdec_lib.report.display import provenance
 
 #: All that can be made from the training side: tasks that copy much, little and not at all.
 TASKS = tuple(made_tasks.TASKS)
@@ -45,14 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specdec_lib fit-tree", description=__doc__)
     parser.add_argument("--target", required=True, help="pocket, a directory or a name on the hub")
     parser.add_argument("--draft", help="a draft model of the same vocabulary, for sources that draft with one")
-    written = parser.add_mutually_exclusive_group(required=True)
-    written.add_argument("--out", type=Path, help="safetensors file to write")
-    written.add_argument(
-        "--features",
-        type=Path,
-        metavar="CSV",
-        help="write instead what kinds of evidence add on prompts that the fit has not seen",
-    )
+    parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
     parser.add_argument(
         "--task",
         action="append",
@@ -65,9 +55,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--heads", type=Path, help="folder of train-heads, for sources that draft with heads")
     parser.add_argument("--prompts", type=int, default=6, help="prompts of each task (default: %(default)s)")
-    parser.add_argument(
-        "--unseen", type=int, default=3, help="further prompts of each task, for --features (default: %(default)s)"
-    )
     parser.add_argument("--max-new-tokens", type=int, default=96, help="tokens a prompt (default: %(default)s)")
     parser.add_argument(
         "--store-tokens", type=int, default=1_000_000, help="of REST's datastore without --store (default: %(default)s)"
@@ -78,18 +65,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    out = options.out or options.features
+    out = options.out
     if not out.resolve().parent.is_dir():
         raise FileNotFoundError(f"no folder {out.resolve().parent} for {out.name}")
-    for name in ("prompts", "unseen", "max_new_tokens", "store_tokens"):
+    for name in ("prompts", "max_new_tokens", "store_tokens"):
         if getattr(options, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; expected 1 or more")
-    began = provenance.of_command(options.command)
     tasks = options.task or list(TASKS)
     # Prompts first: a model can take minutes to load, a misspelt task is found at once.
-    more = options.unseen if options.features else 0
-    prompts = calibration_prompts(tasks, options.prompts + more, split="train")
-    seen = {(prompt.task, prompt.id) for prompt in first_of_each(prompts, options.prompts)}
+    prompts = calibration_prompts(tasks, options.prompts, split="train")
     names = tuple(dict.fromkeys(options.source)) or methods.TREE_SOURCES
     methods.check_sources(names)
     for name in names:
@@ -109,30 +93,12 @@ def _run(options: argparse.Namespace) -> None:
     capture = Capture()
     for source in sources.values():
         capture |= source.capture
-    recordings = [
-        recording
+    traces = [
+        recording.trace
         for sampling in (None, SAMPLED)
         for recording in record_prompts(target, tokenizer, prompts, sampling, options.max_new_tokens, capture)
     ]
-    named = prompts_of(recordings)
-    traces = [recording.trace for recording, name in zip(recordings, named, strict=True) if name in seen]
     fitted_on = f"{len(traces)} answers of {options.target}, greedy and sampled, to prompts of {', '.join(tasks)}"
-    if options.features:
-        rest = [recording for recording, name in zip(recordings, named, strict=True) if name not in seen]
-        judged = [judged_on([recording.trace], sources) for recording in rest]
-        order = OneTree(sources, pair.prices).sources
-        rows = tree_features.gains(judged_on(traces, sources), judged, prompts_of(rest), tuple(order))
-        nodes = sum(len(one.outcomes) for one in judged)
-        about = {
-            "fitted_on": fitted_on,
-            "unseen": f"{nodes} judged nodes of {len(rest)} answers",
-            "sources": ", ".join(order),
-        }
-        result_files.write(out, rows, began | about)
-        for row in rows:
-            print(f"{row['left_out']:16} {row['gain']:+.5f} ({row['low']:+.5f} to {row['high']:+.5f})")
-        print(f"written to {out}")
-        return
     weights = fit(traces, sources, fitted_on)
     weights.save(out)
     print(f"sources: {', '.join(weights.sources)}")
@@ -149,5 +115,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[2:] if argv is None else argv
     options = build_parser().parse_args(argv)
-    options.command = shlex.join(["fit-tree", *argv])
     return exit_status(lambda: _run(options), "interrupted; nothing was written")

@@ -266,7 +266,7 @@ def capturing(
                         "tokens": length,
                         "capture": name,
                         "median_ms": float(np.median(spent)),
-                            "all_ms": spent,
+                        "all_ms": spent,
                     }
                 )
     return rows

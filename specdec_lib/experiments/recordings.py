@@ -37,6 +37,7 @@ from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, each_turn
+from specdec_lib.experiments.rounding import Judge
 from specdec_lib.files import replacing, write_atomic
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -144,8 +145,6 @@ def _compare(
     """RecordingError where two texts differ by more than rounding."""
     if written == known.tokens:
         return
-    from specdec_lib.experiments.losslessness import Judge  # it builds on this module
-
     mismatch = Judge(model)(ids, known.tokens, written, sampling)
     if not mismatch.explained:
         raise RecordingError(

@@ -11,7 +11,6 @@ from specdec_lib.datastores import build_from_texts
 from specdec_lib.drafters.merged_tree import FEATURES
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments import result_files, tree_features
 from specdec_lib.experiments.recorded_runs import load_pair
 from specdec_lib.experiments.workbench import ModelPair
 
@@ -44,20 +43,6 @@ def test_any_sources_are_fitted(fitted):
     per = len(FEATURES)
     moved = [abs(weights.weights - rough)[place * per : (place + 1) * per].max() for place in range(len(SOURCES))]
     assert min(moved) > 0.01
-
-
-def test_what_evidence_adds_is_judged_on_prompts_that_the_fit_has_not_seen(tmp_path):
-    path = tmp_path / "features.csv"
-    words = ["--target", "pocket", "--source", "PLD", "REST", "--features", str(path)]
-    few = ["--task", "rename", "--prompts", "3", "--unseen", "2", "--max-new-tokens", "24", "--store-tokens", "20000"]
-    assert main(["fit-tree", *words, *few]) == 0
-    about, rows = result_files.read(path)
-    assert about["fitted_on"].startswith("6 answers of pocket") and about["unseen"].endswith("of 4 answers")
-    assert "--unseen 2" in about["command"] and about["sources"] == "PLD, REST"
-    assert [row["left_out"] for row in rows] == [*tree_features.EVIDENCE, "all of these"]
-    assert all(row["low"] <= row["gain"] <= row["high"] for row in rows)
-    # Neither source chooses among places by states or attention; only REST's tree has ranks.
-    assert {row["gain"] for row in rows if row["left_out"] not in ("log rank", "all of these")} == {0}
 
 
 def test_one_tree_drafts_from_the_sources_of_the_weights(fitted, answers, tmp_path):
