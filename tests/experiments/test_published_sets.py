@@ -143,18 +143,16 @@ def test_any_version_of_codeeditorbench_is_read(tmp_path, version):
     for options in ({}, {"version": version}):
         prompts = load_task("codeeditorbench", tmp_path, **options)
         assert len(prompts) == 4 and {p.meta["version"] for p in prompts} == {version}
-        assert not any("private" in field for field in prompts[0].meta) and prompts[0].meta["idx"] == 5
 
 
 def test_what_a_source_says_of_a_prompt_is_kept(tmp_path):
-    for name in ("mt-bench", "spec-bench", "gsm8k", "quotesum"):
+    for name in ("mt-bench", "spec-bench", "quotesum"):
         publish(tmp_path, name)
     first, second = (load_task(name, tmp_path)[-1] for name in ("spec-bench", "quotesum"))
     assert first.meta["references"] == ("He", "Him") and first.meta["subset"] == "rag"
     assert second.meta["quotes"] == ((2, "the man"), (1, "not him")) and second.meta["sources"][1][:2] == (2, "Two")
     (one,) = load_task("quotesum", tmp_path, distinct=True)
     assert one.meta["references"] == ("It was the man.", "the man and not him")
-    assert load_task("gsm8k", tmp_path)[0].meta["final"] == "2"
     assert load_task("mt-bench", tmp_path)[0].turns == ("What?", "And now?")
 
 

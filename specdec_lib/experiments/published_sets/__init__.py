@@ -37,9 +37,8 @@ Reader = Callable[..., Iterable[Prompt]]
 
 @dataclass(frozen=True)
 class DataSet:
-    """One set: what it is, its reader, and the values that each option of the reader may have, the default first."""
+    """The reader of a set, and the values that each option of the reader may have, the default first."""
 
-    about: str
     reader: Reader
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -61,7 +60,6 @@ def _by_fields(
     id: str,
     turns: Mapping[str | None, str],
     answer: str,
-    meta: Sequence[str] = (),
     continued: str = "",
 ) -> Reader:
     """Return the reader of a set whose prompts are templates over the fields of a row: files by subset, turns by style.
@@ -72,10 +70,8 @@ def _by_fields(
     def read(root: Root, subset: str | None = None, style: str | None = None) -> Iterator[Prompt]:
         for part in [subset] if subset else files:
             for row in read_jsonl(root.find(files[part])):
-                about = {"subset": part} if part else {}
-                about |= {name: row.text(name) for name in meta}
-                turn = row.fill(turns[style])
-                yield Prompt(row.fill(id), root.task, (turn,), style != continued, row.fill(answer), about)
+                turn, meta = row.fill(turns[style]), {"subset": part} if part else {}
+                yield Prompt(row.fill(id), root.task, (turn,), style != continued, row.fill(answer), meta)
 
     return read
 
@@ -159,8 +155,7 @@ def gsm8k(root: Root, split: str, style: str) -> Iterator[Prompt]:
         turn, answer = row.fill("{question}" if style == "question" else _METAMATH), row.text("answer")
         if "####" not in answer:
             raise row.bad("field 'answer' has no '####' before the final number")
-        meta = {"split": split, "question": row["question"], "final": answer.rsplit("####", 1)[1].strip()}
-        yield Prompt(f"{split}-{number}", root.task, (turn,), reference=answer, meta=meta)
+        yield Prompt(f"{split}-{number}", root.task, (turn,), reference=answer)
 
 
 def alpaca(root: Root, source: str | None) -> Iterator[Prompt]:
@@ -238,7 +233,6 @@ EDITS = {
 """By kind of edit, as the files are named: the question as in the released code, and the fields that it is made of."""
 FENCES = {"python3": "python", "c++": "cpp"}
 """How the released prompts mark the code of these languages."""
-_EDIT_LEFT = re.compile(r"_code$|solutions$|^private_")  # the code itself, and tests to judge an answer by
 
 
 def editeval(root: Root) -> Iterator[Prompt]:
@@ -254,15 +248,13 @@ def mbpp(root: Root, split: str) -> Iterator[Prompt]:
     start = "You are an expert Python programmer, and here is your task: {text:strip} Your code should pass these tests:\n\n"
     for row in read_jsonl(root.find(MBPP)):
         number = row.typed("task_id", int, "a whole number")
-        tests = tuple(map(_newlines, row.texts("test_list")))
+        tests = row.texts("test_list")
         part = next((name for name, ids in MBPP_SPLITS.items() if number in ids), None)
         if part is None:
             raise row.bad(f"field 'task_id' is {number}; expected 1 to 974")
         if split in ("all", part):
-            turn = _newlines(row.fill(start)) + "\n".join(tests)
-            setup = _newlines(row.text("test_setup_code", empty=True))
-            meta = {"task_id": number, "split": part, "test_list": tests, "test_setup_code": setup}
-            yield Prompt(str(number), root.task, (turn,), reference=_newlines(row.text("code")), meta=meta)
+            turn = _newlines(row.fill(start) + "\n".join(tests))
+            yield Prompt(str(number), root.task, (turn,), reference=_newlines(row.text("code")))
 
 
 def codeeditorbench(root: Root, subset: str | None, style: str, version: str | None) -> Iterator[Prompt]:
@@ -278,10 +270,9 @@ def codeeditorbench(root: Root, subset: str | None, style: str, version: str | N
         if style == "pld+":
             instruction += ' Generate only the required code enclosed in "```"'
         for number, row in enumerate(read_jsonl(path), start=1):
-            question, answer, language = _edit_question(kind, row)
+            question, answer = _edit_question(kind, row)
             turn = f"### Instruction:\n{instruction}\n\n### Question:\n{question}\n\n### Answer:\n"
-            meta = {"subset": kind, "version": found, "language": language}
-            meta |= {name: value for name, value in row.items() if not _EDIT_LEFT.search(name)}
+            meta = {"subset": kind, "version": found}
             yield Prompt(f"{kind}-{number}", root.task, (turn,), reference=answer, meta=meta)
 
 
@@ -302,8 +293,8 @@ def _edit_instruction(root: Root, kind: str) -> str:
     return head[1]
 
 
-def _edit_question(kind: str, row: Record) -> tuple[str, str, str]:
-    """Return question, answer (bare code) and language of a record."""
+def _edit_question(kind: str, row: Record) -> tuple[str, str]:
+    """Return question and answer (bare code) of a record."""
     wording, fields = EDITS[kind]
     if kind == "polishment" and "scource_lang" in row:
         fields = fields | {"language": "scource_lang"}  # misspelt in the release
@@ -313,7 +304,7 @@ def _edit_question(kind: str, row: Record) -> tuple[str, str, str]:
     for part in ("similar_", "target_") if kind == "switch" else ("",):
         given, wanted = (row.text(f"public_{part}tests_{side}", empty=True).strip() for side in ("input", "output"))
         values[f"{part}tests"] = f"Input: {given}\nOutput: {wanted}"
-    return wording.format(**values), answer, language
+    return wording.format(**values), answer
 
 
 def _bare(code: str) -> str:
@@ -392,9 +383,8 @@ def xatu(root: Root, subset: str | None, style: str, instruction: str) -> list[P
         else:
             shown = f"# Reference:\n{document}\n" if document else ""
             turn = _PLD_PLUS.format(instruction=wanted, input=given, document=shown)
-        names = ("data_source", "data_index", "coarse_grained", "fine_grained", "explanation")
-        meta = {name: row.get(name) for name in names}
-        meta |= {"subset": source, "input": given, "document": document, "references": answers}
+        meta = {"subset": source, "input": given, "document": document, "references": answers}
+        meta["explanation"] = row.get("explanation")
         prompts.append(Prompt(f"{source}-{row['data_index']}", root.task, (turn,), reference=answers[0], meta=meta))
     for prompt in prompts:
         prompt.meta["left_out"] = dict(left_out)
@@ -497,8 +487,7 @@ def argrewrite(root: Root) -> Iterator[Prompt]:
                 raise BadRecord(f"{path}: is empty; expected a text")
         essay, revised, feedback = texts
         turn = f"Essay: {essay}\nFeedback: {feedback}\nRevise the essay using the expert feedback."
-        meta = {"number": number, "essay": essay, "feedback": feedback}
-        yield Prompt(str(number), root.task, (turn,), reference=revised, meta=meta)
+        yield Prompt(str(number), root.task, (turn,), reference=revised, meta={"essay": essay, "feedback": feedback})
 
 
 def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
@@ -545,19 +534,11 @@ def quotesum(root: Root, split: str, distinct: bool) -> Iterator[Prompt]:
             if row.get(f"source{k}") or k == 1
         )
         blocks = "\n\n".join(f"[{k}] {title}\n{text.strip()}" for k, title, text in sources)
-        question = row.text("question").strip()
         asked = "Answer the question from the sources below. Quote their words wherever you can."
-        meta = {
-            "qid": qid,
-            "split": split,
-            "question": question,
-            "summary": summary,
-            "quotes": tuple((int(k), text) for k, text in _QUOTE.findall(summary)),
-            "sources": sources,
-            "references": (plain,),
-            "covered_short_answers": row.get("covered_short_answers"),
-        }
-        turn, name = f"{asked}\n\n{blocks}\n\nQuestion: {question}", qid if distinct else row.text("unique_id")
+        quotes = tuple((int(k), text) for k, text in _QUOTE.findall(summary))
+        meta = {"quotes": quotes, "sources": sources, "references": (plain,)}
+        turn = f"{asked}\n\n{blocks}\n\n" + row.fill("Question: {question:strip}")
+        name = qid if distinct else row.text("unique_id")
         questions[qid] = Prompt(name, root.task, (turn,), reference=plain, meta=meta)
         if not distinct:
             yield questions[qid]
@@ -565,73 +546,39 @@ def quotesum(root: Root, split: str, distinct: bool) -> Iterator[Prompt]:
         yield from questions.values()
 
 
-DATASETS: dict[str, DataSet] = {
+# HumanEvalPack, QuixBugs and EditEval are people's edits of code, for methods that copy: they stand for the part of PLD+'s
+# code editing whose records are not published. Their wording is ours; OctoPack's evaluation also shows a function's tests.
+_BUG = {None: "Fix bugs in {entry_point}.\n\n{declaration}{buggy_solution}\n{test:strip}"}
+_PROGRAM = {None: "Fix bugs in {name}.\n\n{docstring:strip}\n{buggy_program}"}
+_COMPLETION = {
+    "rest": "{prompt}",
+    "specdec++": _WIZARD,
+}  # as their released codes ask, SpecDec++'s in data/gen_dataset.py
+DATASETS = {
     "humaneval": DataSet(
-        # REST's released code continues the bare prompt; SpecDec++'s data/gen_dataset.py asks in WizardCoder's words.
-        "Python functions to complete from their docstrings",
-        _by_fields(
-            {None: HUMANEVAL},
-            "{task_id}",
-            {"rest": "{prompt}", "specdec++": _WIZARD},
-            "{canonical_solution}",
-            ("task_id", "entry_point", "test"),
-            continued="rest",
-        ),
+        _by_fields({None: HUMANEVAL}, "{task_id}", _COMPLETION, "{canonical_solution}", continued="rest"),
         {"style": ("rest", "specdec++")},
     ),
-    "mt-bench": DataSet(
-        "questions of two turns in eight categories",
-        mt_bench,
-        {"subset": (None, *MT_BENCH_CATEGORIES), "style": ("chat", "dresd")},
-    ),
-    "spec-bench": DataSet(
-        "six tasks: chat, translation, summarization, questions, mathematics, retrieved passages",
-        spec_bench,
-        {"subset": (None, *SPEC_BENCH_SUBSETS)},
-    ),
-    "gsm8k": DataSet("school mathematics in words", gsm8k, {"split": tuple(GSM8K), "style": ("specdec++", "question")}),
-    "alpaca": DataSet("instructions", alpaca, {"source": (None, *ALPACA)}),
-    "codealpaca": DataSet(
-        "instructions about code", codealpaca, {"style": ("dresd", "alpaca"), "source": (None, *CODEALPACA)}
-    ),
+    "mt-bench": DataSet(mt_bench, {"subset": (None, *MT_BENCH_CATEGORIES), "style": ("chat", "dresd")}),
+    "spec-bench": DataSet(spec_bench, {"subset": (None, *SPEC_BENCH_SUBSETS)}),
+    "gsm8k": DataSet(gsm8k, {"split": tuple(GSM8K), "style": ("specdec++", "question")}),
+    "alpaca": DataSet(alpaca, {"source": (None, *ALPACA)}),
+    "codealpaca": DataSet(codealpaca, {"style": ("dresd", "alpaca"), "source": (None, *CODEALPACA)}),
     "codeeditorbench": DataSet(
-        "code to debug, translate, polish or change",
-        codeeditorbench,
-        {"subset": (None, *EDITS), "style": ("pld+", "released"), "version": (None, *EDIT_VERSIONS)},
+        codeeditorbench, {"subset": (None, *EDITS), "style": ("pld+", "released"), "version": (None, *EDIT_VERSIONS)}
     ),
     "xatu": DataSet(
-        "sentences to edit",
-        xatu,
-        {"subset": (None, *XATU_SOURCES), "style": ("released", "pld+"), "instruction": ("fine", "coarse")},
+        xatu, {"subset": (None, *XATU_SOURCES), "style": ("released", "pld+"), "instruction": ("fine", "coarse")}
     ),
-    "argrewrite": DataSet("essays to revise by an expert's feedback", argrewrite),
-    "quotesum": DataSet(
-        "questions to answer by quoting sources", quotesum, {"split": tuple(QUOTESUM), "distinct": (False, True)}
-    ),
-    # People's edits of code, for methods that copy: they stand for the part of PLD+'s code editing whose records are not
-    # published. The wording is ours, but that OctoPack's evaluation also shows a function with its tests.
+    "argrewrite": DataSet(argrewrite),
+    "quotesum": DataSet(quotesum, {"split": tuple(QUOTESUM), "distinct": (False, True)}),
     "humanevalpack": DataSet(
-        "functions with a bug, in six languages",
-        _by_fields(
-            HUMANEVALPACK,
-            "{task_id}",
-            {None: "Fix bugs in {entry_point}.\n\n{declaration}{buggy_solution}\n{test:strip}"},
-            "{declaration}{canonical_solution}",
-            ("bug_type",),
-        ),
+        _by_fields(HUMANEVALPACK, "{task_id}", _BUG, "{declaration}{canonical_solution}"),
         {"subset": (None, *HUMANEVALPACK)},
     ),
-    "quixbugs": DataSet(
-        "small programs with a bug",
-        _by_fields(
-            {None: QUIXBUGS},
-            "{name}",
-            {None: "Fix bugs in {name}.\n\n{docstring:strip}\n{buggy_program}"},
-            "{solution}",
-        ),
-    ),
-    "editeval": DataSet("code to change as an instruction says", editeval),
-    "jfleg": DataSet("sentences to correct", jfleg),
-    "mbpp": DataSet("Python functions to write", mbpp, {"split": ("all", *MBPP_SPLITS)}),
+    "quixbugs": DataSet(_by_fields({None: QUIXBUGS}, "{name}", _PROGRAM, "{solution}")),
+    "editeval": DataSet(editeval),
+    "jfleg": DataSet(jfleg),
+    "mbpp": DataSet(mbpp, {"split": ("all", *MBPP_SPLITS)}),
 }
 """The real sets by task name."""
