@@ -112,23 +112,10 @@ def explain(
     position: int,
     tokens: tuple[int, int],
 ) -> tuple[float, float]:
-    """How far a choice was missed, and the rounding error there.
+    """How far a choice of two ``tokens`` was missed, and the rounding error there, in logits (greedy) or probability (sampled).
 
-    Parameters
-    ----------
-    exact, rounded : float tensor, shape (vocabulary,)
-        The target's logits in double precision and in the run's type.
-    sampling : Sampling
-        Bound to its prompt (:meth:`Sampling.for_prompt`).
-    position : int
-        Index of the chosen token in prompt and output together.
-    tokens : pair of int
-        The two tokens chosen.
-
-    Returns
-    -------
-    distance, rounding : float
-        Both in logits (greedy) or in probability (sampled).
+    ``exact`` and ``rounded`` are the target's logits, shape (vocabulary,), in double precision and in the run's type.
+    ``sampling`` is bound to its prompt, and ``position`` is the chosen token's in prompt and output together.
     """
     exact, rounded = exact.double(), rounded.double()
     if sampling.greedy:
@@ -149,13 +136,7 @@ def explain(
 
 
 class Judge:
-    """Tells mismatches that rounding explains from errors.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target, in the type of the run.
-    """
+    """Tells mismatches that rounding explains from errors; ``model`` is the target, in the type of the run."""
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
