@@ -214,8 +214,7 @@ def replay_each(
 
     Draft times are those of cores that share their memory: measure times with :func:`replay_all`.
     """
-    tasks = {name: partial(replay_all, drafter=drafter) for name, drafter in drafters.items()}
-    return _each(recordings, tasks, dict.fromkeys(drafters, "cold"), jobs)
+    return _each(replay_all, recordings, drafters, {}, jobs)
 
 
 def run_each_again(
@@ -226,21 +225,22 @@ def run_each_again(
     jobs: int | None = None,
 ) -> dict[str, list[Generation]]:
     """By name what :func:`run_again` does with each drafter, on all cores; ``state`` is cold where none is named."""
-    state = {name: (state or {}).get(name, "cold") for name in drafters}
-    tasks = {name: partial(run_again, model, drafter=drafter, state=state[name]) for name, drafter in drafters.items()}
-    return _each(recordings, tasks, state, jobs)
+    return _each(partial(run_again, model), recordings, drafters, state or {}, jobs)
 
 
 def _each(
+    run: Callable[..., list[Generation]],
     recordings: Sequence[Recording],
-    tasks: Mapping[str, Callable[[Sequence[Recording]], list[Generation]]],
-    state: Mapping[str, str],
-    jobs: int | None,
-) -> dict[str, list[Generation]]:
-    """Each task over all recordings: one by one from cold starts, as one piece where a drafter is warm."""
-    parts = [(name, recordings) for name in tasks if state[name] != "cold" and recordings]
-    parts += [(name, [recording]) for name in tasks if state[name] == "cold" for recording in recordings]
-    runs: dict[str, list[Generation]] = {name: [] for name in tasks}
+    drafters: Mapping[Any, Drafter | None],
+    state: Mapping[Any, str],
+    jobs: int | None = None,
+) -> dict[Any, list[Generation]]:
+    """Run each drafter over all recordings: one by one from cold starts, as one piece where it is warm."""
+    tasks = {name: partial(run, drafter=drafter, state=state.get(name, "cold")) for name, drafter in drafters.items()}
+    warm = {name for name in tasks if state.get(name, "cold") != "cold" and recordings}
+    parts = [(name, recordings) for name in tasks if name in warm]
+    parts += [(name, [recording]) for name in tasks if name not in warm for recording in recordings]
+    runs: dict[Any, list[Generation]] = {name: [] for name in tasks}
     done = on_all_cores([partial(tasks[name], some) for name, some in parts], jobs)
     for (name, _), own in zip(parts, done, strict=True):
         runs[name] += own
@@ -274,8 +274,7 @@ def all_runs(
     state: Mapping[Any, str],
 ) -> dict[Any, list[Generation]]:
     """By name what :func:`runs_of` gives for each drafter, on all cores."""
-    tasks = {name: partial(runs_of, model, drafter=drafter, state=state[name]) for name, drafter in drafters.items()}
-    return _each(recordings, tasks, state, None)
+    return _each(partial(runs_of, model), recordings, drafters, state)
 
 
 class _Remembering(Drafter):
