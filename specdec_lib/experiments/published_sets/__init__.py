@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,8 @@ def mt_bench(root: Root, subset: str | None, style: str) -> Iterator[Prompt]:
     """Yield the MT-Bench questions: both turns (REST, PLD+), or the first as DReSD's released ``evaluate.py`` asks it."""
     for prompt in _questions(root, MT_BENCH, subset, {name: name for name in MT_BENCH_CATEGORIES}):
         if style == "dresd":
-            turn, answers = f"Question: {prompt.text.strip()}\nAnswer:\n", prompt.meta["references"]
-            first = (answers[0] or None) if answers else None
-            prompt = Prompt(prompt.id, prompt.task, (turn,), False, first, prompt.meta)
+            turn, answer = f"Question: {prompt.text.strip()}\nAnswer:\n", next(iter(prompt.meta["references"]), None)
+            prompt = replace(prompt, turns=(turn,), chat=False, reference=answer or None)
         yield prompt
 
 
@@ -169,9 +168,8 @@ def codealpaca(root: Root, style: str, source: str | None) -> Iterator[Prompt]:
     DReSD's released ``evaluate.py`` leaves the record's ``input`` out, even where the instruction speaks of it.
     """
     for prompt in _instructions(root, CODEALPACA, source):
-        prompt.meta["instruction"] = asked = prompt.meta["instruction"].strip()
-        turn = f"Question: {asked}\nAnswer:\n" if style == "dresd" else prompt.text
-        yield Prompt(prompt.id, prompt.task, (turn,), style != "dresd", prompt.reference, prompt.meta)
+        turn = f"Question: {prompt.meta['instruction'].strip()}\nAnswer:\n"
+        yield replace(prompt, turns=(turn,), chat=False) if style == "dresd" else prompt
 
 
 def _instructions(root: Root, files: Mapping[str, DataFile], source: str | None) -> Iterator[Prompt]:
@@ -179,10 +177,10 @@ def _instructions(root: Root, files: Mapping[str, DataFile], source: str | None)
     path = root.find(*([files[source]] if source else files.values()))
     name = path.name.split(".")[0]
     for number, row in enumerate(read_records(path)):
-        meta = {"source": name, "instruction": row.text("instruction"), "input": row.text("input", empty=True)}
-        given = f"\nInput: {meta['input']}" if meta["input"].strip() else ""
-        turn, answer = (meta["instruction"] + given).strip(), row.text("output", empty=True) or None
-        yield Prompt(f"{name}-{number}", root.task, (turn,), reference=answer, meta=meta)
+        meta, given = {"source": name, "instruction": row.text("instruction")}, row.text("input", empty=True)
+        turn = meta["instruction"] + (f"\nInput: {given}" if given.strip() else "")
+        answer = row.text("output", empty=True) or None
+        yield Prompt(f"{name}-{number}", root.task, (turn.strip(),), reference=answer, meta=meta)
 
 
 # ---- code ----------------------------------------------------------------------------------------------------
