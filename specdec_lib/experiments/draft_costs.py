@@ -249,8 +249,14 @@ def capturing(
             clock.settle()
             for name, pairs in marks.items():
                 spent = [1e3 * clock.seconds(*pair) for pair in pairs[2:]]
-                middle = float(np.median(spent))
-                rows.append({"tokens": length, "capture": name, "median_ms": middle, "all_ms": spent})
+                rows.append(
+                    {
+                        "tokens": length,
+                        "capture": name,
+                        "median_ms": float(np.median(spent)),
+                        "all_ms": spent,
+                    }
+                )
     return rows
 
 
