@@ -35,13 +35,7 @@ def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
 
 
 def compare(recordings: Sequence[Recording], runs: Runs) -> Comparison:
-    """Compare runs with the recorded plain ones, token for token.
-
-    Raises
-    ------
-    ValueError
-        If there is not one run a recording, or none at all: nothing compared would pass for lossless.
-    """
+    """Compare runs with the recorded plain ones, token for token; none at all is an error, or it would pass for lossless."""
     if len(recordings) != len(runs) or not runs:
         raise ValueError(
             f"{len(recordings)} recordings and {len(runs)} runs; expected one run for each, and at least one"

@@ -57,13 +57,7 @@ class ForwardTimes(NamedTuple):
 
 
 def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTimes:
-    """Times of the forwards from timed runs of plain decoding and of a draft model, one entry a repeat.
-
-    Raises
-    ------
-    ValueError
-        If no step was timed: the outputs were too short.
-    """
+    """Times of the forwards from timed runs of plain decoding and of a draft model, one entry a repeat."""
     counts = [sum(step.drafted for run in runs for step in run.steps) for runs in drafted]
     if not all(counts):
         raise ValueError("no draft was verified in the timed runs; time longer outputs")
@@ -89,11 +83,8 @@ def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Seque
 class Hindsight:
     """Where a draft model and the recorded greedy outputs agree, and the calls of the oracle that knows it.
 
-    Attributes
-    ----------
-    recordings : sequence of Recording
-    agreement : list of bool array, shape (new tokens - 1,)
-        :func:`specdec_lib.experiments.metrics.greedy_agreement`; the first token comes from the prefill.
+    ``agreement`` has a bool array of shape (new tokens - 1,) for each recording
+    (:func:`~specdec_lib.experiments.metrics.greedy_agreement`); the first token comes from the prefill.
     """
 
     recordings: Sequence[Recording]
@@ -118,13 +109,10 @@ class Hindsight:
     ) -> dict[str, int | Interval]:
         """Compare the best fixed draft length with the oracle, by equation 2.3.
 
-        Returns
-        -------
-        dict
-            ``alpha``: share of tokens that are the draft's first choice; ``best``: K of lowest latency; at it
-            ``tokens_per_forward``, ``expected`` (:func:`specdec_lib.experiments.sum_of_forwards.expected_tokens` at alpha)
-            and ``speedup``; ``oracle_tokens_per_forward`` and ``oracle_speedup``; ``room``, the ratio of the two speed-ups.
-            All but ``best`` are intervals over prompts, for the given times and the K chosen.
+        ``alpha``: share of tokens that are the draft's first choice; ``best``: K of lowest latency; at it
+        ``tokens_per_forward``, ``expected`` (:func:`specdec_lib.experiments.sum_of_forwards.expected_tokens` at alpha)
+        and ``speedup``; ``oracle_tokens_per_forward`` and ``oracle_speedup``; ``room``, the ratio of the two speed-ups.
+        All but ``best`` are intervals over prompts, for the given times and the K chosen.
         """
         places = [place for place, recording in enumerate(self.recordings) if keep(recording)]
         prompts = prompts_of([self.recordings[place] for place in places])

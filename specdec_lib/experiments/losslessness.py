@@ -1,214 +1,31 @@
 """Compare many prompts with plain decoding, token for token.
 
-Speculative decoding computes the target's logits in blocks of several tokens, plain decoding one token at a
-time; the two differ by rounding, as any two ways of adding the same numbers do. Where a choice hangs by less
-than that, the outputs may part. A mismatch counts as explained by rounding only if it is shown to be one of
-these:
-
-- the target is run once more on the text before the mismatch, in the run's own type and in double precision;
-  the largest difference of the two is the rounding error at that very place;
-- greedy: the double-precision logits of both tokens lie within ``SLACK`` rounding errors of the largest one;
-- sampled: the uniform number lies within ``SLACK`` rounding errors of the interval of the cumulative
-  distribution that belongs to each of the two tokens, the distribution's nucleus being cut anywhere within
-  that error of ``top_p``; of tokens that tie with the least likely one inside, within that error, any may be inside.
-
-Any other mismatch is an error, and ``python -m specdec_lib losslessness`` ends with exit status 1.
+A mismatch that rounding does not explain (:mod:`specdec_lib.experiments.rounding`) is an error, and
+``python -m specdec_lib losslessness`` ends with exit status 1.
 """
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from dataclasses import replace as altered
+from dataclasses import asdict
 from typing import Any
 
-import torch
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import generate
-from specdec_lib.decoding.sampling import Sampling, distribution
-from specdec_lib.experiments.comparison import first_divergence
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.made_tasks import TASKS
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.rounding import SLACK, Judge, Mismatch
 from specdec_lib.experiments.tasks import load_task
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, Unavailable
 
-#: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks
-#: whose rounding is worse than that of the single pass it is measured on.
-SLACK = 8.0
+__all__ = ["SLACK", "Judge", "choose_prompts", "compare_all", "lossless_names"]
 
-
-@dataclass(frozen=True)
-class Mismatch:
-    """Where an output first leaves that of plain decoding.
-
-    Attributes
-    ----------
-    prompt, method : str
-    sampling : dict
-    position : int
-        Index among the new tokens.
-    expected, got : int
-        Token ids of plain decoding and of the method; -1 where an output ends there.
-    margin : float
-        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest
-        boundary of the cumulative distribution. In double precision.
-    distance : float
-        By how much the choice had to be missed to give both tokens, in the same unit; infinite where an
-        output ends.
-    rounding : float
-        Rounding error at this place, in the same unit.
-    explained : bool
-        Whether ``distance`` is at most :data:`SLACK` times ``rounding``.
-    """
-
-    prompt: str
-    method: str
-    sampling: dict[str, Any]
-    position: int
-    expected: int
-    got: int
-    margin: float
-    distance: float
-    rounding: float
-    explained: bool
-
-
-def _to_interval(probabilities: torch.Tensor, inside: torch.Tensor, slack: float, token: int, uniform: float) -> float:
-    """Distance of ``uniform`` to the part of a cumulative distribution that belongs to ``token``.
-
-    Only the tokens ``inside`` have a probability. Of those that tie with the least likely one of them, within ``slack``,
-    as many are inside, but any: rounding decides which, and so how many of them stand before the token.
-    """
-    edge = float(probabilities[inside].min())
-    tied = (probabilities - edge).abs() <= slack
-    if not (inside[token] or tied[token]):
-        return math.inf
-    others = int((inside & tied).sum()) - bool(tied[token])  # that have to be inside as well as the token
-    known = int((inside & tied)[:token].sum())  # of them, how many stand before it in the exact distribution
-    below, above = int(tied[:token].sum()), int(tied[token + 1 :].sum())
-    total, own = float(probabilities[inside].sum()), float(probabilities[token])
-    start = float(probabilities[:token][inside[:token]].sum())
-    distances = []
-    for before in range(max(0, others - above), min(others, below) + 1):
-        low = (start + (before - known) * edge) / total
-        distances.append(max(low - uniform, uniform - low - own / total, 0.0))
-    return min(distances)
-
-
-def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
-    """By how much a choice from logits of shape (vocabulary,) is clear, ``position`` being that of the chosen token.
-
-    Greedy: largest minus second-largest logit. Sampled, ``sampling`` bound to its prompt: distance of the uniform number
-    to the nearest boundary of the cumulative distribution, in probability.
-    """
-    if sampling.greedy:
-        first, second = logits.double().topk(2).values.tolist()
-        return first - second
-    boundaries = distribution(logits, sampling).cumsum(-1)
-    # The distribution's own ends are no boundary between tokens.
-    inner = boundaries[(boundaries > 0) & (boundaries < 1 - 1e-12)]
-    return float((inner - sampling.uniform(position)).abs().min()) if len(inner) else 1.0
-
-
-def explain(
-    exact: torch.Tensor,
-    rounded: torch.Tensor,
-    sampling: Sampling,
-    position: int,
-    tokens: tuple[int, int],
-) -> tuple[float, float]:
-    """How far a choice was missed, and the rounding error there.
-
-    Parameters
-    ----------
-    exact, rounded : float tensor, shape (vocabulary,)
-        The target's logits in double precision and in the run's type.
-    sampling : Sampling
-        Bound to its prompt (:meth:`Sampling.for_prompt`).
-    position : int
-        Index of the chosen token in prompt and output together.
-    tokens : pair of int
-        The two tokens chosen.
-
-    Returns
-    -------
-    distance, rounding : float
-        Both in logits (greedy) or in probability (sampled).
-    """
-    exact, rounded = exact.double(), rounded.double()
-    if sampling.greedy:
-        return float(exact.max() - exact[list(tokens)].min()), float((exact - rounded).abs().max())
-    unfiltered = Sampling(sampling.temperature)
-    everything = distribution(exact, unfiltered)
-    # Half the sum of differences bounds the error of every cumulative probability.
-    rounding = float((everything - distribution(rounded, unfiltered)).abs().sum()) / 2
-    uniform, slack = sampling.uniform(position), SLACK * rounding
-    cuts = (
-        {min(1.0, max(1e-12, sampling.top_p + shift)) for shift in (-slack, 0.0, slack)}
-        if sampling.top_p < 1
-        else {1.0}
-    )
-    insides = [distribution(exact, altered(sampling, top_p=cut)) > 0 for cut in cuts]
-    nearest = [min(_to_interval(everything, inside, slack, token, uniform) for inside in insides) for token in tokens]
-    return max(nearest), rounding
-
-
-class Judge:
-    """Tells mismatches that rounding explains from errors.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target, in the type of the run.
-    """
-
-    def __init__(self, model: PreTrainedModel):
-        self.model = model
-        self._exact: PreTrainedModel | None = None
-
-    @torch.inference_mode()
-    def _logits(self, model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
-        return model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
-
-    def __call__(
-        self,
-        prompt: Sequence[int],
-        expected: Sequence[int],
-        got: Sequence[int],
-        sampling: Sampling,
-        name: str = "",
-        method: str = "",
-    ) -> Mismatch | None:
-        """The first mismatch of two outputs of ``prompt``; None if they are equal."""
-        place = first_divergence(expected, got)
-        if place is None:
-            return None
-        if self._exact is None:
-            self._exact = copy.deepcopy(self.model).double()
-        before = [*prompt, *expected[:place]]
-        exact, rounded = self._logits(self._exact, before), self._logits(self.model, before)
-        pair = tuple(tokens[place] if place < len(tokens) else -1 for tokens in (expected, got))
-        distance, rounding = math.inf, math.nan
-        bound = sampling.for_prompt(prompt)
-        if -1 not in pair:
-            distance, rounding = explain(exact, rounded, bound, len(before), pair)
-        return Mismatch(
-            name,
-            method,
-            asdict(sampling),
-            place,
-            *pair,
-            margin(exact, bound, len(before)),
-            distance,
-            rounding,
-            distance <= SLACK * rounding,
-        )
+#: What is counted of a method's outputs.
+COUNTED = ("outputs", "tokens", "calls", "mismatches", "explained")
 
 
 def choose_prompts(count: int, seed: int = 0) -> list[Prompt]:
@@ -246,27 +63,14 @@ def compare_all(
     progress: bool = True,
     names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Decode every prompt plainly and by lossless methods of :data:`~specdec_lib.methods.METHODS`, and compare.
-
-    Parameters
-    ----------
-    bench : ModelPair
-        The models.
-    prompts : sequence of (str, sequence of int)
-        Name and token ids.
-    samplings : sequence of Sampling
-    max_new_tokens : int
-    progress : bool
-        Show a bar.
-    names : sequence of str, optional
-        Of :func:`lossless_names`, all by default.
+    """Decode every prompt, given by name and token ids, plainly and by some of :func:`lossless_names`, and compare.
 
     Returns
     -------
     dict
-        ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those
-        that rounding explains; ``mismatches``: each as :class:`Mismatch`; ``left_out``: by name of a method that these
-        models have nothing for, what it lacks.
+        ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those that rounding
+        explains; ``mismatches``: each as :class:`~specdec_lib.experiments.rounding.Mismatch`; ``left_out``: by name of a
+        method that these models have nothing for, what it lacks.
     """
     names = lossless_names() if names is None else names
     if unknown := [name for name in names if name not in lossless_names()]:
@@ -286,23 +90,16 @@ def compare_all(
                 run = generate(target, ids, drafter, sampling, max_new_tokens)
                 mismatch = judge(ids, expected, run.tokens, sampling, name, method)
                 how = "greedy" if sampling.greedy else "sampled"
-                row = counts.setdefault(
-                    (method, how),
-                    {
-                        "method": method,
-                        "sampling": how,
-                        "outputs": 0,
-                        "tokens": 0,
-                        "calls": 0,
-                        "mismatches": 0,
-                        "explained": 0,
-                    },
+                row = counts.setdefault((method, how), {"method": method, "sampling": how} | dict.fromkeys(COUNTED, 0))
+                found = (
+                    1,
+                    len(expected),
+                    len(run.steps),
+                    mismatch is not None,
+                    mismatch is not None and mismatch.explained,
                 )
-                row["outputs"] += 1
-                row["tokens"] += len(expected)
-                row["calls"] += len(run.steps)
+                for column, more in zip(COUNTED, found, strict=True):
+                    row[column] += int(more)
                 if mismatch is not None:
-                    row["mismatches"] += 1
-                    row["explained"] += mismatch.explained
                     mismatches.append(mismatch)
     return {"counts": list(counts.values()), "mismatches": [asdict(m) for m in mismatches], "left_out": missing}

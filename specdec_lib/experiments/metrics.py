@@ -29,13 +29,7 @@ def pooled(runs: Sequence[Generation]) -> dict[str, float]:
 
 
 def counts(runs: Sequence[Generation], name: str) -> Counts:
-    """What a rate of :data:`specdec_lib.decoding.results.RATES` is the ratio of, run by run.
-
-    Raises
-    ------
-    ValueError
-        If there is no rate of that name.
-    """
+    """What a rate of :data:`specdec_lib.decoding.results.RATES` is the ratio of, run by run."""
     if name not in RATES:
         raise ValueError(f"metric {name!r} is no ratio of sums; expected one of {', '.join(RATES)}")
     each = [sums([run]) for run in runs]
@@ -44,24 +38,11 @@ def counts(runs: Sequence[Generation], name: str) -> Counts:
 
 
 def speedups(method: Sequence[Generation], plain: Sequence[Generation]) -> dict[str, float]:
-    """Speed-up of a method over plain decoding of the same prompts, by each definition in use.
+    """Speed-up of a method over plain decoding of the same prompts in the same order, by each definition in use.
 
-    Parameters
-    ----------
-    method, plain : sequence of Generation
-        Runs of the same prompts in the same order.
-
-    Returns
-    -------
-    dict
-        ``speedup_ratio_of_pooled_rates`` (REST: total tokens over total time, prefill not counted),
-        ``speedup_ratio_of_mean_rates`` (Spec-Bench: mean of per-prompt rates, prefill counted),
-        ``speedup_mean_of_ratios`` (mean of per-prompt speed-ups, prefill counted).
-
-    Raises
-    ------
-    ValueError
-        If the two are not runs of the same prompts.
+    ``speedup_ratio_of_pooled_rates`` (REST: total tokens over total time, prefill not counted),
+    ``speedup_ratio_of_mean_rates`` (Spec-Bench: mean of per-prompt rates, prefill counted),
+    ``speedup_mean_of_ratios`` (mean of per-prompt speed-ups, prefill counted).
     """
     if len(method) != len(plain) or not method:
         raise ValueError(f"{len(method)} runs of the method and {len(plain)} plain ones; expected the same prompts")

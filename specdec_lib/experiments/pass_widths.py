@@ -1,4 +1,4 @@
-"""How wide the passes of runs were and how much was drafted: what turns into time once a price is known."""
+"""How wide the passes of runs were, how much was drafted, and what both cost once a price is known."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec_lib.decoding.results import Step
+import numpy as np
+
+from specdec_lib.decoding.results import Generation, Step
+from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments.recorded_runs import Recording, Runs, select
+from specdec_lib.experiments.statistics import Counts
 from specdec_lib.methods import PLAIN, Method, method_of
 
 
@@ -38,3 +42,19 @@ def widths_by_task(
                 "passes": [list(pair) for pair in sorted(Counter(step.width for step in steps).items())],
             }
     return table
+
+
+def price_of(run: Generation, prices: PassPrices, drafted: bool = False, asked: Sequence[str] = ()) -> float:
+    """What a run's passes and steps cost, its prefill left out; with ``drafted``, a draft model's passes too, and with
+    ``asked`` what it costs to ask these sources at each step."""
+    widths = np.array([step.width for step in run.steps], np.int64)
+    if not len(widths):
+        return 0.0
+    curve = prices.curve(int(widths.max()))
+    passes = float(curve[widths - 1].sum()) + prices.step_of(*asked) * len(widths)
+    return passes + drafted * prices.drafted_token * sum(step.drafted for step in run.steps)
+
+
+def counted(runs: Sequence[Generation], prices: PassPrices, drafted: bool = False, asked: Sequence[str] = ()) -> Counts:
+    """Tokens after the first and price, run by run: what a rate in tokens per price of a pass over one token is made of."""
+    return Counts([len(run.tokens) - 1 for run in runs], [price_of(run, prices, drafted, asked) for run in runs])

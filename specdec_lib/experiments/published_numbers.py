@@ -10,42 +10,35 @@ from typing import NamedTuple
 from specdec_lib import paths
 
 _COLUMNS = ("id", "where", "setting", "method", "quantity", "value", "spread", "unit", "note")
+_PRICE_COLUMNS = ("source", "device", "model", "width", "relative_price", "where")
 
 
 class ClaimError(ValueError):
     """A row of the ledger, or a published number that it names, is not as it must be."""
 
 
-def published(paper: str, folder: str | Path | None = None) -> dict[str, dict[str, str]]:
-    """Published numbers of a paper by their id.
-
-    Returns
-    -------
-    dict
-        Rows with ``where``, ``setting``, ``method``, ``quantity``, ``value`` (a number, or "not available"),
-        ``spread``, ``unit``, ``note``, all as text.
-
-    Raises
-    ------
-    ClaimError
-        A column is missing, an id repeats, or a value is neither a number nor "not available".
-    """
-    path = (paths.PUBLISHED if folder is None else Path(folder)) / f"{paper}.csv"
+def _rows(name: str, folder: str | Path | None, columns: tuple[str, ...]) -> tuple[Path, list[dict[str, str]]]:
+    """The path of a table of published numbers and its rows, which must have these columns."""
+    path = (paths.PUBLISHED if folder is None else Path(folder)) / f"{name}.csv"
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != _COLUMNS:
-            raise ClaimError(f"{path} has the columns {reader.fieldnames}; expected {', '.join(_COLUMNS)}")
-        rows: dict[str, dict[str, str]] = {}
-        for row in reader:
-            if row["id"] in rows:
-                raise ClaimError(f"{path}: the id {row['id']!r} repeats")
-            if not re.fullmatch(r"-?\d+(\.\d+)?|not available", row["value"] or ""):
-                raise ClaimError(f"{path}, {row['id']!r}: value {row['value']!r}; expected a number or 'not available'")
-            rows[row["id"]] = row
+        if tuple(reader.fieldnames or ()) != columns:
+            raise ClaimError(f"{path} has the columns {reader.fieldnames}; expected {', '.join(columns)}")
+        return path, list(reader)
+
+
+def published(paper: str, folder: str | Path | None = None) -> dict[str, dict[str, str]]:
+    """Published numbers of a paper by their id: rows with ``where``, ``setting``, ``method``, ``quantity``, ``value`` (a
+    number, or "not available"), ``spread``, ``unit``, ``note``, all as text."""
+    path, listed = _rows(paper, folder, _COLUMNS)
+    rows: dict[str, dict[str, str]] = {}
+    for row in listed:
+        if row["id"] in rows:
+            raise ClaimError(f"{path}: the id {row['id']!r} repeats")
+        if not re.fullmatch(r"-?\d+(\.\d+)?|not available", row["value"] or ""):
+            raise ClaimError(f"{path}, {row['id']!r}: value {row['value']!r}; expected a number or 'not available'")
+        rows[row["id"]] = row
     return rows
-
-
-_PRICE_COLUMNS = ("source", "device", "model", "width", "relative_price", "where")
 
 
 class Priced(NamedTuple):
@@ -57,35 +50,20 @@ class Priced(NamedTuple):
 
 
 def pass_prices(folder: str | Path | None = None) -> dict[Priced, dict[int, float]]:
-    """Published prices of passes over several tokens, for each source, device and model.
+    """Published prices of passes for each source, device and model.
 
-    Returns
-    -------
-    dict
-        By tokens in the pass: its time as a multiple of a pass over one token, 1 for one token among them.
-
-    Raises
-    ------
-    ClaimError
-        A column is missing, a width is no whole number above 1, a price is not above 0, or a width repeats.
+    By tokens in the pass: its time as a multiple of a pass over one token, 1 for one token among them.
     """
-    path = (paths.PUBLISHED if folder is None else Path(folder)) / "pass_prices.csv"
+    path, rows = _rows("pass_prices", folder, _PRICE_COLUMNS)
     curves: dict[Priced, dict[int, float]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != _PRICE_COLUMNS:
-            raise ClaimError(f"{path} has the columns {reader.fieldnames}; expected {', '.join(_PRICE_COLUMNS)}")
-        for line, row in enumerate(reader, start=2):
-            curve = curves.setdefault(Priced(row["source"], row["device"], row["model"]), {1: 1.0})
-            if not re.fullmatch(r"\d+", row["width"]) or int(row["width"]) < 2 or int(row["width"]) in curve:
-                raise ClaimError(
-                    f"{path}, line {line}: width {row['width']!r}; expected a whole number above 1, once a curve"
-                )
-            if not re.fullmatch(r"\d+(\.\d+)?", row["relative_price"]) or not float(row["relative_price"]):
-                raise ClaimError(
-                    f"{path}, line {line}: relative_price {row['relative_price']!r}; expected a number above 0"
-                )
-            curve[int(row["width"])] = float(row["relative_price"])
+    for line, row in enumerate(rows, start=2):
+        curve = curves.setdefault(Priced(row["source"], row["device"], row["model"]), {1: 1.0})
+        width, price = row["width"], row["relative_price"]
+        if not re.fullmatch(r"\d+", width) or int(width) < 2 or int(width) in curve:
+            raise ClaimError(f"{path}, line {line}: width {width!r}; expected a whole number above 1, once a curve")
+        if not re.fullmatch(r"\d+(\.\d+)?", price) or not float(price):
+            raise ClaimError(f"{path}, line {line}: relative_price {price!r}; expected a number above 0")
+        curve[int(width)] = float(price)
     return curves
 
 

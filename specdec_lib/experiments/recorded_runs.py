@@ -1,9 +1,7 @@
 """Many prompts at once: what the notebooks call.
 
-A prompt becomes token ids through the tokenizer's chat template, or as it stands. Each turn of a conversation
-is a generation of its own, with the model's own earlier answers in its history. A plain run is recorded once
-for each; drafters are then replayed on the recordings, or run for real and compared with them
-(:mod:`specdec_lib.experiments.comparison`).
+Each turn of a conversation is a generation of its own, with the model's own earlier answers in its history. It is decoded
+plainly once; drafters are then replayed on the recordings, or run for real and compared with them.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -52,17 +50,7 @@ def load_pair(
 
     On the CPU a target below :data:`ONE_THREAD` parameters is decoded on one thread of torch from then on: its steps
     are too short to share, and two threads wait for each other tens of times as long as they compute when another
-    program takes a core. Times then do not hang on what else runs, nor rounding on the number of cores.
-
-    Parameters
-    ----------
-    target, draft, device, dtype
-        As for :func:`specdec_lib.load_model`.
-
-    Raises
-    ------
-    ValueError
-        If the tokenizers of the two differ in their vocabularies.
+    program takes a core. Timings then do not depend on other load, nor rounding on the number of cores.
     """
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -82,20 +70,9 @@ def load_pair(
 
 
 def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence[str] = ()) -> list[int]:
-    """Token ids that ask for the next answer.
+    """Token ids that ask for the answer to the turn after ``answers``, which answer the turns before it.
 
-    Parameters
-    ----------
-    prompt : Prompt
-        Of a chat prompt the turns up to the one after ``answers``; of any other the text as it stands.
-    tokenizer : PreTrainedTokenizerBase
-    answers : sequence of str
-        The answers to the turns before.
-
-    Raises
-    ------
-    ValueError
-        If there is no turn left to answer, or the prompt is a chat and the tokenizer has no chat template.
+    Raises ValueError if there is no such turn, or the prompt is a chat and the tokenizer has no chat template.
     """
     if len(answers) >= len(prompt.turns):
         raise ValueError(
@@ -116,33 +93,13 @@ def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence
     return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
-class HasTokens(Protocol):
-    """What answers a turn: a :class:`specdec_lib.Generation` or a :class:`specdec_lib.Trace`."""
-
-    tokens: list[int]
-
-
 def each_turn(
     prompt: Prompt,
     tokenizer: PreTrainedTokenizerBase,
-    answer: Callable[[list[int]], HasTokens],
-) -> Iterator[tuple[int, HasTokens]]:
-    """Answer every turn of a prompt in order, each with the answers before it in its history.
-
-    Parameters
-    ----------
-    prompt : Prompt
-    tokenizer : PreTrainedTokenizerBase
-    answer : callable
-        Gets token ids, gives a run with ``tokens``.
-
-    Yields
-    ------
-    turn : int
-        From 0.
-    run
-        What ``answer`` gave.
-    """
+    answer: Callable[[list[int]], Any],
+) -> Iterator[tuple[int, Any]]:
+    """Yield each turn's number and what ``answer`` gives for its token ids (a run with ``tokens``), in order: each turn has the
+    answers before it in its history."""
     said: list[str] = []
     for turn in range(len(prompt.turns)):
         run = answer(render(prompt, tokenizer, said))
@@ -152,15 +109,7 @@ def each_turn(
 
 @dataclass(frozen=True)
 class Recording:
-    """A plain run of one turn.
-
-    Attributes
-    ----------
-    prompt : Prompt
-    turn : int
-        From 0.
-    trace : Trace
-    """
+    """A plain run of one turn, counted from 0."""
 
     prompt: Prompt
     turn: int
@@ -186,14 +135,7 @@ def record_prompts(
     capture: Capture = Capture(),
     runtime: Runtime | None = None,
 ) -> list[Recording]:
-    """Decode every turn of every prompt plainly and keep it.
-
-    Parameters
-    ----------
-    model, tokenizer, prompts
-    sampling, max_new_tokens, capture, runtime
-        As for :func:`specdec_lib.record`.
-    """
+    """Decode every turn of every prompt plainly and keep it, as :func:`specdec_lib.record` does."""
 
     def answer(ids: list[int]) -> Trace:
         return record(model, ids, sampling, max_new_tokens, capture=capture, runtime=runtime)
@@ -212,26 +154,9 @@ def in_state(
     state: str,
     run: Callable[[Recording], Generation],
 ) -> list[Generation]:
-    """Run recordings in order with a drafter that starts each, or the first, knowing nothing.
+    """Run recordings in order, ``drafter`` being the one that ``run`` decodes with. Each run says its ``state``.
 
-    Parameters
-    ----------
-    recordings : sequence of Recording
-    drafter : Drafter, optional
-        The one that ``run`` decodes with.
-    state : {"cold", "warm"}
-        ``"cold"`` resets the drafter before each recording, ``"warm"`` before the first alone.
-    run : callable
-
-    Returns
-    -------
-    list of Generation
-        Each says its ``state``.
-
-    Raises
-    ------
-    ValueError
-        If the state is neither.
+    State ``"cold"`` resets the drafter before each recording, ``"warm"`` before the first alone.
     """
     _check_state(state)
     runs = []
@@ -284,24 +209,11 @@ def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: 
 def replay_each(
     recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None], jobs: int | None = None
 ) -> dict[str, list[Generation]]:
-    """Replay several drafters, each of which starts every recording knowing nothing, on all cores.
+    """By name what :func:`replay_all` does with each drafter from cold starts, on all cores.
 
-    Parameters
-    ----------
-    recordings : sequence of Recording
-    drafters : mapping
-        By name.
-    jobs : int, optional
-        As for :func:`~specdec_lib.experiments.all_cores.on_all_cores`.
-
-    Returns
-    -------
-    dict
-        By name one Generation a recording, the steps of :func:`replay_all`. Draft times are those of cores that share
-        their memory: measure times with :func:`replay_all`.
+    Draft times are those of cores that share their memory: measure times with :func:`replay_all`.
     """
-    tasks = {name: partial(replay_all, drafter=drafter) for name, drafter in drafters.items()}
-    return _each(recordings, tasks, dict.fromkeys(drafters, "cold"), jobs)
+    return _each(replay_all, recordings, drafters, {}, jobs)
 
 
 def run_each_again(
@@ -312,21 +224,22 @@ def run_each_again(
     jobs: int | None = None,
 ) -> dict[str, list[Generation]]:
     """By name what :func:`run_again` does with each drafter, on all cores; ``state`` is cold where none is named."""
-    state = {name: (state or {}).get(name, "cold") for name in drafters}
-    tasks = {name: partial(run_again, model, drafter=drafter, state=state[name]) for name, drafter in drafters.items()}
-    return _each(recordings, tasks, state, jobs)
+    return _each(partial(run_again, model), recordings, drafters, state or {}, jobs)
 
 
 def _each(
+    run: Callable[..., list[Generation]],
     recordings: Sequence[Recording],
-    tasks: Mapping[str, Callable[[Sequence[Recording]], list[Generation]]],
-    state: Mapping[str, str],
-    jobs: int | None,
-) -> dict[str, list[Generation]]:
-    """Each task over all recordings: one by one from cold starts, as one piece where a drafter is warm."""
-    parts = [(name, recordings) for name in tasks if state[name] != "cold" and recordings]
-    parts += [(name, [recording]) for name in tasks if state[name] == "cold" for recording in recordings]
-    runs: dict[str, list[Generation]] = {name: [] for name in tasks}
+    drafters: Mapping[Any, Drafter | None],
+    state: Mapping[Any, str],
+    jobs: int | None = None,
+) -> dict[Any, list[Generation]]:
+    """Run each drafter over all recordings: one by one from cold starts, as one piece where it is warm."""
+    tasks = {name: partial(run, drafter=drafter, state=state.get(name, "cold")) for name, drafter in drafters.items()}
+    warm = {name for name in tasks if state.get(name, "cold") != "cold" and recordings}
+    parts = [(name, recordings) for name in tasks if name in warm]
+    parts += [(name, [recording]) for name in tasks if name not in warm for recording in recordings]
+    runs: dict[Any, list[Generation]] = {name: [] for name in tasks}
     done = on_all_cores([partial(tasks[name], some) for name, some in parts], jobs)
     for (name, _), own in zip(parts, done, strict=True):
         runs[name] += own
@@ -347,10 +260,7 @@ def runs_of(
     runtime: Runtime | None = None,
     state: str = "cold",
 ) -> list[Generation]:
-    """What decoding the recorded prompts with ``drafter`` does: by replay where that is the real run, for real elsewhere.
-
-    ``model`` and ``runtime`` are those of :func:`run_again`, ``state`` is as for :func:`in_state`.
-    """
+    """What decoding the recorded prompts with ``drafter`` does: by replay where that is the real run, for real elsewhere."""
     if can_be_replayed(recordings, drafter):
         return replay_all(recordings, drafter, state)
     return run_again(model, recordings, drafter, runtime, state)
@@ -363,8 +273,7 @@ def all_runs(
     state: Mapping[Any, str],
 ) -> dict[Any, list[Generation]]:
     """By name what :func:`runs_of` gives for each drafter, on all cores."""
-    tasks = {name: partial(runs_of, model, drafter=drafter, state=state[name]) for name, drafter in drafters.items()}
-    return _each(recordings, tasks, state, None)
+    return _each(partial(runs_of, model), recordings, drafters, state)
 
 
 class _Remembering(Drafter):
@@ -399,21 +308,9 @@ def sweep_draft_model(
     draft: PreTrainedModel,
     lengths: Sequence[int],
 ) -> dict[int, list[Generation]]:
-    """Replay a draft model at every draft length, drafting no token twice.
+    """Replay a draft model on greedy recordings at every draft length K, drafting no token twice.
 
-    Parameters
-    ----------
-    recordings : sequence of Recording
-        Greedy ones.
-    draft : PreTrainedModel
-    lengths : sequence of int
-        Values of K.
-
-    Returns
-    -------
-    dict
-        For each K, in the given order, one Generation a recording: its steps are those of
-        ``replay(trace, DraftModel(draft, K))``, its draft times are not.
+    By K one Generation a recording: its steps are those of ``replay(trace, DraftModel(draft, K))``, its draft times are not.
     """
 
     def swept(recording: Recording) -> dict[int, Generation]:
@@ -495,25 +392,6 @@ def time_methods(
     return runs
 
 
-def describe(recordings: Sequence[Recording]) -> dict[str, float]:
-    """Count recordings and average over them.
-
-    Returns
-    -------
-    dict
-        ``outputs``; means of ``prompt_tokens`` and ``new_tokens``; shares of outputs that ``ended`` by an end
-        token and that ``looped``.
-    """
-    count = len(recordings)
-    return {
-        "outputs": count,
-        "prompt_tokens": sum(len(r.trace.prompt) for r in recordings) / count,
-        "new_tokens": sum(len(r.trace.tokens) for r in recordings) / count,
-        "ended": sum(r.trace.finish_reason == "eos" for r in recordings) / count,
-        "looped": sum(r.looped for r in recordings) / count,
-    }
-
-
 def select(runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]) -> list[Generation]:
     """The runs whose recording ``keep`` says yes to."""
     return [run for run, recording in zip(runs, recordings, strict=True) if keep(recording)]
@@ -550,23 +428,6 @@ def kept_by_depth(runs: Runs, recordings: Sequence[Recording], depths: int) -> l
         )
         for depth in range(depths)
     ]
-
-
-def rates(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> dict[str, Any]:
-    """A pooled metric over all prompts, and over those whose output does not end in a loop.
-
-    Returns
-    -------
-    dict
-        ``all``, ``unlooped`` (NaN where every output loops), ``prompts``, ``looped``.
-    """
-    free = select(runs, recordings, lambda r: not r.looped)
-    return {
-        "all": metric(runs, name),
-        "unlooped": metric(free, name),
-        "prompts": len(runs),
-        "looped": len(runs) - len(free),
-    }
 
 
 def over_lengths(

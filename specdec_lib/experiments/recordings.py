@@ -37,6 +37,7 @@ from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, each_turn
+from specdec_lib.experiments.rounding import Judge
 from specdec_lib.files import replacing, write_atomic
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -73,12 +74,9 @@ def record_once(
     capture: Capture = Capture(),
     runtime: Runtime | None = None,
 ) -> list[Recording]:
-    """What :func:`specdec_lib.experiments.recorded_runs.record_prompts` does, decoding only what no chapter decoded before.
+    """Do what :func:`~specdec_lib.experiments.recorded_runs.record_prompts` does, but decode only what no chapter decoded before.
 
-    Raises
-    ------
-    RecordingError
-        If the model writes another text than one of those taken from a file, and rounding does not explain it.
+    Raises RecordingError if the model writes another text than one taken from a file, and rounding does not explain it.
     """
     sampling = Sampling() if sampling is None else sampling
     if not isinstance(sampling, Sampling):
@@ -144,8 +142,6 @@ def _compare(
     """RecordingError where two texts differ by more than rounding."""
     if written == known.tokens:
         return
-    from specdec_lib.experiments.losslessness import Judge  # it builds on this module
-
     mismatch = Judge(model)(ids, known.tokens, written, sampling)
     if not mismatch.explained:
         raise RecordingError(
@@ -163,10 +159,8 @@ def folder() -> Path:
 
 @contextmanager
 def fresh_folder() -> Iterator[Path]:
-    """An empty folder, which this process and those it starts meanwhile decode everything into again.
-
-    At the end its files take the place of those in the cache.
-    """
+    """An empty folder, into which this process and those it starts meanwhile decode everything again; at the end its files
+    replace those in the cache."""
     cache = paths.cache() / "recordings"
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache.parent, prefix="fresh-") as name:
@@ -198,25 +192,10 @@ def _keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
 
 
 def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict, add: bool = False) -> int:
-    """Write the kept tokens of some models into one file, and beside it where they come from; returns their count.
+    """Write the tokens of some models (:func:`identity`) that the folder ``source`` keeps into the file ``target`` (``.npz``),
+    and ``about`` into a JSON file of the same name; returns their count.
 
-    Parameters
-    ----------
-    source : Path
-        Folder of kept tokens.
-    target : Path
-        The file, ``.npz``.
-    weights : sequence of dict
-        The models (:func:`identity`).
-    about : dict
-        Where the tokens come from.
-    add : bool
-        Keep what the file has of the same models.
-
-    Raises
-    ------
-    RecordingError
-        If nothing is kept of these models.
+    With ``add``, what the file has of the same models stays in it.
     """
     facts = target.with_suffix(".json")
     answers = {}

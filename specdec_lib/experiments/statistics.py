@@ -63,17 +63,8 @@ class Counts(NamedTuple):
 def pooled_rate(counts: Counts, prompts: Sequence[Hashable] | None = None) -> Interval:
     """Sum of ``above`` over sum of ``below``.
 
-    Parameters
-    ----------
-    counts : Counts, or a pair of sequences
-    prompts : sequence, optional
-        Which prompt each run is of: runs of one prompt with several seeds, or its turns, share a name. Without it
-        each run is of a prompt of its own.
-
-    Raises
-    ------
-    ValueError
-        If the sequences differ in length.
+    ``prompts`` says which prompt each run is of: runs of one prompt with several seeds, or its turns, share a name.
+    Without it each run is of a prompt of its own.
     """
     return interval_of_sums(lambda a, b: a / b, counts, prompts)
 
@@ -119,19 +110,8 @@ def interval_of_sums(
 ) -> Interval:
     """A function of the columns' sums, and the percentiles of what it is of the sums of bootstrap samples.
 
-    Parameters
-    ----------
-    of_sums : callable
-        Gets the sum of each column, as numbers and as arrays over the samples.
-    columns : sequence of sequences
-        Each with one number a run, of the same prompts in the same order.
-    prompts : sequence, optional
-        As for :func:`pooled_rate`.
-
-    Raises
-    ------
-    ValueError
-        If the columns differ in length.
+    ``of_sums`` gets the sum of each column, as numbers and as arrays over the samples. Each column has one number a run, of
+    the same prompts in the same order; ``prompts`` is as for :func:`pooled_rate`.
     """
     runs = len(columns[0])
     names = range(runs) if prompts is None else prompts
@@ -191,18 +171,8 @@ def _drawn_prompts(count: int, samples: int) -> tuple[np.ndarray, Mapping[str, A
 def resampled(statistic: Callable[..., float], counts: Sequence[int] | int, samples: int = SAMPLES // 4) -> Interval:
     """A statistic that is no ratio of sums, and its 95 % interval over bootstrap samples of the runs.
 
-    Parameters
-    ----------
-    statistic : callable
-        Takes the indices of the drawn runs, one int array for each group.
-    counts : int, or a sequence of int
-        Runs in all, or of each group; groups are drawn each by itself.
-    samples : int
-
-    Returns
-    -------
-    Interval
-        Its ends are NaN where a group has fewer than two runs or no sample has a finite value.
+    ``statistic`` takes the indices of the drawn runs, one int array for each group of ``counts`` runs; groups are drawn each
+    by itself. The ends are NaN where a group has fewer than two runs or no sample has a finite value.
     """
     sizes = [counts] if isinstance(counts, int) else list(counts)
     value = float(statistic(*(np.arange(n) for n in sizes)))

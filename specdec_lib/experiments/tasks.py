@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from itertools import islice
 from typing import Any
 
@@ -19,13 +20,7 @@ MECHANICAL_LIMIT = 24
 
 
 def task_names(subsets: bool = False) -> list[str]:
-    """Return the names that :func:`load_task` knows: the mechanical tasks, then the real sets.
-
-    Parameters
-    ----------
-    subsets : bool
-        True: also the names of their subsets, such as ``"spec-bench/summarization"``.
-    """
+    """Return the names that :func:`load_task` knows: the mechanical tasks, then the real sets, also with their subsets."""
     names = list(_made_tasks().TASKS)
     for name, dataset in DATASETS.items():
         names.append(name)
@@ -37,47 +32,33 @@ def task_names(subsets: bool = False) -> list[str]:
 def load_task(
     name: str, root: str | os.PathLike[str] | None = None, limit: int | None = None, **options: Any
 ) -> list[Prompt]:
-    """Return the prompts of a task.
+    """Return the prompts of a task, whose ids do not repeat.
 
     Parameters
     ----------
     name : str
-        A name of :func:`task_names`. ``"spec-bench/summarization"`` means the same as ``"spec-bench"`` with
-        ``subset="summarization"``.
+        Of :func:`task_names`. ``"spec-bench/summarization"`` means ``"spec-bench"`` with ``subset="summarization"``.
     root : path, optional
-        Folder of the real data sets; without it the environment variable ``SPECDEC_DATASETS``. The mechanical
-        tasks read the standard library and need none.
+        Folder of the real data sets; without it the environment variable ``SPECDEC_DATASETS``.
     limit : int, optional
         At most this many prompts. Without it a real set is given whole and a mechanical task gives 24.
     **options
-        Of a mechanical task: ``seed`` (int, default 0) and ``split`` (``"heldout"`` or ``"train"``). Of a
-        real set: ``seed`` (int; default None: in the order of the file), and those of its reader in
-        :mod:`specdec_lib.experiments.published_sets`, such as ``subset``, ``split``, ``style``, ``source``. With
-        ``seed`` the prompts are permuted before the limit cuts, by
-        ``numpy.random.default_rng(seed).permutation``, which is also how Hugging Face ``datasets`` shuffles:
-        DReSD's choice is ``limit=100, seed=42`` on the complete Code Alpaca.
-
-    Returns
-    -------
-    list of Prompt
-        Their ``task`` is the name with its subset, if any; ids do not repeat within a task.
+        Of a mechanical task: ``seed`` (int, default 0) and ``split`` (``"heldout"`` or ``"train"``). Of a real set: those of
+        its row in :data:`~specdec_lib.experiments.published_sets.DATASETS`, such as ``subset`` or ``style``, and ``seed``
+        (int; default None: in the order of the file). With it the prompts are permuted before the limit cuts, by
+        ``numpy.random.default_rng(seed).permutation``, which is also how Hugging Face ``datasets`` shuffles: DReSD's
+        choice is ``limit=100, seed=42`` on the complete Code Alpaca.
 
     Raises
     ------
-    ValueError
-        The name, the subset, the limit or the value of an option is not one that there is.
-    TypeError
-        The task has no such option.
     MissingData
-        (a FileNotFoundError) A file is not there. The message tells which, from where, and how to name the
-        folder.
+        (a FileNotFoundError) A file is not there. The message tells which, from where, and how to name the folder.
     BadRecord
         (a ValueError) A file does not hold what its format says. The message names file and line.
     """
     if not isinstance(name, str):
         raise ValueError(f"name is {name!r}; expected the name of a task, such as 'humaneval'")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise ValueError(f"limit is {limit!r}; expected a whole number of 0 or more, or None for no limit")
+    _whole("limit", limit, "no limit")
     base, _, subset = name.partition("/")
     if base not in DATASETS:
         return _load_mechanical(name, limit, options)
@@ -93,8 +74,7 @@ def load_task(
         options["subset"] = subset
     _check_options(name, options, ["seed", *dataset.options])
     seed = options.pop("seed", None)
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise ValueError(f"seed is {seed!r}; expected a whole number of 0 or more, or None for the order of the file")
+    _whole("seed", seed, "the order of the file")
     task = f"{base}/{options['subset']}" if options.get("subset") else base
     prompts = iter(dataset.read(Root(task, root), **options))
     if seed is None:
@@ -104,17 +84,20 @@ def load_task(
         everything = list(prompts)
         order = np.random.default_rng(seed).permutation(len(everything))
         chosen = [everything[i] for i in order[:limit]]
-    _check_ids(task, chosen)
+    for id, count in Counter(prompt.id for prompt in chosen).items():
+        if count > 1:
+            raise BadRecord(f"task {task!r}: the id {id!r} is in its file twice; get the file again")
     return chosen
 
 
 def _load_mechanical(name: str, limit: int | None, options: dict[str, Any]) -> list[Prompt]:
-    if name not in _made_tasks().TASKS:
+    made_tasks = _made_tasks()
+    if name not in made_tasks.TASKS:
         close = difflib.get_close_matches(name, task_names(subsets=True), n=1)
         meant = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"task {name!r} is unknown.{meant} There are {_listed(task_names())}")
     _check_options(name, options, ["seed", "split"])
-    return _made_tasks().prompts(name, MECHANICAL_LIMIT if limit is None else limit, **options)
+    return made_tasks.prompts(name, MECHANICAL_LIMIT if limit is None else limit, **options)
 
 
 def _made_tasks():
@@ -123,18 +106,15 @@ def _made_tasks():
     return made_tasks
 
 
+def _whole(name: str, value: Any, none: str) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ValueError(f"{name} is {value!r}; expected a whole number of 0 or more, or None for {none}")
+
+
 def _check_options(name: str, options: dict[str, Any], accepted: list[str]) -> None:
     for option in options:
         if option not in accepted:
             raise TypeError(f"task {name!r} has no option {option!r}; expected {_listed(accepted)}")
-
-
-def _check_ids(task: str, prompts: list[Prompt]) -> None:
-    seen: set[str] = set()
-    for prompt in prompts:
-        if prompt.id in seen:
-            raise BadRecord(f"task {task!r}: the id {prompt.id!r} is in its file twice; get the file again")
-        seen.add(prompt.id)
 
 
 def _listed(names) -> str:

@@ -31,14 +31,8 @@ from specdec_lib.models.fingerprint import fingerprint
 
 
 class Narrowed:
-    """A dense index of a small model's states, searched by those of its widened form, or of the model itself.
-
-    Parameters
-    ----------
-    index : DenseIndex or ExactIndex
-    width : int
-        Of the states that are searched by, whose first entries are the small model's.
-    """
+    """A dense index of a small model's states, searched by those of its widened form, or of the model itself: ``width`` is that
+    of the states that are searched by, whose first entries are the small model's."""
 
     def __init__(self, index: Any, width: int):
         self.index, self.store, self.path, self.width = index, index.store, index.path, width
@@ -132,13 +126,7 @@ class ModelPair:
 
     @cached_property
     def acceptance_head(self) -> AcceptanceHead:
-        """The shipped acceptance head of the pocket draft.
-
-        Raises
-        ------
-        Unavailable
-            For another draft model.
-        """
+        """The shipped acceptance head of the pocket draft; another draft model has none."""
         head = AcceptanceHead.load(paths.POCKET / "head" / "acceptance-confidence.safetensors")
         if head.draft != fingerprint(self.draft):
             raise methods.Unavailable(
@@ -147,13 +135,7 @@ class ModelPair:
         return head
 
     def draft_heads(self, kind: str) -> DraftHead:
-        """The heads of a kind in the pair's folder of heads.
-
-        Raises
-        ------
-        Unavailable
-            If they are of another target.
-        """
+        """The heads of a kind in the pair's folder of heads, which must be of this target."""
         heads = DraftHead.load((self.heads_folder or paths.POCKET / "heads") / f"{kind}.safetensors")
         if heads.target != fingerprint(self.target):
             raise methods.Unavailable(
@@ -185,18 +167,7 @@ class ModelPair:
     def choose_heads(
         self, without: Sequence[Prompt] = (), count: int = 8, per_task: int = 8, max_new_tokens: int = 64
     ) -> None:
-        """Choose PLD+'s layer and heads on calibration prompts, and note them.
-
-        Parameters
-        ----------
-        without : sequence of Prompt
-            Prompts whose text is not used.
-        count : int
-            Attention heads of PLD+ (a).
-        per_task : int
-            Calibration prompts of each task.
-        max_new_tokens : int
-        """
+        """Choose PLD+'s layer and ``count`` heads on calibration prompts, whose text none of ``without`` has, and note them."""
         prompts = input_guided.calibration_prompts(input_guided.CALIBRATION, per_task, without=without)
         layers = tuple(range(decoder_config(self.target).num_hidden_layers + 1))
         everything = induction.every_head(self.target) | Capture(layers)
@@ -213,21 +184,9 @@ class ModelPair:
     def drafters(
         self, names: Sequence[str], lengths: Mapping[str, int] | None = None, runtime: Runtime | None = None
     ) -> dict[str, Drafter | None]:
-        """Methods by name, those left out that these models have nothing for; ``notes["left out"]`` then says why.
+        """Drafters by name, without those that these models have nothing for; ``notes["left out"]`` then says why.
 
-        Parameters
-        ----------
-        names : sequence of str
-            Of :data:`specdec_lib.methods.METHODS`, or ``"plain"``.
-        lengths : mapping, optional
-            Draft lengths by name (:func:`specdec_lib.methods.draft_length`); the rows' own where it has none.
-        runtime : Runtime, optional
-            Of the draft model.
-
-        Raises
-        ------
-        ValueError
-            If a method is unknown.
+        Draft lengths are those of ``lengths``, or the methods' own; ``runtime`` is of the draft model.
         """
         drafters, missing = methods.build(_Asked(self, lengths or {}, runtime), names)
         if missing:

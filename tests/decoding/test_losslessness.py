@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate
-from specdec_lib.experiments.losslessness import margin
+from specdec_lib.experiments.rounding import margin
 from specdec_lib.methods import METHODS
 from tests.chaos import FACTORIES, SAMPLING
 from tests.families import SERVED, build, prompt, tokenizer

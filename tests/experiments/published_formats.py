@@ -1,44 +1,42 @@
-"""Writers of tiny files in the formats in which the data sets are published."""
+"""Tiny files in the formats in which the data sets are published, and what writes them."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zipfile
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
 
-def write(path: Path, text: str, packing: str = "") -> None:
-    """Write ``text`` at ``path``, packed as ``packing`` says."""
+def write(path: Path, content: str | bytes, packing: str = "") -> None:
+    """Write ``content`` at ``path``, packed as ``packing`` says."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    data = content if isinstance(content, bytes) else content.encode()
     if packing == ".gz":
-        path.with_name(path.name + ".gz").write_bytes(gzip.compress(text.encode()))
+        data = gzip.compress(data)
     elif packing == ".zip":
-        with zipfile.ZipFile(path.with_name(path.name + ".zip"), "w") as packed:
-            packed.writestr(f"inner/{path.name}", text)
-    else:
-        path.write_bytes(text.encode())
+        data = zipped(f"inner/{path.name}", data)
+    path.with_name(path.name + packing).write_bytes(data)
 
 
-def jsonl(*rows: dict) -> str:
+def zipped(name: str, data: str | bytes = "") -> bytes:
+    with zipfile.ZipFile(packed := io.BytesIO(), "w") as file:
+        file.writestr(name, data)
+    return packed.getvalue()
+
+
+def jsonl(*rows: object) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def docx(path: Path, *paragraphs: str) -> None:
-    """Write a letter as Office Open XML, each paragraph split over two runs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    runs = "".join(
-        f"<w:p><w:r><w:tab/><w:t>{escape(p[:3])}</w:t></w:r><w:r><w:t>{escape(p[3:])}</w:t></w:r></w:p>"
-        for p in paragraphs
-    )
-    with zipfile.ZipFile(path, "w") as packed:
-        packed.writestr(
-            "word/document.xml",
-            f'<w:document xmlns:w="{WORD}"><w:body>{runs}</w:body></w:document>',
-        )
+def letter(*paragraphs: str) -> bytes:
+    """A letter as Office Open XML, each paragraph split over two runs."""
+    runs = "".join(f"<w:p><w:r><w:tab/><w:t>{p[:3]}</w:t></w:r><w:r><w:t>{p[3:]}</w:t></w:r></w:p>" for p in paragraphs)
+    document = f'<w:document xmlns:w="{WORD}"><w:body>{runs}</w:body></w:document>'
+    return zipped("word/document.xml", document)
 
 
 HUMANEVAL = {
@@ -48,124 +46,120 @@ HUMANEVAL = {
     "canonical_solution": "    return x\n",
     "test": "def check(f): pass",
 }
-HUMANEVALPACK = {
-    "task_id": "Python/0",
-    "declaration": "def f(x):\n",
-    "buggy_solution": "    return y\n",
-    "canonical_solution": "    return x\n",
-    "test": "\n\nassert f(1) == 1\n",
-    "entry_point": "f",
-    "bug_type": "variable misuse",
-}
+BUGGY = HUMANEVAL | {"declaration": "def f(x):\n", "buggy_solution": "    return y\n", "bug_type": "variable misuse"}
 TWO_TURNS = {"question_id": 81, "category": "math", "turns": ["What?", "And now?"], "reference": ["A", "B"]}
-MBPP = {
-    "text": "Add.",
-    "code": "def add(a, b):\r\n    return a + b",
-    "task_id": 11,
-    "test_setup_code": "",
-    "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"],
-    "challenge_test_list": [],
-}
+ONE_TURN = {"question_id": 82, "category": "writing", "turns": ["Write."]}
+MBPP = {"text": "Add. ", "code": "a\r\nb", "task_id": 11, "test_setup_code": "", "test_list": ["assert 1", "assert 2"]}
 ALPACA = [
     {"instruction": "Sort.", "input": "3 1 2", "output": "1 2 3"},
-    {"instruction": "Greet.", "input": "", "output": "Hello"},
+    {"instruction": "Greet. ", "input": "", "output": ""},
 ]
 QUOTE = {
     "qid": "q1",
     "unique_id": "q1_0",
     "question": "Who?",
-    "summary": "It was [ 2 the second man ] .",
-    "covered_short_answers": "[ 2 the second man ]",
-    **{f"title{k}": "" for k in range(1, 9)},
-    **{f"source{k}": "" for k in range(1, 9)},
-    "title1": "One",
-    "source1": "Not him.",
-    "title2": "Two",
-    "source2": "Indeed the second man was it.",
+    "summary": "It was [ 2 the man ] .",
+    **{f"{part}{k}": "" for part in ("title", "source") for k in range(1, 9)},
+    **{"title1": "One", "source1": "Not him.", "title2": "Two", "source2": "Indeed the man."},
 }
+QUIX = {"name": "gcd", "docstring": '"""Divisor"""\n', "buggy_program": "bad()", "solution": "good()", "tests": "x"}
+EDIT = {"task_id": "EditEval/0", "instruction": "Change it. ", "input": "a()", "output": "b()"}
+_TESTS = {"idx": 5, "public_tests_input": " 1\n", "public_tests_output": " 2\n", "private_tests_input": "['3']"}
+EDITOR = {
+    "debug": _TESTS | {"code_language": "python3", "incorrect_solutions": "python\ngiven()", "solutions": "right()\n"},
+    "translate": _TESTS
+    | {"source_lang": "c++", "target_lang": "java", "source_code": "```cpp\ngiven()\n```", "target_code": "right()"},
+    "polishment": _TESTS
+    | {"scource_lang": "java", "source_code": "```java\ngiven()```", "efficient_code": "java\nright()"},
+    "switch": {"language": "python", "similar_source_code": "given()", "target_source_code": "```python\nright()\n```"}
+    | {
+        f"public_{kind}_tests_{side}": f"{kind} {side}"
+        for kind in ("similar", "target")
+        for side in ("input", "output")
+    },
+}
+"""A record of each kind of edit; question and answer are told apart by their words."""
 
 
-def editor_records() -> dict[str, dict]:
-    """One record of each kind; question and answer code are told apart by their words."""
-    tests = {"public_tests_input": " n = 1\n", "public_tests_output": " 2\n", "private_tests_input": "['3']"}
-    similar = {f"public_{k}_tests_{s}": f"{k} {s}" for k in ("similar", "target") for s in ("input", "output")}
-    return {
-        "debug": {
-            "code_language": "python3",
-            "incorrect_solutions": "python\ngiven()",
-            "solutions": "right()\n",
-        }
-        | tests,
-        "translate": {
-            "source_lang": "c++",
-            "target_lang": "java",
-            "source_code": "```cpp\ngiven()\n```",
-            "target_code": "```java\nright()\n```",
-        }
-        | tests,
-        "polishment": {
-            "scource_lang": "java",
-            "source_code": "```java\ngiven()```",
-            "efficient_code": "java\nright()",
-        }
-        | tests,
-        "switch": {
-            "language": "python",
-            "similar_source_code": "given()",
-            "target_source_code": "```python\nright()\n```",
-        }
-        | similar,
+def editor(name: str) -> dict[str, str]:
+    return {f"codeeditorbench/{name.format(kind)}": jsonl(row) for kind, row in EDITOR.items()} | {
+        f"codeeditorbench/few_shot_prompt/prompt_{kind}.txt": f"### Instruction: \nChange {kind}.\n\n### Question:\nx\n"
+        for kind in EDITOR
     }
 
 
-def write_editor(root: Path, name: str, packing: str = "") -> None:
-    for kind, record in editor_records().items():
-        write(root / f"codeeditorbench/{name.format(kind)}", jsonl(record | {"idx": 5}), packing)
-        shown = f"### Instruction: \nChange the {kind} code.\n\n### Question:\nx\n\n### Answer:\nright()\n"
-        write(root / f"codeeditorbench/few_shot_prompt/prompt_{kind}.txt", shown)
-
-
-def write_xatu(root: Path, *rows: tuple[str, int], packing: str = "") -> None:
-    """Write the release with ``rows``, its prompts, and the sources asset, jfleg and defacto."""
-    edits = [
-        {
-            "data_source": source,
-            "data_index": index,
-            "coarse_grained": "Edit.",
-            "fine_grained": f"Edit {source} well.",
-            "explanation": "why",
-        }
-        for source, index in rows
+def xatu(*edits: tuple[str, int]) -> dict[str, str]:
+    """XATU's release with some edits, its prompts, and the sources asset, jfleg and defacto."""
+    rows = [
+        {"data_source": source, "data_index": index, "coarse_grained": "Edit.", "fine_grained": f"Edit {source} well."}
+        for source, index in edits
     ]
-    write(root / "xatu/xatu_release.jsonl", jsonl(*edits), packing)
-    write(root / "xatu/prompts/text_editing.txt", "I:{{instruction}} T:{{input}} R:")
-    write(root / "xatu/prompts/text_editing_w_ref.txt", "I:{{instruction}} T:{{input}} D:{{reference}} R:")
-    for folder, first, names in (
-        ("asset", "asset.test.orig", [f"asset.test.simp.{k}" for k in range(10)]),
-        ("jfleg", "test.src", [f"test.ref{k}" for k in range(4)]),
-    ):
-        write(root / folder / first, f"{folder} zero {{{{input}}}}\n\n{folder} two\n", packing)
-        for k, name in enumerate(names):
-            write(root / folder / name, f"{folder} answer {k}\n\n{folder} last {k}\n", packing)
-    facts = [
-        {"has_error": False, "candidate": "right", "article": "a", "feedback": {"summary": ""}},
-        {"has_error": True, "candidate": "wrong", "article": "doc", "feedback": {"summary": "mended"}},
-        {"has_error": True, "candidate": "", "article": "", "feedback": {"summary": ""}},
-    ]
-    write(root / "defacto/test.jsonl", jsonl(*facts), packing)
-
-
-def write_argrewrite(root: Path, numbers=(2, 10)) -> None:
-    for n in numbers:
-        for draft in (1, 2):
-            write(
-                root / f"argrewrite_v2/Draft{draft}/draft{draft}_2018argrewrite_{n}.txt",
-                f"Draft {draft} of {n}.\n",
+    facts = [("right", "a", ""), ("wrong", "doc", "mended"), ("", "", "")]
+    return {
+        "xatu/xatu_release.jsonl": jsonl(*rows),
+        "xatu/prompts/text_editing.txt": "I:{{instruction}} T:{{input}} R:",
+        "xatu/prompts/text_editing_w_ref.txt": "I:{{instruction}} T:{{input}} D:{{reference}} R:",
+        "asset/asset.test.orig": "asset zero\n\nasset two\n",
+        **{f"asset/asset.test.simp.{k}": f"asset answer {k}\n\nasset last {k}\n" for k in range(10)},
+        "jfleg/test.src": "a {{cat}}\n\nright\n",
+        **{f"jfleg/test.ref{k}": f"A cat {k}\n\nright\n" for k in range(4)},
+        "defacto/test.jsonl": jsonl(
+            *(
+                {"has_error": given != "right", "candidate": given, "article": text, "feedback": {"summary": summary}}
+                for given, text, summary in facts
             )
-        docx(
-            root / f"argrewrite_v2/ExpertFeedback/feedback_{n}.docx",
-            "Thank you for your participation in the study. Read <this>.",
-            "",
-            "Clear words.",
-            "***",
+        ),
+    }
+
+
+ESSAYS = "argrewrite_v2"
+FILES: dict[str, dict[str, str | bytes]] = {
+    "humaneval": {"humaneval/HumanEval.jsonl": jsonl(HUMANEVAL)},
+    "mt-bench": {"mt_bench/question.jsonl": jsonl(TWO_TURNS, ONE_TURN)},
+    "spec-bench": {
+        "spec_bench/question.jsonl": jsonl(
+            TWO_TURNS,
+            {"question_id": 200, "category": "qa", "turns": ["Who?"]},
+            {"question_id": 201, "category": "rag", "turns": ["Passage. Who?"], "reference": [["He", "Him"]]},
         )
+    },
+    "gsm8k": {
+        f"gsm8k/{split}.jsonl": jsonl({"question": f"How many {split}?", "answer": "1+1=<<1+1=2>>2\n#### 2"})
+        for split in ("test", "train")
+    },
+    "alpaca": {"alpaca/random_9k.json": json.dumps(ALPACA, indent=1)},
+    "codealpaca": {"code_alpaca_2k.json": json.dumps(ALPACA)},
+    "codeeditorbench": editor("code_{}_plus.jsonl"),
+    "xatu": xatu(("asset", 2), ("jfleg", 0), ("defacto", 0)),
+    "jfleg": xatu(),
+    "argrewrite": {
+        f"{ESSAYS}/Draft{draft}/draft{draft}_2018argrewrite_{n}.txt": f"Draft {draft} of {n}.\n"
+        for draft in (1, 2)
+        for n in (2, 10)
+    }
+    | {
+        f"{ESSAYS}/ExpertFeedback/feedback_{n}.docx": letter(
+            "Thank you for your participation in the study. Read &lt;this&gt;.", "", "Clear words.", "***"
+        )
+        for n in (2, 10)
+    },
+    "quotesum": {
+        "quotesum/dev.jsonl": jsonl(QUOTE, QUOTE | {"unique_id": "q1_1", "summary": "[ 2 the man ] and [ 1 not him ]"})
+    },
+    "humanevalpack": {
+        f"humanevalpack/{language}/humanevalpack.jsonl": jsonl(BUGGY | {"task_id": f"{language}/0"})
+        for language in ("python", "go")
+    },
+    "quixbugs": {"quixbugs/quixbugs_python.jsonl": jsonl(QUIX)},
+    "editeval": {
+        "editeval/edit_eval.jsonl": jsonl(EDIT, EDIT | {"task_id": "EditEval/1", "context": "class A:\n{{Code}}\n"})
+    },
+    "mbpp": {"mbpp/mbpp.jsonl": jsonl(*(MBPP | {"task_id": number} for number in (10, 11, 510, 511, 600, 601)))},
+}
+"""By set the files of a tiny copy of it."""
+
+
+def publish(root: Path, name: str, packing: str = "") -> None:
+    """Write the tiny copy of a set."""
+    for place, content in FILES[name].items():
+        write(root / place, content, packing if isinstance(content, str) and name != "argrewrite" else "")

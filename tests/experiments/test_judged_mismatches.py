@@ -11,7 +11,8 @@ import torch
 from specdec_lib import Sampling, generate
 from specdec_lib.decoding.sampling import choose
 from specdec_lib.experiments import losslessness
-from specdec_lib.experiments.losslessness import SLACK, Judge, compare_all, explain, margin
+from specdec_lib.experiments.losslessness import compare_all
+from specdec_lib.experiments.rounding import SLACK, Judge, explain, margin
 from specdec_lib.experiments.workbench import ModelPair
 from tests.families import build, perturbed, prompt
 

@@ -1,283 +1,201 @@
-"""The readers of the published data sets: what is written in a published format is what is read."""
+"""The published data sets: what is written in a published format is what is read, and a fault is named with its place."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from specdec_lib.experiments.published_sets import DATASETS, MissingData
+from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, replies
 from specdec_lib.experiments.tasks import load_task
 from tests.experiments.published_formats import (
     ALPACA,
+    BUGGY,
+    EDITOR,
+    ESSAYS,
     HUMANEVAL,
-    HUMANEVALPACK,
     MBPP,
+    ONE_TURN,
     QUOTE,
     TWO_TURNS,
+    editor,
     jsonl,
+    publish,
     write,
-    write_argrewrite,
-    write_editor,
-    write_xatu,
+    xatu,
+    zipped,
 )
 
-
-@pytest.fixture(params=["", ".gz", ".zip"], ids=["plain", "gz", "zip"])
-def packing(request) -> str:
-    return request.param
-
-
-# ---- what is written is what is read -----------------------------------------------------------------------
-
-
-def test_humaneval_gives_the_raw_prompt_to_be_continued(tmp_path, packing):
-    write(tmp_path / "humaneval/HumanEval.jsonl", jsonl(HUMANEVAL), packing)
-    (prompt,) = load_task("humaneval", tmp_path)
-    assert (prompt.id, prompt.task, prompt.turns, prompt.chat, prompt.reference) == (
-        "HumanEval/7",
+GIVEN, PLUS = "```{}\ngiven()\n```…", ' Generate only the required code enclosed in "```"'
+ESSAY = "Essay: Draft 1 of {0}.\nFeedback: Read <this>.\nClear words.\nRevise the essay using the expert feedback."
+SOURCES = (
+    "Answer the question from the sources below. Quote their words wherever you can.\n\n[1] One\nNot him.\n\n"
+    "[2] Two\nIndeed the man.\n\nQuestion: Who?"
+)
+BUG = "Fix bugs in f.\n\ndef f(x):\n    return y\n\ndef check(f): pass"
+# The task, its options, and of each prompt the id, the last turn (… is any text) and the answer.
+SETS = [
+    ("humaneval", {}, [("HumanEval/7", HUMANEVAL["prompt"], "    return x\n")]),
+    (
         "humaneval",
-        (HUMANEVAL["prompt"],),
-        False,
-        HUMANEVAL["canonical_solution"],
-    )
-    assert prompt.meta == {name: HUMANEVAL[name] for name in ("task_id", "entry_point", "test")}
+        {"style": "specdec++"},
+        [("HumanEval/7", f"Below…this problem:\n{HUMANEVAL['prompt']}\n\n### Response:", "    return x\n")],
+    ),
+    ("mt-bench", {}, [("81", "And now?", "B"), ("82", "Write.", None)]),
+    ("mt-bench/writing", {}, [("82", "Write.", None)]),
+    ("mt-bench/math", {"style": "dresd"}, [("81", "Question: What?\nAnswer:\n", "A")]),
+    ("spec-bench", {}, [("81", "And now?", "B"), ("200", "Who?", None), ("201", "Passage. Who?", "He")]),
+    ("spec-bench/mt_bench", {}, [("81", "And now?", "B")]),
+    (
+        "gsm8k",
+        {},
+        [("test-0", "Below…### Instruction:\nHow many test?\n\n### Response: Let's…", "1+1=<<1+1=2>>2\n#### 2")],
+    ),
+    ("gsm8k", {"split": "train", "style": "question"}, [("train-0", "How many train?", "1+1=<<1+1=2>>2\n#### 2")]),
+    ("alpaca", {}, [("random_9k-0", "Sort.\nInput: 3 1 2", "1 2 3"), ("random_9k-1", "Greet.", None)]),
+    (
+        "codealpaca",
+        {},
+        [
+            ("code_alpaca_2k-0", "Question: Sort.\nAnswer:\n", "1 2 3"),
+            ("code_alpaca_2k-1", "Question: Greet.\nAnswer:\n", None),
+        ],
+    ),
+    ("codealpaca", {"style": "alpaca", "limit": 1}, [("code_alpaca_2k-0", "Sort.\nInput: 3 1 2", "1 2 3")]),
+    (
+        "codeeditorbench",
+        {},
+        [
+            (
+                "debug-1",
+                f"### Instruction:\nChange debug.{PLUS}\n\n###…{GIVEN.format('python')}Input: 1\nOutput: 2…",
+                0,
+            ),
+            ("translate-1", f"…code snippet in c++:\n{GIVEN.format('cpp')}this code to java.…", 0),
+            ("polishment-1", f"…optimization:\n{GIVEN.format('java')}\n\n### Answer:\n", 0),
+            (
+                "switch-1",
+                f"…{GIVEN.format('python')}Input: similar input\nOutput: similar output…Input: target input\n…",
+                0,
+            ),
+        ],
+    ),
+    ("codeeditorbench/debug", {"style": "released"}, [("debug-1", "### Instruction:\nChange debug.\n\n###…", 0)]),
+    (
+        "xatu",
+        {},
+        [
+            ("asset-2", "I:Edit asset well. T:asset two R:", "asset last 0"),
+            ("jfleg-0", "I:Edit jfleg well. T:a {{cat}} R:", "A cat 0"),
+            ("defacto-0", "I:Edit defacto well. T:wrong D:doc R:", "mended"),
+        ],
+    ),
+    (
+        "xatu/defacto",
+        {"style": "pld+", "instruction": "coarse"},
+        [("defacto-0", "…# Instruction:\nEdit.\n# Input:\nwrong\n# Reference:\ndoc\nResponse:", "mended")],
+    ),
+    ("jfleg", {}, [("0", "Correct the grammar error in the sentence.\n\na {{cat}}", "A cat 0")]),
+    ("argrewrite", {}, [(str(n), ESSAY.format(n), f"Draft 2 of {n}.") for n in (2, 10)]),
+    ("quotesum", {}, [("q1_0", SOURCES, "It was the man."), ("q1_1", SOURCES, "the man and not him")]),
+    ("quotesum", {"distinct": True}, [("q1", SOURCES, "It was the man.")]),
+    ("humanevalpack/go", {}, [("go/0", BUG, "def f(x):\n    return x\n")]),
+    ("quixbugs", {}, [("gcd", 'Fix bugs in gcd.\n\n"""Divisor"""\nbad()', "good()")]),
+    (
+        "editeval",
+        {},
+        [
+            ("EditEval/0", "Change it.\n\na()", "b()"),
+            ("EditEval/1", "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}", "b()"),
+        ],
+    ),
+    ("mbpp", {"limit": 1}, [("10", "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2", "a\nb")]),
+    *(
+        ("mbpp", {"split": split}, [(number, "…", "a\nb") for number in numbers])
+        for split, numbers in {"prompt": ["10"], "test": ["11", "510"], "validation": ["511", "600"]}.items()
+    ),
+]
+CONTINUED = {("humaneval", None), ("mt-bench", "dresd"), ("codealpaca", None)}
 
 
-def test_humaneval_as_specdec_asks_it_holds_the_prompt_in_an_instruction(tmp_path):
-    write(tmp_path / "HumanEval.jsonl", jsonl(HUMANEVAL))
-    (prompt,) = load_task("humaneval", tmp_path, style="specdec++")
-    assert prompt.chat
-    before, after = prompt.text.split(HUMANEVAL["prompt"])
-    assert before.endswith("### Instruction:\nCreate a Python script for this problem:\n")
-    assert after == "\n\n### Response:"
+@pytest.mark.parametrize("packing", ["", ".gz", ".zip"])
+@pytest.mark.parametrize(("task", "options", "expected"), SETS)
+def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, packing):
+    name = task.partition("/")[0]
+    publish(tmp_path, name, packing)
+    prompts = load_task(task, tmp_path, **options)
+    assert [(p.id, p.reference) for p in prompts] == [(id, "right()" if ref == 0 else ref) for id, _, ref in expected]
+    for prompt, (_, turn, _) in zip(prompts, expected, strict=True):
+        assert re.fullmatch(".*".join(map(re.escape, turn.split("…"))), prompt.turns[-1], re.DOTALL), prompt.turns[-1]
+        assert prompt.task == task and "right()" not in prompt.text
+        assert prompt.chat == ((name, options.get("style")) not in CONTINUED)
 
 
-def test_mt_bench_keeps_both_turns_and_the_answer_to_the_last(tmp_path, packing):
-    rows = [TWO_TURNS, {"question_id": 82, "category": "writing", "turns": ["Write.", "Again."]}]
-    write(tmp_path / "mt_bench/question.jsonl", jsonl(*rows), packing)
-    first, second = load_task("mt-bench", tmp_path)
-    assert first.turns == ("What?", "And now?") and first.reference == "B" and first.chat
-    assert first.meta == {"question_id": 81, "category": "math", "subset": "math", "references": ("A", "B")}
-    assert second.turns == ("Write.", "Again.") and second.reference is None
-    assert [p.id for p in load_task("mt-bench/writing", tmp_path)] == ["82"]
+@pytest.mark.parametrize("version", ["samples", "primary"])
+def test_any_version_of_codeeditorbench_is_read(tmp_path, version):
+    for place, text in editor("cluster/cluster_{}.jsonl" if version == "samples" else "code_{}_primary.jsonl").items():
+        write(tmp_path / place, text)
+    for options in ({}, {"version": version}):
+        prompts = load_task("codeeditorbench", tmp_path, **options)
+        assert len(prompts) == 4 and {p.meta["version"] for p in prompts} == {version}
 
 
-def test_mt_bench_as_dresd_asks_it_is_the_first_turn_alone(tmp_path):
-    write(tmp_path / "mt_bench/question.jsonl", jsonl(TWO_TURNS))
-    (prompt,) = load_task("mt-bench", tmp_path, style="dresd")
-    assert prompt.turns == ("Question: What?\nAnswer:\n",) and not prompt.chat and prompt.reference == "A"
-
-
-def test_spec_bench_sorts_its_questions_into_six_subsets(tmp_path, packing):
-    other = {
-        "translation": (["Translate."], ["Done."]),
-        "summarization": (["Summarize: x"], ["x."]),
-        "qa": (["Who?"], None),
-        "math_reasoning": (["2+2?"], ["#### 4"]),
-        "rag": (["Passage. Who?"], [["He", "Him"]]),
-    }
-    rows = [TWO_TURNS] + [
-        {"question_id": 200 + i, "category": category, "turns": turns} | ({"reference": answers} if answers else {})
-        for i, (category, (turns, answers)) in enumerate(other.items())
-    ]
-    write(tmp_path / "spec_bench/question.jsonl", jsonl(*rows), packing)
-    everything = load_task("spec-bench", tmp_path)
-    assert [p.meta["subset"] for p in everything] == ["mt_bench", *other]
-    assert [p.turns for p in everything] == [tuple(row["turns"]) for row in rows]
-    assert [p.reference for p in everything] == ["B", "Done.", "x.", None, "#### 4", "He"]
-    assert everything[-1].meta["references"] == ("He", "Him")
-    for subset in DATASETS["spec-bench"].subsets:
-        (prompt,) = load_task(f"spec-bench/{subset}", tmp_path)
-        assert prompt.task == f"spec-bench/{subset}" and prompt.meta["subset"] == subset
-        assert load_task("spec-bench", tmp_path, subset=subset) == [prompt]
-
-
-def test_gsm8k_asks_the_question_and_knows_the_final_number(tmp_path, packing):
-    for split in ("test", "train"):
-        row = {"question": f"How many {split}?", "answer": "1+1=<<1+1=2>>2\n#### 2"}
-        write(tmp_path / f"gsm8k/{split}.jsonl", jsonl(row), packing)
-        (prompt,) = load_task("gsm8k", tmp_path, split=split)
-        assert f"### Instruction:\n{row['question']}\n\n### Response: Let's think" in prompt.text
-        assert prompt.reference == row["answer"] and prompt.meta["final"] == "2"
-        assert load_task("gsm8k", tmp_path, split=split, style="question")[0].turns == (row["question"],)
-
-
-@pytest.mark.parametrize("source", ["alpaca_data", "alpaca_5000", "random_9k"])
-def test_alpaca_puts_the_input_on_its_own_line(tmp_path, packing, source):
-    write(tmp_path / f"alpaca/{source}.json", json.dumps(ALPACA, indent=1), packing)
-    for prompts in (load_task("alpaca", tmp_path), load_task("alpaca", tmp_path, source=source)):
-        assert [p.text for p in prompts] == ["Sort.\nInput: 3 1 2", "Greet."]
-        assert [p.reference for p in prompts] == ["1 2 3", "Hello"]
-        assert {p.meta["source"] for p in prompts} == {source}
-
-
-@pytest.mark.parametrize("source", ["code_alpaca_20k", "code_alpaca_2k"])
-def test_codealpaca_as_dresd_asks_it_leaves_the_input_out(tmp_path, packing, source):
-    write(tmp_path / f"{source}.json", json.dumps(ALPACA), packing)
-    prompts = load_task("codealpaca", tmp_path)
-    assert [p.text for p in prompts] == ["Question: Sort.\nAnswer:\n", "Question: Greet.\nAnswer:\n"]
-    assert not any(p.chat for p in prompts) and prompts[0].meta["input"] == "3 1 2"
-    assert [p.text for p in load_task("codealpaca", tmp_path, style="alpaca")] == [
-        "Sort.\nInput: 3 1 2",
-        "Greet.",
-    ]
-
-
-def test_mbpp_shows_the_tests_and_splits_by_task_id(tmp_path, packing):
-    rows = [MBPP | {"task_id": number} for number in (10, 11, 510, 511, 600, 601, 974)]
-    write(tmp_path / "mbpp/mbpp.jsonl", jsonl(*rows), packing)
-    prompts = load_task("mbpp", tmp_path)
-    assert [p.id for p in prompts] == ["10", "11", "510", "511", "600", "601", "974"]
-    assert prompts[0].text.endswith("\n\nassert add(1, 2) == 3\nassert add(0, 0) == 0")
-    assert prompts[0].reference == "def add(a, b):\n    return a + b"
-    parts = {s: [p.id for p in load_task("mbpp", tmp_path, split=s)] for s in ("prompt", "test", "validation")}
-    assert parts == {"prompt": ["10"], "test": ["11", "510"], "validation": ["511", "600"]}
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [
-        ("samples", "cluster/cluster_{}.jsonl"),
-        ("plus", "code_{}_plus.jsonl"),
-        ("primary", "code_{}_primary.jsonl"),
-    ],
-)
-def test_codeeditorbench_fences_the_code_and_never_shows_the_answer(tmp_path, packing, version, name):
-    write_editor(tmp_path, name, packing)
-    prompts = load_task("codeeditorbench", tmp_path)
-    assert [p.meta["subset"] for p in prompts] == list(DATASETS["codeeditorbench"].subsets)
-    assert [p.text.split("```")[2] for p in prompts] == [
-        "python\ngiven()\n",
-        "cpp\ngiven()\n",
-        "java\ngiven()\n",
-        "python\ngiven()\n",
-    ]
-    for prompt in prompts:
-        assert prompt.reference == "right()" and "right()" not in prompt.text
-        assert prompt.text.startswith(f"### Instruction:\nChange the {prompt.meta['subset']} code. Generate")
-        assert prompt.meta["version"] == version and prompt.meta["idx"] == 5
-        assert not any("private" in field for field in prompt.meta)
-        assert load_task(f"codeeditorbench/{prompt.meta['subset']}", tmp_path, version=version)[0].turns == prompt.turns
-    assert "Input: n = 1\nOutput: 2\n" in prompts[0].text
-    assert "Generate" not in load_task("codeeditorbench", tmp_path, style="released")[0].text
-
-
-def test_xatu_joins_its_instructions_with_the_texts_of_their_sources(tmp_path, packing):
-    write_xatu(tmp_path, ("asset", 2), ("jfleg", 0), ("defacto", 0), packing=packing)
-    asset, jfleg, defacto = load_task("xatu", tmp_path)
-    assert asset.turns == ("I:Edit asset well. T:asset two R:",)
-    assert (asset.id, asset.reference) == ("asset-2", "asset last 0")
-    assert asset.meta["references"] == tuple(f"asset last {k}" for k in range(10))
-    assert jfleg.turns == ("I:Edit jfleg well. T:jfleg zero {{input}} R:",) and len(jfleg.meta["references"]) == 4
-    assert defacto.turns == ("I:Edit defacto well. T:wrong D:doc R:",) and defacto.reference == "mended"
-    assert asset.meta["left_out"] == {}
-    coarse = load_task("xatu/defacto", tmp_path, style="pld+", instruction="coarse")[0].text
-    assert coarse.endswith("# Instruction:\nEdit.\n# Input:\nwrong\n# Reference:\ndoc\nResponse:")
+def test_what_a_source_says_of_a_prompt_is_kept(tmp_path):
+    for name in ("mt-bench", "spec-bench", "quotesum"):
+        publish(tmp_path, name)
+    first, second = (load_task(name, tmp_path)[-1] for name in ("spec-bench", "quotesum"))
+    assert first.meta["references"] == ("He", "Him") and first.meta["subset"] == "rag"
+    assert second.meta["quotes"] == ((2, "the man"), (1, "not him")) and second.meta["sources"][1][:2] == (2, "Two")
+    (one,) = load_task("quotesum", tmp_path, distinct=True)
+    assert one.meta["references"] == ("It was the man.", "the man and not him")
+    assert load_task("mt-bench", tmp_path)[0].turns == ("What?", "And now?")
 
 
 def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
-    write_xatu(tmp_path, ("asset", 0), ("asset", 1), ("defacto", 1), ("fruit", 3), ("fruit", 4), ("wnc", 0))
+    files = xatu(("asset", 0), ("asset", 1), ("defacto", 1), ("fruit", 3), ("fruit", 4), ("wnc", 0))
+    for place, text in files.items():
+        write(tmp_path / place, text)
     with caplog.at_level(logging.WARNING):
         (prompt,) = load_task("xatu", tmp_path)
     assert prompt.meta["left_out"] == {"asset": 1, "defacto": 1, "fruit": 2, "wnc": 1}
     assert "5 of 6 edits are left out" in caplog.text and "fruit 2" in caplog.text
-
-
-def test_xatu_built_by_its_authors_script_is_used_for_every_source(tmp_path):
-    write_xatu(tmp_path, ("asset", 0))
-    edit = {"data_index": 0, "coarse_grained": "E.", "fine_grained": "E.", "explanation": ""}
-    rows = [
-        edit | {"data_source": "fruit", "input": "in", "output": "out", "reference": "doc"},
-        edit | {"data_source": "factedit", "input": "in", "output": "out", "reference": ["a", "b"]},
-        edit | {"data_source": "jfleg", "input": "in", "output": ["out", "also"]},
-    ]
-    write(tmp_path / "xatu/data/xatu.jsonl", jsonl(*rows))
+    with pytest.raises(MissingData, match="texts of 'fruit' are read from that file only"):
+        load_task("xatu/fruit", tmp_path)
+    (tmp_path / "asset/asset.test.orig").unlink()
+    with pytest.raises(MissingData, match="asset.test.orig"):
+        load_task("xatu/asset", tmp_path)
+    built = {"data_index": 0, "fine_grained": "E.", "input": "in"}
+    rows = [("fruit", "out", "doc"), ("factedit", "out", ["a", "b"]), ("jfleg", ["out", "also"], None)]
+    names = ("data_source", "output", "reference")
+    text = jsonl(*(built | dict(zip(names, row, strict=True)) for row in rows))
+    write(tmp_path / "xatu/data/xatu.jsonl", text)  # in a clone, where the authors' script writes it
     prompts = load_task("xatu", tmp_path)
     assert [p.text for p in prompts] == ["I:E. T:in D:doc R:", "I:E. T:in D:a\nb R:", "I:E. T:in R:"]
-    assert [p.meta["references"] for p in prompts] == [("out",), ("out",), ("out", "also")]
+    assert prompts[-1].meta["references"] == ("out", "also")
 
 
-def test_argrewrite_gives_essay_and_feedback_and_expects_the_second_draft(tmp_path):
-    write_argrewrite(tmp_path)
-    two, ten = load_task("argrewrite", tmp_path)
-    assert (two.id, ten.id) == ("2", "10")
-    assert two.turns == (
-        "Essay: Draft 1 of 2.\nFeedback: Read <this>.\nClear words.\nRevise the essay using the expert feedback.",
+@pytest.mark.parametrize(
+    ("task", "place", "below"),
+    [
+        ("humaneval", "human-eval/data/HumanEval.jsonl.gz", ""),  # a clone of the repository that publishes it
+        ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl", ""),
+        ("mt-bench", "mt_bench/question.jsonl", "mt_bench"),  # the set's own folder
+        ("mt-bench", "FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl", "FastChat"),
+        ("humaneval", "HumanEval.jsonl.zip", ""),  # the root, because the name tells the set
+    ],
+)
+def test_a_file_may_lie_in_a_clone_in_its_folder_or_at_the_root(tmp_path, task, place, below):
+    path = tmp_path / place
+    packing = path.suffix if path.suffix != ".jsonl" else ""
+    write(
+        path.with_name(path.name.removesuffix(packing)), jsonl({"humaneval": HUMANEVAL}.get(task, TWO_TURNS)), packing
     )
-    assert two.reference == "Draft 2 of 2." and two.meta["number"] == 2
-
-
-def test_quotesum_shows_numbered_sources_and_expects_an_answer_without_marks(tmp_path, packing):
-    again = QUOTE | {"unique_id": "q1_1", "summary": "[ 2 the second man ] and [ 1 not him ]"}
-    write(tmp_path / "quotesum/dev.jsonl", jsonl(QUOTE, again), packing)
-    first, second = load_task("quotesum", tmp_path)
-    assert "[1] One\nNot him.\n\n[2] Two\nIndeed the second man was it.\n\nQuestion: Who?" in first.text
-    assert "[3]" not in first.text
-    assert first.reference == "It was the second man." and first.meta["quotes"] == ((2, "the second man"),)
-    assert second.id == "q1_1" and second.meta["quotes"] == ((2, "the second man"), (1, "not him"))
-    (one,) = load_task("quotesum", tmp_path, distinct=True)
-    assert one.id == "q1" and one.meta["references"] == (first.reference, second.reference)
-
-
-# ---- where files are looked for ----------------------------------------------------------------------------
-
-
-def test_a_clone_of_the_publishing_repository_serves_as_it_is(tmp_path):
-    write(tmp_path / "human-eval/data/HumanEval.jsonl.gz.txt", "")  # not the file
-    write(tmp_path / "human-eval/data/HumanEval.jsonl", jsonl(HUMANEVAL), ".gz")
-    write(tmp_path / "Spec-Bench/data/spec_bench/question.jsonl", jsonl(TWO_TURNS))
-    write(tmp_path / "FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl", jsonl(TWO_TURNS))
-    assert [len(load_task(task, tmp_path)) for task in ("humaneval", "spec-bench", "mt-bench")] == [1, 1, 1]
-
-
-def test_the_root_may_be_the_folder_of_the_one_set(tmp_path):
-    write(tmp_path / "mt_bench/question.jsonl", jsonl(TWO_TURNS))
-    assert len(load_task("mt-bench", tmp_path / "mt_bench")) == 1
-
-
-def test_humanevalpack_shows_the_buggy_function_with_its_tests(tmp_path, packing):
-    for language in ("python", "go"):
-        write(
-            tmp_path / f"humanevalpack/{language}/humanevalpack.jsonl",
-            jsonl(HUMANEVALPACK | {"task_id": f"{language}/0"}),
-            packing,
-        )
-    (prompt,) = load_task("humanevalpack/go", tmp_path)
-    assert (prompt.id, prompt.reference) == ("go/0", "def f(x):\n    return x\n")
-    assert prompt.text == "Fix bugs in f.\n\ndef f(x):\n    return y\n\nassert f(1) == 1"
-    assert prompt.meta == {"subset": "go", "bug_type": "variable misuse"}
-    with pytest.raises(MissingData, match="humanevalpack/java/humanevalpack.jsonl"):
-        load_task("humanevalpack", tmp_path)
-
-
-def test_quixbugs_shows_the_docstring_and_the_buggy_program(tmp_path, packing):
-    row = {"name": "gcd", "docstring": '"""Divisor"""\n', "buggy_program": "bad()", "solution": "good()", "tests": "x"}
-    write(tmp_path / "quixbugs/quixbugs_python.jsonl", jsonl(row), packing)
-    (prompt,) = load_task("quixbugs", tmp_path)
-    assert prompt.text == 'Fix bugs in gcd.\n\n"""Divisor"""\nbad()' and prompt.reference == "good()"
-
-
-def test_editeval_shows_the_surroundings_where_there_are_some(tmp_path):
-    row = {"task_id": "EditEval/0", "instruction": "Change it. ", "input": "a()", "output": "b()"}
-    around = row | {"task_id": "EditEval/1", "context": "class A:\n{{Code}}\n"}
-    write(tmp_path / "editeval/edit_eval.jsonl", jsonl(row, row | {"task_id": "EditEval/2", "context": ""}, around))
-    bare, empty, framed = load_task("editeval", tmp_path)
-    assert bare.text == empty.text == "Change it.\n\na()" and bare.reference == "b()"
-    assert framed.text == "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}"
-
-
-def test_jfleg_gives_the_sentences_that_the_first_correction_changes(tmp_path):
-    write(tmp_path / "jfleg/test.src", "a cat\n\nright\nno dog\n")
-    write(tmp_path / "jfleg/test.ref0", "A cat\n\nright\n\n")
-    for k in (1, 2, 3):
-        write(tmp_path / f"jfleg/test.ref{k}", f"cat {k}\n\nright {k}\nNo dog {k}\n")
-    first, last = load_task("jfleg", tmp_path)
-    assert (first.id, first.reference, last.reference) == ("0", "A cat", "No dog 1")
-    assert first.meta["references"] == ("A cat", "cat 1", "cat 2", "cat 3")
-    assert first.text == "Correct the grammar error in the sentence.\n\na cat"
+    assert len(load_task(task, tmp_path / below)) == 1
 
 
 def test_a_name_that_many_sets_share_is_not_taken_from_the_root_itself(tmp_path):
@@ -286,32 +204,23 @@ def test_a_name_that_many_sets_share_is_not_taken_from_the_root_itself(tmp_path)
         load_task("mt-bench", tmp_path)
 
 
-FIRST_FILE = {
-    "humaneval": ("HumanEval.jsonl", "openai/human-eval", "MIT"),
-    "mt-bench": ("question.jsonl", "lm-sys/FastChat", "Apache-2.0"),
-    "spec-bench": ("question.jsonl", "hemingkx/Spec-Bench", "Apache-2.0"),
-    "gsm8k": ("test.jsonl", "openai/grade-school-math", "MIT"),
-    "alpaca": ("alpaca_data.json", "tatsu-lab/stanford_alpaca", "CC BY-NC 4.0"),
-    "codealpaca": ("code_alpaca_20k.json", "sahil280114/codealpaca", "CC BY-NC 4.0"),
-    "codeeditorbench": ("code_debug_plus.jsonl", "CodeEditorBench/CodeEditorBench", "Apache-2.0"),
-    "xatu": ("xatu_release.jsonl", "megagonlabs/xatu", "CC BY-NC 4.0"),
-    "argrewrite": ("Draft1", "omidkashefi/ArgRewrite", "CC BY 4.0"),
-    "quotesum": ("dev.jsonl", "google-research-datasets/QuoteSum", "CC BY-SA 4.0"),
-    "humanevalpack": ("humanevalpack.jsonl", "bigcode-project/octopack", "MIT"),
-    "quixbugs": ("quixbugs_python.jsonl", "bigcode-project/octopack", "MIT"),
-    "editeval": ("edit_eval.jsonl", "qishenghu/CodeInstruct", "MIT"),
-    "jfleg": ("test.src", "keisks/jfleg", "CC BY-NC-SA 4.0"),
-    "mbpp": ("mbpp.jsonl", "google-research/google-research", "CC BY 4.0"),
-}
-
-
 @pytest.mark.parametrize("task", DATASETS)
-def test_missing_data_are_told_with_file_folder_origin_licence_and_remedy(tmp_path, monkeypatch, task):
-    name, repository, licence = FIRST_FILE[task]
+def test_missing_data_are_told_with_origin_licence_and_remedy_as_the_page_has_them(tmp_path, monkeypatch, task):
     with pytest.raises(FileNotFoundError) as error:
         load_task(task, tmp_path)
-    for part in (name, str(tmp_path), repository, licence, "root=FOLDER", "SPECDEC_DATASETS"):
-        assert part in str(error.value)
+    text = str(error.value)
+    assert str(tmp_path) in text and "root=FOLDER" in text and "SPECDEC_DATASETS" in text
+    name, owner, licence = re.findall(
+        r"^(\S+) is published in \S+?\.(?:com|co/datasets)/(\S+) .*licence: (.+)\.", text, re.M
+    )[-1]
+    about, origins, wording = (Path(__file__).parents[2] / "book" / "datasets.md").read_text().split("\n## ")[2:5]
+    (row,) = [line for line in about.splitlines() if line.startswith(f"| `{task}` |")]
+    (entry,) = [part for part in origins.split("\n\n") if part.startswith(f"`{task}` (")]
+    assert name.split("/")[-1] in entry and owner in entry and re.split(r"[;(]", licence)[0].strip() in entry
+    assert f"\n`{task}`\n: " in wording
+    assert task not in ("spec-bench", "codeeditorbench") or all(
+        f"`{subset}`" in row for subset in DATASETS[task].subsets
+    )
     monkeypatch.delenv("SPECDEC_DATASETS", raising=False)
     with pytest.raises(MissingData, match="no folder of data sets is given"):
         load_task(task)
@@ -319,23 +228,139 @@ def test_missing_data_are_told_with_file_folder_origin_licence_and_remedy(tmp_pa
         load_task(task, tmp_path / "nowhere")
 
 
-def test_a_source_of_xatu_asked_for_by_name_must_be_there(tmp_path):
-    write_xatu(tmp_path, ("asset", 0), ("fruit", 0))
-    (tmp_path / "asset/asset.test.orig").unlink()
-    with pytest.raises(MissingData, match="asset.test.orig"):
-        load_task("xatu/asset", tmp_path)
-    with pytest.raises(MissingData, match="texts of 'fruit' are read from that file only"):
-        load_task("xatu/fruit", tmp_path)
+@pytest.mark.parametrize(("task", "option"), [(task, option) for task in DATASETS for option in DATASETS[task].options])
+@pytest.mark.parametrize("value", ["wrong", 1, []])
+def test_a_wrong_option_is_refused_before_any_file_is_looked_for(tmp_path, task, option, value):
+    allowed = DATASETS[task].options[option]
+    expected = "True or False" if option == "distinct" else f"one of {', '.join(map(repr, allowed))}"
+    with pytest.raises(ValueError, match=re.escape(f"{option} is {value!r}; expected {expected}")):
+        load_task(task, tmp_path / "nowhere", limit=0, **{option: value})
 
 
-@pytest.mark.parametrize("task", DATASETS)
-def test_the_page_on_data_sets_tells_origin_licence_and_subsets_of_each(task):
-    page = (Path(__file__).parents[2] / "book" / "datasets.md").read_text()
-    name, repository, licence = FIRST_FILE[task]
-    about, origin, wording = page.split("\n## ")[2:5]
-    (row,) = [line for line in about.splitlines() if line.startswith(f"| `{task}` |")]
-    (entry,) = [part for part in origin.split("\n\n") if part.startswith(f"`{task}` (")]
-    assert name in entry and repository in entry and licence in entry.splitlines()[0]
-    assert f"\n`{task}`\n: " in wording
-    if task in ("spec-bench", "codeeditorbench"):
-        assert all(f"`{subset}`" in row for subset in DATASETS[task].subsets)
+ANSWER = {"index": 0, "turns": ["yes", ""], "new_tokens": [3, 1], "idxs": [1, 0], "wall_time": [0.5, 0.25]}
+ANSWERED = {"question_id": 81, "category": "math", "choices": [ANSWER]}
+RUN = replies.MT_BENCH_RUNS["REST"].place
+REPORT = f"oasst_sampling/{replies.OASST_REPORTS['llama2-70b']}.json"
+READERS = {
+    "answers": lambda root: replies.mt_bench_replies(root),
+    "alpaca_eval": lambda root: replies.alpaca_eval_replies("gpt5", root),
+    "oasst": lambda root: replies.oasst_replies("llama2-70b", root=root),
+}
+HUMAN, GSM, MT, MB, QS = (f"{place}.jsonl" for place in ("humaneval/HumanEval", "gsm8k/test", "mt_bench/question", "mbpp/mbpp", "quotesum/dev"))  # fmt: skip
+OTHER, EDITS, XATU = "alpaca/alpaca_data.json", "codeeditorbench", "xatu/xatu_release.jsonl"
+
+
+def without(row: dict, field: str) -> dict:
+    return {name: value for name, value in row.items() if name != field}
+
+
+# What is read, the file, what it holds instead (a row stands in line 2; None: the file is gone), and what the error says.
+BROKEN = [
+    ("jfleg", "jfleg/test.ref2", "one line\n", "test.ref2: has 1 lines; expected 3, as test.src has"),
+    ("quixbugs", "quixbugs/quixbugs_python.jsonl", {"name": "gcd"}, "field 'docstring' is missing"),
+    ("editeval", "editeval/edit_eval.jsonl", {"instruction": "x", "input": ""}, "field 'input' is empty"),
+    ("humanevalpack/go", "humanevalpack/go/humanevalpack.jsonl", without(BUGGY, "test"), "field 'test' is missing"),
+    ("humaneval", HUMAN, jsonl(HUMANEVAL) + "\n{nonsense}\n", "line 3: is not JSON (Expecting property name"),
+    ("humaneval", HUMAN, jsonl(HUMANEVAL, [1]), "line 2: is a list; expected an object"),
+    ("humaneval", HUMAN, jsonl(HUMANEVAL, HUMANEVAL), "'HumanEval/7' is in its file twice"),
+    ("humaneval", HUMAN, without(HUMANEVAL, "prompt"), "field 'prompt' is missing; there are 'task_id'"),
+    ("humaneval", HUMAN, HUMANEVAL | {"prompt": ""}, "field 'prompt' is empty"),
+    ("gsm8k", GSM, b'{"question": "a", "answer": "#### 1"}\n{"\xff"}', "line 2: is not UTF-8 text (byte 0xff)"),
+    ("gsm8k", GSM, {"question": "q", "answer": "4"}, "field 'answer' has no '####'"),
+    ("gsm8k", f"{GSM}.gz", b"not packed", "test.jsonl.gz: cannot be unpacked"),
+    ("gsm8k", f"{GSM}.gz", gzip.compress(b"x" * 5000)[:-9], "test.jsonl.gz: cannot be unpacked"),
+    ("gsm8k", f"{GSM}.zip", b"not packed", "test.jsonl.zip: cannot be unpacked"),
+    ("gsm8k", f"{GSM}.zip", zipped("other.jsonl"), "test.jsonl.zip: holds no test.jsonl, only other.jsonl"),
+    ("alpaca", OTHER, "{}", "holds a dict; expected a list of objects"),
+    ("alpaca", OTHER, "[\n1,\n}", "is not JSON (Expecting value, line 3, column 1)"),
+    ("alpaca", OTHER, json.dumps([ALPACA[0], "text"]), "record 2: is a str; expected an object"),
+    ("alpaca", OTHER, json.dumps([ALPACA[0] | {"instruction": 5}]), "is 5; expected a text"),
+    ("mt-bench", MT, TWO_TURNS | {"turns": ["a", ""]}, "field 'turns' has an empty turn"),
+    ("mt-bench", MT, TWO_TURNS | {"turns": "a"}, "field 'turns' is 'a'; expected a list of texts"),
+    ("mt-bench", MT, TWO_TURNS | {"reference": ["a"]}, "field 'reference' has 1 answers to 2 turns"),
+    ("mt-bench", MT, TWO_TURNS | {"reference": [1, 2]}, "field 'reference' is [1, 2]; expected texts"),
+    ("mt-bench", MT, TWO_TURNS | {"category": "rag"}, "field 'category' is 'rag'; expected one of writing"),
+    ("mt-bench", MT, TWO_TURNS | {"question_id": None}, "field 'question_id' is None"),
+    ("mbpp", MB, MBPP | {"task_id": 975}, "field 'task_id' is 975; expected 1 to 974"),
+    ("mbpp", MB, MBPP | {"task_id": True}, "field 'task_id' is True; expected a whole number"),
+    ("quotesum", QS, QUOTE | {"source1": ""}, "field 'source1' is empty"),
+    ("codeeditorbench", f"{EDITS}/code_debug_plus.jsonl", without(EDITOR["debug"], "solutions"), "'solutions' is missing"),
+    ("codeeditorbench", f"{EDITS}/few_shot_prompt/prompt_switch.txt", "x", "does not begin with '### Instruction:'"),
+    ("xatu", XATU, {"data_source": "asset", "data_index": 3}, "'data_index' is 3, but the files of asset have 3 texts"),
+    ("xatu", XATU, {"data_source": "news"}, "'data_source' is 'news'; expected one of asset"),
+    ("xatu", "xatu/prompts/text_editing.txt", "{{mood}}", "text_editing.txt: asks for {{mood}}; expected one of"),
+    ("argrewrite", f"{ESSAYS}/Draft2/draft2_2018argrewrite_2.txt", None, "Draft2: has no file with number 2"),
+    ("argrewrite", f"{ESSAYS}/Draft1/draft1_2018argrewrite_2.txt", " \n", "draft1_2018argrewrite_2.txt: is empty"),
+    ("argrewrite", f"{ESSAYS}/ExpertFeedback/feedback_2.docx", b"x", "feedback_2.docx: is not a .docx document"),
+    ("answers", MT, without(TWO_TURNS, "question_id"), "field 'question_id' is missing"),
+    ("answers", RUN, without(ANSWERED, "category"), "field 'category' is missing"),
+    ("answers", RUN, ANSWERED | {"choices": []}, "field 'choices' is []; expected a list of answers"),
+    *(
+        ("answers", RUN, ANSWERED | {"choices": [ANSWER | change]}, f"first of the choices: field {says}")
+        for change, says in (
+            ({"turns": ["yes"]}, "'turns' has 1 texts; expected 2"),
+            ({"new_tokens": [3]}, "'new_tokens' has 1 whole numbers; expected 2"),
+            ({"idxs": [1, None]}, "'idxs' is [1, None]; expected a list of whole numbers"),
+            ({"wall_time": ["fast", 1.0]}, "'wall_time' is ['fast', 1.0]; expected a list of numbers with a decimal"),
+        )
+    ),
+    ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json", '[{"instruction": "a", "output": ""}]', "record 1: field 'dataset'"),
+    ("oasst", REPORT, "[]", "is a list; expected an object"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "path", "content", "says"), BROKEN)
+def test_a_file_with_a_fault_is_refused_by_name(tmp_path, what, path, content, says):
+    name, file = what.partition("/")[0], tmp_path / path
+    if name in ("xatu", "argrewrite", "codeeditorbench", "jfleg"):
+        publish(tmp_path, name)
+    elif name == "answers":
+        write(tmp_path / MT, jsonl(TWO_TURNS))
+        write(tmp_path / RUN, jsonl(ANSWERED))
+    if content is None:
+        file.unlink()
+    else:
+        write(file, "\n" + jsonl(content) if isinstance(content, dict) else content)
+    with pytest.raises(BadRecord) as error:
+        list(READERS.get(name, partial(load_task, what))(tmp_path))
+    assert says in str(error.value) and (str(tmp_path) in str(error.value) or "twice" in says)
+    assert not isinstance(content, dict) or f"{file}, line 2" in str(error.value)
+
+
+def test_lines_before_a_fault_are_given_and_marks_and_line_ends_are_read(tmp_path):
+    write(tmp_path / HUMAN, "\ufeff" + jsonl(HUMANEVAL).replace("\n", "\r\n") + "\r\n{nonsense}\n")
+    assert load_task("humaneval", tmp_path, limit=1)[0].text == HUMANEVAL["prompt"]
+
+
+def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path):
+    write(tmp_path / MT, jsonl(ONE_TURN, TWO_TURNS))
+    write(tmp_path / RUN, jsonl(ANSWERED, ANSWERED | {"question_id": 99}))
+    first, second = replies.mt_bench_replies(tmp_path)
+    assert (first.id, first.text, first.tokens, first.steps, first.seconds, first.group) == (
+        "81-0",
+        "yes",
+        3,
+        2,
+        0.5,
+        "math",
+    )
+    assert (second.text, second.tokens, second.steps, second.questions) == ("", 1, 1, ("What?", "And now?"))
+    assert second.prompt == "USER: What? ASSISTANT: yes</s>USER: And now? ASSISTANT:"
+    results = [{"sampling_config": "nucleus9", "outputs": ["b", "c"]}, {"sampling_config": "greedy", "outputs": ["a"]}]
+    silent = {"prompt": "Hush.", "results": [results[1] | {"outputs": [" "]}]}
+    write(tmp_path / REPORT, json.dumps({"prompts": [{"prompt": "Say a.", "results": results}, silent]}))
+    for way, texts in {"greedy": ["a"], "nucleus9": ["b"], "all": ["b", "c", "a"]}.items():
+        assert [reply.text for reply in replies.oasst_replies("llama2-70b", way, tmp_path)] == texts
+    row = {"task_id": "HumanEval/0", "all_code": "Do it.\n\n### Response: Here.", "completion": "pass"}
+    packed = zipped("T0.0_N1_reproduce.results.59.8.jsonl", json.dumps(row))  # not the name of the archive
+    write(tmp_path / f"{replies.WIZARDCODER.place}.zip", packed)
+    (reply,) = replies.wizardcoder_replies(tmp_path)
+    assert (reply.id, reply.prompt, reply.text) == ("HumanEval/0", "Do it.\n\n", "pass")
+
+
+def test_recorded_outputs_that_are_not_there_are_named(tmp_path):
+    for name, place in (("answers", MT), ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json"), ("oasst", REPORT)):
+        with pytest.raises(MissingData, match=re.escape(place)):
+            READERS[name](tmp_path)
+    with pytest.raises(ValueError, match="'web'"):
+        next(replies.chat_texts("web", tmp_path))

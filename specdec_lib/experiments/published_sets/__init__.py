@@ -1,28 +1,45 @@
-"""The real data sets of the papers, read in their published formats.
+"""The real data sets of the papers, read in their published formats by :func:`specdec_lib.experiments.tasks.load_task`.
 
-:data:`DATASETS` lists them. None of their files is part of this project; ``book/datasets.md`` tells where
-each is had and under which licence. Use :func:`specdec_lib.experiments.tasks.load_task`.
+None of their files is part of this project. ``book/datasets.md`` tells where each is had, under which licence, and what
+wording is a paper's and what is ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import logging
+import re
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_sets import chat, code, editing, human_edits
-from specdec_lib.experiments.published_sets.reading import BadRecord, MissingData, Root, choice
+from specdec_lib.experiments.published_sets.reading import (
+    BadRecord,
+    DataFile,
+    MissingData,
+    Record,
+    Root,
+    choice,
+    read_jsonl,
+    read_records,
+    read_text,
+)
 
 __all__ = ["DATASETS", "BadRecord", "DataSet", "MissingData", "Root"]
+
+LOG = logging.getLogger(__name__)
+Reader = Callable[..., Iterable[Prompt]]
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """One set: what it is, its reader, and the values that each option of the reader may have, the default first."""
+    """The reader of a set, and the values that each option of the reader may have, the default first."""
 
-    about: str
-    reader: Callable[..., Iterable[Prompt]]
+    reader: Reader
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
@@ -38,49 +55,528 @@ class DataSet:
         return self.reader(root, **chosen)
 
 
-DATASETS: dict[str, DataSet] = {
+def _by_fields(
+    files: Mapping[str | None, DataFile],
+    id: str,
+    turns: Mapping[str | None, str],
+    answer: str,
+    continued: str = "",
+) -> Reader:
+    """Return the reader of a set whose prompts are templates over the fields of a row: files by subset, turns by style.
+
+    Prompts of the style ``continued`` are continued as they stand; all others are a user's turn.
+    """
+
+    def read(root: Root, subset: str | None = None, style: str | None = None) -> Iterator[Prompt]:
+        for part in [subset] if subset else files:
+            for row in read_jsonl(root.find(files[part])):
+                turn, meta = row.fill(turns[style]), {"subset": part} if part else {}
+                yield Prompt(row.fill(id), root.task, (turn,), style != continued, row.fill(answer), meta)
+
+    return read
+
+
+def _newlines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+# ---- chat and instructions -----------------------------------------------------------------------------------
+
+MT_BENCH = DataFile("mt_bench", "lm-sys/FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl", "Apache-2.0")
+SPEC_BENCH = DataFile("spec_bench", "hemingkx/Spec-Bench/data/spec_bench/question.jsonl", "Apache-2.0")
+MT_BENCH_CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+SPEC_BENCH_SUBSETS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+GSM8K = {
+    split: DataFile("gsm8k", f"openai/grade-school-math/grade_school_math/data/{split}.jsonl", "MIT")
+    for split in ("test", "train")
+}
+_PULL_REQUEST = "at commit 5e69c50c54048cd3b919c46d13bb2d92a62f4498 of a pull request"
+ALPACA = {
+    "alpaca_data": DataFile("alpaca", "tatsu-lab/stanford_alpaca/alpaca_data.json", "CC BY-NC 4.0", True),
+    "alpaca_5000": DataFile(
+        "alpaca", "tatsu-lab/stanford_alpaca/data/alpaca_5000.json", "CC BY-NC 4.0", True, note=_PULL_REQUEST
+    ),
+    "random_9k": DataFile("alpaca", "gpt4life/alpagasus/data/random/random_9k.json", "CC BY-NC 4.0", True),
+}
+CODEALPACA = {
+    name: DataFile("codealpaca", f"sahil280114/codealpaca/data/{name}.json", "CC BY-NC 4.0", True)
+    for name in ("code_alpaca_20k", "code_alpaca_2k")
+}
+_INSTRUCTION = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+)
+_METAMATH = _INSTRUCTION + "### Instruction:\n{question}\n\n### Response: Let's think step by step."
+
+
+def mt_bench(root: Root, subset: str | None, style: str) -> Iterator[Prompt]:
+    """Yield the MT-Bench questions: both turns (REST, PLD+), or the first as DReSD's released ``evaluate.py`` asks it."""
+    for prompt in _questions(root, MT_BENCH, subset, {name: name for name in MT_BENCH_CATEGORIES}):
+        if style == "dresd":
+            turn, answer = f"Question: {prompt.text.strip()}\nAnswer:\n", next(iter(prompt.meta["references"]), None)
+            prompt = replace(prompt, turns=(turn,), chat=False, reference=answer or None)
+        yield prompt
+
+
+def spec_bench(root: Root, subset: str | None) -> Iterator[Prompt]:
+    """Yield the Spec-Bench questions, worded as in the file; the subset ``mt_bench`` is all of MT-Bench."""
+    parts = {name: "mt_bench" for name in MT_BENCH_CATEGORIES} | {name: name for name in SPEC_BENCH_SUBSETS[1:]}
+    yield from _questions(root, SPEC_BENCH, subset, parts)
+
+
+def _questions(root: Root, file: DataFile, subset: str | None, subsets: Mapping[str, str]) -> Iterator[Prompt]:
+    """Yield the rows of a FastChat ``question.jsonl``; ``subsets`` has the subset of each category.
+
+    ``meta["references"]`` has one text a turn (empty where a turn has none), or every acceptable answer where
+    a question of one turn has several; ``reference`` is that of the last turn, the first of several.
+    """
+    for row in read_jsonl(root.find(file)):
+        turns = row.texts("turns")
+        if not all(turn.strip() for turn in turns):
+            raise row.bad("field 'turns' has an empty turn")
+        category = row.one_of("category", tuple(subsets))
+        answers: Any = row.typed("reference", list, "a list of texts") if "reference" in row else ()
+        if len(turns) == len(answers) == 1 and isinstance(answers[0], list):
+            answers = answers[0]
+        elif answers and len(answers) != len(turns):
+            raise row.bad(f"field 'reference' has {len(answers)} answers to {len(turns)} turns")
+        if not all(isinstance(answer, str) for answer in answers):
+            raise row.bad(f"field 'reference' is {answers!r:.80}; expected texts")
+        last = answers[-1 if len(turns) > 1 else 0] if answers else None
+        number = row.typed("question_id", (int, str), "a number or a text")
+        meta = {"question_id": number, "category": category, "subset": subsets[category], "references": tuple(answers)}
+        if subset in (None, subsets[category]):
+            yield Prompt(str(number), root.task, turns, reference=last or None, meta=meta)
+
+
+def gsm8k(root: Root, split: str, style: str) -> Iterator[Prompt]:
+    """Yield the GSM8K questions as SpecDec++'s released ``data/gen_dataset.py`` asks them, or alone."""
+    for number, row in enumerate(read_jsonl(root.find(GSM8K[split]))):
+        turn, answer = row.fill("{question}" if style == "question" else _METAMATH), row.text("answer")
+        if "####" not in answer:
+            raise row.bad("field 'answer' has no '####' before the final number")
+        yield Prompt(f"{split}-{number}", root.task, (turn,), reference=answer)
+
+
+def alpaca(root: Root, source: str | None) -> Iterator[Prompt]:
+    """Yield the Alpaca instructions, as SpecDec++'s released ``data/gen_dataset.py`` asks them."""
+    yield from _instructions(root, ALPACA, source)
+
+
+def codealpaca(root: Root, style: str, source: str | None) -> Iterator[Prompt]:
+    """Yield the Code Alpaca instructions.
+
+    DReSD's released ``evaluate.py`` leaves the record's ``input`` out, even where the instruction speaks of it.
+    """
+    for prompt in _instructions(root, CODEALPACA, source):
+        turn = f"Question: {prompt.meta['instruction'].strip()}\nAnswer:\n"
+        yield replace(prompt, turns=(turn,), chat=False) if style == "dresd" else prompt
+
+
+def _instructions(root: Root, files: Mapping[str, DataFile], source: str | None) -> Iterator[Prompt]:
+    """Yield the records of the file ``source``, or of the first that is there, which ``meta["source"]`` names."""
+    path = root.find(*([files[source]] if source else files.values()))
+    name = path.name.split(".")[0]
+    for number, row in enumerate(read_records(path)):
+        meta, given = {"source": name, "instruction": row.text("instruction")}, row.text("input", empty=True)
+        turn = meta["instruction"] + (f"\nInput: {given}" if given.strip() else "")
+        answer = row.text("output", empty=True) or None
+        yield Prompt(f"{name}-{number}", root.task, (turn.strip(),), reference=answer, meta=meta)
+
+
+# ---- code ----------------------------------------------------------------------------------------------------
+
+HUMANEVAL = DataFile("humaneval", "openai/human-eval/data/HumanEval.jsonl.gz", "MIT", True)
+_WIZARD = _INSTRUCTION + ("\n### Instruction:\nCreate a Python script for this problem:\n{prompt}\n\n### Response:")
+_OCTOPACK = "bigcode-project/octopack/evaluation"
+HUMANEVALPACK = {
+    language: DataFile(
+        f"humanevalpack/{language}", f"{_OCTOPACK}/create/humaneval-x/data/{language}/data/humanevalpack.jsonl", "MIT"
+    )
+    for language in ("python", "java", "cpp", "js", "go", "rust")
+}
+QUIXBUGS = DataFile("quixbugs", f"{_OCTOPACK}/other/QuixBugs/quixbugs_python.jsonl", "MIT", True)
+EDITEVAL = DataFile("editeval", "qishenghu/CodeInstruct/edit_eval/edit_eval.jsonl", "MIT", True)
+MBPP = DataFile("mbpp", "google-research/google-research/mbpp/mbpp.jsonl", "CC BY 4.0", True)
+MBPP_SPLITS = {
+    "prompt": range(1, 11),
+    "test": range(11, 511),
+    "validation": range(511, 601),
+    "train": range(601, 975),
+}
+EDIT_VERSIONS = ("plus", "primary", "samples")
+EDITS = {
+    "debug": (
+        "Below is the {language} buggy code:\n{code}\n\n"
+        "Correct the code and ensure it passes the following test case:\n{tests}",
+        {"language": "code_language", "code": "incorrect_solutions", "answer": "solutions"},
+    ),
+    "translate": (
+        "Below is the source code snippet in {language}:\n{code}\n\nTranslate this code to {target}. "
+        "Ensure your translated code works correctly with the test case provided:\n{tests}",
+        {"language": "source_lang", "target": "target_lang", "code": "source_code", "answer": "target_code"},
+    ),
+    "polishment": (
+        "Below is the source code snippet that needs optimization:\n{code}\n\n"
+        "Optimize the code and ensure it passes the following test case:\n{tests}",
+        {"language": "source_lang", "code": "source_code", "answer": "efficient_code"},
+    ),
+    "switch": (
+        "Below is the code snippet that implements a specific function:\n{code}\n\n"
+        "It currently performs the operation:\n{similar_tests}\n\n"
+        "You are required to modify this code to implement a new function that is related to the original one, "
+        "as detailed below:\n{target_tests}\n\nEnsure your modified code passes the provided test case.",
+        {"language": "language", "code": "similar_source_code", "answer": "target_source_code"},
+    ),
+}
+"""By kind of edit, as the files are named: the question as in the released code, and the fields that it is made of."""
+FENCES = {"python3": "python", "c++": "cpp"}
+"""How the released prompts mark the code of these languages."""
+
+
+def editeval(root: Root) -> Iterator[Prompt]:
+    """Yield the EditEval edits: the instruction, and the code within its surroundings where the record has some."""
+    for row in read_jsonl(root.find(EDITEVAL)):
+        around = (row.get("context") or "").strip()
+        turn = row.fill("{instruction:strip}\n\n{input}") + (f"\n\nIt stands here:\n{around}" if around else "")
+        yield Prompt(row.text("task_id"), root.task, (turn,), reference=row.text("output"))
+
+
+def mbpp(root: Root, split: str) -> Iterator[Prompt]:
+    """Yield the MBPP problems, worded as in the set's paper (Austin et al. 2021, section 4) but without examples and marks."""
+    start = "You are an expert Python programmer, and here is your task: {text:strip} Your code should pass these tests:\n\n"
+    for row in read_jsonl(root.find(MBPP)):
+        number = row.typed("task_id", int, "a whole number")
+        tests = row.texts("test_list")
+        part = next((name for name, ids in MBPP_SPLITS.items() if number in ids), None)
+        if part is None:
+            raise row.bad(f"field 'task_id' is {number}; expected 1 to 974")
+        if split in ("all", part):
+            turn = _newlines(row.fill(start) + "\n".join(tests))
+            yield Prompt(str(number), root.task, (turn,), reference=_newlines(row.text("code")))
+
+
+def codeeditorbench(root: Root, subset: str | None, style: str, version: str | None) -> Iterator[Prompt]:
+    """Yield the code editing problems of CodeEditorBench, without worked examples, which show their own answers.
+
+    Without ``version`` the first file that is there is read, which ``meta["version"]`` names.
+    """
+    for kind in [subset] if subset else EDITS:
+        files = {_edit_file(kind, one): one for one in ([version] if version else EDIT_VERSIONS)}
+        path = root.find(*files)
+        found = next(one for file, one in files.items() if path.name.startswith(file.place.split("/")[-1]))
+        instruction = _edit_instruction(root, kind)
+        if style == "pld+":
+            instruction += ' Generate only the required code enclosed in "```"'
+        for number, row in enumerate(read_jsonl(path), start=1):
+            question, answer = _edit_question(kind, row)
+            turn = f"### Instruction:\n{instruction}\n\n### Question:\n{question}\n\n### Answer:\n"
+            meta = {"subset": kind, "version": found}
+            yield Prompt(f"{kind}-{number}", root.task, (turn,), reference=answer, meta=meta)
+
+
+def _edit_file(kind: str, version: str) -> DataFile:
+    if version == "samples":
+        origin = f"CodeEditorBench/CodeEditorBench/cluster/cluster_{kind}.jsonl"
+        return DataFile("codeeditorbench/cluster", origin, "Apache-2.0")
+    origin = f"m-a-p/CodeEditorBench/code_{kind}_{version}.jsonl"
+    return DataFile("codeeditorbench", origin, "Apache-2.0", True, "https://huggingface.co/datasets/")
+
+
+def _edit_instruction(root: Root, kind: str) -> str:
+    origin = f"CodeEditorBench/CodeEditorBench/few_shot_prompt/close/prompt_{kind}.txt"
+    path = root.find(DataFile("codeeditorbench/few_shot_prompt", origin, "Apache-2.0"))
+    head = re.match(r"\s*### Instruction:\s*(.+?)\s*### Question:", read_text(path), re.DOTALL)
+    if head is None:
+        raise BadRecord(f"{path}: does not begin with '### Instruction:', a text and '### Question:'")
+    return head[1]
+
+
+def _edit_question(kind: str, row: Record) -> tuple[str, str]:
+    """Return question and answer (bare code) of a record."""
+    wording, fields = EDITS[kind]
+    if kind == "polishment" and "scource_lang" in row:
+        fields = fields | {"language": "scource_lang"}  # misspelt in the release
+    values = {name: row.text(field) for name, field in fields.items()}
+    language, answer = values["language"], _bare(values.pop("answer"))
+    values["code"] = f"```{FENCES.get(language, language)}\n{_bare(values['code'])}\n```"
+    for part in ("similar_", "target_") if kind == "switch" else ("",):
+        given, wanted = (row.text(f"public_{part}tests_{side}", empty=True).strip() for side in ("input", "output"))
+        values[f"{part}tests"] = f"Input: {given}\nOutput: {wanted}"
+    return wording.format(**values), answer
+
+
+def _bare(code: str) -> str:
+    """Return code without its fence and without the language name that some records begin with."""
+    code = _newlines(code).strip("\n").removeprefix("```").removesuffix("```").rstrip()
+    return re.sub(r"\A\s*(python3?|cpp|c\+\+|java|c)[ \t]*\n", "", code).strip("\n")
+
+
+# ---- text to edit, and sources to quote ----------------------------------------------------------------------
+
+_XATU_LICENCE = "CC BY-NC 4.0; each source set has its own"
+_BY_SCRIPT = "written by its scripts/setup.py, not part of it"
+XATU = DataFile("xatu", "megagonlabs/xatu/data/xatu_release.jsonl", _XATU_LICENCE, True)
+XATU_BUILT = DataFile("xatu", "megagonlabs/xatu/data/xatu.jsonl", _XATU_LICENCE, True, note=_BY_SCRIPT)
+XATU_PROMPTS = [
+    DataFile("xatu/prompts", f"megagonlabs/xatu/prompts/{name}.txt", "BSD-3-Clause")
+    for name in ("text_editing", "text_editing_w_ref")
+]
+XATU_SOURCES = ("asset", "jfleg", "defacto", "evidence", "factedit", "fruit", "stylePTB", "wikibias", "wnc")
+_PLD_PLUS = (
+    "Below is an instruction that describes a task, along with an input text. "
+    "Please edit the input text based on the instruction. "
+    "Your response should only include the edited output.\n"
+    "# Instruction:\n{instruction}\n# Input:\n{input}\n{document}Response:"
+)
+ASSET = [
+    DataFile("asset", f"facebookresearch/asset/dataset/{name}", "CC BY-NC 4.0", True)
+    for name in ("asset.test.orig", *(f"asset.test.simp.{k}" for k in range(10)))
+]
+JFLEG = [
+    DataFile("jfleg", f"keisks/jfleg/test/{name}", "CC BY-NC-SA 4.0")
+    for name in ("test.src", *(f"test.ref{k}" for k in range(4)))
+]
+DEFACTO = DataFile("defacto", "microsoft/DeFacto/data/test.jsonl", "MIT; articles from XSum (BBC)")
+_ARGREWRITE = "omidkashefi/ArgRewrite/dataset"
+ARGREWRITE = {
+    DataFile("argrewrite_v2", f"{_ARGREWRITE}/{where}", "CC BY 4.0 (the PLD+ paper says GNU GPL)"): suffix
+    for where, suffix in (("essays/Draft1", ".txt"), ("essays/Draft2", ".txt"), ("meta-data/ExpertFeedback", ".docx"))
+}
+QUOTESUM = {
+    split: DataFile("quotesum", f"google-research-datasets/QuoteSum/v1/{split}.jsonl", "CC BY-SA 4.0")
+    for split in ("dev", "test", "train")
+}
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_QUOTE = re.compile(r"\[ (\d+) (.*?) \]")
+
+Edit = tuple[str, tuple[str, ...], str]
+"""What an edit of XATU is joined with: the input, every right answer, and the reference document or ``""``."""
+
+
+def xatu(root: Root, subset: str | None, style: str, instruction: str) -> list[Prompt]:
+    """Return the XATU edits whose texts are there; those of the source ``subset`` must be there.
+
+    XATU publishes instructions; the texts come from nine other sets by ``data_source`` and ``data_index``. ASSET, JFLEG
+    and DeFacto are joined here. ``xatu.jsonl``, which the authors' ``scripts/setup.py`` writes, has all nine and is used
+    for every edit where it is there. How many edits were left out for lack of a text is logged as a warning and stands
+    in ``meta["left_out"]``.
+    """
+    path = root.find(XATU_BUILT, XATU)
+    templates = [(file, read_text(file)) for file in map(root.find, XATU_PROMPTS)] if style == "released" else []
+    texts = {} if path.name.startswith("xatu.jsonl") else _xatu_texts(root, subset)
+    prompts: list[Prompt] = []
+    left_out: Counter[str] = Counter()
+    for row in read_jsonl(path):
+        source = row.one_of("data_source", XATU_SOURCES)
+        if subset not in (None, source):
+            continue
+        edit = _xatu_join(row, texts)
+        if edit is None:
+            left_out[source] += 1
+            continue
+        given, answers, document = edit
+        wanted = row.text(f"{instruction}_grained")
+        if style == "released":
+            turn = _fill(*templates[bool(document)], {"instruction": wanted, "input": given, "reference": document})
+        else:
+            shown = f"# Reference:\n{document}\n" if document else ""
+            turn = _PLD_PLUS.format(instruction=wanted, input=given, document=shown)
+        meta = {"subset": source, "input": given, "document": document, "references": answers}
+        meta["explanation"] = row.get("explanation")
+        prompts.append(Prompt(f"{source}-{row['data_index']}", root.task, (turn,), reference=answers[0], meta=meta))
+    for prompt in prompts:
+        prompt.meta["left_out"] = dict(left_out)
+    if left_out:
+        each = ", ".join(f"{source} {count}" for source, count in sorted(left_out.items()))
+        everything = left_out.total() + len(prompts)
+        text = "%s: %d of %d edits are left out, because their texts are not there: %s"
+        LOG.warning(text, root.task, left_out.total(), everything, each)
+    return prompts
+
+
+def _xatu_texts(root: Root, subset: str | None) -> dict[str, list[Edit | None]]:
+    """Return per source the edit of every index; None where the source withholds it."""
+    readers = {
+        "asset": (ASSET[0], lambda: _parallel(root, ASSET)),
+        "jfleg": (JFLEG[0], lambda: _parallel(root, JFLEG)),
+        "defacto": (DEFACTO, lambda: _defacto(root)),
+    }
+    if subset is not None and subset not in readers:
+        raise root.missing([XATU_BUILT], f"but the texts of {subset!r} are read from that file only.")
+    return {
+        name: read() for name, (file, read) in readers.items() if name == subset or subset is None and root.has(file)
+    }
+
+
+def _parallel(root: Root, files: Sequence[DataFile]) -> list[Edit | None]:
+    """Read a file of sentences and the files of their answers, line by line."""
+    paths = [root.find(file) for file in files]
+    lines = [[line.strip() for line in read_text(path).split("\n")] for path in paths]
+    for path, own in zip(paths, lines, strict=True):
+        if len(own) != len(lines[0]):
+            raise BadRecord(f"{path}: has {len(own)} lines; expected {len(lines[0])}, as {paths[0].name} has")
+    return [
+        (given, tuple(a for a in answers if a), "") if given and any(answers) else None
+        for given, *answers in zip(*lines, strict=True)
+    ]
+
+
+def _defacto(root: Root) -> list[Edit | None]:
+    """Read the rows of DeFacto with an error, in order. An emptied row keeps its place."""
+    edits: list[Edit | None] = []
+    for row in read_jsonl(root.find(DEFACTO)):
+        if row.typed("has_error", bool, "true or false"):
+            answer = Record(row.typed("feedback", dict, "an object"), row.where).text("summary", empty=True)
+            given, article = row.text("candidate", empty=True), row.text("article", empty=True)
+            edits.append((given, (answer,), article) if given and answer and article else None)
+    return edits
+
+
+def _xatu_join(row: Record, texts: dict[str, list[Edit | None]]) -> Edit | None:
+    """Return what an edit is joined with, or None if its text is not there."""
+    if "input" in row:
+        answers = (row["output"],) if isinstance(row.get("output"), str) else row.texts("output")
+        document = row.get("reference") or ""
+        return row.text("input"), answers, "\n".join(document) if isinstance(document, list) else str(document)
+    index, source = row.typed("data_index", int, "a whole number"), row["data_source"]
+    if source not in texts:
+        return None
+    if not 0 <= index < len(texts[source]):
+        raise row.bad(f"field 'data_index' is {index}, but the files of {source} have {len(texts[source])} texts")
+    return texts[source][index]
+
+
+def _fill(path: Path, template: str, fields: dict[str, str]) -> str:
+    """Replace each ``{{name}}`` of a template."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in fields:
+            raise BadRecord(f"{path}: asks for {match[0]}; expected one of {', '.join(fields)}")
+        return fields[match[1]]
+
+    return re.sub(r"\{\{(\w+)\}\}", value, template)
+
+
+def jfleg(root: Root) -> Iterator[Prompt]:
+    """Yield the JFLEG sentences that the first of their four corrections, the reference, changes, as XATU asks them."""
+    for number, edit in enumerate(_parallel(root, JFLEG)):
+        if edit is not None and edit[1][0] != edit[0]:
+            given, answers, _ = edit
+            turn = f"Correct the grammar error in the sentence.\n\n{given}"
+            yield Prompt(str(number), root.task, (turn,), reference=answers[0], meta={"references": answers})
+
+
+def argrewrite(root: Root) -> Iterator[Prompt]:
+    """Yield the ArgRewrite V.2 essays with the expert's feedback, worded as in PLD+, appendix C.4.
+
+    Of the feedback its sentence of thanks is left out, as there, and empty paragraphs and rows of asterisks (our choice).
+    """
+    folders = {root.find(file): suffix for file, suffix in ARGREWRITE.items()}
+    files = {folder: _numbered(folder, suffix) for folder, suffix in folders.items()}
+    essays = next(iter(files.values()))
+    for number in sorted(essays):
+        texts = []
+        for folder, own in files.items():
+            if number not in own:
+                raise BadRecord(f"{folder}: has no file with number {number}, which {essays[number].name} belongs to")
+            path = own[number]
+            texts.append(_letter(path) if path.suffix == ".docx" else read_text(path).strip())
+            if not texts[-1]:
+                raise BadRecord(f"{path}: is empty; expected a text")
+        essay, revised, feedback = texts
+        turn = f"Essay: {essay}\nFeedback: {feedback}\nRevise the essay using the expert feedback."
+        yield Prompt(str(number), root.task, (turn,), reference=revised, meta={"essay": essay, "feedback": feedback})
+
+
+def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
+    """Return the files of a folder by the number at the end of their names."""
+    found = ((re.search(r"(\d+)$", path.stem), path) for path in folder.iterdir() if path.suffix == suffix)
+    numbered = {int(match[1]): path for match, path in found if match}
+    if not numbered:
+        raise BadRecord(f"{folder}: holds no *{suffix} file with a number at the end of its name")
+    return numbered
+
+
+def _letter(path: Path) -> str:
+    """Return the text of a letter (Office Open XML), one paragraph a line."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            document = ElementTree.fromstring(packed.read("word/document.xml"))
+    except (zipfile.BadZipFile, KeyError, ElementTree.ParseError) as error:
+        raise BadRecord(f"{path}: is not a .docx document ({error})") from None
+    spaces = {f"{_WORD}tab": " ", f"{_WORD}br": "\n", f"{_WORD}cr": "\n"}
+    paragraphs = (
+        "".join(node.text or "" if node.tag == f"{_WORD}t" else spaces.get(node.tag, "") for node in own.iter()).strip()
+        for own in document.iter(f"{_WORD}p")
+    )
+    lines = [line for line in paragraphs if line.strip("* ")]
+    return "\n".join(lines).removeprefix("Thank you for your participation in the study.").strip()
+
+
+def quotesum(root: Root, split: str, distinct: bool) -> Iterator[Prompt]:
+    """Yield the QuoteSum questions with their sources; the reference is a person's answer without marks of quotation.
+
+    Several rows ask the same question and differ in the answer: ``distinct`` yields the first of them, with every answer
+    in ``meta["references"]``. ``meta["quotes"]`` has the marked spans as (number of the source, text).
+    """
+    questions: dict[str, Prompt] = {}
+    for row in read_jsonl(root.find(QUOTESUM[split])):
+        qid, summary = row.text("qid"), row.text("summary")
+        plain = re.sub(r" (?=[.,;:!?](?:\s|$))", "", _QUOTE.sub(r"\2", summary)).strip()
+        if distinct and qid in questions:
+            questions[qid].meta["references"] += (plain,)
+            continue
+        sources = tuple(
+            (k, row.text(f"title{k}", empty=True), row.text(f"source{k}", empty=k > 1))
+            for k in range(1, 9)
+            if row.get(f"source{k}") or k == 1
+        )
+        blocks = "\n\n".join(f"[{k}] {title}\n{text.strip()}" for k, title, text in sources)
+        asked = "Answer the question from the sources below. Quote their words wherever you can."
+        quotes = tuple((int(k), text) for k, text in _QUOTE.findall(summary))
+        meta = {"quotes": quotes, "sources": sources, "references": (plain,)}
+        turn = f"{asked}\n\n{blocks}\n\n" + row.fill("Question: {question:strip}")
+        name = qid if distinct else row.text("unique_id")
+        questions[qid] = Prompt(name, root.task, (turn,), reference=plain, meta=meta)
+        if not distinct:
+            yield questions[qid]
+    if distinct:
+        yield from questions.values()
+
+
+# HumanEvalPack, QuixBugs and EditEval are people's edits of code, for methods that copy: they stand for the part of PLD+'s
+# code editing whose records are not published. Their wording is ours; OctoPack's evaluation also shows a function's tests.
+_BUG = {None: "Fix bugs in {entry_point}.\n\n{declaration}{buggy_solution}\n{test:strip}"}
+_PROGRAM = {None: "Fix bugs in {name}.\n\n{docstring:strip}\n{buggy_program}"}
+_COMPLETION = {
+    "rest": "{prompt}",
+    "specdec++": _WIZARD,
+}  # as their released codes ask, SpecDec++'s in data/gen_dataset.py
+DATASETS = {
     "humaneval": DataSet(
-        "Python functions to complete from their docstrings", code.humaneval, {"style": ("rest", "specdec++")}
+        _by_fields({None: HUMANEVAL}, "{task_id}", _COMPLETION, "{canonical_solution}", continued="rest"),
+        {"style": ("rest", "specdec++")},
     ),
-    "mt-bench": DataSet(
-        "questions of two turns in eight categories",
-        chat.mt_bench,
-        {"subset": (None, *chat.MT_BENCH_CATEGORIES), "style": ("chat", "dresd")},
-    ),
-    "spec-bench": DataSet(
-        "six tasks: chat, translation, summarization, questions, mathematics, retrieved passages",
-        chat.spec_bench,
-        {"subset": (None, *chat.SPEC_BENCH_SUBSETS)},
-    ),
-    "gsm8k": DataSet(
-        "school mathematics in words", chat.gsm8k, {"split": tuple(chat.GSM8K), "style": ("specdec++", "question")}
-    ),
-    "alpaca": DataSet("instructions", chat.alpaca, {"source": (None, *chat.ALPACA)}),
-    "codealpaca": DataSet(
-        "instructions about code", chat.codealpaca, {"style": ("dresd", "alpaca"), "source": (None, *chat.CODEALPACA)}
-    ),
+    "mt-bench": DataSet(mt_bench, {"subset": (None, *MT_BENCH_CATEGORIES), "style": ("chat", "dresd")}),
+    "spec-bench": DataSet(spec_bench, {"subset": (None, *SPEC_BENCH_SUBSETS)}),
+    "gsm8k": DataSet(gsm8k, {"split": tuple(GSM8K), "style": ("specdec++", "question")}),
+    "alpaca": DataSet(alpaca, {"source": (None, *ALPACA)}),
+    "codealpaca": DataSet(codealpaca, {"style": ("dresd", "alpaca"), "source": (None, *CODEALPACA)}),
     "codeeditorbench": DataSet(
-        "code to debug, translate, polish or change",
-        code.codeeditorbench,
-        {"subset": (None, *code.EDITS), "style": ("pld+", "released"), "version": (None, *code.EDIT_VERSIONS)},
+        codeeditorbench, {"subset": (None, *EDITS), "style": ("pld+", "released"), "version": (None, *EDIT_VERSIONS)}
     ),
     "xatu": DataSet(
-        "sentences to edit",
-        editing.xatu,
-        {"subset": (None, *editing.XATU_SOURCES), "style": ("released", "pld+"), "instruction": ("fine", "coarse")},
+        xatu, {"subset": (None, *XATU_SOURCES), "style": ("released", "pld+"), "instruction": ("fine", "coarse")}
     ),
-    "argrewrite": DataSet("essays to revise by an expert's feedback", editing.argrewrite),
-    "quotesum": DataSet(
-        "questions to answer by quoting sources",
-        editing.quotesum,
-        {"split": tuple(editing.QUOTESUM), "distinct": (False, True)},
-    ),
+    "argrewrite": DataSet(argrewrite),
+    "quotesum": DataSet(quotesum, {"split": tuple(QUOTESUM), "distinct": (False, True)}),
     "humanevalpack": DataSet(
-        "functions with a bug, in six languages", human_edits.humanevalpack, {"subset": (None, *human_edits.LANGUAGES)}
+        _by_fields(HUMANEVALPACK, "{task_id}", _BUG, "{declaration}{canonical_solution}"),
+        {"subset": (None, *HUMANEVALPACK)},
     ),
-    "quixbugs": DataSet("small programs with a bug", human_edits.quixbugs),
-    "editeval": DataSet("code to change as an instruction says", human_edits.editeval),
-    "jfleg": DataSet("sentences to correct", editing.jfleg),
-    "mbpp": DataSet("Python functions to write", code.mbpp, {"split": ("all", *code.MBPP_SPLITS)}),
+    "quixbugs": DataSet(_by_fields({None: QUIXBUGS}, "{name}", _PROGRAM, "{solution}")),
+    "editeval": DataSet(editeval),
+    "jfleg": DataSet(jfleg),
+    "mbpp": DataSet(mbpp, {"split": ("all", *MBPP_SPLITS)}),
 }
 """The real sets by task name."""

@@ -1,9 +1,8 @@
 """Find and read the files of a published data set, and say exactly what is wrong when that fails.
 
-A file is looked for under the root in three places: in the data set's own folder (``gsm8k/test.jsonl``), in a
-clone of the repository that publishes it (``grade-school-math/grade_school_math/data/test.jsonl``), and at
-the root itself, if its name says which data set it is (``HumanEval.jsonl``) or the root is the data set's own
-folder. Each may be plain or have ``.gz`` or ``.zip`` added to its name.
+A file is looked for in three places: in the data set's own folder (``gsm8k/test.jsonl``), in a clone of the repository that
+publishes it (``grade-school-math/grade_school_math/data/test.jsonl``), and at the root itself, if its name says which
+data set it is (``HumanEval.jsonl``) or the root is the data set's own folder. Each may be plain, ``.gz`` or ``.zip``.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -35,65 +35,53 @@ class BadRecord(ValueError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """One published file (or folder) of a data set.
+    """A published file or folder of a data set.
 
     Parameters
     ----------
-    place : str
-        The data set's own folder under the root, and the path below it, without ``.gz`` or ``.zip``.
+    folder : str
+        The data set's own folder below the root, where the file lies under the name that it was published with.
     origin : str
-        ``owner/repository/path`` of the published file, on ``host``.
+        ``owner/repository/path`` on ``host``.
     licence : str
         What the publisher says about reuse.
     distinct : bool
         True: the name alone tells the data set, so that the file may lie at the root itself.
-    is_folder : bool
-        True: a folder is meant.
     host : str
     note : str
-        What else is to be known to get the file.
+        What else you must know to get the file.
     """
 
-    place: str
+    folder: str
     origin: str
     licence: str
     distinct: bool = False
-    is_folder: bool = False
     host: str = "https://github.com/"
     note: str = ""
 
     @property
-    def folder(self) -> str:
-        return self.place.partition("/")[0]
-
-    @property
-    def name(self) -> str:
-        return self.place.partition("/")[2]
+    def place(self) -> str:
+        """Path below the root, without ``.gz`` or ``.zip``."""
+        return f"{self.folder}/{self.origin.split('/')[-1].removesuffix('.gz').removesuffix('.zip')}"
 
     def places(self, root: Path) -> list[Path]:
-        """The paths under ``root`` where the file may lie, without what packing adds to its name."""
+        """The paths where the file may lie, without what packing adds to its name."""
+        own, _, name = self.place.partition("/")
         _, repository, path = self.origin.removesuffix(".gz").split("/", 2)
         candidates = [root / self.place, root / repository / path]
-        if self.distinct or root.name in (self.folder, repository):
-            candidates += [root / self.name, root / path]
+        if self.distinct or root.name in (own, repository):
+            candidates += [root / name, root / path]
         return list(dict.fromkeys(candidates))
 
     def find(self, root: Path) -> Path | None:
-        """Return where the file lies under ``root``, or None."""
-        for place in self.places(root):
-            if self.is_folder and place.is_dir():
-                return place
-            for suffix in () if self.is_folder else ("", ".gz", ".zip"):
-                packed = place.with_name(place.name + suffix)
-                if packed.is_file():
-                    return packed
-        return None
+        """Return where the file lies, or None."""
+        packed = (place.with_name(place.name + end) for place in self.places(root) for end in ("", ".gz", ".zip"))
+        return next((path for path in packed if path.exists()), None)
 
     def published(self) -> str:
-        """Return the sentence that says where the file is had."""
         owner, repository, path = self.origin.split("/", 2)
-        note = f" ({self.note})" if self.note else ""
-        return f"{self.name} is published in {self.host}{owner}/{repository} as {path}{note}; licence: {self.licence}."
+        name, note = self.place.partition("/")[2], f" ({self.note})" if self.note else ""
+        return f"{name} is published in {self.host}{owner}/{repository} as {path}{note}; licence: {self.licence}."
 
 
 @dataclass(frozen=True)
@@ -117,22 +105,14 @@ class Root:
         return file.find(self._folder((file,))) is not None
 
     def missing(self, wanted: Sequence[DataFile], why: str) -> MissingData:
-        """Return the error that says which file of ``wanted`` (any one will do) to get from where, and where to put it.
-
-        ``why`` ends the sentence "task ... needs ...,".
-        """
+        """Return the error "task ... needs ...," ``why``, with where each of ``wanted`` is published and where to put it."""
         names = " or ".join(file.place for file in wanted)
-        packed = "" if wanted[0].is_folder else " (plain, .gz or .zip)"
-        return MissingData(
-            "\n".join(
-                [
-                    f"task {self.task!r} needs {names}{packed}, {why}",
-                    *(file.published() for file in wanted),
-                    f"Put it into FOLDER/{wanted[0].folder} and name FOLDER by load_task({self.task!r}, root=FOLDER) "
-                    f"or by the environment variable {VARIABLE}.",
-                ]
-            )
+        needs = f"task {self.task!r} needs {names} (a file may be plain, .gz or .zip), {why}"
+        put = (
+            f"Put it into FOLDER/{wanted[0].folder} and name FOLDER by load_task({self.task!r}, root=FOLDER) "
+            f"or by the environment variable {VARIABLE}."
         )
+        return MissingData("\n".join([needs, *(file.published() for file in wanted), put]))
 
     def _folder(self, wanted: Sequence[DataFile]) -> Path:
         try:
@@ -145,9 +125,11 @@ class Root:
 
 
 class Record(dict[str, Any]):
-    """One row of a file, which knows where it stands (``where``: file and line) and checks its fields' types."""
+    """One row of a file, which knows where it stands (``where``: file and line). Its readers raise BadRecord."""
 
-    def __init__(self, row: dict[str, Any], where: str) -> None:
+    def __init__(self, row: Any, where: str) -> None:
+        if not isinstance(row, dict):
+            raise BadRecord(f"{where}: is a {type(row).__name__}; expected an object with named fields")
         super().__init__(row)
         self.where = where
 
@@ -156,7 +138,7 @@ class Record(dict[str, Any]):
         return BadRecord(f"{self.where}: {problem}")
 
     def typed(self, name: str, kind: type | tuple[type, ...], expected: str) -> Any:
-        """Return field ``name``, which must be a ``kind``; ``expected`` says so in words. Raises BadRecord."""
+        """Return field ``name``, which must be a ``kind``; ``expected`` says so in words."""
         if name not in self:
             raise self.bad(f"field {name!r} is missing; there are {', '.join(map(repr, self)) or 'no fields'}")
         value = self[name]
@@ -165,23 +147,33 @@ class Record(dict[str, Any]):
         return value
 
     def text(self, name: str, empty: bool = False) -> str:
-        """Return the text in field ``name``, which may be empty only if ``empty``. Raises BadRecord."""
+        """Return the text in field ``name``, which may be empty only if ``empty``."""
         value: str = self.typed(name, str, "a text")
         if not empty and not value.strip():
             raise self.bad(f"field {name!r} is empty; expected a text")
         return value
 
-    def texts(self, name: str, length: int | None = None) -> tuple[str, ...]:
-        """Return the texts in field ``name``: a list of them, of ``length`` if given. Raises BadRecord."""
-        value = self.typed(name, list, "a list of texts")
-        if not value or not all(isinstance(item, str) for item in value):
-            raise self.bad(f"field {name!r} is {value!r:.80}; expected a list of texts")
+    def fill(self, template: str) -> str:
+        """Return ``template`` with the text of a field for ``{name}``, and without the space around it for ``{name:strip}``."""
+
+        def value(match: re.Match[str]) -> str:
+            text = self.text(match[1])
+            return text.strip() if match[2] else text
+
+        return re.sub(r"\{(\w+)(:strip)?\}", value, template)
+
+    def texts(self, name: str, length: int | None = None, kind: type = str) -> tuple[Any, ...]:
+        """Return the list of texts in field ``name``, or of numbers if ``kind`` says so; of ``length``, if given."""
+        called = {str: "texts", int: "whole numbers", float: "numbers with a decimal point"}[kind]
+        value = self.typed(name, list, f"a list of {called}")
+        if not value or not all(type(item) is kind for item in value):
+            raise self.bad(f"field {name!r} is {value!r:.80}; expected a list of {called}")
         if length is not None and len(value) != length:
-            raise self.bad(f"field {name!r} has {len(value)} texts; expected {length}")
+            raise self.bad(f"field {name!r} has {len(value)} {called}; expected {length}")
         return tuple(value)
 
     def one_of(self, name: str, allowed: Sequence[str]) -> str:
-        """Return the text in field ``name``, one of ``allowed``. Raises BadRecord."""
+        """Return the text in field ``name``, one of ``allowed``."""
         value = self.text(name)
         if value not in allowed:
             raise self.bad(f"field {name!r} is {value!r}; expected one of {', '.join(allowed)}")
@@ -190,8 +182,7 @@ class Record(dict[str, Any]):
 
 @contextmanager
 def opened(path: Path, inside: str = "") -> Iterator[IO[bytes]]:
-    """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file ``inside``, by default NAME. Raises
-    BadRecord where it cannot be unpacked."""
+    """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file ``inside``, by default NAME."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as stream:
@@ -232,18 +223,12 @@ def _numbered_lines(path: Path, inside: str = "", begin: int = 0, end: int | Non
 
 
 def read_text(path: Path) -> str:
-    """Return the text of ``path`` (UTF-8, packed or not), with ``\\n`` between lines. Raises BadRecord."""
+    """Return the text of ``path`` (UTF-8, packed or not), with ``\\n`` between lines."""
     return "\n".join(line for _, line in _numbered_lines(path))
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file, empty ones included, each stripped. Raises BadRecord."""
-    return [line.strip() for _, line in _numbered_lines(path)]
-
-
 def read_jsonl(path: Path, inside: str = "", begin: int = 0, end: int | None = None) -> Iterator[Record]:
-    """Yield the rows of a JSON-lines file as they are read; blank lines are skipped. ``inside`` is as for
-    :func:`opened`. Raises BadRecord.
+    """Yield the rows of a JSON-lines file as they are read, without blank lines; ``inside`` is as for :func:`opened`.
 
     With a range, only those whose first byte is one of ``begin`` to ``end - 1``; the file is not packed then.
     """
@@ -251,26 +236,21 @@ def read_jsonl(path: Path, inside: str = "", begin: int = 0, end: int | None = N
     for number, line in _numbered_lines(path, inside, begin, end):
         if line.strip():
             where = f"{path}, line {number}{after}"
-            yield _record(_parse(line, where), where)
+            yield Record(_parse(line, where), where)
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """Yield the rows of a file of JSON lines, or of one that holds one JSON list of objects. Raises BadRecord."""
+def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
+    """Yield the objects of a file of JSON lines, of one JSON list, or of the list ``field`` of one JSON object."""
     if ".jsonl" in path.suffixes:
         yield from read_jsonl(path)
         return
     rows = _parse(read_text(path), str(path))
-    if not isinstance(rows, list):
+    if field is not None:
+        rows = Record(rows, str(path)).typed(field, list, "a list of objects")
+    elif not isinstance(rows, list):
         raise BadRecord(f"{path}: holds a {type(rows).__name__}; expected a list of objects")
     for number, row in enumerate(rows, start=1):
-        yield _record(row, f"{path}, record {number}")
-
-
-def read_report(path: Path, field: str) -> list[Record]:
-    """Return the objects in the list ``field`` of a file that holds one JSON object. Raises BadRecord."""
-    whole = _record(_parse(read_text(path), str(path)), str(path))
-    rows = whole.typed(field, list, "a list of objects")
-    return [_record(row, f"{path}, {field} {number}") for number, row in enumerate(rows, start=1)]
+        yield Record(row, f"{path}, record {number}")
 
 
 def _parse(text: str, where: str) -> Any:
@@ -283,12 +263,6 @@ def _parse(text: str, where: str) -> Any:
         raise BadRecord(f"{where}: is nested too deeply to be read") from None
     except ValueError as error:  # a number of thousands of digits
         raise BadRecord(f"{where}: cannot be read ({error})") from None
-
-
-def _record(row: Any, where: str) -> Record:
-    if not isinstance(row, dict):
-        raise BadRecord(f"{where}: is a {type(row).__name__}; expected an object with named fields")
-    return Record(row, where)
 
 
 def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:

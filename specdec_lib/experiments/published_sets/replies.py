@@ -1,4 +1,4 @@
-"""What large models wrote: recorded outputs to replay drafters on, and text for datastores beside them.
+"""Recorded outputs of large models, to replay drafters on, and text for the datastores that they draft from.
 
 A file that is not there raises MissingData and one that does not hold what its format says BadRecord, as
 :func:`specdec_lib.experiments.tasks.load_task` does; ``root`` is the folder of the data sets.
@@ -9,33 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from specdec_lib.experiments.published_sets.chat import ALPACA, CODEALPACA, GSM8K, MT_BENCH
-from specdec_lib.experiments.published_sets.reading import (
-    DataFile,
-    Record,
-    Root,
-    choice,
-    read_jsonl,
-    read_records,
-    read_report,
-)
+from specdec_lib.experiments.published_sets import ALPACA, CODEALPACA, GSM8K, MT_BENCH
+from specdec_lib.experiments.published_sets.reading import DataFile, Record, Root, choice, read_jsonl, read_records
 
-_ANSWERS = "{}-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"
+Folder = str | os.PathLike[str] | None
+_ANSWERS = "FasterDecoding/REST/llm_judge/data/mt_bench/model_answer/{}-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"
 MT_BENCH_RUNS = {
-    run: DataFile(
-        f"mt_bench/model_answer/{_ANSWERS.format(name)}",
-        f"FasterDecoding/REST/llm_judge/data/mt_bench/model_answer/{_ANSWERS.format(name)}",
-        "Apache-2.0",
-    )
+    run: DataFile("mt_bench/model_answer", _ANSWERS.format(name), "Apache-2.0")
     for run, name in (("plain", "baseline"), ("REST", "rest"))
 }
 _SAMPLES = "HumanEval_codegen16B_temp0.8_topp0.95_num100_max300_code_solution.jsonl"
-CODEGEN = DataFile(f"humaneval/samples/{_SAMPLES}", f"microsoft/CodeT/CodeT/data/generated_data/{_SAMPLES}", "MIT")
-WIZARDCODER = DataFile(
-    "humaneval/samples/humaneval.59.8.gen", "nlpxucan/WizardLM/WizardCoder/data/humaneval.59.8.gen.zip", "CC BY-NC 4.0"
-)
+CODEGEN = DataFile("humaneval/samples", f"microsoft/CodeT/CodeT/data/generated_data/{_SAMPLES}", "MIT")
+WIZARDCODER = DataFile("humaneval/samples", "nlpxucan/WizardLM/WizardCoder/data/humaneval.59.8.gen.zip", "CC BY-NC 4.0")
 OASST_REPORTS = {
     "pythia-1b": "pythia/2023-03-04_theblackcat102_pythia-1b-deduped-sft_sampling_noprefix",
     "pythia-3b": "pythia/2023-03-04_theblackcat102_pythia-3b-deduped-sft_sampling_noprefix",
@@ -49,43 +35,25 @@ OASST_REPORTS = {
     "codellama-13b": "oasst-sft/2023-08-26_OpenAssistant_codellama-13b-oasst-sft-v10_sampling_noprefix2",
 }
 """Sampling reports of OpenAssistant by model: one greedy output and several sampled ones to each prompt."""
-ARENA_HARD = tuple(
-    DataFile(
-        f"arena_hard/model_answer/{model}.jsonl",
-        f"lm-sys/arena-hard-auto/data/arena-hard-v0.1/model_answer/{model}.jsonl",
-        "Apache-2.0 (outputs of OpenAI's models)",
-    )
-    for model in ("gpt-4-0314", "gpt-4-0613", "gpt-3.5-turbo-0125")
-)
-_ROLEPLAY = "roleplay-simple-deduped-roleplay-instruct.json"
-_OASST = "oasstcommitpackftmanual.jsonl"
+_ARENA = "lm-sys/arena-hard-auto/data/arena-hard-v0.1/model_answer"
+_EVOL, _EVOL_LICENCE = "nickrosh/evol-teacher/EvolInstruct-Code-8k", "Apache-2.0; Code Alpaca's records CC BY-NC 4.0"
+_DOLLY = DataFile("dolly", "gpt4life/alpagasus/data/filtered/dolly_3k.json", "CC BY-SA 3.0")
+_ROLEPLAY = DataFile("gpteacher", "teknium1/GPTeacher/Roleplay/roleplay-simple-deduped-roleplay-instruct.json", "MIT")
+_OASST = DataFile("octopack_oasst", "bigcode-project/octopack/dataset/oasst/oasstcommitpackftmanual.jsonl", "MIT")
 CHAT_SETS = {
-    "dolly": (
-        DataFile("dolly/dolly_3k.json", "gpt4life/alpagasus/data/filtered/dolly_3k.json", "CC BY-SA 3.0"),
-        ("instruction", "output"),
-    ),
-    "roleplay": (
-        DataFile(f"gpteacher/{_ROLEPLAY}", f"teknium1/GPTeacher/Roleplay/{_ROLEPLAY}", "MIT"),
-        ("instruction", "response"),
-    ),
-    "oasst": (
-        DataFile(f"octopack_oasst/{_OASST}", f"bigcode-project/octopack/dataset/oasst/{_OASST}", "MIT"),
-        ("prompt", "completion"),
-    ),
-    "alpaca": (ALPACA["alpaca_5000"], ("instruction", "output")),
-    "gsm8k": (GSM8K["train"], ("question", "answer")),
-    "codealpaca": (CODEALPACA["code_alpaca_2k"], ("instruction", "output")),
-    **{
-        f"evol-code-{part}": (
-            DataFile(
-                f"evol_instruct_code/evol-codealpaca-2k-{part}.json",
-                f"nickrosh/evol-teacher/EvolInstruct-Code-8k/evol-codealpaca-2k-{part}.json",
-                "Apache-2.0; Code Alpaca's records CC BY-NC 4.0",
-            ),
-            ("instruction", "output"),
-        )
-        for part in (1, 2)
-    },
+    "dolly": (_DOLLY, "instruction", "output"),
+    "roleplay": (_ROLEPLAY, "instruction", "response"),
+    "oasst": (_OASST, "prompt", "completion"),
+    "alpaca": (ALPACA["alpaca_5000"], "instruction", "output"),
+    "gsm8k": (GSM8K["train"], "question", "answer"),
+    "codealpaca": (CODEALPACA["code_alpaca_2k"], "instruction", "output"),
+} | {
+    f"evol-code-{part}": (
+        DataFile("evol_instruct_code", f"{_EVOL}/evol-codealpaca-2k-{part}.json", _EVOL_LICENCE),
+        "instruction",
+        "output",
+    )
+    for part in (1, 2)
 }
 """Chat and instruction text by name: the file, and the fields of question and answer."""
 
@@ -112,12 +80,12 @@ class Reply:
 
 
 def _vicuna(turns: Sequence[tuple[str, str]], question: str) -> str:
-    """Vicuna's template without its system line, as far as the answer to ``question``."""
+    """Vicuna's template without its system line, up to the answer to ``question``."""
     said = "".join(f"USER: {asked} ASSISTANT: {answered}</s>" for asked, answered in turns)
     return f"{said}USER: {question} ASSISTANT:"
 
 
-def mt_bench_replies(root: str | os.PathLike[str] | None = None, run: str = "REST") -> list[Reply]:
+def mt_bench_replies(root: Folder = None, run: str = "REST") -> list[Reply]:
     """Return the answers of Vicuna-7B v1.5 to MT-Bench, greedy, from the result files of REST's authors.
 
     One a turn, with tokens and forward passes of the authors' run: ``run="REST"``, or ``"plain"`` for the baseline.
@@ -128,30 +96,18 @@ def mt_bench_replies(root: str | os.PathLike[str] | None = None, run: str = "RES
     replies: list[Reply] = []
     for record in read_jsonl(folder.find(MT_BENCH_RUNS[run])):
         number = _question(record)
-        asked = questions.get(number)
-        if asked is None:
+        if number not in questions:
             continue
-        answer, category = _first_choice(record), record.text("category")
-        texts = answer.texts("turns", len(asked))
-        tokens, last_steps = (_numbers(answer, name, len(asked)) for name in ("new_tokens", "idxs"))
-        seconds = _numbers(answer, "wall_time", len(asked), float)
+        asked, answer, group = questions[number], _first_choice(record), record.text("category")
+        texts, tokens, last_steps, seconds = (
+            answer.texts(name, len(asked), kind)
+            for name, kind in (("turns", str), ("new_tokens", int), ("idxs", int), ("wall_time", float))
+        )
         turns = list(zip(asked, texts, strict=True))
         for turn, (question, text) in enumerate(turns):
-            prompt = _vicuna(turns[:turn], question)
-            steps = last_steps[turn] + 1  # the file has the index of the last step
-            replies.append(
-                Reply(
-                    f"{number}-{turn}",
-                    "vicuna-7b-v1.5",
-                    prompt,
-                    text,
-                    category,
-                    asked,
-                    tokens[turn],
-                    steps,
-                    seconds[turn],
-                )
-            )
+            prompt, steps = _vicuna(turns[:turn], question), last_steps[turn] + 1  # the file has the last step's index
+            counted = tokens[turn], steps, seconds[turn]
+            replies.append(Reply(f"{number}-{turn}", "vicuna-7b-v1.5", prompt, text, group, asked, *counted))
     return replies
 
 
@@ -167,24 +123,10 @@ def _first_choice(record: Record) -> Record:
     return Record(choices[0], f"{record.where}, first of the choices")
 
 
-def _numbers(answer: Record, name: str, length: int, kind: type = int) -> list[Any]:
-    """The numbers in a field, one for each turn."""
-    numbers: list[Any] = answer.typed(name, list, "a list of numbers")
-    if not all(type(number) is kind for number in numbers):
-        expected = "a list of whole numbers" if kind is int else "a list of numbers with a decimal point"
-        raise answer.bad(f"field {name!r} is {numbers!r:.80}; expected {expected}")
-    if len(numbers) != length:
-        raise answer.bad(f"field {name!r} has {len(numbers)} numbers; expected {length}, one for each turn")
-    return numbers
-
-
-def alpaca_eval_replies(model: str, root: str | os.PathLike[str] | None = None) -> list[Reply]:
+def alpaca_eval_replies(model: str, root: Folder = None) -> list[Reply]:
     """Return the outputs of one of 16 models, by the folder's name, to the 805 instructions of AlpacaEval."""
-    file = DataFile(
-        f"alpaca_eval/{model}/model_outputs.json",
-        f"tatsu-lab/alpaca_eval/results/{model}/model_outputs.json",
-        "CC BY-NC 4.0, and that of the model",
-    )
+    origin = f"tatsu-lab/alpaca_eval/results/{model}/model_outputs.json"
+    file = DataFile(f"alpaca_eval/{model}", origin, "CC BY-NC 4.0, and that of the model")
     replies = []
     for row in read_records(Root("alpaca_eval replies", root).find(file)):
         asked, text, source = row.text("instruction"), row.text("output", True), row.text("dataset", True)
@@ -192,7 +134,7 @@ def alpaca_eval_replies(model: str, root: str | os.PathLike[str] | None = None) 
     return replies
 
 
-def codegen_replies(root: str | os.PathLike[str] | None = None, samples: int = 1) -> list[Reply]:
+def codegen_replies(root: Folder = None, samples: int = 1) -> list[Reply]:
     """Return the first ``samples`` of 100 completions of each HumanEval prompt by CodeGen-16B (T 0.8, top-p 0.95)."""
     records = read_jsonl(Root("codegen replies", root).find(CODEGEN))
     return [
@@ -203,8 +145,8 @@ def codegen_replies(root: str | os.PathLike[str] | None = None, samples: int = 1
     ]
 
 
-def wizardcoder_replies(root: str | os.PathLike[str] | None = None) -> list[Reply]:
-    """Return the code that WizardCoder-15B wrote greedily to each HumanEval problem, what it says around it left out."""
+def wizardcoder_replies(root: Folder = None) -> list[Reply]:
+    """Return the code that WizardCoder-15B wrote greedily to each HumanEval problem, without what it says around it."""
     records = read_jsonl(Root("wizardcoder replies", root).find(WIZARDCODER), "T0.0_N1_reproduce.results.59.8.jsonl")
     return [
         Reply(r.text("task_id"), "wizardcoder-15b", r.text("all_code").split("### Response:")[0], r.text("completion"))
@@ -212,7 +154,7 @@ def wizardcoder_replies(root: str | os.PathLike[str] | None = None) -> list[Repl
     ]
 
 
-def oasst_replies(model: str, way: str = "greedy", root: str | os.PathLike[str] | None = None) -> list[Reply]:
+def oasst_replies(model: str, way: str = "greedy", root: Folder = None) -> list[Reply]:
     """Return what a model of :data:`OASST_REPORTS` wrote to the 100 or 250 prompts of OpenAssistant's sampling reports.
 
     ``way="greedy"``: its one greedy output to each. ``way="nucleus9"``: the first at temperature 0.8, top-p 0.9;
@@ -220,11 +162,11 @@ def oasst_replies(model: str, way: str = "greedy", root: str | os.PathLike[str] 
     """
     choice("model", model, tuple(OASST_REPORTS))
     choice("way", way, ("greedy", "nucleus9", "all"))
-    name = f"oasst_sampling/{OASST_REPORTS[model]}.json"
-    file = DataFile(name, f"Open-Assistant/oasst-model-eval/sampling_reports/{OASST_REPORTS[model]}.json", "Apache-2.0")
-    path = Root("oasst replies", root).find(file)
+    report = OASST_REPORTS[model]
+    origin = f"Open-Assistant/oasst-model-eval/sampling_reports/{report}.json"
+    file = DataFile(f"oasst_sampling/{report.split('/')[0]}", origin, "Apache-2.0")
     replies = []
-    for number, record in enumerate(read_report(path, "prompts")):
+    for number, record in enumerate(read_records(Root("oasst replies", root).find(file), "prompts")):
         asked = record.text("prompt")
         for result in record.typed("results", list, "a list of results"):
             of = Record(result, record.where)
@@ -234,11 +176,12 @@ def oasst_replies(model: str, way: str = "greedy", root: str | os.PathLike[str] 
     return [reply for reply in replies if reply.text.strip()]
 
 
-def arena_hard_replies(root: str | os.PathLike[str] | None = None) -> list[Reply]:
-    """Return what three of OpenAI's models answered to the 500 questions of Arena-Hard; the file has no questions, so
-    the prompts are empty."""
+def arena_hard_replies(root: Folder = None) -> list[Reply]:
+    """Return the answers of three OpenAI models to Arena-Hard's 500 questions, which the file lacks: prompts are empty."""
     replies = []
-    for file in ARENA_HARD:
+    for model in ("gpt-4-0314", "gpt-4-0613", "gpt-3.5-turbo-0125"):
+        licence = "Apache-2.0 (outputs of OpenAI's models)"
+        file = DataFile("arena_hard/model_answer", f"{_ARENA}/{model}.jsonl", licence)
         for record in read_jsonl(Root("arena-hard replies", root).find(file)):
             for turn in _first_choice(record).typed("turns", list, "a list of turns"):
                 text = Record(turn, record.where).text("content", True)
@@ -246,10 +189,10 @@ def arena_hard_replies(root: str | os.PathLike[str] | None = None) -> list[Reply
     return replies
 
 
-def chat_texts(name: str, root: str | os.PathLike[str] | None = None) -> Iterator[Reply]:
+def chat_texts(name: str, root: Folder = None) -> Iterator[Reply]:
     """Yield the conversations of one of ``CHAT_SETS``, in Vicuna's template."""
     choice("name", name, tuple(CHAT_SETS))
-    file, (question, answer) = CHAT_SETS[name]
+    file, question, answer = CHAT_SETS[name]
     for record in read_records(Root(f"{name} texts", root).find(file)):
         asked = record.text(question, True)
         yield Reply(name, name, _vicuna([], asked), record.text(answer, True), name, (asked,))
