@@ -134,7 +134,6 @@ def approximate_table(rows: Sequence[Mapping[str, Any]], states: int) -> Table:
             "microseconds": "Time, geometric mean, µs",
         },
         {"bytes": ".0f", "recall": ".3f", "mrr": ".3f", "microseconds": ".0f"},
-        timed=["microseconds"],
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
-from specdec_lib.report.display import figures
+from specdec_lib.report import plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,12 +67,12 @@ def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str
     trace = choice.recording.trace
     tokens = [*trace.prompt, *trace.tokens][: choice.position + 1 + coming]
     lines, cells = layout([tokenizer.decode([token]) for token in tokens])
-    figure, ax = figures.new(8.2, 0.9 + 0.22 * len(lines))
+    figure, ax = plots.new(8.2, 0.9 + 0.22 * len(lines))
     ax.set(xlim=(-1, WIDTH + 1), ylim=(len(lines) + 0.2, -1))
     write(ax, lines, {cell for piece in cells[choice.position + 1 :] for cell in piece})
     handles = []
     for name, source, draft, accepted in zip(names, choice.sources, choice.drafts, choice.accepted, strict=True):
-        shade = figures.color(name)
+        shade = plots.color(name)
         boxes(ax, cells[source : source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
         boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
         boxes(ax, cells[source - 1 : source], shade)

@@ -57,7 +57,7 @@ def systems_table(rows: Rows, name: str, caption: str) -> Table:
     columns |= {"tokens_per_pass": "Tokens per pass", "width": "Mean width"}
     measured = methods.how_measured(list(dict.fromkeys(row["method"] for row in rows)))
     formats = dict.fromkeys(("tokens_per_pass", "own", "large"), ".2f") | {"width": ".1f"}
-    return Table(pd.DataFrame(rows), name, f"{caption} {measured}", columns, formats, timed=["own", "large"])
+    return Table(pd.DataFrame(rows), name, f"{caption} {measured}", columns, formats)
 
 
 def speedups_chart(rows: Rows) -> Figure:
@@ -90,7 +90,7 @@ def published_table(
     rows = published_rows.with_ours(paper, tables, here)
     ours = [key for key in rows[0] if key.endswith(", here")]
     columns = {key: key.capitalize() for key in rows[0] if key != "method"}
-    return Table(pd.DataFrame(rows), name, caption, columns, dict.fromkeys(ours, ".2f"), timed=ours)
+    return Table(pd.DataFrame(rows), name, caption, columns, dict.fromkeys(ours, ".2f"))
 
 
 def orders_chart(rows: Rows) -> Figure:
@@ -113,7 +113,6 @@ def orders_table(rows: Rows) -> Table:
         "The numbers of the figure: speed-up of the first system over that of the second, published and composed here.",
         {"first": "First", "second": "Second", "published": "Published", "ratio": "Here", "where": "Prompts"},
         {"published": ".2f", "ratio": ".2f"},
-        timed=["ratio"],
     )
 
 
