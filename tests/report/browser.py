@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from specdec_lib.report.build.pdf import BROWSERS
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 
-OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-# Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the
-# book's.
+# Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the book's.
 INSPECTION = r"""
 (async () => {
   if (window.MathJax && MathJax.startup) { await MathJax.startup.promise; }
@@ -51,6 +46,25 @@ INSPECTION = r"""
 """
 
 
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder to this machine alone; gives its address."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def find_browser() -> str | None:
     """Return the path of a Chromium, or None."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -67,7 +81,7 @@ def open_browser() -> Iterator[Browser]:
     if program is None:
         lacking("no Chromium on this machine")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
+        browser = playwright.chromium.launch(executable_path=program, args=OPTIONS)
         try:
             yield browser
         finally:
