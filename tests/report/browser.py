@@ -16,9 +16,18 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 
-# Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the book's.
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+# Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the
+# book's.
 INSPECTION = r"""
 (async () => {
   if (window.MathJax && MathJax.startup) { await MathJax.startup.promise; }
@@ -81,7 +90,7 @@ def open_browser() -> Iterator[Browser]:
     if program is None:
         lacking("no Chromium on this machine")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=OPTIONS)
+        browser = playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
         try:
             yield browser
         finally:
