@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import specdec_lib
 from specdec_lib import paths
 from specdec_lib.__main__ import find_command
 from specdec_lib.report.build import book
@@ -24,7 +25,8 @@ CORE = ("decoding", "drafters", "datastores", "heads", "models")
 def test_every_public_name_of_the_core_has_a_docstring():
     """Without one, autodoc leaves the name out of the pages of the library."""
     missing = []
-    for path in (path for folder in CORE for path in (ROOT / "specdec_lib" / folder).rglob("*.py")):
+    package = Path(specdec_lib.__file__).parent
+    for path in (path for folder in CORE for path in (package / folder).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         named = {path.stem: tree} | {
             node.name: node
