@@ -161,7 +161,8 @@ def bars(
 ) -> Figure:
     """Draw one bar a group and method, on a new figure unless ``ax`` is given, and a dashed line at ``reference``.
 
-    ``series`` has a height a group by method: NaN leaves a gap, and an interval has a whisker.
+    ``series`` has a height a group by method: NaN leaves a gap, and an interval has a whisker. Names of groups are broken to
+    fit.
     """
     own = ax is None
     ax = new()[1] if ax is None else ax
@@ -171,7 +172,8 @@ def bars(
         look = {"color": color(method), "edgecolor": "white", "linewidth": 0, "hatch": HATCHES[place % len(HATCHES)]}
         ax.bar(x, points(heights), width=width * 0.92, label=method, **look)
         whiskers(ax, x, heights)
-    ax.set_xticks(range(len(groups)), groups)
+    labels = [textwrap.fill(group.replace("-", " "), 10, break_long_words=False) for group in groups]
+    ax.set_xticks(range(len(groups)), labels)
     ax.grid(axis="x", visible=False)
     if reference is not None:
         ax.axhline(reference, **_REFERENCE)
@@ -179,17 +181,6 @@ def bars(
     if own:
         _legend(ax.figure)
     return ax.figure
-
-
-def task_bars(
-    tasks: Sequence[str],
-    heights: Mapping[str, Sequence[float | Interval]],
-    ylabel: str,
-    reference: float | None = None,
-) -> Figure:
-    """Draw :func:`bars` by task and method, the names of tasks broken to fit."""
-    labels = [textwrap.fill(task.replace("-", " "), 10, break_long_words=False) for task in tasks]
-    return bars(labels, heights, ylabel, reference)
 
 
 def panels(

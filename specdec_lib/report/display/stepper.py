@@ -36,20 +36,8 @@ def usual_prices() -> list[PassPrices]:
 
 
 class Stepper:
-    """A viewer for Jupyter and for the book.
-
-    Parameters
-    ----------
-    data : dict
-        Of :func:`stepped`.
-    static : str
-        HTML that is shown where no script runs, and on paper.
-
-    Raises
-    ------
-    ValueError
-        The data are larger than :data:`LIMIT`.
-    """
+    """A viewer of the data of :func:`stepped`, for Jupyter and for the book; ``static`` is the HTML that is shown where no
+    script runs, and on paper."""
 
     def __init__(self, data: dict[str, Any], static: str):
         # No "<", so that no text of a token can end the element that the data stand in.
@@ -97,12 +85,6 @@ def stepper(
         Token ids of the prompt, or by the name that the reader chooses it by: those of each prompt, in the order of the runs.
     prices : sequence of PassPrices, optional
         Between which the reader chooses; :func:`usual_prices` by default.
-
-    Raises
-    ------
-    ValueError
-        There is no run, prompt or price, a method has more or fewer runs than there are prompts, or the data are larger than
-        :data:`LIMIT`.
     """
     given = {"this run": runs} if isinstance(runs, Generation) else runs
     by_method = {name: [done] if isinstance(done, Generation) else list(done) for name, done in given.items()}

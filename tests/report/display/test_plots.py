@@ -36,7 +36,6 @@ def test_every_method_has_a_colour_and_a_marker_of_its_own():
     [
         lambda: plots.bars(["a", "b", "c"], {"PLD": GAINS}, "gain", reference=1.0),
         lambda: plots.panels({"": {"PLD": ([1, 2, 3], GAINS)}}, "K", "gain"),
-        lambda: plots.task_bars(["a", "b", "c"], {"PLD": GAINS}, "gain"),
     ],
 )
 def test_bars_and_lines_have_their_heights_and_whiskers_at_the_known_ends(draw):
