@@ -21,12 +21,11 @@ _HOMES = {
     "recorded": "display.record",
     "Markup": "display.tables",
     "Table": "display.tables",
-    "TokenView": "display.token_views",
     "stepper": "display.stepper",
     "Notice": "display.notices",
     "notice": "display.notices",
     "provenance_table": "display.session",
-    "figures": "display.figures",
+    "plots": "plots",
 }
 __all__ = sorted(_HOMES)
 
@@ -36,7 +35,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"{__name__}.{_HOMES[name]}")
-    return home if name == "figures" else getattr(home, name)
+    return home if name == "plots" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

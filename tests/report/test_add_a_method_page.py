@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from specdec_lib import generate, methods, paths
-from specdec_lib.report.display import figures, method_examples
+from specdec_lib.report import plots
+from specdec_lib.report.display import method_examples
 from tests.families import build, prompt
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
@@ -49,7 +50,7 @@ def test_the_drafter_of_the_page_is_lossless_on_a_random_model(page):
 
 def test_a_row_is_drawn_compared_and_shown_without_another_line(page):
     assert all("Followers" in methods.compared_in(chapter) for chapter in methods.COMPARISONS)
-    assert (figures.color("Followers"), figures.marker("Followers")) == ("#17becf", "p")
+    assert (plots.color("Followers"), plots.marker("Followers")) == ("#17becf", "p")
     assert methods.slug("Followers") == "followers" and methods.exact(["Followers", "SpecDec"]) == ("Followers",)
     shown = method_examples.drafted("Followers")
     assert shown.path and shown.own

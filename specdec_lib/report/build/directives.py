@@ -24,11 +24,10 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 import specdec_lib
 from specdec_lib import paths
 from specdec_lib.experiments.published_numbers import ClaimError
-from specdec_lib.report import numbers
+from specdec_lib.report import numbers, plots
 from specdec_lib.report.build.method_tables import method_lines
 from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.claims.published_tables import published_rows, published_text
-from specdec_lib.report.display import figures
 
 
 def judged() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
@@ -152,7 +151,7 @@ def _draw_headlines(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "pictures"
     if folder.is_dir():
         tables, frame = judged()
-        figures.use_style()
+        plots.use_style()
         drawing = pictures.reproduces(pictures.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
 

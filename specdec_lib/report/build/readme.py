@@ -15,9 +15,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from specdec_lib import files, paths
-from specdec_lib.report import numbers
+from specdec_lib.report import numbers, plots
 from specdec_lib.report.claims import pictures, rules
-from specdec_lib.report.display import figures
 
 _NUMBER = re.compile(r"<!--(?P<key>\w+/\w+)(?P<spec>:[^>]*)?-->.*?<!---->")
 
@@ -37,7 +36,7 @@ def renew(root: Path) -> list[Path]:
     tables = numbers.read_folder(numbers.COMMITTED)
     judged = rules.judge(rules.load_claims(), tables)
     readme, drawing = root / "README.md", numbers.COMMITTED / "what-reproduces.svg"
-    figures.use_style()
+    plots.use_style()
     plt.rcParams["svg.fonttype"] = "none"  # letters, not outlines of letters: a fifth of the size
     figure = pictures.reproduces(pictures.headlines(judged, tables))
     written = {readme: renewed(readme.read_text(encoding="utf-8"), {**tables, "claims": rules.counts(judged)})}

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from specdec_lib.report import plots
 from specdec_lib.report.claims import rules
 from specdec_lib.report.claims.published_tables import PAPERS, published_range, published_rows
-from specdec_lib.report.display import figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def reproduces(shown: pd.DataFrame) -> Figure:
     shown = shown[[rules.bounds(number) is not None for number in shown.ours]]
     lines = len(shown) + shown.paper.nunique()
     height = 1.4 + 0.2 * lines
-    figure, ax = figures.new(8.4, height, layout="none")
+    figure, ax = plots.new(8.4, height, layout="none")
     figure.subplots_adjust(0.42, 1.3 / height, 0.71, 1 - 0.05 / height)
     ax.set(xscale="log", xlim=(0.35, 8), ylim=(lines - 0.4, -0.8), yticks=[])
     ax.set_xticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])

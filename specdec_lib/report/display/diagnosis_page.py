@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specdec_lib.experiments.diagnosis import COPIED_RUN, Diagnosis
 from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
-from specdec_lib.report.display import figures
+from specdec_lib.report import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,10 +59,10 @@ def reasons(found: Diagnosis) -> list[str]:
 def figure(found: Diagnosis) -> Figure:
     """Draw the speed-ups with their intervals, and each answer's tokens per pass against its share of copied tokens."""
     names = [one.method for one in found.predictions]
-    drawn, (left, right) = figures.new(8.4, 3.4, 2)
+    drawn, (left, right) = plots.new(8.4, 3.4, 2)
     for place, one in enumerate(found.predictions):
-        left.bar(place, one.speedup.value, 0.7, color=figures.color(one.method))
-        figures.whiskers(left, [place], [one.speedup])
+        left.bar(place, one.speedup.value, 0.7, color=plots.color(one.method))
+        plots.whiskers(left, [place], [one.speedup])
     left.axhline(1, color="#444444", linestyle="--", linewidth=1)
     left.set_xticks(range(len(names)), names, rotation=20, ha="right")
     left.set(ylabel="speed-up over plain decoding")
@@ -71,7 +71,7 @@ def figure(found: Diagnosis) -> Figure:
     for name in names:
         rates = [row["tokens_per_pass"][name] for row in found.each]
         right.plot(
-            copied, rates, marker=figures.marker(name), linestyle="", color=figures.color(name), label=name, alpha=0.6
+            copied, rates, marker=plots.marker(name), linestyle="", color=plots.color(name), label=name, alpha=0.6
         )
     right.set(xlabel="copied share of the answer", ylabel="tokens a pass", xlim=(-0.03, 1.03))
     right.legend()
@@ -80,7 +80,7 @@ def figure(found: Diagnosis) -> Figure:
 
 def page(found: Diagnosis, tokenizer: str) -> str:
     """The page as HTML, its figure in it."""
-    figures.use_style()
+    plots.use_style()
     image = io.StringIO()
     figure(found).savefig(image, format="svg", metadata={"Date": None})
     svg = image.getvalue()

@@ -4,25 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-_TEXTS = {
-    "smoke": (
-        "Smoke run",
-        "This page was made with the smallest parameters, to check that everything runs. "
-        "Its numbers are not results: build the book with the default profile for those.",
-    ),
-}
-
 
 class Notice:
-    """A box of MyST, which Jupyter shows as a paragraph.
-
-    Parameters
-    ----------
-    title, text : str
-        One line each.
-    kind : str
-        An admonition of MyST: note, tip, warning.
-    """
+    """A box of MyST with a title and a text of one line each; ``kind`` is an admonition of MyST: note, tip, warning."""
 
     def __init__(self, title: str, text: str, kind: str = "warning"):
         self.title, self.text, self.kind = title, text, kind
@@ -37,4 +21,6 @@ class Notice:
 
 def notice(profile: str) -> Notice | None:
     """Return the box that a page of this profile carries, or None for a profile whose numbers are results."""
-    return Notice(*_TEXTS[profile]) if profile in _TEXTS else None
+    words = "This page was made with the smallest parameters, to check that everything runs. "
+    words += "Its numbers are not results: build the book with the default profile for those."
+    return Notice("Smoke run", words) if profile == "smoke" else None

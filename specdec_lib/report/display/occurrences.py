@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
-from specdec_lib.report.display import figures
+from specdec_lib.report import plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def layout(pieces: Sequence[str], width: int = WIDTH) -> tuple[list[str], list[l
     return lines, cells
 
 
-def boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **style: Any) -> None:
+def _boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **style: Any) -> None:
     """One rectangle a row around the characters of some pieces, which :func:`layout` gave; ``style`` as for a patch."""
     from matplotlib.patches import Rectangle
 
@@ -45,18 +45,6 @@ def boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **s
         ax.add_patch(Rectangle((min(columns) - 0.5, row - 0.48), width, 0.96, **look))
 
 
-def write(ax: Axes, lines: Sequence[str], grey: Collection[tuple[int, int]] = (), size: float = 9) -> None:
-    """Write lines character by character, so that boxes fit them; those at ``grey`` are the output to come."""
-    ax.axis("off")
-    for row, line in enumerate(lines):
-        for column, character in enumerate(line):
-            if character != " ":
-                color = "#757575" if (row, column) in grey else "black"
-                ax.text(
-                    column, row, character, family="monospace", fontsize=size, ha="center", va="center", color=color
-                )
-
-
 def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str], coming: int = 12) -> Figure:
     """Draw prompt and output, with ``coming`` tokens of what the target wrote next, and where two named methods copied from.
 
@@ -67,19 +55,25 @@ def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str
     trace = choice.recording.trace
     tokens = [*trace.prompt, *trace.tokens][: choice.position + 1 + coming]
     lines, cells = layout([tokenizer.decode([token]) for token in tokens])
-    figure, ax = figures.new(8.2, 0.9 + 0.22 * len(lines))
+    figure, ax = plots.new(8.2, 0.9 + 0.22 * len(lines))
     ax.set(xlim=(-1, WIDTH + 1), ylim=(len(lines) + 0.2, -1))
-    write(ax, lines, {cell for piece in cells[choice.position + 1 :] for cell in piece})
+    ax.axis("off")
+    grey = {cell for piece in cells[choice.position + 1 :] for cell in piece}
+    look = {"family": "monospace", "fontsize": 9, "ha": "center", "va": "center"}
+    for row, line in enumerate(lines):
+        for column, character in enumerate(line):  # one by one, so that boxes fit them
+            if character != " ":
+                ax.text(column, row, character, color="#757575" if (row, column) in grey else "black", **look)
     handles = []
     for name, source, draft, accepted in zip(names, choice.sources, choice.drafts, choice.accepted, strict=True):
-        shade = figures.color(name)
-        boxes(ax, cells[source : source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
-        boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
-        boxes(ax, cells[source - 1 : source], shade)
+        shade = plots.color(name)
+        _boxes(ax, cells[source : source + accepted], shade, facecolor=shade, alpha=0.35, linewidth=0)
+        _boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
+        _boxes(ax, cells[source - 1 : source], shade)
         (row, _), *_ = cells[source - 1] or cells[source]
         ax.text(WIDTH, row, name, fontsize=9, ha="right", va="center", fontweight="bold")
         handles.append(Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted"))
-    boxes(ax, cells[choice.position : choice.position + 1], "black")
+    _boxes(ax, cells[choice.position : choice.position + 1], "black")
     handles.append(Patch(facecolor="none", edgecolor="black", label="last token written"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
     return figure

@@ -129,15 +129,6 @@ def timed_names(notebook: str | Path | Mapping[str, Any]) -> set[str]:
     return {_name(output) for output in _outputs(notebook) if _name(output) and _marks(output).get("timed")}
 
 
-def timed_columns(notebook: str | Path | Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return, by table, the columns that an executed notebook showed with ``timed``."""
-    return {
-        _marks(output)["table"]: set(_marks(output)["timed"])
-        for output in _outputs(notebook)
-        if "table" in _marks(output)
-    }
-
-
 def _outputs(notebook: str | Path | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if not isinstance(notebook, Mapping):
         import nbformat

@@ -24,7 +24,7 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     or the parameters cell was not run. In ``namespace``, the notebook's ``globals()``, whole numbers become floats where
     those are declared.
     """
-    from specdec_lib.report.display import figures
+    from specdec_lib.report import plots
 
     history = namespace.get("In", [])
     index, declared = _last_declarations(history)
@@ -32,7 +32,7 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     values = {name: namespace[name] for name in [*declared, *given]}
     checked = params.validate(values, declared)
     namespace.update(checked)
-    figures.use_style()
+    plots.use_style()
     if run_context.current() is not None:
         end_with_parent(os.getppid())
     return {name: checked[name] for name in declared}

@@ -132,7 +132,6 @@ def passes_table(steps: Rows) -> Table:
         "time that bandwidth and matrix rate allow.",
         {"width": "$w$", **{name: name for name in times}},
         dict.fromkeys(times, ".2f"),
-        timed=times,
     )
 
 
@@ -169,7 +168,6 @@ def measured_table(rows: Rows, compared: Collection[str]) -> Table:
         columns,
         {"tokens_per_second": ".1f", "tokens_per_forward": ".2f", "equal": "d", **dict.fromkeys(DEFINITIONS, ".2f")},
         # One tree sizes its drafts by the measured prices.
-        timed=["tokens_per_second", *DEFINITIONS, "tokens_per_forward", "equal"],
     )
 
 
@@ -193,7 +191,6 @@ def parts_table(rows: Rows) -> Table:
         "Time to propose a draft, greedy: of a step, and of an emitted token as REST counts it.",
         columns,
         dict.fromkeys(times, ".3f"),
-        timed=times,
     )
 
 
@@ -222,7 +219,6 @@ def peers_table(rows: Rows) -> Table:
         "interval over prompts and their repeats.",
         columns,
         {**dict.fromkeys(times[:2], ".1f"), "ratio": ".2f"},
-        timed=times,
     )
 
 
@@ -289,7 +285,6 @@ def composed_table(rows: Rows, unlooped: Rows, compared: Collection[str]) -> Tab
         f"loop; and what it follows from. {methods.how_measured(compared)}",
         columns,
         dict.fromkeys(("speedup", "unlooped", "tokens_per_forward", "width"), ".2f"),
-        timed=["speedup", "unlooped", "tokens_per_forward", "width"],
     )
 
 
@@ -326,7 +321,6 @@ def variants_table(rows: Rows) -> Table:
         "Drafts of other widths, all tasks, greedy: composed speed-up by what a pass costs, with 95 % intervals over prompts.",
         columns | {price: f"Speed-up, {price}" for price in prices},
         dict.fromkeys(("tokens_per_forward", "width", *prices), ".2f"),
-        timed=[prices[0]],
     )
 
 
@@ -373,7 +367,6 @@ def published_table(rows: Rows, prices: Sequence[str]) -> Table:
         "outputs. The papers' definitions of a speed-up differ, and so do their datastores.",
         columns,
         dict.fromkeys(("published_low", "published_high", *prices), ".2f"),
-        timed=[prices[0]],
     )
 
 

@@ -13,7 +13,8 @@ from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.experiments.pass_widths import units
 from specdec_lib.experiments.published_numbers import published_draft_price
 from specdec_lib.methods import PLAIN, method_of
-from specdec_lib.report.display import charts, figures
+from specdec_lib.report import plots
+from specdec_lib.report.display.token_views import token_view
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,20 +36,8 @@ def usual_prices() -> list[PassPrices]:
 
 
 class Stepper:
-    """A viewer for Jupyter and for the book.
-
-    Parameters
-    ----------
-    data : dict
-        Of :func:`stepped`.
-    static : str
-        HTML that is shown where no script runs, and on paper.
-
-    Raises
-    ------
-    ValueError
-        The data are larger than :data:`LIMIT`.
-    """
+    """A viewer of the data of :func:`stepped`, for Jupyter and for the book; ``static`` is the HTML that is shown where no
+    script runs, and on paper."""
 
     def __init__(self, data: dict[str, Any], static: str):
         # No "<", so that no text of a token can end the element that the data stand in.
@@ -96,12 +85,6 @@ def stepper(
         Token ids of the prompt, or by the name that the reader chooses it by: those of each prompt, in the order of the runs.
     prices : sequence of PassPrices, optional
         Between which the reader chooses; :func:`usual_prices` by default.
-
-    Raises
-    ------
-    ValueError
-        There is no run, prompt or price, a method has more or fewer runs than there are prompts, or the data are larger than
-        :data:`LIMIT`.
     """
     given = {"this run": runs} if isinstance(runs, Generation) else runs
     by_method = {name: [done] if isinstance(done, Generation) else list(done) for name, done in given.items()}
@@ -116,15 +99,12 @@ def stepper(
             raise ValueError(f"{name} has {len(done)} runs for {len(by_name)} prompts; expected one run for each")
     data = stepped(by_method, tokenizer, by_name, chosen)
     first = next(iter(by_name))
+    shown = tokenizer.decode(list(by_name[first])[-PROMPT:])
     views = [
-        charts.token_view(
-            done[0],
-            tokenizer,
-            name,
-            f"{name}: {len(done[0].steps)} passes for {len(done[0].tokens)} tokens ({first}).",
-            prompt=tokenizer.decode(list(by_name[first])[-PROMPT:]),
-        ).to_html()
-        for name, done in by_method.items()
+        token_view(
+            run, tokenizer, name, f"{name}: {len(run.steps)} passes for {len(run.tokens)} tokens ({first}).", shown
+        )
+        for name, (run, *_) in by_method.items()
         if name != PLAIN or len(by_method) == 1
     ]
     return Stepper(data, "".join(views))
@@ -160,7 +140,7 @@ def stepped(
         for method, done in runs.items():
             run = done[number]
             steps = [_step(step, method, places, curves) for step in run.steps]
-            color = figures.color(method)
+            color = plots.color(method)
             own.append({"method": method, "color": color, "first": places(run.tokens[:1]), "steps": steps})
         prompt = list(prompt)
         cut = max(0, len(prompt) - PROMPT)

@@ -6,12 +6,11 @@ import html
 import math
 import numbers
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import run_context
-from specdec_lib.report.display.record import MARKS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,13 +34,9 @@ _LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 def format_cell(value: Any, spec: Format | None = None) -> str:
     """Return the text of one cell; a missing value is a dash whatever the format.
 
-    Parameters
-    ----------
-    value : object
-    spec : str or callable, optional
-        A format specification (``".2f"``, ``",d"``, ``".1%"``) or a function from value to text. Without one,
-        integers get thousands separators and other numbers three significant digits. An interval is formatted
-        number by number: ``1.23 (1.10–1.36)``.
+    ``spec`` is a format specification (``".2f"``, ``",d"``, ``".1%"``) or a function from value to text. Without one,
+    integers get thousands separators and other numbers three significant digits. An interval is formatted number by
+    number: ``1.23 (1.10–1.36)``.
     """
     if value is None or (isinstance(value, numbers.Real) and math.isnan(value)):
         return MISSING
@@ -57,31 +52,19 @@ def format_cell(value: Any, spec: Format | None = None) -> str:
 
 
 class Table:
-    """A data frame on its way to a page.
+    """A data frame on its way to a page; its index is not shown.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        The index is not shown.
     name : str
-        Label by which pages refer to it (``{numref}`tab-speed```) and name of its CSV file; starts with
-        ``tab-``.
+        Label by which pages refer to it (``{numref}`tab-speed```) and name of its CSV file; starts with ``tab-``.
     caption : str
         One sentence; MyST is allowed in it.
     columns : mapping of str to str, optional
-        Headings by column, in the order wanted; columns that are not named are left out. All without it. MyST is
-        allowed in headings.
+        Headings by column, in the order wanted, with MyST allowed; columns that are not named are left out.
     formats : mapping of str to format, optional
-        See :func:`format_cell`. Cells are shown as they are, whatever is in them; :class:`Markup` as the format
-        makes MyST of those of a column.
-    timed : bool, str or collection of str
-        Columns whose values come from a clock, or follow from values that do; True: all of them.
-
-    Raises
-    ------
-    ValueError
-        The name is not of the form ``tab-word``, or ``columns``, ``formats`` or ``timed`` name a column that is not
-        there.
+        See :func:`format_cell`. Cells are shown as they are, whatever is in them, unless :class:`Markup` is the format.
     """
 
     def __init__(
@@ -91,23 +74,19 @@ class Table:
         caption: str,
         columns: Mapping[str, str] | None = None,
         formats: Mapping[str, Format] | None = None,
-        timed: bool | str | Collection[str] = False,
     ):
         if not re.fullmatch(r"tab-[a-z0-9-]+", name):
             raise ValueError(f"table name {name!r}: 'tab-' and small letters, digits and hyphens are expected")
-        named = [] if isinstance(timed, bool) else [timed] if isinstance(timed, str) else list(timed)
-        for column in [*(columns or {}), *(formats or {}), *named]:
+        for column in [*(columns or {}), *(formats or {})]:
             if column not in frame.columns:
                 raise ValueError(f"table {name!r} has no column {column!r}: {', '.join(map(str, frame.columns))}")
-        self.name, self.caption = name, caption
+        self.name, self.caption, self.formats = name, caption, dict(formats or {})
         self.headings = (
             {column: Markup(heading) for column, heading in columns.items()}
             if columns
             else {column: str(column) for column in frame.columns}
         )
         self.frame = frame[list(self.headings)]
-        self.formats = dict(formats or {})
-        self.timed = list(self.headings) if timed is True else [name for name in self.headings if name in named]
 
     def _numeric(self, column: str) -> bool:
         values = [value for value in self.frame[column] if value is not None]
@@ -120,22 +99,19 @@ class Table:
         ]
 
     def to_csv(self) -> str:
-        """Return the unformatted values as CSV under the columns' own names; the ends of the intervals of a column have
-        columns of their own, with ``_low`` and ``_high`` in their names."""
+        """Return the unformatted values as CSV; the ends of intervals have columns of their own, ``_low`` and ``_high``."""
         import pandas as pd
 
         columns = {}
         for column in self.headings:
             values = self.frame[column]
-            if not self._has_intervals(column):
+            if any(isinstance(value, Interval) for value in values):
+                rows = [value if isinstance(value, Interval) else (value, None, None) for value in values]
+                names = (column, f"{column}_low", f"{column}_high")
+                columns |= dict(zip(names, zip(*rows, strict=True), strict=True))
+            else:
                 columns[column] = values
-                continue
-            rows = [value if isinstance(value, Interval) else (value, None, None) for value in values]
-            columns |= dict(zip((column, *_ends(column)), zip(*rows, strict=True), strict=True))
         return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")
-
-    def _has_intervals(self, column: str) -> bool:
-        return any(isinstance(value, Interval) for value in self.frame[column])
 
     def to_html(self) -> str:
         """Return the table as HTML, for Jupyter."""
@@ -153,13 +129,7 @@ class Table:
         return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def to_myst(self, download: str | None = None) -> str:
-        """Return the table as a numbered MyST table.
-
-        Parameters
-        ----------
-        download : str, optional
-            Address of the CSV file, relative to the page.
-        """
+        """Return the table as a numbered MyST table, with a link to its CSV file at ``download``, relative to the page."""
 
         def line(texts: list[str]) -> str:
             cells = (markdown_cell(text) if isinstance(text, Markup) else literal_cell(text) for text in texts)
@@ -174,23 +144,17 @@ class Table:
             text += f"\n:::{{div}} table-download\n{{download}}`CSV <{download}>`\n:::\n"
         return text
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         run = run_context.current()
         download = None
         if run is not None:
             (run.folder / f"{self.name}.csv").write_text(self.to_csv(), encoding="utf-8")
             download = f"files/{run.notebook}/{self.name}.csv"
-        shown = {
+        return {
             "text/plain": self.frame.to_string(index=False),
             "text/html": self.to_html(),
             "text/markdown": self.to_myst(download),
         }
-        ends = [end for column in self.timed if self._has_intervals(column) for end in _ends(column)]
-        return shown, {MARKS: {"table": self.name, "timed": [*self.timed, *ends]}}
-
-
-def _ends(column: str) -> tuple[str, str]:
-    return f"{column}_low", f"{column}_high"
 
 
 def markdown_cell(text: str) -> str:

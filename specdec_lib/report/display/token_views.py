@@ -1,18 +1,19 @@
-"""A picture of one generation: every token coloured by who proposed it and marked by what became of it."""
+"""One generation as coloured text: every token marked by who proposed it and by what became of it."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
-from specdec_lib.report.display import figures
+from specdec_lib.report import plots
 
-Fate = Literal["accepted", "rejected", "target"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-_LEGEND: dict[str, str] = {
+    from specdec_lib import Generation
+
+_LEGEND = {
     "accepted": "drafted and accepted",
     "rejected": "drafted and rejected (no part of the text)",
     "target": "the target's own token",
@@ -38,106 +39,60 @@ _CSS = """
 """.strip()
 
 
-@dataclass(frozen=True)
-class Token:
-    """One token of the picture.
+def token_view(
+    run: Generation,
+    tokenizer: PreTrainedTokenizerBase,
+    method: str,
+    caption: str = "",
+    prompt: str = "",
+    rejected: int = 3,
+) -> str:
+    """Return a run as HTML, in which every text is escaped; steps are divided by a thin bar.
 
     Parameters
     ----------
-    text : str
-        As the tokenizer decodes it.
-    fate : {"accepted", "rejected", "target"}
-        Drafted and accepted, drafted and rejected, or the target's own (a correction, the bonus token, or a
-        token of the prefill).
-    step : int
-        Number of the target forward that verified or emitted it, counted from 0.
-    proposer : str
-        Name of the method that drafted it; empty for the target's own.
-    note : str
-        Added to the text shown on hovering, such as where the draft was found.
-    """
-
-    text: str
-    fate: Fate
-    step: int
-    proposer: str = ""
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if self.fate not in _LEGEND:
-            raise ValueError(f"fate {self.fate!r}: one of {', '.join(_LEGEND)} is expected")
-        if (self.fate == "target") == bool(self.proposer):
-            raise ValueError(f"token {self.text!r}: a drafted token names its proposer, the target's own names none")
-
-
-class TokenView:
-    """One generation as coloured text, for Jupyter and for the book.
-
-    Parameters
-    ----------
-    tokens : sequence of Token
-        In reading order; rejected ones may stand behind the accepted ones of their step, or be left out.
+    run : Generation
+    tokenizer : PreTrainedTokenizerBase
+    method : str
+        Whose drafts they are; its colour is theirs.
     caption : str
         One sentence under the text.
     prompt : str
         Shown greyed before the tokens.
-
-    Raises
-    ------
-    ValueError
-        The steps go backwards.
+    rejected : int
+        At most this many rejected tokens are shown a step; none of a draft that branches, which is not read in one line.
     """
+    parts = [_span(tokenizer.decode(run.tokens[:1]), "target", "step 0", "from the pass over the prompt")]
+    fates = {"target"}
+    for number, step in enumerate(run.steps, start=1):
+        parts.append('<span class="specdec-step" aria-hidden="true">&#x2009;&#x258F;</span>')
+        own = step.tokens[step.accepted :]
+        lost = step.tree.tokens[step.accepted :][:rejected] if step.tree.is_chain else []
+        note = f"proposed by {method}; {step.accepted} of {step.drafted} accepted"
+        for fate, tokens in (("accepted", step.tokens[: step.accepted]), ("rejected", lost), ("target", own)):
+            fates.update([fate] if tokens else [])
+            for token in tokens:
+                text = tokenizer.decode([token])
+                parts.append(_span(text, fate, f"step {number}", "" if fate == "target" else note))
+    samples = "".join(
+        f'<span><b class="specdec-{fate}">{html.escape("target" if fate == "target" else method)}</b> {words}</span>'
+        for fate, words in _LEGEND.items()
+        if fate in fates
+    )
+    return (
+        f'<style>{_CSS}</style><div style="--specdec-color:{plots.color(method)}">'
+        f'<div class="specdec-legend">{samples}<span>▏ next step of the target</span></div>'
+        f'<div class="specdec-tokens notranslate"><span class="specdec-prompt" style="opacity:.55">{html.escape(prompt)}</span>'
+        f'{"".join(parts)}</div><div class="specdec-caption">{html.escape(caption)}</div></div>'
+    )
 
-    def __init__(self, tokens: Sequence[Token], caption: str = "", prompt: str = ""):
-        steps = [token.step for token in tokens]
-        if any(later < earlier for earlier, later in zip(steps, steps[1:], strict=False)):
-            raise ValueError("the steps of the tokens go backwards: give the tokens in the order of their steps")
-        self.tokens, self.caption, self.prompt = list(tokens), caption, prompt
 
-    def to_html(self) -> str:
-        """Return the picture; every text in it is escaped, steps are divided by a thin bar."""
-        parts = []
-        step = self.tokens[0].step if self.tokens else 0
-        for token in self.tokens:
-            if token.step != step:
-                parts.append('<span class="specdec-step" aria-hidden="true">&#x2009;&#x258F;</span>')
-                step = token.step
-            parts.append(self._span(token))
-        prompt = (
-            f'<span class="specdec-prompt" style="opacity:.55">{html.escape(self.prompt)}</span>' if self.prompt else ""
-        )
-        caption = f'<div class="specdec-caption">{html.escape(self.caption)}</div>' if self.caption else ""
-        return (
-            f"<style>{_CSS}</style>{self._legend()}"
-            f'<div class="specdec-tokens notranslate">{prompt}{"".join(parts)}</div>{caption}'
-        )
-
-    def _span(self, token: Token) -> str:
-        title = f"step {token.step}: {_LEGEND[token.fate]}"
-        if token.proposer:
-            title += f", proposed by {token.proposer}"
-        if token.note:
-            title += f"; {token.note}"
-        # A token that is a line break needs something to be seen by. A rejected one is no part of the text:
-        # it takes no line, and little room for its indentation.
-        if token.fate == "rejected":
-            text = html.escape(re.sub(r"[ \t]{2,}", "⇥", token.text)).replace("\n", "↵")
-        else:
-            text = html.escape(token.text).replace("\n", "↵\n")
-        style = f' style="--specdec-color:{figures.color(token.proposer)}"' if token.proposer else ""
-        title = html.escape(title, quote=True)
-        return f'<span class="specdec-{token.fate}"{style} title="{title}">{text}</span>'
-
-    def _legend(self) -> str:
-        seen = dict.fromkeys((token.fate, token.proposer) for token in self.tokens)
-        items = []
-        for fate, proposer in sorted(seen):
-            style = f' style="--specdec-color:{figures.color(proposer)}"' if proposer else ""
-            sample = html.escape(proposer or "target")
-            items.append(f'<span><b class="specdec-{fate}"{style}>{sample}</b> {_LEGEND[fate]}</span>')
-        items.append("<span>▏ next step of the target</span>")
-        return f'<div class="specdec-legend">{"".join(items)}</div>'
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        plain = "".join(token.text for token in self.tokens if token.fate != "rejected")
-        return {"text/plain": plain, "text/html": self.to_html()}
+def _span(text: str, fate: str, step: str, note: str) -> str:
+    title = html.escape(f"{step}: {_LEGEND[fate]}" + (f", {note}" if note else ""), quote=True)
+    # A token that is a line break needs something to be seen by. A rejected one is no part of the text: it takes no line, and
+    # little room for its indentation.
+    if fate == "rejected":
+        text = html.escape(re.sub(r"[ \t]{2,}", "⇥", text)).replace("\n", "↵")
+    else:
+        text = html.escape(text).replace("\n", "↵\n")
+    return f'<span class="specdec-{fate}" title="{title}">{text}</span>'

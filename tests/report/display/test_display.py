@@ -1,4 +1,4 @@
-"""Tables, coloured tokens, figures and notices: what they put on a page."""
+"""Tables, coloured tokens and notices: what they put on a page."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specdec_lib import methods, paths
-from specdec_lib.report.display import figures, notices, record, run_context, session
+from specdec_lib import paths
+from specdec_lib.decoding.results import Generation, Step
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.statistics import Interval
+from specdec_lib.report.display import notices, run_context, session
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
-from specdec_lib.report.display.token_views import Token, TokenView
+from specdec_lib.report.display.token_views import token_view
 
 FRAME = pd.DataFrame({"task": ["a|b", "<i>"], "rate": [0.123456, np.nan], "n": [12345, 2]})
 
@@ -47,6 +50,8 @@ class Text(HTMLParser):
         (True, None, "True"),
         ("x", ".2f", "x"),
         (2, lambda value: f"{value}×", "2×"),
+        (Interval(1.25, 1.125, 1.5), ".2f", "1.25 (1.12\u2060–\u20601.50)"),
+        (Interval(1.5, np.nan, np.nan), ".2f", "1.50 (–)"),
     ],
 )
 def test_a_cell_is_formatted_as_asked(value, spec, text):
@@ -133,31 +138,19 @@ def test_a_column_of_markup_and_named_headings_stay_what_they_are_and_names_of_c
     assert r"| rule | a\_b |" in Table(frame, "tab-x", "c").to_myst()
 
 
-def test_columns_choose_order_and_headings():
-    table = Table(FRAME, "tab-x", "c", columns={"n": "Prompts", "task": "Task"})
-    assert "| Prompts | Task |" in table.to_myst()
-
-
-@pytest.mark.parametrize("arguments", [{"columns": {"nope": "x"}}, {"formats": {"nope": "d"}}, {"timed": ["nope"]}])
-def test_a_column_that_is_not_there_is_refused(arguments):
-    with pytest.raises(ValueError, match="'nope'"):
-        Table(FRAME, "tab-x", "c", **arguments)
-
-
 @pytest.mark.parametrize(
-    ("timed", "columns"),
-    [(False, []), (True, ["task", "rate", "n"]), (["rate"], ["rate"]), ("rate", ["rate"])],
+    ("arguments", "words"),
+    [
+        ({"columns": {"nope": "x"}}, "'nope'"),
+        ({"formats": {"nope": "d"}}, "'nope'"),
+        ({"name": "speed"}, "table name"),
+        ({"name": "tab-Speed"}, "table name"),
+        ({"name": "tab-"}, "table name"),
+    ],
 )
-def test_a_table_says_which_columns_come_from_a_clock(timed, columns):
-    shown, marks = Table(FRAME, "tab-x", "c", timed=timed)._repr_mimebundle_()
-    output = {"output_type": "execute_result", "data": shown, "metadata": marks}
-    assert record.timed_columns({"cells": [{"outputs": [output]}]}) == {"tab-x": set(columns)}
-
-
-@pytest.mark.parametrize("name", ["speed", "tab-Speed", "tab-", "tab-a b"])
-def test_a_name_that_no_page_could_refer_to_is_refused(name):
-    with pytest.raises(ValueError, match="table name"):
-        Table(FRAME, name, "c")
+def test_what_no_page_could_show_or_refer_to_is_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        Table(FRAME, **{"name": "tab-x", "caption": "c"} | arguments)
 
 
 def test_html_of_a_table_shows_the_texts_and_no_markup_of_theirs():
@@ -165,81 +158,77 @@ def test_html_of_a_table_shows_the_texts_and_no_markup_of_theirs():
     assert "<i>" in page.text and "i" not in page.tags
 
 
-def test_inside_a_run_the_csv_is_written_unformatted_and_linked(tmp_path, monkeypatch):
+def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_and_linked(tmp_path, monkeypatch):
     run = run_context.RunContext("01_small", "smoke", str(tmp_path / "files"), "0" * 64)
     monkeypatch.setenv(run_context.VARIABLE, run.dumps())
-    bundle, _ = Table(FRAME, "tab-x", "c", formats={"rate": ".1f"})._repr_mimebundle_()
+    frame = FRAME.assign(gain=[Interval(1.25, 1.125, 1.5), None])
+    bundle = Table(frame, "tab-x", "c", formats={"rate": ".1f"})._repr_mimebundle_()
     assert "{download}`CSV <files/01_small/tab-x.csv>`" in bundle["text/markdown"]
     rows = list(csv.DictReader(io.StringIO((tmp_path / "files" / "tab-x.csv").read_text())))
-    assert rows[0] == {"task": "a|b", "rate": "0.123456", "n": "12345"}
+    ends = {"gain": "1.25", "gain_low": "1.125", "gain_high": "1.5"}
+    assert rows[0] == {"task": "a|b", "rate": "0.123456", "n": "12345", **ends}
+    assert rows[1] == {"task": "<i>", "rate": "", "n": "2", **dict.fromkeys(ends, "")}
 
 
 def test_outside_of_a_run_nothing_is_written_or_linked(monkeypatch, tmp_path):
     monkeypatch.delenv(run_context.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-    assert "download" not in Table(FRAME, "tab-x", "c")._repr_mimebundle_()[0]["text/markdown"]
+    assert "download" not in Table(FRAME, "tab-x", "c")._repr_mimebundle_()["text/markdown"]
     assert list(tmp_path.iterdir()) == []
 
 
-TOKENS = [
-    Token("if a<b:", "target", 0),
-    Token("\n  <b>", "accepted", 1, "PLD", note="found at 3 & 4"),
-    Token(" oops", "rejected", 1, "PLD"),
-    Token(' "x"', "target", 1),
-]
+class Letters:
+    """A tokenizer whose token ids are code points."""
+
+    def decode(self, tokens):
+        return "".join(map(chr, tokens))
 
 
-def test_the_text_of_a_generation_is_kept_and_escaped():
-    view = TokenView(TOKENS, caption="a & b")
-    page = Text(
-        re.sub(r"<style>.*?</style>|<div class=\"specdec-legend\">.*?</div>", "", view.to_html(), flags=re.DOTALL)
+def viewed(first, *steps, **options):
+    """The view of a run whose steps are (tree, path, emitted text), as (fate, title, text) of each token."""
+    made = [Step(tree, tuple(path), tuple(map(ord, text)), 0, 0, 0) for tree, path, text in steps]
+    run = Generation([ord(first), *(t for step in made for t in step.tokens)], made, "length", 1, 0)
+    page = token_view(run, Letters(), "PLD", **options)
+    return page, re.findall(r'<span class="specdec-(\w+)" title="([^"]*)">(.*?)</span>', page, re.DOTALL)
+
+
+def chain(text):
+    return DraftTree.chain([ord(letter) for letter in text])
+
+
+def test_every_token_of_a_run_says_whose_it_is_and_what_became_of_it():
+    page, shown = viewed("a", (chain("b\n<>z"), [0, 1], "b\n&"), (chain(""), [], "y"), (chain("zzzzz"), [], "!"))
+    assert [(fate, text) for fate, _, text in shown] == [
+        ("target", "a"),
+        *[("accepted", "b"), ("accepted", "↵\n"), ("rejected", "&lt;"), ("rejected", "&gt;"), ("rejected", "z")],
+        *[("target", "&amp;"), ("target", "y"), *[("rejected", "z")] * 3, ("target", "!")],
+    ]
+    assert shown[1][1] == "step 1: drafted and accepted, proposed by PLD; 2 of 5 accepted"
+    assert page.count('class="specdec-step"') == 3
+
+
+def test_of_a_draft_that_branches_the_accepted_path_is_shown():
+    tree = DraftTree([ord(c) for c in "xbyc"], [-1, -1, 1, 1])
+    _, shown = viewed("a", (tree, [1, 3], "bcd"))
+    assert [(text, fate) for fate, _, text in shown] == [
+        ("a", "target"), ("b", "accepted"), ("c", "accepted"), ("d", "target")
+    ]  # fmt: skip
+
+
+def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
+    page, shown = viewed("<", (chain("\n"), [], "x"), prompt="<b>", caption="a & <i>")
+    parsed = Text(re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
+    assert "i" not in parsed.tags and "<b><" in parsed.text and parsed.text.endswith("xa & <i>")
+    assert shown[1] == (
+        "rejected",
+        "step 1: drafted and rejected (no part of the text), proposed by PLD; 0 of 1 accepted",
+        "↵",
     )
-    shown = page.text.replace("↵", "").replace("\u2009", "").replace("▏", "")
-    assert shown == 'if a<b:\n  <b> oops "x"a & b'
-    assert "b" not in page.tags
-    assert view._repr_mimebundle_()["text/plain"] == 'if a<b:\n  <b> "x"'
-
-
-def test_a_rejected_token_takes_no_line_and_little_room():
-    text = TokenView([Token("\n        x", "rejected", 0, "PLD")]).to_html()
-    assert text.split("specdec-tokens notranslate")[1].count("\n") == 0 and ">↵⇥x</span>" in text
-
-
-def test_every_token_says_who_proposed_it_and_what_became_of_it():
-    text = TokenView(TOKENS).to_html()
-    titles = re.findall(r'title="([^"]*)"', text)
-    assert len(titles) == len(TOKENS)
-    assert "step 1" in titles[1] and "PLD" in titles[1] and "accepted" in titles[1] and "&amp;" in titles[1]
-    assert "rejected" in titles[2] and "target" in titles[3]
-    assert f"--specdec-color:{figures.color('PLD')}" in text
-    assert text.count('class="specdec-step"') == 1
-
-
-def test_what_contradicts_itself_is_refused():
-    with pytest.raises(ValueError, match="fate"):
-        Token("x", "bonus", 0)
-    with pytest.raises(ValueError, match="proposer"):
-        Token("x", "accepted", 0)
-    with pytest.raises(ValueError, match="proposer"):
-        Token("x", "target", 0, "PLD")
-    with pytest.raises(ValueError, match="backwards"):
-        TokenView([Token("x", "target", 1), Token("y", "target", 0)])
 
 
 def test_only_a_smoke_page_carries_a_warning():
     assert "{admonition}" in notices.notice("smoke")._repr_mimebundle_()["text/markdown"]
     assert notices.notice("default") is None and notices.notice("full") is None
-
-
-def test_every_method_has_a_colour_and_a_marker_of_its_own():
-    names = [methods.PLAIN, *methods.METHODS]
-    assert len({figures.color(name) for name in names}) == len({figures.marker(name) for name in names}) == len(names)
-    assert figures.color("a method of tomorrow") in figures.PALETTE
-
-
-def test_figures_draw_what_they_are_given():
-    figure = figures.bars(["a", "b"], {"plain": [1, 1], "PLD": [2, 3]}, "tokens", reference=1.0)
-    assert [bar.get_height() for bar in figure.axes[0].patches] == [1, 1, 2, 3]
 
 
 def test_provenance_names_versions_machine_and_parameters():

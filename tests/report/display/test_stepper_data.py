@@ -76,19 +76,15 @@ def test_prices_are_those_of_the_width_and_of_what_drafting_is_priced_by(method,
     assert [one["d"][0] for one in steps] == drafting if drafting else all("d" not in one for one in steps)
 
 
-def test_a_wide_draft_is_cut_to_its_accepted_nodes_and_the_first_others_and_says_how_many_are_left_out():
+def test_a_wide_draft_and_a_long_prompt_are_cut_and_say_so():
     tokens = list(range(100, 180))
     wide = DraftTree(tokens, [-1] * 79 + [78])
-    made = stepped({"REST": [run(Step(wide, (78, 79), (178, 179, 5), 0, 0, 0))]}, Letters(), {"one": [1]}, PRICES)
+    made = stepped({"REST": [run(Step(wide, (78, 79), (178, 179, 5), 0, 0, 0))]}, Letters(), {"one": [7] * 250}, PRICES)
+    assert len(made["examples"][0]["prompt"]) == stepper.PROMPT and made["examples"][0]["cut"] == 50
     (one,) = made["examples"][0]["runs"][0]["steps"]
     assert len(one["t"]) == stepper.NODES and one["h"] == 80 - stepper.NODES and one["w"] == 81
     assert texts(made, [one["t"][node] for node in one["a"]]) == chr(178) + chr(179)
     assert one["p"][one["a"][1]] == one["a"][0] and all(parent < node for node, parent in enumerate(one["p"]))
-
-
-def test_a_long_prompt_is_cut_and_says_so():
-    made = stepped({"PLD": [run(BARE)]}, Letters(), {"one": [7] * 250}, PRICES)
-    assert len(made["examples"][0]["prompt"]) == stepper.PROMPT and made["examples"][0]["cut"] == 50
 
 
 def test_the_real_runs_of_the_pocket_target_come_out_token_for_token():
@@ -113,16 +109,12 @@ def test_the_real_runs_of_the_pocket_target_come_out_token_for_token():
         assert any("k" in one for one in own["steps"]) == (own["method"] == "PLD")
 
 
-def test_one_run_and_one_prompt_need_no_names():
-    viewer = stepper.stepper(run(CHAIN), Letters(), points("hi"))
-    assert viewer.data["examples"][0]["runs"][0]["method"] == "this run"
-    assert "this run" in viewer.static
-
-
-def test_the_html_needs_nothing_else_and_no_text_ends_it_early():
-    html = stepper.stepper(run(step(DraftTree.chain([]), [], "<")), Letters(), points("</script>")).to_html()
+def test_one_run_and_one_prompt_need_no_names_and_no_text_ends_the_html_early():
+    viewer = stepper.stepper(run(step(DraftTree.chain([]), [], "<")), Letters(), points("</script>"))
+    assert viewer.data["examples"][0]["runs"][0]["method"] == "this run" and "this run" in viewer.static
+    html = viewer.to_html()
     assert html.count("<script") == html.count("</script>") == 2 and "\\u003c" in html
-    assert not re.search(r"\b(?:src|href|import|fetch)\s*[=(]", html)
+    assert not re.search(r"\b(?:src|href|import|fetch)\s*[=(]", html), "it needs nothing else"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,360 @@
+"""The figures of the book: one look for all, colours that stay apart for colour-blind readers, one colour a method, SVG."""
+
+from __future__ import annotations
+
+import hashlib
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import product
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from specdec_lib import methods
+from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.statistics import Interval
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from specdec_lib import Generation
+    from specdec_lib.chapters.ch08_one_tree.study import Ladder
+    from specdec_lib.drafters.pass_prices import PassPrices
+
+Curve = tuple[Sequence[float], Sequence[float | Interval]]
+"""Values of x and of y; intervals among the latter have whiskers."""
+
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
+"""Okabe and Ito's colours without yellow and black, which vanish on a light or a dark page."""
+
+HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "||||")
+"""Told apart on paper without colours: the first series is filled, the next ones are hatched."""
+
+PARTS = {"draft": "#44546a", "verify": "#8795a8", "commit": "#b59a7a", "host": "#a5a5a5"}
+"""Parts of a step's time and their colours, which are no method's; of middle lightness, since a dark page turns them round."""
+
+WIDEST = 8.4
+"""Inches; a wider figure would be shrunk to the page until its letters cannot be read."""
+
+STYLE: dict[str, Any] = {
+    "figure.figsize": (6.4, 3.6),
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "savefig.bbox": None,
+    "font.size": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#d9d9d9",
+    "grid.linewidth": 0.6,
+    "axes.edgecolor": "#666666",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "legend.handlelength": 3.0,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "specdec",
+}
+"""Settings of matplotlib; text is drawn as paths, so a page looks the same wherever it is read."""
+
+_MARKS = "os^Dv*PX"
+_DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2)), (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4)))
+#: Ticks of a logarithmic axis, from coarse to fine.
+_TICKS = (
+    tuple(2.0**power for power in range(-6, 8)),
+    (0.125, 0.2, 0.33, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16),
+    (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3),
+)
+_REFERENCE: dict[str, Any] = {"color": "#444444", "linestyle": "--", "linewidth": 1}
+
+
+def use_style() -> None:
+    """Set the style for the rest of the process and, inside Jupyter, SVG as the format of figures."""
+    import matplotlib as mpl
+    from cycler import cycler
+
+    mpl.rcParams.update(STYLE)
+    mpl.rcParams["axes.prop_cycle"] = cycler(color=list(PALETTE))
+    try:
+        from IPython import get_ipython
+    except ModuleNotFoundError:
+        return
+    if get_ipython() is not None:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        # Without a date, the same data give the same bytes.
+        set_matplotlib_formats("svg", metadata={"Date": None}, bbox_inches=None)
+
+
+def color(method: str) -> str:
+    """Return the colour of a method; an unknown name always gets the same one of the palette."""
+    if method in methods.METHODS:
+        return methods.METHODS[method].color
+    if method == methods.PLAIN:
+        return methods.PLAIN_COLOR
+    return PALETTE[int(hashlib.sha256(method.encode()).hexdigest(), 16) % len(PALETTE)]
+
+
+def marker(method: str) -> str:
+    """Return the marker of a method; another name has that of the first method of its colour."""
+    if method in methods.METHODS:
+        return methods.METHODS[method].marker
+    return next((row.marker for row in methods.METHODS.values() if row.color == color(method)), methods.PLAIN_MARKER)
+
+
+def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1, **kwargs: Any) -> tuple[Figure, Any]:
+    """Return a figure of a size in inches, at most :data:`WIDEST` wide, and its axes; ``kwargs`` go to ``plt.subplots``.
+
+    The figure is closed for pyplot, so that Jupyter shows it once: as the value of the cell that returns it.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(rows, columns, figsize=(min(width, WIDEST), height), **kwargs)
+    plt.close(figure)
+    return figure, axes
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], most: int = 4) -> None:
+    """Put one legend below all axes, in at most ``most`` columns and no more than the figure is wide enough for."""
+    for columns in range(min(most, len(labels)), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
+
+
+def _legend(figure: Figure) -> None:
+    """One legend below for the labels of all axes, if there are two or more."""
+    entries: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if len(entries) > 1:
+        legend_below(figure, list(entries.values()), list(entries), 2 if len(entries) == 4 else 3)
+
+
+def _no_data(ax: Axes) -> None:
+    ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center", va="center", color="#666666")
+
+
+def points(values: Sequence[float | Interval]) -> list[float]:
+    """The numbers of a series that may hold intervals."""
+    return [value.value if isinstance(value, Interval) else value for value in values]
+
+
+def whiskers(ax: Axes, x: Sequence[float], values: Sequence[float | Interval], color: str = "#444444") -> None:
+    """Draw the intervals of a series as vertical lines; a value without one, or whose ends are not known, has none."""
+    for place, value in zip(x, values, strict=True):
+        if isinstance(value, Interval) and value.known:
+            ax.vlines(place, value.low, value.high, color=color, linewidth=1.2)
+
+
+def bars(
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float | Interval]],
+    ylabel: str,
+    reference: float | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw one bar a group and method, on a new figure unless ``ax`` is given, and a dashed line at ``reference``.
+
+    ``series`` has a height a group by method: NaN leaves a gap, and an interval has a whisker. Names of groups are broken to
+    fit.
+    """
+    own = ax is None
+    ax = new()[1] if ax is None else ax
+    width = 0.8 / max(len(series), 1)
+    for place, (method, heights) in enumerate(series.items()):
+        x = [group - 0.4 + width * (place + 0.5) for group in range(len(groups))]
+        look = {"color": color(method), "edgecolor": "white", "linewidth": 0, "hatch": HATCHES[place % len(HATCHES)]}
+        ax.bar(x, points(heights), width=width * 0.92, label=method, **look)
+        whiskers(ax, x, heights)
+    labels = [textwrap.fill(group.replace("-", " "), 10, break_long_words=False) for group in groups]
+    ax.set_xticks(range(len(groups)), labels)
+    ax.grid(axis="x", visible=False)
+    if reference is not None:
+        ax.axhline(reference, **_REFERENCE)
+    ax.set_ylabel(ylabel)
+    if own:
+        _legend(ax.figure)
+    return ax.figure
+
+
+def panels(
+    content: Mapping[str, Mapping[str, Curve]],
+    xlabel: str,
+    ylabel: str | Sequence[str],
+    *,
+    markers: bool = True,
+    integers: bool = False,
+    ylim: tuple[float, float] | None = None,
+    height: float = 3.6,
+    columns: int | None = None,
+) -> Figure:
+    """Draw panels side by side, one line a label.
+
+    Parameters
+    ----------
+    content : mapping
+        By title of the panel: by label of the line its :data:`Curve`. A label is a method, which gives the colour, or
+        ``"method, variant"``; the variant gives the dashes.
+    xlabel : str
+    ylabel : str or sequence of str
+        One for all panels, which then share their scale, or one for each.
+    markers : bool
+        Mark every point, not only about five of each line.
+    integers : bool
+        Whole numbers on the x axis.
+    ylim : (float, float), optional
+    height : float
+        In inches.
+    columns : int, optional
+        Panels in a row; all of them by default.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    shared = isinstance(ylabel, str)
+    columns = columns or len(content)
+    figure, axes = new(5.9, height, columns, -(-len(content) // columns), sharey=shared, squeeze=False)
+    for ax in axes.flat[len(content) :]:
+        ax.set_visible(False)
+    labels = [label for curves in content.values() for label in curves]
+    variants = list(dict.fromkeys(label.partition(", ")[2] for label in labels))
+    # Lines of one method have one colour, so their marks tell them apart too.
+    alone = len({label.partition(", ")[0] for label in labels}) == 1
+    for place, (ax, (title, curves)) in enumerate(zip(axes.flat, content.items(), strict=False)):
+        for label, (x, y) in curves.items():
+            method, _, variant = label.partition(", ")
+            number = variants.index(variant)
+            look = {
+                "color": color(method),
+                "linestyle": _DASHES[number % len(_DASHES)],
+                "marker": _MARKS[number % len(_MARKS)] if alone else marker(method),
+                "markevery": None if markers else max(1, len(x) // 5),
+            }
+            ax.plot(x, points(y), label=label, **look)
+            whiskers(ax, x, y, color(method))
+        ax.set(title=title, xlabel=xlabel)
+        if not shared or place % columns == 0:
+            ax.set_ylabel(ylabel if shared else ylabel[place])
+        if integers:
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if ylim:
+            ax.set_ylim(ylim)
+        if not any(len(x) for x, _ in curves.values()):
+            _no_data(ax)
+            ax.set_xticks([])
+    _legend(figure)
+    return figure
+
+
+def ratios(
+    cases: Mapping[str, Mapping[str, Interval | None]], xlabel: str, reference: float = 1.0, logarithmic: bool = False
+) -> Figure:
+    """Draw ratios as points with their intervals as whiskers, and an upright line at ``reference``: no difference.
+
+    ``cases`` has, by case from the top down, the ratio by series; None and a value that is no number are left out.
+    """
+    series = list(dict.fromkeys(name for row in cases.values() for name in row))
+    figure, ax = new(7.2, 1.3 + 0.42 * len(cases))
+    ax.axvline(reference, **_REFERENCE)
+    for place, name in enumerate(series):
+        shift = (place - (len(series) - 1) / 2) * 0.8 / max(len(series), 1)
+        look = {"color": PALETTE[place % len(PALETTE)], "marker": _MARKS[place % len(_MARKS)]}
+        drawn = [(i + shift, row[name]) for i, row in enumerate(cases.values()) if row.get(name) is not None]
+        drawn = [(y, value) for y, value in drawn if value.value == value.value]
+        ax.plot([value.value for _, value in drawn], [y for y, _ in drawn], linestyle="", label=name, **look)
+        for y, value in drawn:
+            if value.known:
+                ax.hlines(y, value.low, value.high, color=look["color"], linewidth=1.4)
+    ax.set_yticks(range(len(cases)), list(cases))
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    if logarithmic:
+        logarithmic_axis(ax)
+    ax.set_xlabel(xlabel)
+    _legend(figure)
+    return figure
+
+
+def logarithmic_axis(ax: Axes) -> None:
+    """Make the x axis logarithmic, with ticks at plain numbers: as coarse ones as leave three within the limits."""
+    ax.set_xscale("log", base=2)
+    low, high = ax.get_xlim()
+    within = [[tick for tick in ticks if low <= tick <= high] for ticks in _TICKS]
+    chosen = next((ticks for ticks in within if len(ticks) > 2), max(within, key=len))
+    ax.set_xticks(chosen, [f"{tick:g}" for tick in chosen])
+    ax.set_xticks([], minor=True)
+
+
+def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
+    """Draw where the time of a token goes, each part the median of a method's repeats (``recorded_runs.time_methods``)."""
+    figure, ax = new(6.4, 1.3 + 0.5 * len(timings))
+    for row, repeats in enumerate(timings.values()):
+        stats = [pooled(runs) for runs in repeats]
+        left = 0.0
+        for part, shade in PARTS.items():
+            # Tokens after the prefill, as for ms_per_token.
+            width = 1e3 * median(m[f"{part}_seconds"] / (m["tokens_per_forward"] * m["calls"]) for m in stats)
+            look = {"color": shade, "edgecolor": "#44546a", "linewidth": 0.6}
+            ax.barh(row, width, 0.6, left=left, label=None if row else part, **look)
+            left += width
+        ax.text(left, row, f" {left:.2f}", va="center")
+    ax.set_yticks(range(len(timings)), list(timings))
+    ax.invert_yaxis()
+    ax.margins(x=0.12)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("milliseconds per token")
+    _legend(figure)
+    return figure
+
+
+def head_maps(
+    maps: Mapping[str, np.ndarray], limits: Mapping[str, tuple[float, float]], framed: Sequence[tuple[int, int]] = ()
+) -> Figure:
+    """Draw values of attention heads, shape (blocks, heads), one panel a map, blocks from the bottom up.
+
+    ``limits`` are the ends of the scale by title; ``framed`` are (block, head) pairs with a frame around them.
+    """
+    from matplotlib.patches import Rectangle
+    from matplotlib.ticker import MaxNLocator
+
+    blocks = max(values.shape[0] for values in maps.values())
+    figure, axes = new(3.2 * len(maps), 1.4 + 0.28 * blocks, len(maps), squeeze=False)
+    for ax, (title, values) in zip(axes[0], maps.items(), strict=True):
+        low, high = limits[title]
+        colors = "PuOr" if low < 0 else "cividis"  # a scale that knows its zero where there are values below it
+        image = ax.imshow(values, origin="lower", cmap=colors, vmin=low, vmax=high, aspect="auto")
+        for (block, head), (ink, wide) in product(framed, (("white", 3.5), ("black", 1.5))):
+            ax.add_patch(Rectangle((head - 0.5, block - 0.5), 1, 1, fill=False, edgecolor=ink, linewidth=wide))
+        ax.set(title=title, xlabel="head", ylabel="block")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(MaxNLocator(8, integer=True))
+        ax.grid(visible=False)
+        figure.colorbar(image, ax=ax, shrink=0.8)
+    return figure
+
+
+def ladders(content: Mapping[str, Ladder], rungs: Sequence[str], prices: Sequence[PassPrices]) -> Figure:
+    """Draw the speed-up of every rung, a panel a ladder and a group of bars a price curve.
+
+    In each bar stands the share of the hindsight bound that it reached.
+    """
+    figure, axes = new(7.6, 2.3 * len(content) + 0.7, 1, max(1, len(content)), sharey=True, squeeze=False)
+    if not content:
+        _no_data(axes[0, 0])
+    for ax, (title, ladder) in zip(axes[:, 0], content.items(), strict=False):
+        heights = {rung: [ladder.rate(rung, each) for each in prices] for rung in rungs}
+        bars([each.name for each in prices], heights, "speed-up", reference=1, ax=ax)
+        ax.set_title(title)
+        drawn = [bar for container in ax.containers for bar in container]
+        box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+        look = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 9.5, "bbox": box}
+        for bar, (rung, each) in zip(drawn, product(rungs, prices), strict=True):
+            x, share = bar.get_x() + bar.get_width() / 2, f"{ladder.share(rung, each).value:.0%}"
+            ax.text(x, 0.03, share, transform=ax.get_xaxis_transform(), **look)
+    _legend(figure)
+    return figure

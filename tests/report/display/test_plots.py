@@ -1,0 +1,121 @@
+"""What the figures draw, not how they look."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from specdec_lib import methods
+from specdec_lib.chapters.ch08_one_tree import study
+from specdec_lib.decoding.results import Generation, Step
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.statistics import Interval
+from specdec_lib.report import plots
+from tests.chapters.ch08_one_tree.test_tree_study import PRICES, _ladder, _recordings
+
+UNKNOWN = Interval(1.5, math.nan, math.nan)
+GAINS = [Interval(1.25, 1.125, 1.5), UNKNOWN, Interval(0.75, 0.5, 0.875)]
+
+
+def upright(ax):
+    """Lower and upper end of every vertical line of the axes."""
+    segments = [segment for lines in ax.collections for segment in lines.get_segments()]
+    return sorted((low, high) for (x, low), (other, high) in segments if x == other)
+
+
+def test_every_method_has_a_colour_and_a_marker_of_its_own():
+    names = [methods.PLAIN, *methods.METHODS]
+    assert len({plots.color(name) for name in names}) == len({plots.marker(name) for name in names}) == len(names)
+    assert plots.color("a method of tomorrow") in plots.PALETTE
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plots.bars(["a", "b", "c"], {"PLD": GAINS}, "gain", reference=1.0),
+        lambda: plots.panels({"": {"PLD": ([1, 2, 3], GAINS)}}, "K", "gain"),
+    ],
+)
+def test_bars_and_lines_have_their_heights_and_whiskers_at_the_known_ends(draw):
+    (ax,) = draw().axes
+    assert ([bar.get_height() for bar in ax.patches] or list(ax.get_lines()[0].get_ydata())) == [1.25, 1.5, 0.75]
+    assert upright(ax) == [(0.5, 0.875), (1.125, 1.5)]
+
+
+def test_panels_draw_a_line_a_label_and_say_where_there_is_none():
+    content = {"left": {"PLD": ([1, 2], [0.5, math.nan]), "PLD, dashed": ([1, 2], [0.1, 0.2])}, "right": {}}
+    left, right = plots.panels(content, "x", "y", ylim=(0, 1)).axes
+    assert [line.get_ydata()[0] for line in left.get_lines()] == [0.5, 0.1]
+    assert {line.get_color() for line in left.get_lines()} == {plots.color("PLD")}
+    assert len({line.get_linestyle() for line in left.get_lines()}) == 2
+    assert [text.get_text() for text in right.texts] == ["no data"] and left.get_ylim() == (0, 1)
+
+
+def test_panels_are_wrapped_into_columns():
+    content = {name: {"PLD": ([1], [number])} for number, name in enumerate("abc")}
+    axes = plots.panels(content, "x", "y", columns=2).axes
+    assert [(ax.get_title(), ax.get_ylabel()) for ax in axes if ax.get_visible()] == [("a", "y"), ("b", ""), ("c", "y")]
+
+
+def test_each_series_of_ratios_has_its_points_and_the_known_intervals_their_lines():
+    cases = {
+        "a": {"x": Interval(1.2, 1.1, 1.3), "y": Interval(0.9, math.nan, math.nan)},
+        "b": {"x": None, "y": Interval(2.0, 1.5, 2.5)},
+        "c": {"x": Interval(math.nan, math.nan, math.nan)},
+    }
+    (ax,) = plots.ratios(cases, "ratio", logarithmic=True).axes
+    points = {line.get_label(): list(line.get_xdata()) for line in ax.get_lines() if line.get_label() in ("x", "y")}
+    assert points == {"x": [1.2], "y": [0.9, 2.0]}
+    segments = sorted(tuple(s[:, 0].tolist()) for lines in ax.collections for s in lines.get_segments())
+    assert segments == [(1.1, 1.3), (1.5, 2.5)]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c"] and ax.get_xscale() == "log"
+
+
+@pytest.mark.parametrize(
+    ("ends", "ticks"),
+    [((0.45, 6), ["0.5", "1", "2", "4"]), ((0.7, 1.5), ["0.7", "1", "1.4"]), ((0.85, 1.2), ["0.9", "1", "1.1"])],
+)
+def test_a_logarithmic_axis_has_plain_numbers_at_its_ticks(ends, ticks):
+    (ax,) = plots.ratios({"a": {"x": Interval(1.0, *ends)}}, "ratio", logarithmic=True).axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == ticks
+
+
+def test_the_parts_of_the_time_add_up_to_the_time_of_a_token():
+    def run(*drafts):
+        steps = [Step(DraftTree.chain(d), tuple(range(len(d))), (*d, 1), 0.001, 0.01, 0.0005) for d in drafts]
+        return Generation([1, *(token for step in steps for token in step.tokens)], steps, "length", 3, 0.1)
+
+    timings = {"plain": [[run([], [])]], "PLD": [[run([2, 3])]]}
+    (ax,) = plots.time_parts(timings).axes
+    totals: dict[float, float] = {}
+    for bar in ax.patches:
+        row = round(bar.get_y() + bar.get_height() / 2)
+        totals[row] = totals.get(row, 0) + bar.get_width()
+    expected = [repeats[0][0].stats["ms_per_token"] for repeats in timings.values()]
+    assert list(totals.values()) == pytest.approx(expected)
+
+
+def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
+    values = np.arange(6.0).reshape(3, 2)
+    figure = plots.head_maps({"a": values, "b": -values}, {"a": (0, 5), "b": (-5, 0)}, [(2, 1), (0, 0)])
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    for ax, expected in zip(panels, (values, -values), strict=True):
+        assert np.array_equal(ax.images[0].get_array(), expected)
+        # Each frame is black within white, so that it is seen on every colour.
+        assert [patch.get_xy() for patch in ax.patches] == [(0.5, 1.5)] * 2 + [(-0.5, -0.5)] * 2
+    assert [ax.images[0].get_cmap().name for ax in panels] == ["cividis", "PuOr"]
+
+
+def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound():
+    ladder = _ladder(_recordings())
+    (ax,) = plots.ladders({"made": ladder}, ("PLD", study.TREE), PRICES).axes
+    order = [(rung, each) for rung in ("PLD", study.TREE) for each in PRICES]
+    bars = [bar for drawn in ax.containers for bar in drawn]
+    assert [bar.get_height() for bar in bars] == [ladder.rate(rung, each).value for rung, each in order]
+    written = {text.get_position()[0]: text.get_text() for text in ax.texts}
+    for bar, (rung, each) in zip(bars, order, strict=True):
+        assert written[bar.get_x() + bar.get_width() / 2] == f"{ladder.share(rung, each).value:.0%}"
+    (ax,) = plots.ladders({}, ("PLD",), PRICES).axes
+    assert [text.get_text() for text in ax.texts] == ["no data"]
