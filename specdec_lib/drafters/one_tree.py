@@ -167,6 +167,9 @@ class OneTree(Drafter):
         self.observed = Judged.none()
         self._forget()
 
+    def __repr__(self) -> str:
+        return f"OneTree({', '.join(self.sources)}; prices {self.prices.name!r})"
+
     def inner(self) -> tuple[Drafter, ...]:
         return tuple(self.sources.values())
 
