@@ -54,7 +54,6 @@ COMMANDS: dict[str, Command] = {
     "datastore": Command("specdec_lib.commands.datastore", "build, describe and verify datastores"),
     "find-heads": Command("specdec_lib.commands.find_heads", "identify the induction heads of a model", "heads"),
     "fit-tree": Command("specdec_lib.commands.fit_tree", "fit the probabilities of one tree on a model's answers"),
-    "gpu": Command("specdec_lib.commands.gpu", "measure wide models on a GPU (or here) into data/results"),
     "known-answers": Command(
         "specdec_lib.commands.known_answers", "replay copying methods on answers of large models and of people"
     ),
