@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from specdec_lib import paths
-from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.losslessness import SLACK, choose_prompts, compare_all, lossless_names
 from specdec_lib.experiments.recorded_runs import load_pair, render
@@ -96,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unexplained = sum(not m["explained"] for m in compared["mismatches"])
     device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else target.device.type
     results = (paths.DATA if paths.ROOT else Path("_build")) / "results"
-    place = options.output or results / folder_of(device) / "losslessness.json"
+    place = options.output or results / paths.folder_of(device) / "losslessness.json"
     parameters = {name: value for name, value in vars(options).items() if name != "output"}
     content = {"unexplained": unexplained, **compared, "slack": SLACK, "provenance": provenance.collect(parameters)}
     write_atomic(place, json.dumps(_finite(content), indent=1) + "\n")
