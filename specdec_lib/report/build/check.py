@@ -25,9 +25,9 @@ _TYPED_NUMBER = re.compile(r"(?<![\w.`$-])\d+\.\d+(?:\s?(?:%|×|ms|tokens))?(?![
 
 #: Functions that take times. Their cells are tagged (``runner.ALONE``), or another notebook could work meanwhile.
 _CLOCKED = re.compile(
-    r"\b(time_methods|time_generations|step_times|step_samples|width_ratios|measure_machine|head_cost"
-    r"|build_cost|prices_here|\w+_microseconds|draft_costs\.(drafting|capturing)|speedups\.(measure|peers)"
-    r"|widened_study\.(steps|draft_ms)|generation_costs\.company|systems\.(best_widths|Measured\.of))\("
+    r"\b(time_methods|time_generations|step_times|step_samples|head_cost"
+    r"|build_cost|prices_here|\w+_microseconds|draft_costs\.(drafting|capturing)|speeds\.timed|pass_ms"
+    r"|generation_costs\.company|systems\.(best_widths|Measured\.of))\("
 )
 
 
