@@ -34,7 +34,14 @@ def share(*names: str) -> Identity:
 
 def what_takes_time_takes_some(values: dict[str, Any]) -> bool:
     """Every pass and every way to decode takes some time."""
-    names = ("pass_ms", "draft_price", "pass_w8_over_w1", "timed_plain_tokens_per_s", "timed_pld_over_plain", "peer_generate")
+    names = (
+        "pass_ms",
+        "draft_price",
+        "pass_w8_over_w1",
+        "timed_plain_tokens_per_s",
+        "timed_pld_over_plain",
+        "peer_generate",
+    )
     found = [values[name] for name in names]
     return all((value["value"] if isinstance(value, dict) else value) > 0 for value in found)
 
