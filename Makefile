@@ -99,8 +99,7 @@ test-random: venv  ## run the tests that draw their cases with other ones (ROUND
 	  echo "seed $$seed; repeat it with: make test-random SEED=$$seed ROUNDS=1"; \
 	  SPECDEC_TESTS_DRAW=random $(PYTEST) -q -m 'hypothesis or draws' --hypothesis-seed=$$seed $(ARGS); done
 
-GPU_TESTS = tests/decoding/test_gpu.py tests/decoding/test_runtime.py tests/drafters/test_specdec_pp.py \
-  tests/chapters/ch06_gpu_benchmarks/test_hardware.py tests/chapters/ch06_gpu_benchmarks/test_widen.py
+GPU_TESTS = tests/decoding/test_gpu.py tests/decoding/test_runtime.py tests/drafters/test_specdec_pp.py
 test-gpu:  ## run the tests of a GPU, which need torch, transformers, numpy, numba and pytest alone
 	@"$(PYTHON)" -m pytest -m gpu $(GPU_TESTS) $(ARGS)
 
@@ -113,7 +112,7 @@ test-oldest:  ## run the tests on the oldest transformers that is supported
 
 # Where a Python has torch already, such as on a GPU machine without a network, nothing is installed.
 HAS_TORCH := import torch, transformers, numba
-gpu:  ## time passes of large shapes and decode a real model on the GPU, into data/results/<device> (ARGS='--shapes 7b')
+gpu:  ## time passes of a large shape and decode a real model on the GPU, into data/results/<device> (ARGS='--shape 7b')
 	@"$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null || $(MAKE) venv
 	@if "$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null; then python="$(PYTHON)"; else python=$(PY); fi; \
 	  PYTHONPATH=. "$$python" benchmarks/gpu.py $(ARGS)

@@ -8,6 +8,7 @@ repository (``ROOT`` is None) and carries what it needs of ``data/`` inside the 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -42,6 +43,11 @@ RECORDINGS = DATA / "results" / "recordings" / "pocket.npz"
 
 CLAIMS = DATA / "claims.yml"
 """The ledger of claims."""
+
+
+def folder_of(device: str) -> str:
+    """Name of the folder of a device's results, such as ``nvidia-h200`` for ``NVIDIA H200``."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
 def cache() -> Path:

@@ -42,7 +42,6 @@ def losslessness(
     parameters = {name: value for name, value in locals().items() if name != "output" and value is not None}
     import torch
 
-    from specdec_lib.chapters.ch06_gpu_benchmarks.hardware import folder_of
     from specdec_lib.decoding.sampling import Sampling
     from specdec_lib.experiments.losslessness import SLACK, choose_prompts, compare_all, lossless_names
     from specdec_lib.experiments.recorded_runs import load_pair, render
@@ -64,7 +63,7 @@ def losslessness(
     on_gpu = model.device.type == "cuda"
     device_name = torch.cuda.get_device_name(model.device) if on_gpu else model.device.type
     results = (paths.DATA if paths.ROOT else Path("_build")) / "results"
-    place = output or results / folder_of(device_name) / "losslessness.json"
+    place = output or results / paths.folder_of(device_name) / "losslessness.json"
     content = {"unexplained": unexplained, **compared, "slack": SLACK, "provenance": provenance.collect(parameters)}
     write_atomic(place, json.dumps(_finite(content), indent=1) + "\n")
     for row in compared["counts"]:

@@ -113,7 +113,7 @@ def step_samples(
         return {width: [1e3 * clock.seconds(*pair) for pair in own[3:]] for width, own in marks.items()}
 
 
-def step_seconds(times: Mapping[int, float], width: int, padded: bool = False) -> float:
+def step_seconds(times: Mapping[int, float], width: int) -> float:
     """Time of a pass of any width from the measured ones, by straight lines between them; the last one's slope goes on.
 
     Parameters
@@ -121,12 +121,8 @@ def step_seconds(times: Mapping[int, float], width: int, padded: bool = False) -
     times : mapping
         Seconds by width, two widths at least, 1 among them.
     width : int
-    padded : bool
-        A pass costs what the next measured width costs, as under a runtime with buffers in place.
     """
     known = sorted(times)
-    if padded and width <= known[-1]:
-        return times[next(each for each in known if each >= width)]
     if width >= known[-1]:
         low, high = known[-2:]
         return times[high] + (width - high) * max(times[high] - times[low], 0.0) / (high - low)

@@ -55,8 +55,6 @@ class ModelPair:
     tokenizer : PreTrainedTokenizerBase
     store_tokens, dense_tokens : int
         Sizes of the datastores, which hold text of the standard library that the prompts are not from.
-    shape : str
-        Name of the target's shape; ``"its own"`` unless the pair was widened.
     notes : dict
         What was chosen, for the results: ``layer`` and ``heads``, which may be given.
     draft_runtime : Runtime, optional
@@ -76,7 +74,6 @@ class ModelPair:
     tokenizer: PreTrainedTokenizerBase
     store_tokens: int = 200_000
     dense_tokens: int = 40_000
-    shape: str = "its own"
     notes: dict[str, Any] = field(default_factory=dict)
     draft_runtime: Runtime | None = None
     prices: PassPrices = CURVES["cpu"]
@@ -93,11 +90,6 @@ class ModelPair:
         heads = [(config.num_hidden_layers - 1, head) for head in range(config.num_attention_heads)]
         notes = {"layer": config.num_hidden_layers // 2, "heads": heads}
         return cls(target, draft, tokenizer, store_tokens=100_000, dense_tokens=10_000, notes=notes)
-
-    @property
-    def small(self) -> ModelPair:
-        """The pair that stores, layer and heads are chosen with: this one, unless it was widened."""
-        return self
 
     @cached_property
     def sparse(self) -> SuffixIndex:

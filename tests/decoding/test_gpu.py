@@ -14,7 +14,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import Capture, Runtime, Sampling, generate
-from specdec_lib.chapters.ch06_gpu_benchmarks.kernels import attention_choices
 from specdec_lib.decoding.attention import backends
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.target import Target
@@ -190,10 +189,11 @@ def test_memory_is_flat_over_twenty_generations(mode):
         gc.enable()
 
 
-def test_cudnn_attention_is_chosen_where_it_is_allowed_alone():
+def test_cudnn_attention_is_off_in_passes_alone():
     model = build(128, dtype=torch.bfloat16)
-    assert "CUDNN_ATTENTION" not in attention_choices(model).values()
     was = torch.backends.cuda.cudnn_sdp_enabled()
+    with backends(model.device):
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
     generate(model, prompt(1, 40), max_new_tokens=4)
     assert torch.backends.cuda.cudnn_sdp_enabled() == was
 

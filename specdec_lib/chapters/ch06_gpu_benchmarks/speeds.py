@@ -1,0 +1,226 @@
+"""Seconds of every method and of transformers' own, in turns, and the same runs put together from the prices of their passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.utils import logging
+
+from specdec_lib.decoding import attention
+from specdec_lib.decoding.generate import generate
+from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.results import PARTS, Generation
+from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
+from specdec_lib.experiments.recorded_runs import Recording, record_prompts, render
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import METHODS, PLAIN, draft_length, method_of, states
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What :func:`specdec_lib.experiments.results.ratio` compares in the rows of :func:`timed`: the whole call, and without the
+#: prefill.
+CALL, AFTER_PREFILL = ("written", "seconds"), ("tokens", "decoding_seconds")
+#: Transformers' own ways to decode, each with ours that does the same.
+PEERS = {
+    "transformers": PLAIN,
+    "transformers, prompt lookup": "PLD",
+    "transformers, assisted": "SpecDec",
+}
+
+
+def timed(
+    pair: ModelPair, prompts: Sequence[Prompt], methods: Sequence[str], max_new_tokens: int, repeats: int
+) -> tuple[list[Recording], dict[str, list[Generation]], list[dict[str, Any]]]:
+    """Decode prompts greedily with every method and with transformers' own, in turns, ``repeats`` times.
+
+    The turns rotate, so that whatever else the machine does meets all of them. Every method decodes the first prompt once
+    before any time counts. On a GPU our passes are recorded graphs (:class:`~specdec_lib.decoding.runtime.Runtime`).
+
+    Returns
+    -------
+    recordings : list of Recording
+        Plain runs, which give the prompts and the lossless outputs.
+    runs : dict
+        By method of ours: one run a recording, of the last repeat.
+    rows : list of dict
+        One an output and method, summed over repeats: ``task, prompt, turn, seed, method``; ``written`` tokens and
+        ``seconds`` of the whole call; ``equal``, whether every output is that of plain decoding. For ours also ``tokens``
+        after the prefill, ``passes``, ``drafted``, the parts of a step's time (:data:`~specdec_lib.decoding.results.PARTS`)
+        and ``decoding_seconds``, their sum; 0 for transformers'.
+    """
+    runtime, draft_runtime = _runtimes(pair, prompts, max_new_tokens)
+    recordings = record_prompts(pair.target, pair.tokenizer, prompts, None, max_new_tokens, runtime=runtime)
+    drafters = pair.drafters(methods, runtime=draft_runtime)
+    peers = [peer for peer, ours in PEERS.items() if ours in drafters]
+    names, state = [*drafters, *peers], states(drafters)
+    runs: dict[str, list[Generation]] = {}
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+    for repeat in range(-1, repeats):
+        runs = {name: [] for name in drafters}
+        for place, recording in enumerate(recordings[:1] if repeat < 0 else recordings):
+            first = (place + repeat) % len(names)
+            for name in names[first:] + names[:first]:
+                trace, drafter, run = recording.trace, drafters.get(name), None
+                if drafter is not None and (state[name] == "cold" or place == 0):
+                    drafter.reset()
+                began = time.perf_counter()
+                if name in peers:
+                    tokens = _transformers(pair, trace, PEERS[name])
+                else:
+                    run = _ours(pair, trace, drafter, runtime)
+                    tokens = run.tokens
+                    runs[name].append(run)
+                seconds = time.perf_counter() - began
+                if repeat >= 0:
+                    row = rows.setdefault((place, name), _empty(recording, name))
+                    _add(row, seconds, tokens, run, trace.tokens)
+    return recordings, runs, list(rows.values())
+
+
+def _runtimes(
+    pair: ModelPair, prompts: Sequence[Prompt], max_new_tokens: int
+) -> tuple[Runtime, Runtime | None] | tuple[None, None]:
+    """How passes of target and draft model run: as graphs on one GPU, as they are elsewhere."""
+    if {parameter.device.type for parameter in pair.target.parameters()} != {"cuda"}:
+        return None, None
+    longest = max(
+        len(render(prompt, pair.tokenizer, [""] * turn)) + (turn + 1) * (max_new_tokens + 32)
+        for prompt in prompts
+        for turn in range(len(prompt.turns))
+    )
+    capacity = -(-longest // 64) * 64
+    return Runtime(pair.target, capacity), pair.draft and Runtime(pair.draft, capacity, widths=(1, 2, 4))
+
+
+def _ours(pair: ModelPair, trace: Trace, drafter: Any, runtime: Runtime | None) -> Generation:
+    limits = trace.limits
+    return generate(
+        pair.target, trace.prompt, drafter, None, limits.max_new_tokens, sorted(limits.eos), runtime=runtime
+    )
+
+
+def _transformers(pair: ModelPair, trace: Trace, ours: str) -> list[int]:
+    """New tokens of one prompt by transformers' own method that does what ours does, with the same draft length."""
+    ids = torch.tensor([trace.prompt], device=pair.target.device)
+    extra: dict[str, Any] = {"eos_token_id": sorted(trace.limits.eos)} if trace.limits.eos else {}
+    if ours == "PLD":
+        extra |= {"prompt_lookup_num_tokens": draft_length("PLD", {}), "max_matching_ngram_size": 3}
+    elif ours == "SpecDec":
+        about = pair.draft.generation_config
+        about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
+        about.assistant_confidence_threshold = 0.0
+        extra["assistant_model"] = pair.draft
+    shown = logging.get_verbosity()
+    logging.set_verbosity_error()  # its assisted generation warns of its own way of calling itself
+    try:
+        with attention.backends(pair.target.device):  # the kernels that ours run with
+            out = pair.target.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=trace.limits.max_new_tokens,
+                pad_token_id=0,
+                **extra,
+            )
+    finally:
+        logging.set_verbosity(shown)
+    return out[0, len(trace.prompt) :].tolist()  # waits for the device
+
+
+def _empty(recording: Recording, method: str) -> dict[str, Any]:
+    sums = dict.fromkeys(("written", "seconds", "tokens", "passes", "drafted", *PARTS, "decoding_seconds"), 0)
+    about = {"task": recording.task, "prompt": recording.prompt.id, "turn": recording.turn, "seed": 0}
+    return {**about, "method": method, **sums, "equal": True}
+
+
+def _add(
+    row: dict[str, Any], seconds: float, tokens: Sequence[int], run: Generation | None, lossless: Sequence[int]
+) -> None:
+    row["written"] += len(tokens)
+    row["seconds"] += seconds
+    row["equal"] &= list(tokens) == list(lossless)
+    for step in run.steps if run else ():
+        row["tokens"] += len(step.tokens)
+        row["passes"] += 1
+        row["drafted"] += step.drafted
+        for part in PARTS:
+            row[part] += getattr(step, part)
+            row["decoding_seconds"] += getattr(step, part)
+
+
+def measured_prices(widths: Mapping[int, float], rows: Sequence[Mapping[str, Any]]) -> PassPrices:
+    """What a step costs in rows of :func:`timed`, in the one-token passes of plain decoding that took turns with it.
+
+    Proposals are priced as the method's row says, by the step or by the drafted token; the loop's own work is that of plain
+    decoding.
+
+    Parameters
+    ----------
+    widths : mapping
+        Price of a pass by its width.
+    rows : sequence of mapping
+    """
+
+    def summed(column: str, methods: Sequence[str]) -> float:
+        return sum(row[column] for row in rows if row["method"] in methods)
+
+    names = dict.fromkeys(row["method"] for row in rows)
+    plain = summed("passes", [PLAIN])
+    one = summed("verify_seconds", [PLAIN]) / plain
+    loop = (summed("commit_seconds", [PLAIN]) + summed("host_seconds", [PLAIN])) / plain / one
+    by_token = [name for name in names if name in METHODS and METHODS[name].price == "token"]
+    drafted = summed("drafted", by_token)
+    return PassPrices(
+        widths,
+        step=loop,
+        drafted_token=summed("draft_seconds", by_token) / drafted / one if drafted else 0.0,
+        name="this machine",
+        drafting={
+            name: summed("draft_seconds", [name]) / summed("passes", [name]) / one
+            for name in names
+            if name in METHODS and name not in by_token and summed("passes", [name])
+        },
+    )
+
+
+def published_prices() -> dict[Priced, PassPrices]:
+    """The published prices of passes (``data/published/pass_prices.csv``), by who published them.
+
+    A pass of a draft model costs the share of the target's that SpecDec++ reports. Drafting without a model costs nothing
+    beyond the price of the pass, which has it inside for Spec-Bench.
+    """
+    draft = published_draft_price()
+    return {
+        who: PassPrices(curve, drafted_token=draft, name=f"{who.device} ({who.source})")
+        for who, curve in pass_prices().items()
+    }
+
+
+def at_prices(runs: pd.DataFrame, prices: PassPrices) -> pd.DataFrame:
+    r"""A results table with a column ``price``: what the steps cost, prefill left out, in passes over one token.
+
+    :math:`\sum_s r(w_s) + h + d_s`: the price of the pass by its width, the loop's own work, and the proposal. A variant
+    ``"name, variant"`` drafts at the price of its method.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        Of :func:`specdec_lib.experiments.results.table`.
+    prices : PassPrices
+    """
+
+    def price(row: Any) -> float:
+        passes = float(prices.curve(len(row.widths) - 1) @ row.widths[1:])
+        method = method_of(row.method)
+        if method is not None and method.price == "token":
+            return passes + prices.step * row.passes + prices.drafted_token * row.drafted
+        return passes + prices.step_of(*([method.name] if method else [])) * row.passes
+
+    return runs.assign(price=[price(row) for row in runs.itertuples()])

@@ -1,0 +1,86 @@
+"""``make gpu`` and ``make test-gpu``, also on a machine that has little installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import gpu
+from specdec_lib import paths
+from specdec_lib.report import numbers
+
+NOT_THERE = [
+    "faiss", "pydivsufsort", "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "IPython", "ipykernel",
+    "jupyter_book", "sphinx", "scipy", "sklearn", "accelerate",
+]  # fmt: skip
+WITHOUT = """
+import sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {missing!r} else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+"""
+SMALL = ["--target", "pocket", "--shape", "68m", "--device", "cpu", "--dtype", "float32", "--context", "16",
+         "--repeats", "1", "--tokens", "4"]  # fmt: skip
+
+
+def run_without(missing: list[str], code: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(missing=missing) + code],
+        capture_output=True, text=True, timeout=300, cwd=paths.ROOT,
+        env={**os.environ, "PYTHONPATH": str(paths.ROOT), "OMP_NUM_THREADS": "1", **environment},
+    )  # fmt: skip
+
+
+def test_the_tests_of_a_gpu_are_collected_where_little_is_installed():
+    text = (paths.ROOT / "Makefile").read_text()
+    tests = re.search(r"^GPU_TESTS = ((?:.*\\\n)*.*)$", text, re.MULTILINE)[1].replace("\\", " ").split()
+    words = ["-q", "-m", "gpu", "--collect-only", "-p", "no:cacheprovider", *tests]
+    code = f"import pytest; sys.exit(pytest.main({words!r}))"
+    told = run_without([*NOT_THERE, "hypothesis"], code, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert {line.partition("::")[0] for line in told.stdout.splitlines() if "::" in line} == set(tests)
+
+
+@pytest.mark.slow  # the whole script
+def test_torch_transformers_numpy_and_numba_are_enough(tmp_path):
+    words = [*SMALL, "--draft", "pocket-draft", "--out", str(tmp_path)]
+    told = run_without(NOT_THERE, f"from benchmarks import gpu; gpu.main({words!r})", SPECDEC_CACHE=str(tmp_path / "c"))
+    assert told.returncode == 0, told.stderr
+    found = numbers.read(tmp_path / "06.csv")
+    assert found["timed_equal"].value == found["timed_compared"].value > 0
+    measured = ("shape_pass_ms", "shape_w8_over_w1", "pass_w8_over_w1", "timed_pld_over_plain", "peer_generate",
+                "timed_specdec_over_plain", "peer_assisted_over_specdec")  # fmt: skip
+    assert all(found[key].value > 0 and found[key].timed for key in measured)
+    assert found["timed_dresd_over_plain"].words == numbers.MISSING and found["target"].words == "pocket"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["--shape", "9t"], ValueError, "shape is '9t'; expected one of 68m"),
+        (["--device", "cuda:99"], ValueError, "device is 'cuda:99', which cannot be used here"),
+        (["--methods", "Sequoia"], SystemExit, "2"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(tmp_path, words, error, message):
+    with pytest.raises(error, match=message):
+        gpu.main([*SMALL, "--out", str(tmp_path / "out"), *words])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_names_its_folder():
+    assert paths.folder_of("NVIDIA A100-SXM4-80GB") == "nvidia-a100-sxm4-80gb"
+    assert paths.folder_of("GPU (engineering sample)") == "gpu-engineering-sample"

@@ -1,0 +1,180 @@
+"""Timed runs and composed ones, each against sums that are written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec_lib import Runtime, load_model
+from specdec_lib.chapters.ch06_gpu_benchmarks import speeds
+from specdec_lib.decoding.results import PARTS
+from specdec_lib.drafters import Rest, SpecDecPP
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.experiments import input_guided, pass_costs, recorded_runs
+from specdec_lib.experiments.published_numbers import pass_prices
+from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.results import SPEED, ratio, table
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import compared_in
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target, tokenizer = load_model("pocket", "cpu", "float32")
+    draft, _ = load_model("pocket-draft", "cpu", "float32")
+    pair = ModelPair(target, draft, tokenizer, store_tokens=20_000, dense_tokens=3_000)
+    pair.choose_heads(input_guided.mechanical_prompts(1), count=3, per_task=1, max_new_tokens=8)
+    return pair
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return input_guided.mechanical_prompts(1)[:2]
+
+
+@pytest.fixture(scope="module")
+def measured(pair, prompts):
+    return speeds.timed(pair, prompts, ["plain", *compared_in("06")], 12, 2)
+
+
+@pytest.fixture(scope="module")
+def replayed(pair, prompts):
+    drafters = pair.drafters(["plain", "PLD", "SpecDec"]) | {"REST, 8 nodes": Rest(pair.sparse, choices=8)}
+    recordings = record_once(pair.target, pair.tokenizer, prompts, None, 16)
+    return recordings, {name: recorded_runs.replay_all(recordings, drafter) for name, drafter in drafters.items()}
+
+
+def test_every_method_and_transformers_are_timed_and_in_float32_none_changes_a_token(measured):
+    recordings, runs, rows = measured
+    assert set(runs) == {"plain", *compared_in("06")}
+    assert {row["method"] for row in rows} == {*runs, *speeds.PEERS}
+    assert len(rows) == len(recordings) * (len(runs) + len(speeds.PEERS))
+    assert all(row["equal"] and row["seconds"] > 0 for row in rows)
+    assert all([run.tokens for run in own] == [r.trace.tokens for r in recordings] for own in runs.values())
+
+
+def test_a_row_has_the_sums_over_both_repeats(measured):
+    recordings, _, rows = measured
+    for row in rows:
+        assert row["written"] == 2 * len(next(r for r in recordings if r.prompt.id == row["prompt"]).trace.tokens)
+        assert row["decoding_seconds"] == pytest.approx(sum(row[part] for part in PARTS))
+        assert row["decoding_seconds"] <= row["seconds"]
+        assert row["passes"] == 0 if row["method"] in speeds.PEERS else row["tokens"] == row["written"] - 2
+        if row["method"] == "plain":
+            assert row["passes"] == row["tokens"] and row["drafted"] == 0
+    frame = pd.DataFrame(rows)
+    sums = frame.groupby("method")[["written", "seconds"]].sum()
+    speed, found = sums.written / sums.seconds, ratio(frame, "PLD", "plain", speeds.CALL)
+    assert found.value == pytest.approx(speed["PLD"] / speed["plain"]) and found.low <= found.value <= found.high
+
+
+def test_a_difference_in_one_repeat_is_seen(measured):
+    recording = measured[0][0]
+    row, tokens = speeds._empty(recording, "PLD"), recording.trace.tokens
+    speeds._add(row, 1.0, tokens, None, tokens)
+    assert row["equal"]
+    speeds._add(row, 1.0, tokens[:-1], None, tokens)
+    speeds._add(row, 1.0, tokens, None, tokens)
+    assert not row["equal"]
+
+
+def test_runtimes_carry_every_method(pair, prompts, monkeypatch):
+    static = Runtime(pair.target, 900, "static"), Runtime(pair.draft, 900, "static", (1, 2, 4))
+    monkeypatch.setattr(speeds, "_runtimes", lambda *args: static)
+    _, runs, rows = speeds.timed(pair, prompts[:1], ["plain", *compared_in("06")], 10, 1)
+    assert len(runs) > 5 and all(row["equal"] for row in rows)
+    assert sum(count for width, count in static[0].passes.items() if width != "eager") > 10
+
+
+def test_without_a_draft_model_its_methods_are_left_out_on_both_sides(pair, prompts):
+    alone = ModelPair(pair.target, None, pair.tokenizer)
+    _, runs, rows = speeds.timed(alone, prompts[:1], ["plain", "PLD", "SpecDec"], 4, 1)
+    assert set(runs) == {"plain", "PLD"}
+    assert {row["method"] for row in rows} == {"plain", "PLD", "transformers", "transformers, prompt lookup"}
+
+
+def test_a_head_of_another_draft_leaves_specdec_pp_out_and_an_unknown_method_is_refused(pair):
+    torch.manual_seed(1)
+    config = LlamaConfig(**{**pair.draft.config.to_dict(), "hidden_size": 128})
+    strange = ModelPair(pair.target, LlamaForCausalLM(config).eval(), pair.tokenizer)
+    assert list(strange.drafters(["plain", "SpecDec", "SpecDec++"])) == ["plain", "SpecDec"]
+    assert isinstance(pair.drafters(["SpecDec++"])["SpecDec++"], SpecDecPP)
+    with pytest.raises(ValueError, match="'Sequoia'"):
+        pair.drafters(["Sequoia"])
+
+
+def test_the_price_of_a_run_is_the_sum_over_its_steps(replayed):
+    recordings, runs = replayed
+    prices = PassPrices({1: 1.0, 8: 1.7}, step=0.1, drafted_token=0.2, drafting={"PLD": 0.03, "REST": 0.04})
+    frame = speeds.at_prices(table(recordings, runs), prices)
+    proposing = {"plain": (0, 0), "PLD": (0.03, 0), "SpecDec": (0, 0.2), "REST, 8 nodes": (0.04, 0)}
+    for name, own in runs.items():
+        a_step, a_token = proposing[name]
+        expected = [sum(1 + 0.1 * (s.width - 1) + 0.1 + a_step + a_token * s.drafted for s in run.steps) for run in own]
+        assert list(frame[frame.method == name].price) == pytest.approx(expected)
+    spent = frame.groupby("method").price.sum()
+    assert ratio(frame, "PLD", "SpecDec", SPEED).value == pytest.approx(spent["SpecDec"] / spent["PLD"])
+
+
+def test_where_every_width_costs_the_same_the_speed_up_is_tokens_per_pass(replayed):
+    recordings, runs = replayed
+    frame = speeds.at_prices(table(recordings, runs), PassPrices({1: 1.0, 2: 1.0}))
+    for name in runs:
+        assert ratio(frame, name, "plain", SPEED) == pytest.approx(ratio(frame, name, "plain"))
+
+
+def test_proposals_are_priced_in_the_one_token_passes_of_plain_decoding():
+    def row(method, **sums):
+        return {"method": method, **dict.fromkeys(("passes", "drafted", *PARTS), 0), **sums}
+
+    rows = [
+        row("plain", passes=10, verify_seconds=0.4, commit_seconds=0.01, host_seconds=0.03),
+        row("PLD", passes=5, drafted=40, verify_seconds=9.0, draft_seconds=0.05),
+        row("SpecDec", passes=4, drafted=16, verify_seconds=9.0, draft_seconds=0.08),
+        row("SpecDec++", passes=2, drafted=4, verify_seconds=9.0, draft_seconds=0.02),
+        row("transformers"),
+    ]
+    found = speeds.measured_prices({1: 1.0, 8: 1.5}, rows)
+    assert found.step == pytest.approx(0.1) and found.drafting == pytest.approx({"PLD": 0.25})
+    assert found.drafted_token == pytest.approx((0.1 / 20) / 0.04) and found.widths == {1: 1.0, 8: 1.5}
+    # The prices put the timed plain run together again: its passes, and the loop's own work.
+    assert 10 * (1 + found.step) * 0.04 == pytest.approx(0.44)
+
+
+def test_at_published_prices_a_step_costs_what_its_width_costs_there(replayed):
+    recordings, runs = replayed
+    curves, found = pass_prices(), speeds.published_prices()
+    assert set(found) == set(curves) and len({prices.name for prices in found.values()}) == len(curves)
+    for who, prices in found.items():
+        frame = speeds.at_prices(table(recordings, runs), prices)
+        widths, known = zip(*sorted(curves[who].items()), strict=True)
+        for name, draft in (("plain", 0.0), ("PLD", 0.0), ("SpecDec", 0.0234 / 0.108)):
+            steps = [step for run in runs[name] for step in run.steps]
+            assert max(step.width for step in steps) <= 11
+            if widths[-1] >= 11:  # what is beyond the last width is a test of PassPrices
+                spent = sum(float(np.interp(step.width, widths, known)) + draft * step.drafted for step in steps)
+                assert frame[frame.method == name].price.sum() == pytest.approx(spent)
+
+
+def test_passes_of_every_runtime_attend_over_the_same_slots(pair):
+    rows = [
+        row
+        for runtime in ("eager", "static")
+        for row in pass_costs.step_times(pair.draft, 40, runtime, (1, 4), repeats=2)
+    ]
+    assert {row["slots"] for row in rows} == {48}  # 44 rounded up to a multiple of 8
+    assert [(row["runtime"], row["width"]) for row in rows] == [(r, w) for r in ("eager", "static") for w in (1, 4)]
+    assert all(row["ms_low"] <= row["ms"] <= row["ms_high"] <= row["ms_p99"] for row in rows)
+    with pytest.raises(ValueError, match="runtime is 'quick'"):
+        pass_costs.step_times(pair.draft, 40, "quick")
+
+
+def test_a_pass_between_two_measured_widths_costs_what_lies_between():
+    times, widths = {1: 2.0, 4: 2.6, 8: 4.6}, (1, 2, 4, 6, 8, 10)
+    expected = pytest.approx([2.0, 2.2, 2.6, 3.6, 4.6, 5.6])
+    assert [pass_costs.step_seconds(times, width) for width in widths] == expected
+    curve = PassPrices(times).curve(10)
+    assert [2.0 * curve[width - 1] for width in widths] == expected
