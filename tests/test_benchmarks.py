@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import pytest
 
-from benchmarks import gpu
 from benchmarks import library as benchmarks
 from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
@@ -80,18 +78,3 @@ def test_what_would_spoil_the_file_is_refused_before_anything_is_measured(counte
         benchmarks.main(words)
     assert counted == {"loop": 0, "dense": 0}
     assert ("wide" if "wide" in words else "--out") in capsys.readouterr().err
-
-
-def test_passes_of_a_random_model_are_timed_and_a_real_one_decodes(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "SHAPES", {"tiny": (2, 32, 64, 4, 2, 100)})
-    monkeypatch.setattr(gpu, "WIDTHS", (1, 4))
-    words = ["--shapes", "tiny", "--model", "pocket", "--device", "cpu", "--dtype", "float32", "--context", "16"]
-    gpu.main([*words, "--repeats", "2", "--prompts", "1", "--tokens", "8", "--out", str(tmp_path)])
-    with (tmp_path / "passes.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["shape"], row["width"]) for row in rows] == [("tiny", "1"), ("tiny", "4")]
-    assert float(rows[0]["ratio"]) == 1 and all(float(row["ms"]) > 0 for row in rows)
-    with (tmp_path / "decoding.csv").open() as file:
-        plain, lookup = csv.DictReader(file)
-    assert float(plain["tokens_per_pass"]) == 1 <= float(lookup["tokens_per_pass"])
-    assert json.loads((tmp_path / "passes.json").read_text())["machine"]["cores"]
