@@ -136,7 +136,7 @@ def custom_generate(
     ``compile_config`` have no effect; a quantized cache is refused.
 
     Transformers keeps some arguments of ``generate`` for its own methods: instead of ``streamer`` pass it here, instead of
-    ``assistant_model`` a :class:`~specdec_lib.drafters.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
+    ``assistant_model`` a :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
     ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``.
 
     Examples

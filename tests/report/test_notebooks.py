@@ -83,7 +83,10 @@ def test_its_numbers_hold_what_must_hold(notebook, executed, folder):
     values = record.recorded(executed(notebook))
     for path in (folder / "files" / notebook.stem).glob("[0-9A-Z][0-9].csv"):
         saved = numbers.read(path)
-        values |= {key: saved[key].words or saved[key].value for key in saved.keys() - values.keys()}
+        values |= {
+            key: saved[key].words if saved[key].value is None else saved[key].value
+            for key in saved.keys() - values.keys()
+        }
     assert values, "the notebook records nothing: a result that is not recorded cannot be checked"
     identities = IDENTITIES.get(notebook.stem)
     assert identities, f"tests/report/notebook_identities.py says nothing about {notebook.stem}"
