@@ -1,14 +1,12 @@
 """Dense retrieval: which stored positions had a hidden state like the current one (DReSD, section 3).
 
-An index is a folder. ``index.faiss`` is one FAISS index that takes hidden states as the model gives them: the
-reduction (:mod:`specdec_lib.datastores.reduction`) and the search behind it, so that any program with FAISS
-can use it. ``positions.npy`` says for each of its rows where the continuation starts in the token store;
-``explained_variance.npy`` is what the components explain; ``dense.json`` is the manifest. Its usual place is
-inside the folder of its token store.
+An index is a folder. ``index.faiss`` is one FAISS index that takes hidden states as the model gives them: the reduction
+(:mod:`specdec_lib.datastores.reduction`) and the search behind it, so that any program with FAISS can use it. ``positions.npy``
+says for each of its rows where the continuation starts in the token store; ``explained_variance.npy`` is what the components
+explain; ``dense.json`` is the manifest. Its usual place is inside the folder of its token store.
 
-A row's key is the state of a token, its position that of the token after it. The last token of a document has
-none after it and is not stored; before the end of a document continuations are shorter, and never run on into
-the next one.
+A row's key is the state of a token, its position that of the token after it. The last token of a document has none after it and
+is not stored; before the end of a document continuations are shorter, and never run on into the next one.
 """
 
 from __future__ import annotations

@@ -127,8 +127,7 @@ def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
 
 
 def whole_keys(index: faiss.IndexPreTransform) -> np.ndarray | None:
-    """All keys in order of their rows, float32 array of shape (rows, dims); None where the index holds them
-    compressed."""
+    """All keys in order of their rows, float32 array of shape (rows, dims); None where the index holds them compressed."""
     faiss = load_faiss()
     inner = _inner(index)
     if isinstance(inner, faiss.IndexIVFFlat):
@@ -155,8 +154,7 @@ def torch_search(index: faiss.IndexPreTransform, device: torch.device | str) -> 
 
 
 def faiss_on_gpu(index: faiss.IndexPreTransform) -> faiss.Index | None:
-    """The index on the first GPU; None where FAISS was built without GPUs, sees none, or has no such index
-    for one (HNSW)."""
+    """The index on the first GPU; None where FAISS was built without GPUs, sees none, or has no such index for one (HNSW)."""
     faiss = load_faiss()
     if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
         return None

@@ -1,5 +1,4 @@
-"""From a hidden state to the key of a dense index: z-scores, principal components, unit length (DReSD,
-sections 3.2 to 3.4)."""
+"""From a hidden state to the key of a dense index: z-scores, principal components, unit length (DReSD, sections 3.2 to 3.4)."""
 
 from __future__ import annotations
 
@@ -118,13 +117,11 @@ def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = T
     Parameters
     ----------
     moments : Moments
-        Of a sample of the states; the paper takes about a million. One pass over the states serves any number
-        of reductions.
+        Of a sample of the states; the paper takes about a million. One pass over the states serves any number of reductions.
     dims : int
         Components kept; the paper keeps 64. As many as the states are wide only turns the space.
     zscore : bool
-        Divide each dimension by its standard deviation (equation 1). Without it the components are those of
-        the centred states.
+        Divide each dimension by its standard deviation (equation 1). Without it the components are those of the centred states.
     normalise : bool
         Scale each key to unit length (equation 2), which makes inner products cosines.
     eps : float

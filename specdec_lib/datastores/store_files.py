@@ -25,8 +25,7 @@ VERSION = 2
 
 
 class StoreError(ValueError):
-    """A datastore that cannot be used: missing, truncated, altered, of another version or another
-    tokenizer."""
+    """A datastore that cannot be used: missing, truncated, altered, of another version or another tokenizer."""
 
 
 class StoreBusy(StoreError):

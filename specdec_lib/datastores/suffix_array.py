@@ -1,5 +1,4 @@
-"""Sparse retrieval: where the last tokens occurred before, by one search in a suffix array of the reversed
-tokens.
+"""Sparse retrieval: where the last tokens occurred before, by one search in a suffix array of the reversed tokens.
 
 REST searches a suffix array once for each suffix length, from the longest down (REST, Algorithm 1). Reversed,
 the suffixes of a context are prefixes of one string: its place in the sorted order is found once, and its two
@@ -37,8 +36,7 @@ STRIDE = 64
 
 
 class Match(NamedTuple):
-    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is
-    none."""
+    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is none."""
 
     length: int
     start: int
@@ -241,8 +239,7 @@ class SuffixIndex:
         return match if match.length == length else Match(0, 0, 0)
 
     def positions(self, match: Match) -> np.ndarray:
-        """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the
-        entries."""
+        """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the entries."""
         return self.suffixes[match.start : match.stop]
 
     def verify(self) -> None:
@@ -273,8 +270,7 @@ def _keep_continued(sorted_bytes, width, tokens, first):
 
 @compiled
 def _make_keys(tokens, suffixes):
-    """The last tokens of every 64th entry, as one number each; zeros from a separator on, behind which no
-    order counts."""
+    """The last tokens of every 64th entry, as one number each; zeros from a separator on, behind which no order counts."""
     in_key = 8 // tokens.itemsize
     keys = np.zeros((len(suffixes) + STRIDE - 1) // STRIDE, np.uint64)
     for i in range(len(keys)):

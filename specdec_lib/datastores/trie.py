@@ -24,8 +24,7 @@ def _mix(number):
 
 @compiled
 def sample_uniform(suffixes, start, stop, keep, seed, out):
-    """``keep`` of the entries ``start .. stop - 1``, one from each of ``keep`` equal parts, each as likely as
-    any.
+    """``keep`` of the entries ``start .. stop - 1``, one from each of ``keep`` equal parts, each as likely as any.
 
     The draw is a function of ``seed`` and the range alone, so a replay draws the same.
     """
@@ -118,12 +117,11 @@ def _before(a, b, weight, depth, token, parent, node_token, node_parent):
 def best_nodes(tokens, entries, count, length, choices, counts, scratch, candidates, heap, nodes):
     """Write the ``choices`` best nodes, in order, and return how many there are.
 
-    The order is: weight, largest first; depth, smallest first; path, smallest token ids first.
-    ``entries[:count]`` are the positions of the matches in ``tokens``, a store with separators; their order is lost. No path
-    is longer than ``length``. Row by row ``nodes``, int32 of shape (4, >= choices), receives token, parent (-1 for the root),
-    weight and depth. The rest is scratch, int32: ``counts``, shape (vocabulary + 1,), zeros before and after; ``scratch``,
-    shape (2, >= count); ``candidates``, shape (5, room), and ``heap``, shape (room,), with room for at least
-    ``count * min(length, choices + 1)``.
+    The order is: weight, largest first; depth, smallest first; path, smallest token ids first. ``entries[:count]`` are the
+    positions of the matches in ``tokens``, a store with separators; their order is lost. No path is longer than ``length``. Row
+    by row ``nodes``, int32 of shape (4, >= choices), receives token, parent (-1 for the root), weight and depth. The rest is
+    scratch, int32: ``counts``, shape (vocabulary + 1,), zeros before and after; ``scratch``, shape (2, >= count);
+    ``candidates``, shape (5, room), and ``heap``, shape (room,), with room for at least ``count * min(length, choices + 1)``.
     """
     separator = np.int64(tokens[0])
     moved, distinct = scratch[0], scratch[1]

@@ -1,8 +1,7 @@
 """The loops of :class:`specdec_lib.drafters.one_tree.OneTree`: merge drafts, score their nodes, choose which to verify.
 
-A node is described by :data:`FEATURES` numbers for each source that proposes it and one for each pair of sources that do.
-The target's next token after a node is one of its children or none of them: a conditional logit with an outside option of
-score 0,
+A node is described by :data:`FEATURES` numbers for each source that proposes it and one for each pair of sources that do. The
+target's next token after a node is one of its children or none of them: a conditional logit with an outside option of score 0,
 
     p(x | v) = exp(w . phi(x)) / (1 + sum over children y of v of exp(w . phi(y))),
 

@@ -5,10 +5,9 @@ with x_j = x_t. Variant (h) takes the one whose preceding hidden state is neares
 argmax cos(H_{j-1}, H_{t-1}); variant (a) the one that chosen heads attended to when x_t was chosen,
 argmax max over heads of A_{t-1, j}. The draft is what followed it; without candidates it is empty.
 
-Where the paper leaves a choice open: both variants read the position before the last token (its figure 1 and
-its section 4.2 differ by one), the column of equation 2 is the occurrence j itself, as in the search for
-heads, tokens of the output count as earlier occurrences unless told otherwise, and among equals the first
-occurrence is taken.
+Where the paper leaves a choice open: both variants read the position before the last token (its figure 1 and its section 4.2
+differ by one), the column of equation 2 is the occurrence j itself, as in the search for heads, tokens of the output count as
+earlier occurrences unless told otherwise, and among equals the first occurrence is taken.
 """
 
 from __future__ import annotations
@@ -108,9 +107,8 @@ class PromptLookupHidden(_RankedLookup):
     average : int
         Appendix B.2: compare means of this many states instead of single ones. 1 is no averaging.
     average_over : {"trailing", "printed"}
-        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the
-        first ``average`` states of the sequence, as the formula reads; all candidates are then equally near
-        and the first one is taken.
+        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the first ``average``
+        states of the sequence, as the formula reads; all candidates are then equally near and the first one is taken.
     generated : bool
         Whether occurrences in the output count as well as those in the prompt.
 

@@ -1,12 +1,11 @@
 """When to stop drafting: one rule, one class.
 
-A rule sees what has been drafted in this round, before anything of it is verified. Every token drawn is
-submitted. Such a rule does not bias the output. Let F_i be what is known once y_1 .. y_i are drawn;
-verification uses random numbers of its own. Whether y_i is drawn at all is a function of F_{i-1}. Where it
-is, and those before it are accepted, it comes from q_i whatever the rule does with it later, and acceptance
-with probability min(1, p_i/q_i) or a draw from the residual gives a token distributed as p_i (Leviathan et
-al. 2023, appendix A.1). Where it is not, the target draws from p_i itself. So each emitted token has the
-target's distribution given those before it.
+A rule sees what has been drafted in this round, before anything of it is verified. Every token drawn is submitted. Such a rule
+does not bias the output. Let F_i be what is known once y_1 .. y_i are drawn; verification uses random numbers of its own.
+Whether y_i is drawn at all is a function of F_{i-1}. Where it is, and those before it are accepted, it comes from q_i whatever
+the rule does with it later, and acceptance with probability min(1, p_i/q_i) or a draw from the residual gives a token
+distributed as p_i (Leviathan et al. 2023, appendix A.1). Where it is not, the target draws from p_i itself. So each emitted
+token has the target's distribution given those before it.
 
 The same does not hold for a rule that looks at y_i and then withdraws it: what is left to be submitted does
 not come from q_i any more.
@@ -154,8 +153,7 @@ def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> f
 class FittedConfidence(Confidence):
     """A confidence threshold fitted again after each round to what was accepted so far (transformers).
 
-    Of each round the accepted tokens and the first refused one count; each generation begins with
-    ``threshold``.
+    Of each round the accepted tokens and the first refused one count; each generation begins with ``threshold``.
     """
 
     def __init__(self, threshold: float = 0.4):
@@ -239,8 +237,7 @@ class PredictedRejection(StoppingRule):
 
 
 class Oracle(StoppingRule):
-    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in
-    hindsight.
+    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
 
     Needs a drafter that may draft nothing (``min_tokens=0``).
 

@@ -18,11 +18,10 @@ LEVELS = (8, 21, 25, 15, 8, 3)
 def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, int]]:
     """A static tree that has so many nodes at each depth and prefers likely tokens.
 
-    If the ``r``-th most likely choice, ``r`` from 1, is right with a probability proportional to ``1 / r``, as Zipf's law
-    has it, a node is right with a probability that falls with the product of the ranks on its path. At each depth the nodes
-    of the smallest products are taken among the children of the nodes above; among equals those of the earlier parent,
-    then the more likely ones. The released tree has the same number of nodes at each depth; which nodes those are is not
-    copied here.
+    If the ``r``-th most likely choice, ``r`` from 1, is right with a probability proportional to ``1 / r``, as Zipf's law has
+    it, a node is right with a probability that falls with the product of the ranks on its path. At each depth the nodes of the
+    smallest products are taken among the children of the nodes above; among equals those of the earlier parent, then the more
+    likely ones. The released tree has the same number of nodes at each depth; which nodes those are is not copied here.
 
     A node is its parent (-1: the root) and its rank among the parent's ``width`` children, from 0; parents come first, level
     by level.

@@ -123,12 +123,7 @@ class TreeProbabilities:
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, aside and renamed."""
-        about = {
-            "format": FORMAT,
-            "sources": self.sources,
-            "features": FEATURES,
-            "fitted_on": self.fitted_on,
-        }
+        about = {"format": FORMAT, "sources": self.sources, "features": FEATURES, "fitted_on": self.fitted_on}
         with replacing(path) as aside:
             save_file({"weights": self.weights}, aside, metadata={"tree": json.dumps(about)})
 

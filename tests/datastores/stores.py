@@ -59,8 +59,7 @@ def dense(documents: list[list[int]], model: PreTrainedModel, folder: Path, **op
 
 
 def scan(documents: list[list[int]], context: list[int], max_ngram: int) -> tuple[int, list[int]]:
-    """Longest suffix of the context that occurs with something after it, and where its last tokens are
-    stored."""
+    """Longest suffix of the context that occurs with something after it, and where its last tokens are stored."""
     for length in range(min(max_ngram, len(context)), 0, -1):
         places = []
         start = 1

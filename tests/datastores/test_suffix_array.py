@@ -104,8 +104,7 @@ def test_more_tokens_than_positions_of_32_bits_are_refused(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("vocabulary", [4, 70000])
 def test_entries_found_by_their_keys_are_those_of_a_scan(vocabulary):
-    # Enough entries of each last token that the search goes over the keys, with contexts before, at and after
-    # all.
+    # Enough entries of each last token that the search goes over the keys, with contexts before, at and after all.
     rng = np.random.default_rng(2)
     ids = np.array([0, 1, 2, vocabulary - 1])
     documents = [ids[rng.choice(4, 400, p=[0.6, 0.2, 0.1, 0.1])].tolist() for _ in range(8)]

@@ -84,8 +84,7 @@ def test_attention_variant_copies_from_where_the_heads_looked(library, family, a
 
 
 class Noting(WrappedDrafter):
-    """Passes a drafter on and keeps, for each proposal, the text so far, the draft and where it was copied
-    from."""
+    """Passes a drafter on and keeps, for each proposal, the text so far, the draft and where it was copied from."""
 
     def __init__(self, drafter):
         super().__init__(drafter)

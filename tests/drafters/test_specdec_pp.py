@@ -49,8 +49,7 @@ def context(tokens, sampling=Sampling()):
 
 @torch.inference_mode()
 def rows_and_states(model, tokens: list[int], count: int):
-    """Logits that drafted each of the last ``count`` tokens, and the final states at them, without any
-    cache."""
+    """Logits that drafted each of the last ``count`` tokens, and the final states at them, without any cache."""
     out = model(torch.tensor([tokens]), use_cache=False, output_hidden_states=True)
     return out.logits[0, -count - 1 : -1], out.hidden_states[-1][0, -count:]
 

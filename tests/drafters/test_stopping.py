@@ -112,20 +112,14 @@ def test_drafts_are_those_of_transformers_round_by_round(llama, schedule):
     small, start = perturbed(llama), prompt(4, 30)
     threshold, length = (0.0, 3) if schedule == "heuristic" else (0.25, 20)
     small.generation_config.update(
-        num_assistant_tokens=length,
-        num_assistant_tokens_schedule=schedule,
-        assistant_confidence_threshold=threshold,
+        num_assistant_tokens=length, num_assistant_tokens_schedule=schedule, assistant_confidence_threshold=threshold
     )
     rule = stopping.Heuristic(length) if schedule == "heuristic" else stopping.Confidence(threshold)
     run = generate(llama, start, AdaptiveDraftModel(small, rule), max_new_tokens=70, eos_token_id=[])
     tokens = torch.tensor([start + run.tokens[:1]])
     config = GenerationConfig(min_length=0, max_length=10**6, do_sample=False, eos_token_id=None)
     peer = AssistedCandidateGenerator(
-        tokens,
-        small,
-        config,
-        {"attention_mask": torch.ones_like(tokens)},
-        logits_processor=LogitsProcessorList(),
+        tokens, small, config, {"attention_mask": torch.ones_like(tokens)}, logits_processor=LogitsProcessorList()
     )
     # Of the last rounds ours is cut to what may still be emitted.
     for step in run.steps[:-4]:
