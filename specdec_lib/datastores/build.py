@@ -54,19 +54,15 @@ def build_tokens(
 ) -> TokenStore:
     """Write a token store and open it.
 
-    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. A
-    dense index inside it is kept if the tokens are the same, and is not thrown away if they are not.
+    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. A dense
+    index inside it is kept if the tokens are the same; otherwise the build is refused.
 
     Parameters
     ----------
-    path : path
-        Folder of the store.
     documents : iterable of sequences of int, or of str
-        Token ids of each document, or texts with ``encode``; read once.
+        Token ids of each document, or texts with ``encode``, which turns a list of texts into lists of ids; read once.
     vocabulary : int
         Number of token ids; all ids are below it.
-    encode : callable, optional
-        Turns a list of texts into lists of token ids.
     fingerprint : str, optional
         :func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint` of the tokenizer.
     sources : sequence of dict
@@ -77,20 +73,8 @@ def build_tokens(
         A document of fewer than two tokens has no token with a continuation.
     chunk_tokens : int
         Tokens held in memory before they are written (a longer document is held whole).
-    progress : bool
-        Show a bar.
     finish : callable, optional
         Called with the folder of the finished store before it takes its place; adds an index to it.
-
-    Raises
-    ------
-    StoreBusy
-        If another process is building it.
-    StoreError
-        If the store at ``path`` has a dense index of other tokens than these. That store stays as it is.
-    ValueError
-        If the corpus is empty, a document has fewer than two tokens or an id beyond the vocabulary, ``path`` cannot be
-        written, or a parameter is out of range.
     """
     path = store_files.located(path)
     token_dtype(vocabulary)
@@ -123,11 +107,10 @@ def build_from_texts(
     suffix_array: bool = True,
     progress: bool = True,
 ) -> TokenStore:
-    """Tokenize texts, one document each, into a store with its suffix array.
+    """Tokenize texts, one document each, into a store with its suffix array, unless ``suffix_array`` is False.
 
-    Special tokens are not added: a text's tokens are what a model would emit inside it. Parameters and errors are those of
-    :func:`build_tokens`; a ValueError also where a text holds half of a surrogate pair, which is no character.
-    ``suffix_array=False`` leaves the sparse index out.
+    Special tokens are not added: a text's tokens are what a model would emit inside it. The rest is as for
+    :func:`build_tokens`.
     """
     return build_tokens(
         path,

@@ -1,12 +1,12 @@
 """Dense retrieval: which stored positions had a hidden state like the current one (DReSD, section 3).
 
-An index is a folder. ``index.faiss`` is one FAISS index that takes hidden states as the model gives them: the reduction
-(:mod:`specdec_lib.datastores.reduction`) and the search behind it, so that any program with FAISS can use it. ``positions.npy``
-says for each of its rows where the continuation starts in the token store; ``explained_variance.npy`` is what the components
-explain; ``dense.json`` is the manifest. Its usual place is inside the folder of its token store.
+An index is a folder, usually inside that of its token store. ``index.faiss`` takes hidden states as the model gives them and
+holds both the reduction and the search, so that any program with FAISS can use it. ``positions.npy`` says where each row's
+continuation starts in the token store; ``explained_variance.npy`` is what the components explain; ``dense.json`` is the
+manifest.
 
-A row's key is the state of a token, its position that of the token after it. The last token of a document has none after it and
-is not stored; before the end of a document continuations are shorter, and never run on into the next one.
+A row's key is the state of a token, its position that of the token after it. The last token of a document is not stored, and no
+continuation runs on into the next document.
 """
 
 from __future__ import annotations
@@ -75,16 +75,12 @@ def build_dense_index(
 ) -> DenseIndex:
     """Reduce hidden states and index them.
 
-    The work is done in ``<path>.partial`` and renamed at the end; an index that is already at ``path`` stays
-    until then. The source is read twice, three times where the index is trained; memory holds the index, and
-    ``sample`` reduced states while it is trained.
+    The work is done in ``<path>.partial`` and renamed at the end; an index that is already at ``path`` stays until then. The
+    source is read twice, three times where the index is trained; memory holds the index, and ``sample`` reduced states while it
+    is trained.
 
     Parameters
     ----------
-    path : path
-        Folder of the index.
-    source : States or ArrayStates
-        Positions and states.
     store : TokenStore or path, optional
         What the positions are of; by default the store in whose folder the index lies.
     dims : int
@@ -94,25 +90,12 @@ def build_dense_index(
     zscore, normalise, eps
         As for :func:`~specdec_lib.datastores.reduction.fit`.
     sample : int
-        States that mean, deviation, components and lists are estimated from, spread evenly over the source
-        (the paper: about a million drawn at random; its code: the first million).
+        States that mean, deviation, components and lists are estimated from, spread evenly over the source (the paper: about a
+        million drawn at random; its code: the first million).
     nprobe, ef_search : int, optional
         Kept in the FAISS file; see :func:`~specdec_lib.datastores.faiss_index.set_effort`.
     reduction : Reduction, optional
-        Use this one instead of fitting one to the states; ``zscore``, ``normalise`` and ``dims`` are then its own, and
-        ``eps`` what it was fitted with. Shards that are searched together have one reduction.
-    progress : bool
-        Show a bar.
-
-    Raises
-    ------
-    ValueError
-        If there are no states, too few for the factory string, a value is not finite, a position has no
-        continuation, or a parameter is out of range. What was at ``path`` stays.
-    StoreError
-        If the store cannot be opened.
-    StoreBusy
-        If another process is building this index or its store.
+        Use this one instead of fitting one, as for shards that are searched together.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(Path(path).parent if store is None else store)
@@ -198,10 +181,6 @@ class DenseIndex:
 
     Attributes
     ----------
-    path : Path
-        The folder.
-    store : TokenStore
-    manifest : dict
     index : faiss.IndexPreTransform
         Takes hidden states, gives rows.
     positions : int64 array, shape (rows,)
@@ -237,16 +216,11 @@ class DenseIndex:
         store : TokenStore or path, optional
             By default the store in whose folder the index lies.
         device : {"auto", "cpu", "cuda"}
-            ``"cuda"``: FAISS on the GPU where it was built for one, an exact search by torch elsewhere.
-            ``"auto"``: that where there is a GPU, FAISS on the CPU elsewhere.
+            ``"cuda"``: FAISS on the GPU where it was built for one, an exact search by torch elsewhere. ``"auto"``: that where
+            there is a GPU, FAISS on the CPU elsewhere.
         tokenizer, model : optional
             Refuse a store of another tokenizer's tokens, or an index of the states of a model of another
             :func:`~specdec_lib.models.fingerprint.fingerprint`.
-
-        Raises
-        ------
-        StoreError
-            If there is none, or it is truncated, damaged, of another version, tokenizer, model or of other tokens.
         """
         if device not in DEVICES:
             raise ValueError(f"device is {device!r}; expected one of {', '.join(DEVICES)}")
@@ -354,18 +328,9 @@ class DenseIndex:
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The ``k`` stored positions whose keys have the largest inner product with each state's.
 
-        Parameters
-        ----------
-        states : array or tensor, shape (n, width) or (width,)
-            Hidden states as the model gives them.
-        k : int
-
-        Returns
-        -------
-        scores : float32 array, shape (n, k)
-            Largest first; cosines where keys have unit length.
-        positions : int64 array, shape (n, k)
-            Where the continuations start in ``store.tokens``; -1 where fewer were found.
+        ``states``, shape (n, width) or (width,), are as the model gives them. Returns float32 scores of shape (n, k), largest
+        first, which are cosines where keys have unit length; and int64 positions of shape (n, k) where the continuations start
+        in ``store.tokens``, -1 where fewer were found.
         """
         scores, rows = self.search_rows(states, k)
         return scores, np.where(rows < 0, -1, self.positions[rows])

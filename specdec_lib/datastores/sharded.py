@@ -100,7 +100,7 @@ class ShardedStore:
 class Question(NamedTuple):
     """What every shard is asked about a context; the names are those of :class:`~specdec_lib.drafters.rest.Rest`.
 
-    ``keep`` is the largest number of occurrences that are taken; ``uniform`` and ``seed`` say which.
+    At most ``keep`` occurrences are taken; ``uniform`` and ``seed`` say which.
     """
 
     context: np.ndarray
@@ -113,9 +113,9 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One shard's longest match, the entry ``place`` where a longer suffix of the context would stand, and continuations.
+    """One shard's longest match, the entry ``place`` where a longer suffix would stand, and continuations.
 
-    ``rows`` holds one continuation a row, filled with separators from its document's end on; shape (taken, length).
+    ``rows``, shape (taken, length), holds one continuation a row, filled with separators.
     """
 
     length: int
@@ -126,8 +126,8 @@ class Answer(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """The match over all shards, and its continuations as a text that :func:`~specdec_lib.datastores.trie.best_nodes`
-    takes: the entry of each is the position before it."""
+    """The match over all shards, and its continuations as a text for :func:`~specdec_lib.datastores.trie.best_nodes`; the entry
+    of each is the position before it."""
 
     match: Match
     tokens: np.ndarray
@@ -170,10 +170,9 @@ class SuffixShard:
 def gather(answers: Sequence[Answer], question: Question, vocabulary: int) -> Gathered:
     """The answer of one store of all the shards.
 
-    The match is that of the one store: as many entries come before a suffix as in all shards together. Where it has no
-    more than ``keep`` occurrences, or the rule is the lexicographic one, the continuations are those of the one store
-    too. Where a uniform draw is made, the one store would draw other ones: here each shard draws from its own, and the
-    number taken of a shard is its share of ``keep``, rounded at random. Each occurrence is as likely as any.
+    The match is that of the one store, as many entries come before a suffix as in all shards together. So are the
+    continuations, except for a uniform draw: each shard draws from its own, and its part of ``keep`` is its share, rounded at
+    random. Each occurrence is as likely as any.
     """
     separator = np.full(1, vocabulary, token_dtype(vocabulary))
     length = max((answer.length for answer in answers), default=0)
@@ -255,10 +254,7 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShardedDenseIndex:
-    """The dense indexes of all shards, searched as one.
-
-    Every shard has the same reduction, so that scores of different shards are comparable. ``width`` is that of a state.
-    """
+    """The dense indexes of all shards, searched as one; all have one reduction, so that scores are comparable."""
 
     store: ShardedStore
     width: int
@@ -266,10 +262,7 @@ class ShardedDenseIndex:
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "auto", model: str | None = None) -> ShardedDenseIndex:
-        """Open the dense index of every shard; parameters as for :meth:`DenseIndex.open`.
-
-        StoreError if a shard or its index is missing or damaged, or the shards do not have one reduction and model.
-        """
+        """Open the dense index of every shard; parameters as for :meth:`DenseIndex.open`."""
         store = ShardedStore.open(path)
         shards = [DenseIndex.open(shard, device=device, model=model) for shard in store.shards()]
         first = faiss_index.reduction_of(shards[0].index)
@@ -293,8 +286,8 @@ class ShardedDenseIndex:
         return sum(map(len, self.shards))
 
     def nearest(self, states: np.ndarray | torch.Tensor, k: int, length: int) -> list[Neighbour]:
-        """The ``k`` nearest stored states of one state, shape (1, width), with the ``length`` tokens from each one's
-        continuation on."""
+        """The ``k`` nearest stored states of one state, shape (1, width), each with the ``length`` tokens from its continuation
+        on."""
         found = []
         for shard in self.shards:
             scores, positions = (rows[0].tolist() for rows in shard.search(states, k))
@@ -314,8 +307,7 @@ def open_suffix_index(store: TokenStore | str | Path) -> SuffixIndex | ShardedSu
 
 
 def open_dense_index(path: TokenStore | str | Path, **options: Any) -> DenseIndex | ShardedDenseIndex:
-    """The dense index of a store, or of a store of shards, whichever the folder holds; options as for
-    :meth:`DenseIndex.open`."""
+    """The dense index of a store or of a store of shards; options as for :meth:`DenseIndex.open`."""
     if not isinstance(path, TokenStore) and is_sharded(path):
         return ShardedDenseIndex.open(path, **options)
     return DenseIndex.open(path, **options)

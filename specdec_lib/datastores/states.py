@@ -91,10 +91,7 @@ class States(ArrayStates):
 
     @classmethod
     def open(cls, path: str | Path, store: TokenStore | None = None) -> States:
-        """Open finished states, of ``store``'s tokens where one is given.
-
-        StoreError if there are none, or they are unfinished, damaged, of another version or of other tokens.
-        """
+        """Open finished states, of ``store``'s tokens where one is given."""
         path = files.present(store_files.located(path))
         missing = f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store"
         about = store_files.read_manifest(path / MANIFEST, FORMAT, missing)
@@ -114,26 +111,13 @@ class States(ArrayStates):
 
 
 def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_states: int | None = None) -> np.ndarray:
-    """Which tokens are run together, and which of their states are kept.
+    """Which tokens are run together, and which of their states are kept: not those of a document's last token.
 
-    A document's last token has no continuation, so its state is not kept and it is not run.
+    A window has at most ``window`` tokens. ``cover`` is ``"truncate"``: the first window of each document, as the paper
+    truncates at 1,024; or ``"windows"``: as many as cover it, with ``overlap`` tokens before the first kept state of all but
+    the first.
 
-    Parameters
-    ----------
-    store : TokenStore
-    window : int
-        Tokens run at once, at most.
-    overlap : int
-        Tokens before the first kept state of each window but a document's first.
-    cover : {"truncate", "windows"}
-        The first window of each document, as the paper truncates at 1,024; or as many as cover it.
-    max_states : int, optional
-        Stop after so many states.
-
-    Returns
-    -------
-    int64 array, shape (windows, 3)
-        Positions in ``store.tokens``: where the window starts, its first kept state, its end.
+    Returns an int64 array of shape (windows, 3): where each window starts in ``store.tokens``, its first kept state, its end.
     """
     windows: list[tuple[int, int, int]] = []
     left = max_states
@@ -179,18 +163,13 @@ def write_states(
 ) -> States:
     """Compute the states of a store's tokens and write them.
 
-    The work is done in ``<path>.partial`` and renamed at the end. The same call goes on after an interruption, and opens
-    what was finished; memory holds 128 MiB of states and one batch.
+    The work is done in ``<path>.partial`` and renamed at the end. The same call goes on after an interruption, and opens what
+    was finished; memory holds 128 MiB of states and one batch.
 
     Parameters
     ----------
-    path : path
-        Folder of the states.
-    store : TokenStore
     compute : callable
         Gives for a list of int64 token arrays a list of float arrays of shape (tokens, width).
-    width : int
-        Values of one state.
     model : str, optional
         Fingerprint of the model behind ``compute``.
     window, overlap, cover, max_states
@@ -201,15 +180,11 @@ def write_states(
         Tokens handed to ``compute`` at once, counted as padded to the longest.
     about : dict, optional
         More for the manifest that decides what the states are.
-    progress : bool
-        Show a bar.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range or a state is not finite. The unfinished folder is removed.
-    StoreBusy
-        If another process is writing there.
+        Also if a state is not finite; the unfinished folder is then removed.
     """
     path = store_files.located(path)
     window, width = store_files.whole("window", window), store_files.whole("width", width)

@@ -63,7 +63,7 @@ def read_json(path: Path) -> dict | None:
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """A whole number, ``least`` or more, whether it is Python's or NumPy's; a ValueError that names it otherwise."""
+    """A whole number, ``least`` or more, of Python's or NumPy's kind."""
     number = operator.index(value) if hasattr(value, "__index__") else least - 1
     if number < least:
         raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
@@ -71,10 +71,8 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def located(path: str | Path) -> Path:
-    """The folder or file that a caller names: ``~`` expanded, absolute, symbolic links followed.
-
-    Every path that a datastore takes passes here. A store behind a link is thus replaced where it lies, and the link stays.
-    """
+    """The path that a caller names: ``~`` expanded, absolute, symbolic links followed, so that a store behind a link is
+    replaced where it lies."""
     try:
         if not os.fspath(path):
             raise RuntimeError("it is empty")
@@ -108,11 +106,8 @@ def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = 
 
 
 def read_manifest(path: Path, form: str, missing: str) -> dict:
-    """What :func:`write_manifest` wrote, if it and the sizes of its files are as they were.
-
-    StoreError if there is none of this form, with the message ``missing``, or it was altered, or a file is missing or of
-    another size.
-    """
+    """What :func:`write_manifest` wrote; a StoreError, of the words ``missing`` where there is none, if it or a size was
+    altered."""
     about = read_json(path)
     if about is None or about.get("format") != form:
         raise StoreError(missing)
@@ -202,10 +197,7 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
 
 
 def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str) -> None:
-    """Refuse numbers outside ``least`` to ``most`` with a StoreError: compiled loops use them as indices, unchecked.
-
-    This reads the array at the speed of memory, several times faster than a checksum.
-    """
+    """Refuse numbers outside ``least`` to ``most``: compiled loops use them as indices, unchecked."""
     for value in (array.min(), array.max()) if array.size else ():
         if not least <= int(value) <= most:
             raise StoreError(
@@ -214,8 +206,8 @@ def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str)
 
 
 def take_over(folder: Path, target: Path) -> None:
-    """Have the files of ``folder`` in a new folder ``target`` too: linked, for files of a datastore are
-    replaced and never changed; copied where the file system has no links."""
+    """Have the files of ``folder`` in a new folder too: linked, for they are never changed, or copied where there are no
+    links."""
 
     def link(source: str, name: str) -> None:
         try:
@@ -229,9 +221,8 @@ def take_over(folder: Path, target: Path) -> None:
 class BuildLock:
     """Only one process at a time builds ``target``.
 
-    The lock is the kernel's (``flock``), so it ends with its process however that ends; the file's text,
-    process id and when it took the lock, is there to name the holder. Entering raises StoreBusy if another builder holds
-    it, and OSError if the file system cannot lock.
+    The lock is the kernel's (``flock``), so it ends with its process; the file's text names the holder. Entering raises
+    StoreBusy if another builder holds it, and OSError if the file system cannot lock.
     """
 
     def __init__(self, target: Path):
@@ -280,8 +271,8 @@ class BuildLock:
 
 @contextmanager
 def replacing(path: Path, locked: Path | None = None) -> Iterator[Path]:
-    """A new folder that takes the place of ``path`` at the end of the block, while ``locked``, by default ``path``, is
-    locked; a block that raises leaves ``path`` as it was and nothing beside it."""
+    """A new folder that takes the place of ``path`` when the block ends, while ``locked`` or ``path`` is locked. A block that
+    raises leaves ``path`` as it was and nothing beside it."""
     with BuildLock(locked or path):
         recover(path)
         unfinished = beside(path, ".partial")

@@ -19,19 +19,16 @@ from specdec_lib.drafters.suffix_decoding import check_vocabulary
 class Dresd(Drafter):
     """Draft the continuations of nearest neighbours that start with the target's own next token.
 
-    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of
-    a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
+    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of a
+    datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
     3.1), and the first ``drafts`` of them drafted: for each the ``length`` tokens after x_t, fewer at the end of its document.
 
     Parameters
     ----------
     index : DenseIndex, ShardedDenseIndex or path
-        A dense index of the target's own states, of a store or of a store of shards, or what has a dense index's ``store``,
-        ``width``, ``path`` and ``search``.
-    drafts : int
-        Drafts kept (B; 10 in most of the paper's experiments).
-    length : int
-        Tokens of each (N), without the one they were filtered by. In the released code that one counts: 20 drafts 19.
+        A dense index of the target's own states, or what has a dense index's ``store``, ``width``, ``path`` and ``search``.
+    drafts, length : int
+        Drafts kept (B; mostly 10 in the paper), and tokens of each (N) without x_t. The released code counts x_t: 20 drafts 19.
     neighbours : int
         Neighbours looked up; the released code takes 50, the paper names no number.
     deduplicate : bool

@@ -19,17 +19,10 @@ from specdec_lib.heads.grown_tree import Shape, grown
 
 
 class HeadDrafter(Drafter):
-    """Draft with heads that were trained for the target.
+    """Draft with ``heads`` that were trained for the target ``model``; they are copied to its output layer's device and type.
 
     The draft depends on the context alone and comes without probabilities, so that sampled outputs are those of plain decoding
     and a recording with the last layer's states can be replayed.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-    heads : DraftHead
-        Trained for it. Copied to the device and type of its output layer.
     """
 
     capture = Capture(layers=(LAST,))
@@ -74,8 +67,6 @@ class StaticTreeDrafter(HeadDrafter):
 
     Parameters
     ----------
-    model, heads
-        As for :class:`HeadDrafter`.
     shape : list of (int, int), optional
         For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default a
         tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`);
@@ -110,8 +101,8 @@ class StaticTreeDrafter(HeadDrafter):
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
-        """With the tree that these heads' accuracies on held-out answers ask for, of as many nodes as the published one
-        unless ``nodes`` is given."""
+        """With the tree that these heads' accuracies on held-out answers ask for, by default of as many nodes as the published
+        one."""
         return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
     def propose(self, context: Context, limit: int) -> DraftTree:

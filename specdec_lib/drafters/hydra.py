@@ -17,9 +17,7 @@ from specdec_lib.heads.layer import Past
 class Hydra(StaticTreeDrafter):
     """Draft a tree level by level: what is likely after a node depends on all tokens on the way to it.
 
-    Heads with a prefix layer (Hydra++) keep a cache of it, which grows with the emitted tokens.
-
-    ``heads``, trained for the target ``model``, and ``shape``, by default Medusa's, are as for
+    Heads with a prefix layer (Hydra++) keep a cache of it. ``shape`` is by default Medusa's; parameters are those of
     :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
     """
 

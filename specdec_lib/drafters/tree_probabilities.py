@@ -29,15 +29,8 @@ _UNFITTED = dict(
 
 @dataclass
 class Judged:
-    """What the target emitted after nodes of merged drafts, for :meth:`TreeProbabilities.fitted`.
-
-    Attributes
-    ----------
-    features : list of float64 array, shape (children, :func:`width`)
-        Of each judged node's children.
-    outcomes : list of int
-        The child that was emitted; -1 for none of them.
-    """
+    """For :meth:`TreeProbabilities.fitted`: features of each judged node's children, shape (children, :func:`width`), and the
+    child that was emitted, -1 for none."""
 
     features: list[np.ndarray]
     outcomes: list[int]
@@ -51,13 +44,7 @@ class Judged:
 class TreeProbabilities:
     """Weights of a conditional logit over the children of a node (:mod:`specdec_lib.drafters.merged_tree`).
 
-    Attributes
-    ----------
-    sources : tuple of str
-        Names of the sources, in the order of their features.
-    weights : float64 array, shape (width(len(sources)),)
-    fitted_on : str
-        What it was fitted on, in words; empty for one that was not.
+    ``weights`` has shape (width(len(sources)),), float64; ``fitted_on`` says in words what it was fitted on, if it was.
     """
 
     sources: tuple[str, ...]
