@@ -162,9 +162,8 @@ def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample
     ivf = faiss_index.inner_ivf(inner)
     if ivf is not None and ivf.nlist > len(joined):
         raise ValueError(
-            f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected "
-            "no more lists than states, better 1 for each 39: say "
-            f"'IVF{max(1, len(joined) // 39)}'"
+            f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected no more lists than "
+            f"states, better 1 for each 39: say 'IVF{max(1, len(joined) // 39)}'"
         )
     try:
         inner.train(joined)
@@ -313,9 +312,8 @@ class DenseIndex:
             scores, rows = (self._torch or self.index).search(states, k)
         except RuntimeError as error:
             raise StoreError(
-                f"FAISS cannot search {self.path / 'index.faiss'} ({str(error).splitlines()[0]}): if it "
-                "was altered, which 'python -m specdec_lib datastore verify' says, build the dense index "
-                "again"
+                f"FAISS cannot search {self.path / 'index.faiss'} ({str(error).splitlines()[0]}): if it was altered, "
+                "which 'python -m specdec_lib datastore verify' says, build the dense index again"
             ) from None
         # The rows of an inverted list stand in the file.
         if rows.size and not -1 <= int(rows.min()) <= int(rows.max()) < len(self):

@@ -146,9 +146,8 @@ class TokenStore:
             )
         if known != tokenizer_fingerprint(tokenizer):
             raise StoreError(
-                f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, "
-                f"yours is {tokenizer_fingerprint(tokenizer)[:12]}); build a store for this "
-                "model"
+                f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, yours is "
+                f"{tokenizer_fingerprint(tokenizer)[:12]}); build a store for this model"
             )
 
     def verify(self) -> None:
