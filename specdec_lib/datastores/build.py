@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -31,6 +31,7 @@ from specdec_lib.datastores.tokens import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+#: Tokens held in memory before they are written; a longer document is held whole.
 CHUNK_TOKENS = 1 << 20
 _BATCH = 64
 _SHORT = ("error", "skip")
@@ -48,7 +49,6 @@ def build_tokens(
     sources: Sequence[dict] = (),
     max_tokens: int | None = None,
     short_documents: str = "error",
-    chunk_tokens: int = CHUNK_TOKENS,
     progress: bool = True,
     finish: Callable[[Path], object] | None = None,
 ) -> TokenStore:
@@ -71,21 +71,19 @@ def build_tokens(
         Take whole documents from the first on while they have no more tokens than this together.
     short_documents : {"error", "skip"}
         A document of fewer than two tokens has no token with a continuation.
-    chunk_tokens : int
-        Tokens held in memory before they are written (a longer document is held whole).
     finish : callable, optional
         Called with the folder of the finished store before it takes its place; adds an index to it.
     """
     path = store_files.located(path)
     token_dtype(vocabulary)
-    vocabulary, chunk_tokens = int(vocabulary), store_files.whole("chunk_tokens", chunk_tokens)
+    vocabulary = int(vocabulary)
     max_tokens = None if max_tokens is None else store_files.whole("max_tokens", max_tokens)
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")
     with store_files.replacing(path) as unfinished:
         arrays = _encoded(documents, encode, vocabulary, short_documents == "skip")
-        counts = _write(unfinished, arrays, vocabulary, max_tokens, chunk_tokens, progress)
+        counts = _write(unfinished, arrays, vocabulary, max_tokens, progress)
         known = {"vocabulary": vocabulary, "dtype": token_dtype(vocabulary).name, "tokenizer": fingerprint}
         about = {**known, "sources": list(sources), **counts}
         store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, ("tokens.npy", "documents.npy"))
@@ -100,12 +98,9 @@ def build_from_texts(
     texts: Iterable[str],
     tokenizer: PreTrainedTokenizerBase,
     *,
-    sources: Sequence[dict] = (),
-    max_tokens: int | None = None,
-    short_documents: str = "error",
-    chunk_tokens: int = CHUNK_TOKENS,
     suffix_array: bool = True,
     progress: bool = True,
+    **options: Any,
 ) -> TokenStore:
     """Tokenize texts, one document each, into a store with its suffix array, unless ``suffix_array`` is False.
 
@@ -118,12 +113,9 @@ def build_from_texts(
         tokenizer_vocabulary(tokenizer),
         encode=encoder(tokenizer),
         fingerprint=tokenizer_fingerprint(tokenizer),
-        sources=sources,
-        max_tokens=max_tokens,
-        short_documents=short_documents,
-        chunk_tokens=chunk_tokens,
         progress=progress,
         finish=partial(build_suffix_array, progress=progress) if suffix_array else None,
+        **options,
     )
 
 
@@ -195,7 +187,6 @@ def _write(
     documents: Iterator[np.ndarray],
     vocabulary: int,
     max_tokens: int | None,
-    chunk_tokens: int,
     progress: bool,
 ) -> dict[str, int]:
     """Write tokens and starts in chunks; how many documents and tokens they are, and how many documents were too short."""
@@ -226,7 +217,7 @@ def _write(
             count, tokens = count + 1, tokens + len(ids)
             chunk += [ids.astype(dtype), separator]
             starts.append(tokens + count + 1)
-            if tokens - written >= chunk_tokens:
+            if tokens - written >= CHUNK_TOKENS:
                 flush()
                 bar.update(tokens - written)
                 written = tokens

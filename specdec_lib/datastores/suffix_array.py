@@ -221,13 +221,6 @@ class SuffixIndex:
         tail = np.array(context[-max_ngram:], dtype=np.int64)
         return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
 
-    def occurrences(self, context: list[int] | np.ndarray, length: int) -> Match:
-        """Find the occurrences of the last ``length`` tokens; a match of length 0 where the store has none."""
-        if len(context) < length:
-            raise ValueError(f"length is {length}, the context has {len(context)} tokens; expected no more than it has")
-        match = self.longest(context, length)
-        return match if match.length == length else Match(0, 0, 0)
-
     def positions(self, match: Match) -> np.ndarray:
         """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the entries."""
         return self.suffixes[match.start : match.stop]

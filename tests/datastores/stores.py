@@ -16,8 +16,9 @@ except ImportError:  # the tests of a GPU, which draw no cases, run without it
 
 from transformers import PreTrainedModel
 
-from specdec_lib import datastores
+from specdec_lib import Drafter, DraftTree, Sampling, datastores
 from specdec_lib.datastores import store_files
+from specdec_lib.decoding.contract import Context
 from specdec_lib.models.embedding import embed_store
 
 #: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
@@ -30,6 +31,18 @@ IN_MEMORY = Path("/dev/shm")
 
 def document_lists(ids: Sequence[int], max_documents: int = 6, max_length: int = 14) -> st.SearchStrategy:
     return st.lists(st.lists(st.sampled_from(ids), min_size=2, max_size=max_length), min_size=1, max_size=max_documents)
+
+
+def rest_sizes() -> st.SearchStrategy:
+    """Options of a Rest that are small enough for each of them to matter."""
+    numbers = {"max_ngram": st.integers(1, 6), "length": st.integers(1, 6), "choices": st.integers(1, 40)}
+    return st.fixed_dictionaries(numbers | {"max_matches": st.sampled_from([1, 2, 3, 7, 5000])})
+
+
+def propose(drafter: Drafter, tokens: Sequence[int], vocabulary: int, limit: int = 1000) -> DraftTree:
+    context = Context(list(tokens), 0, vocabulary, Sampling())
+    drafter.start(context)
+    return drafter.propose(context, limit)
 
 
 @contextmanager

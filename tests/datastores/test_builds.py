@@ -64,9 +64,7 @@ class Store:
             return [list(map(int, text)) for text in batch]
 
         texts = ["".join(map(str, document)) for document in documents(side)]
-        return datastores.build_tokens(
-            self.path, texts, 10, encode=encode, chunk_tokens=2000, progress=False, finish=with_index
-        ).manifest
+        return datastores.build_tokens(self.path, texts, 10, encode=encode, progress=False, finish=with_index).manifest
 
     def opened(self):
         return SuffixIndex.open(self.path)
@@ -132,6 +130,7 @@ KINDS = pytest.mark.parametrize("kind", [Store, Dense, Hidden], ids=lambda kind:
 def made(kind):
     with scratch() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(states, "STEP_BYTES", 40 * WIDTH * 2)
+        patched.setattr(datastores.build, "CHUNK_TOKENS", 2000)
         yield kind(folder)
 
 
