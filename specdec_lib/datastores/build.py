@@ -27,6 +27,7 @@ from specdec_lib.datastores.tokens import (
     tokenizer_fingerprint,
     tokenizer_vocabulary,
 )
+from specdec_lib.decoding.checks import whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -77,7 +78,7 @@ def build_tokens(
     path = store_files.located(path)
     token_dtype(vocabulary)
     vocabulary = int(vocabulary)
-    max_tokens = None if max_tokens is None else store_files.whole("max_tokens", max_tokens)
+    max_tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")

@@ -24,9 +24,10 @@ from specdec_lib import files
 from specdec_lib.datastores import faiss_index, store_files
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.reduction import EPSILON, Moments, Reduction, check_states, fit
-from specdec_lib.datastores.states import StateSource
+from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 
 if TYPE_CHECKING:
     import faiss
@@ -40,7 +41,7 @@ DEVICES = ("auto", "cpu", "cuda")
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
 
 
-def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
+def _sampled(source: ArrayStates, sample: int) -> Iterator[np.ndarray]:
     """States of ``sample`` rows spread evenly over the source; all, where it has no more."""
     total, first = len(source), 0
     for _, states in source:
@@ -49,7 +50,7 @@ def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
         yield states if total <= sample else states[(rows + 1) * sample // total > rows * sample // total]
 
 
-def sample_moments(source: StateSource, sample: int) -> Moments:
+def sample_moments(source: ArrayStates, sample: int) -> Moments:
     """Mean and covariance of ``sample`` states spread evenly over the source."""
     moments = Moments()
     for states in _sampled(source, sample):
@@ -59,7 +60,7 @@ def sample_moments(source: StateSource, sample: int) -> Moments:
 
 def build_dense_index(
     path: str | Path,
-    source: StateSource,
+    source: ArrayStates,
     store: TokenStore | str | Path | None = None,
     *,
     dims: int = 64,
@@ -100,7 +101,7 @@ def build_dense_index(
     if not isinstance(store, TokenStore):
         store = TokenStore.open(Path(path).parent if store is None else store)
     path = store_files.located(path)
-    sample = store_files.whole("sample", sample)
+    sample = whole("sample", sample, 1)
     if not len(source):
         raise ValueError("there are no states to index; expected at least one")
     if reduction is not None:
@@ -132,7 +133,7 @@ def build_dense_index(
     return DenseIndex.open(path, store, device="cpu")
 
 
-def _fill(folder: Path, whole: faiss.IndexPreTransform, source: StateSource, store: TokenStore, bar: tqdm) -> None:
+def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, store: TokenStore, bar: tqdm) -> None:
     """Add all states to an index, and write it with their positions."""
     positions = np.empty(len(source), np.int64)
     for places, states in source:
@@ -153,7 +154,7 @@ def _fill(folder: Path, whole: faiss.IndexPreTransform, source: StateSource, sto
     store_files.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
 
 
-def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample: int, factory: str, bar: tqdm) -> None:
+def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample: int, factory: str, bar: tqdm) -> None:
     keys = []
     for states in _sampled(source, sample):
         keys.append(reduction.apply(states))
@@ -292,13 +293,9 @@ class DenseIndex:
         """Share of the variance of each component, largest first; float64 array, shape (width,)."""
         return store_files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
 
-    def set_effort(self, nprobe: int | None = None, ef_search: int | None = None) -> None:
-        """As :func:`~specdec_lib.datastores.faiss_index.set_effort`, for this open index."""
-        faiss_index.set_effort(self.index, nprobe, ef_search)
-
     def search_rows(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`search`, with rows of the index instead of positions."""
-        k = store_files.whole("k", k)
+        k = whole("k", k, 1)
         if isinstance(states, torch.Tensor):
             states = states.detach()
             if self._torch is not None and states.ndim == 2 and states.shape[1] == self.width:
@@ -349,10 +346,8 @@ def _on_gpu(index: DenseIndex, device: str) -> DenseIndex:
         if search is not None:
             return replace(index, backend="torch-cuda", _torch=search)
     if device == "cuda":
-        why = (
-            "no GPU can be used here"
-            if not torch.cuda.is_available()
-            else f"{index.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches"
-        )
+        why = "no GPU can be used here"
+        if torch.cuda.is_available():
+            why = f"{index.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches"
         raise ValueError(f"device is 'cuda', but {why}; use 'cpu' or 'auto'")
     return index

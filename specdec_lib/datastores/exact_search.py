@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from specdec_lib.datastores.reduction import Moments, Reduction, check_states, fit
-from specdec_lib.datastores.states import StateSource
-from specdec_lib.datastores.store_files import whole
+from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 
 #: Keys whose scores are held at once, for each query.
 CHUNK = 1 << 25
@@ -88,7 +88,7 @@ class ExactIndex:
     Keys have ``dims`` values; ``width`` is that of a state.
     """
 
-    def __init__(self, states: StateSource, store: TokenStore, dims: int = 64, device: torch.device | str = "cpu"):
+    def __init__(self, states: ArrayStates, store: TokenStore, dims: int = 64, device: torch.device | str = "cpu"):
         moments, parts, places = Moments(), [], []
         for positions, part in states:
             part = check_states(part, states.width)
@@ -108,7 +108,7 @@ class ExactIndex:
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`."""
-        k = whole("k", k)
+        k = whole("k", k, 1)
         if isinstance(states, torch.Tensor):
             states = states.detach().float().cpu().numpy()
         states = check_states(states, self.width)

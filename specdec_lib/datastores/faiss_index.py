@@ -12,7 +12,8 @@ import torch
 
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.reduction import Reduction
-from specdec_lib.datastores.store_files import StoreError, whole
+from specdec_lib.datastores.store_files import StoreError
+from specdec_lib.decoding.checks import whole
 
 if TYPE_CHECKING:
     import faiss
@@ -107,7 +108,7 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
         if value is not None:
             if part is None:
                 raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
-            setattr(part, field, whole(name, value))
+            setattr(part, field, whole(name, value, 1))
 
 
 def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -19,6 +19,7 @@ from specdec_lib.datastores import store_files
 from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 
 FORMAT = "specdec-lib hidden states"
 MANIFEST, PROGRESS = "states.json", "progress.json"
@@ -28,19 +29,6 @@ STEP_BYTES = 1 << 27
 #: States handed out at once.
 BLOCK = 16_384
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
-
-
-class StateSource(Protocol):
-    """Positions and hidden states in parts, the same ones with each iteration: :class:`States` and :class:`ArrayStates`."""
-
-    model: str | None
-
-    @property
-    def width(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,9 +175,9 @@ def write_states(
         Also if a state is not finite; the unfinished folder is then removed.
     """
     path = store_files.located(path)
-    window, width = store_files.whole("window", window), store_files.whole("width", width)
-    batch_tokens = store_files.whole("batch_tokens", batch_tokens)
-    max_states = None if max_states is None else store_files.whole("max_states", max_states)
+    window, width = whole("window", window, 1), whole("width", width, 1)
+    batch_tokens = whole("batch_tokens", batch_tokens, 1)
+    max_states = None if max_states is None else whole("max_states", max_states, 1)
     for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import operator
 import os
 import shutil
 import tempfile
@@ -60,14 +59,6 @@ def read_json(path: Path) -> dict | None:
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """A whole number, ``least`` or more, of Python's or NumPy's kind."""
-    number = operator.index(value) if hasattr(value, "__index__") else least - 1
-    if number < least:
-        raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
-    return number
 
 
 def located(path: str | Path) -> Path:

@@ -24,6 +24,7 @@ from specdec_lib.datastores import store_files
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 
 FORMAT = "specdec-lib suffix array of reversed tokens"
 MANIFEST = "suffix_array.json"
@@ -217,7 +218,7 @@ class SuffixIndex:
     def longest(self, context: list[int] | np.ndarray, max_ngram: int = 16) -> Match:
         """The longest suffix of ``context``, of at most ``max_ngram`` tokens, that the store continues, and all its
         occurrences."""
-        max_ngram = store_files.whole("max_ngram", max_ngram)
+        max_ngram = whole("max_ngram", max_ngram, 1)
         tail = np.array(context[-max_ngram:], dtype=np.int64)
         return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
 

@@ -133,8 +133,7 @@ class TokenStore:
     def continuation(self, position: int, length: int) -> list[int]:
         """At most ``length`` tokens from ``position`` on, fewer where the document ends before."""
         tokens = self.tokens[position : position + length].tolist()
-        separator = self.vocabulary
-        return tokens[: tokens.index(separator)] if separator in tokens else tokens
+        return tokens[: tokens.index(self.vocabulary)] if self.vocabulary in tokens else tokens
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Refuse another tokenizer than the one the store was built with, also where the store does not know its own."""

@@ -41,18 +41,8 @@ def _draft(store, question, most, room):
     found, start, stop, _ = longest_suffix(tokens, suffixes, first, keys, context, len(context), question.max_ngram)
     if found < question.min_ngram:
         return 0, found, start, stop
-    taken = take_matches(
-        tokens,
-        suffixes,
-        start,
-        stop,
-        question.keep,
-        question.length,
-        question.uniform,
-        question.seed,
-        counts,
-        room.entries,
-    )
+    rule = question.keep, question.length, question.uniform, question.seed
+    taken = take_matches(tokens, suffixes, start, stop, *rule, counts, room.entries)
     size = best_nodes(
         tokens, room.entries, taken, question.length, most, counts, room.scratch, room.candidates, room.heap, room.nodes
     )

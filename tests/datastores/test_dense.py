@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specdec_lib import datastores
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError, dense, exact_search, reduction
 from specdec_lib.datastores.exact_search import TorchSearch
-from specdec_lib.datastores.faiss_index import torch_search, whole_keys
+from specdec_lib.datastores.faiss_index import set_effort, torch_search, whole_keys
 from specdec_lib.datastores.ranks import mean_reciprocal_rank, next_token_reciprocal_rank
 from specdec_lib.datastores.reduction import Moments, fit_transform
 from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source, stored_positions
@@ -115,7 +115,7 @@ def test_approximate_search_is_exact_when_everything_is_searched_and_keeps_its_e
         plain = faiss.read_index(str(index.path / "index.faiss"))
         inner = faiss.downcast_index(plain.index)
         assert 3 == inner.nprobe if "nprobe" in given else inner.hnsw.efSearch == 11
-        index.set_effort(**effort)
+        set_effort(index.index, **effort)
         scores, positions = index.search(queries, 5)
         np.testing.assert_allclose(scores, exact[0], rtol=1e-5, atol=1e-6)
         assert (positions == exact[1]).mean() > 0.99
@@ -221,11 +221,11 @@ def test_where_torch_sees_a_gpu_the_search_is_its_own_and_says_so(store, monkeyp
 @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat"])
 def test_the_gpu_finds_what_the_cpu_finds_and_says_what_it_is(store, factory):
     index = build(store, factory=factory)
-    index.set_effort(**({} if factory == "Flat" else {"nprobe": 8}))
+    set_effort(index.index, **({} if factory == "Flat" else {"nprobe": 8}))
     moved = DenseIndex.open(store.path, device="cuda")
     assert moved.backend in ("faiss-gpu", "torch-cuda")
     if moved.backend == "faiss-gpu":
-        moved.set_effort(**({} if factory == "Flat" else {"nprobe": 8}))
+        set_effort(moved.index, **({} if factory == "Flat" else {"nprobe": 8}))
     queries = random_states(20, seed=9)
     for given in (queries, torch.from_numpy(queries).cuda()):
         scores, positions = moved.search(given, 8)
