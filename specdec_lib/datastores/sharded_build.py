@@ -100,7 +100,7 @@ def build_sharded(
     key = {"tokenizer": tokenizer_fingerprint(tokenizer), "shards": len(parts), "max_tokens": max_tokens, **options}
     options["max_tokens"] = None if max_tokens is None else max(1, max_tokens // len(parts))
     store_files.check_target(path, MANIFEST, "store of shards")
-    with store_files.BuildLock(path):
+    with store_files.build_lock(path):
         files.recover(path)
         if (path / MANIFEST).is_file():
             if ShardedStore.open(path).manifest["build"] != key:

@@ -196,7 +196,7 @@ def write_states(
         **(about or {}),
     }
     plan = plan_windows(store, window, overlap, cover, max_states)
-    with store_files.BuildLock(path):
+    with store_files.build_lock(path):
         files.recover(path)
         if (done := _finished(path, key)) is not None:
             return done

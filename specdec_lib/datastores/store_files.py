@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -209,62 +208,48 @@ def take_over(folder: Path, target: Path) -> None:
     shutil.copytree(folder, target, copy_function=link)
 
 
-class BuildLock:
-    """Only one process at a time builds ``target``.
+@contextmanager
+def build_lock(target: Path) -> Iterator[None]:
+    """Let only one process at a time build ``target``; a StoreBusy if another does, an OSError if the file system cannot lock.
 
-    The lock is the kernel's (``flock``), so it ends with its process; the file's text names the holder. Entering raises
-    StoreBusy if another builder holds it, and OSError if the file system cannot lock.
+    The lock is the kernel's (``flock``), so it ends with its process; the file's text names the holder.
     """
-
-    def __init__(self, target: Path):
-        self.target, self.path = target, beside(target, ".lock")
-        self._handle = -1
-
-    def __enter__(self) -> BuildLock:
-        while True:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(handle)
-                raise StoreBusy(
-                    f"{self.target} is being built by another process ({self._holder()}): wait "
-                    "until it has ended, or stop it; what it has done so far is kept"
-                ) from None
-            except OSError as error:
-                os.close(handle)
-                raise OSError(
-                    error.errno,
-                    f"{error.strerror} (a build needs a file system that locks files, a local disk say)",
-                    str(self.path),
-                ) from None
-            try:
-                current = os.fstat(handle).st_ino == os.stat(self.path).st_ino
-            except FileNotFoundError:
-                current = False
-            if current:
+    path = beside(target, ".lock")
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_ino == os.stat(path).st_ino:
                 break
-            os.close(handle)  # the last holder removed the file between our two calls
-        self._handle = handle
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            os.close(handle)
+            about = read_json(path) or {}
+            raise StoreBusy(
+                f"{target} is being built by another process (process {about.get('pid', 'unknown')}, since "
+                f"{about.get('since', 'unknown')}): wait until it has ended, or stop it; what it has done so far is kept"
+            ) from None
+        except OSError as error:
+            os.close(handle)
+            reason = f"{error.strerror} (a build needs a file system that locks files, a local disk say)"
+            raise OSError(error.errno, reason, str(path)) from None
+        os.close(handle)  # the last holder removed the file between our two calls
+    try:
         text = json.dumps({"pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")})
         os.ftruncate(handle, 0)
         os.pwrite(handle, text.encode(), 0)
-        return self
-
-    def _holder(self) -> str:
-        about = read_json(self.path) or {}
-        return f"process {about.get('pid', 'unknown')}, since {about.get('since', 'unknown')}"
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.path.unlink(missing_ok=True)
-        os.close(self._handle)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
 
 
 @contextmanager
 def replacing(path: Path, locked: Path | None = None) -> Iterator[Path]:
     """A new folder that takes the place of ``path`` when the block ends, while ``locked`` or ``path`` is locked. A block that
     raises leaves ``path`` as it was and nothing beside it."""
-    with BuildLock(locked or path):
+    with build_lock(locked or path):
         recover(path)
         unfinished = beside(path, ".partial")
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.sharded import ShardedDenseIndex, open_dense_index
@@ -104,7 +103,8 @@ class Dresd(Drafter):
         # The last token's own state is not computed yet; the last row is that of the token before it.
         states, token = context.hidden(LAST)[-1:], context.tokens[-1]
         if isinstance(self.index, ShardedDenseIndex):
-            survivors = self._of_shards(states, token, length)
+            nearest = self.index.nearest(states, self.neighbours, length + 1)
+            survivors = [(one.score, one.tokens[1:]) for one in nearest if one.tokens[0] == token]
             self.survivors = len(survivors)
         else:
             scores, found = (rows[0] for rows in self.index.search(states, self.neighbours))
@@ -122,11 +122,6 @@ class Dresd(Drafter):
             count += 1
             if count == self.drafts:
                 return
-
-    def _of_shards(self, states: torch.Tensor, token: int, length: int) -> list[tuple[float, list[int]]]:
-        """The score of each of the shards' neighbours whose continuation starts with the token, and what follows it there."""
-        nearest = self.index.nearest(states, self.neighbours, length + 1)
-        return [(one.score, one.tokens[1:]) for one in nearest if one.tokens[0] == token]
 
     def _survivors(self, positions: np.ndarray, token: int) -> np.ndarray:
         """The positions whose continuation starts with the target's token."""

@@ -203,7 +203,7 @@ class OneTree(Drafter):
                 raise ValueError(
                     f"the draft of the source {name!r} has passengers; a merged draft has no place for them"
                 )
-            shares = _shares(draft)
+            shares = [1.0] * len(draft) if draft.scores is None else draft.scores
             if drawing:
                 shares = np.cumprod(source.confidence)
                 sunk += self.prices.drafted_token * len(draft)
@@ -231,8 +231,10 @@ class OneTree(Drafter):
         emitted = np.array(self._context.tokens[self._proposed_at :], np.int64)[: self.room + 1]
         count = judged(emitted, merged.tokens, merged.first_child, merged.next_sibling, self._visited, self._outcomes)
         self._judge_sources(count)
-        if self.observe:
-            self._keep(count)
+        for place in range(count if self.observe else 0):
+            nodes, hit = self._children(self._visited[place]), int(self._outcomes[place])
+            self.observed.features.append(merged.features[nodes].copy())
+            self.observed.outcomes.append(nodes.index(hit) if hit >= 0 else -1)
         if self.rate:
             learn(
                 self._visited, self._outcomes, count, merged.first_child, merged.next_sibling, merged.features,
@@ -255,13 +257,6 @@ class OneTree(Drafter):
             self._streak = np.where(proposed, np.where(right, self._streak + 1, 0), self._streak)
         np.clip(self._lately, 0.02, 0.98, out=self._lately)
 
-    def _keep(self, count: int) -> None:
-        for place in range(count):
-            nodes = self._children(self._visited[place])
-            hit = int(self._outcomes[place])
-            self.observed.features.append(self._tree.features[nodes].copy())
-            self.observed.outcomes.append(nodes.index(hit) if hit >= 0 else -1)
-
     def finish(self) -> None:
         self._tree.clear()
         self._context, self._views = None, {}
@@ -278,8 +273,3 @@ class _Labels(dict):
     def __missing__(self, bits: int) -> str:
         self[bits] = ", ".join(name for place, name in enumerate(self.names) if bits >> place & 1)
         return self[bits]
-
-
-def _shares(tree: DraftTree) -> list[float]:
-    """A source's own estimate of each node's path; 1 where it has none."""
-    return [1.0] * len(tree) if tree.scores is None else tree.scores
