@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import torch
-from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.head_drafter import HeadDrafter, StaticTreeDrafter, path_to
 from specdec_lib.heads.drafting import EagleHead
-from specdec_lib.heads.grown_tree import Shape
 from specdec_lib.heads.layer import cut
 
 #: Nodes of the released tree at each depth, 25 in all, with ranks up to 4.
@@ -67,14 +65,6 @@ class Eagle(StaticTreeDrafter):
     """
 
     kind, levels, ranks = EagleHead, LEVELS, RANKS
-
-    def __init__(self, model: PreTrainedModel, heads: EagleHead, shape: Shape | None = None):
-        super().__init__(model, heads, shape)
-        self.finish()
-
-    def start(self, context: Context) -> None:
-        super().start(context)
-        self.finish()
 
     def finish(self) -> None:
         """Give the layer's cache back."""

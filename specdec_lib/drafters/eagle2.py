@@ -42,11 +42,6 @@ class Eagle2(HeadDrafter):
         super().__init__(model, heads)
         self.nodes, self.depth = whole("nodes", nodes, 1), whole("depth", depth, 1)
         self.branches = whole("branches", branches, 1)
-        self.finish()
-
-    def start(self, context: Context) -> None:
-        super().start(context)
-        self.finish()
 
     def finish(self) -> None:
         """Give the layer's cache back."""

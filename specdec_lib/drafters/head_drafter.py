@@ -39,6 +39,7 @@ class HeadDrafter(Drafter):
         self.ends = Ends(model)
         # A copy: another drafter may have the same heads on another device or in another type.
         self.heads = copy.deepcopy(heads).to(self.ends.device, self.ends.dtype).eval()
+        self.finish()
 
     def start(self, context: Context) -> None:
         """Refuse a target with other token ids or other states than the one that the heads were made for."""
@@ -48,6 +49,7 @@ class HeadDrafter(Drafter):
                 f"the heads were made for a target of {self.ends.vocabulary} token ids and states of width {self.ends.width}; the "
                 f"one that decodes has {context.vocabulary} and {width}: give both the same model"
             )
+        self.finish()
 
     def _states(self, context: Context, first: int = 0) -> torch.Tensor:
         """The target's states from position ``first`` on, of shape (n, d), as the heads take them."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import torch
-from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.head_drafter import StaticTreeDrafter, path_to
 from specdec_lib.drafters.medusa import LEVELS, RANKS
 from specdec_lib.heads.drafting import HydraHeads
-from specdec_lib.heads.grown_tree import Shape
 from specdec_lib.heads.layer import Past
 
 
@@ -22,14 +20,6 @@ class Hydra(StaticTreeDrafter):
     """
 
     kind, levels, ranks = HydraHeads, LEVELS, RANKS
-
-    def __init__(self, model: PreTrainedModel, heads: HydraHeads, shape: Shape | None = None):
-        super().__init__(model, heads, shape)
-        self.finish()
-
-    def start(self, context: Context) -> None:
-        super().start(context)
-        self.finish()
 
     def finish(self) -> None:
         """Give the prefix layer's cache back."""

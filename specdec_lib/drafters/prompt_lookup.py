@@ -53,14 +53,11 @@ class PromptLookup(Drafter):
         self.max_ngram, self.num_tokens = whole("max_ngram", max_ngram, 1), whole("num_tokens", num_tokens, 1)
         self.variant = variant
         self.source: int | None = None
-        self._ends: list[dict[int, int]] = []
-        self._indexed = 0
-        self._found: list[int] = []
 
     def start(self, context: Context) -> None:
         # For each n: where the first occurrence of an n-gram ends. An n-gram is the number whose digits in base
         # `vocabulary` are its tokens.
-        self._ends = [{} for _ in range(self.max_ngram)]
+        self._ends: list[dict[int, int]] = [{} for _ in range(self.max_ngram)]
         self._indexed = 0
         self._found: list[int] = []
         self.source = None

@@ -139,9 +139,8 @@ class Rest(Drafter):
     def propose(self, context: Context, limit: int) -> DraftTree:
         tail, length = np.array(context.tokens[-self.max_ngram :], np.int64), min(self.length, limit)
         random = self.selection == "random"
-        keep, uniform = (
-            (self.choices // self.length, True) if random else (self.max_matches, self.subsample == "uniform")
-        )
+        keep = self.choices // self.length if random else self.max_matches
+        uniform = random or self.subsample == "uniform"
         question = Question(tail, self.max_ngram, self.min_ngram, keep, length, uniform, self.seed)
         if random:
             return self._at_random(question)
@@ -187,9 +186,8 @@ class Rest(Drafter):
         if match.length < self.min_ngram:
             return EMPTY
         places = self.index.positions(match)
-        drawn = np.random.default_rng([self.seed, *match]).choice(
-            len(places), min(len(places), question.keep), replace=False
-        )
+        rng = np.random.default_rng([self.seed, *match])
+        drawn = rng.choice(len(places), min(len(places), question.keep), replace=False)
         continued = self.index.store.continuation
         return DraftTree.from_drafts(continued(int(places[i]) + 1, question.length) for i in np.sort(drawn))
 

@@ -17,14 +17,8 @@ from specdec_lib.files import replacing
 
 #: Of the file that :meth:`TreeProbabilities.save` writes.
 FORMAT = 1
-#: Scores of a node by the match before it where nothing was fitted: likelier right than wrong from two tokens on.
-_UNFITTED = dict(
-    zip(
-        FEATURES,
-        (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
-        strict=True,
-    )
-)
+#: Weights of FEATURES where nothing was fitted: likelier right than wrong from two tokens on.
+_UNFITTED = (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass
@@ -55,7 +49,7 @@ class TreeProbabilities:
     def unfitted(cls, sources: Sequence[str]) -> TreeProbabilities:
         """Rough weights that know the length of a match alone, for sources that nothing was fitted for."""
         weights = np.zeros(width(len(sources)))
-        weights[: len(sources) * len(FEATURES)] = np.tile([_UNFITTED[name] for name in FEATURES], len(sources))
+        weights[: len(sources) * len(FEATURES)] = np.tile(_UNFITTED, len(sources))
         # Two sources that propose one token are no independent witnesses: together they count about once.
         weights[len(sources) * len(FEATURES) :] = -1.0
         return cls(tuple(sources), weights)

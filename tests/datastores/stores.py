@@ -99,6 +99,11 @@ def continuations(documents: list[list[int]], places: Sequence[int], length: int
     return [of_place[place] for place in places]
 
 
+def substrings(texts: Sequence[Sequence[int]]) -> Counter[tuple[int, ...]]:
+    """Every substring of the texts and how often it occurs."""
+    return Counter(tuple(text[i:j]) for text in texts for i in range(len(text)) for j in range(i + 1, len(text) + 1))
+
+
 def full_trie(paths: Sequence[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
     """Every prefix of the paths and the number of paths that start with it."""
     return Counter(path[:n] for path in paths for n in range(1, len(path) + 1))
