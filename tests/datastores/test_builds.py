@@ -130,13 +130,15 @@ def made(kind):
     with scratch() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(states, "STEP_BYTES", 40 * WIDTH * 2)
         patched.setattr(datastores.build, "CHUNK_TOKENS", 2000)
-        yield kind(folder)
+        one = kind(folder)
+        one.folder = folder
+        yield one
 
 
 def alone(made) -> bool:
     """Whether nothing of a build is left beside what was built."""
     ends = (".partial", ".old", ".lock", ".new", ".tmp")
-    return not [path for path in made.path.parent.parent.rglob("*") if path.name.endswith(ends)]
+    return not [path for path in made.folder.rglob("*") if path.name.endswith(ends)]
 
 
 class FullDisk:
