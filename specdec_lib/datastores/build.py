@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -27,10 +27,12 @@ from specdec_lib.datastores.tokens import (
     tokenizer_fingerprint,
     tokenizer_vocabulary,
 )
+from specdec_lib.decoding.checks import whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+#: Tokens held in memory before they are written; a longer document is held whole.
 CHUNK_TOKENS = 1 << 20
 _BATCH = 64
 _SHORT = ("error", "skip")
@@ -48,25 +50,20 @@ def build_tokens(
     sources: Sequence[dict] = (),
     max_tokens: int | None = None,
     short_documents: str = "error",
-    chunk_tokens: int = CHUNK_TOKENS,
     progress: bool = True,
     finish: Callable[[Path], object] | None = None,
 ) -> TokenStore:
     """Write a token store and open it.
 
-    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. A
-    dense index inside it is kept if the tokens are the same, and is not thrown away if they are not.
+    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. A dense
+    index inside it is kept if the tokens are the same; otherwise the build is refused.
 
     Parameters
     ----------
-    path : path
-        Folder of the store.
     documents : iterable of sequences of int, or of str
-        Token ids of each document, or texts with ``encode``; read once.
+        Token ids of each document, or texts with ``encode``, which turns a list of texts into lists of ids; read once.
     vocabulary : int
         Number of token ids; all ids are below it.
-    encode : callable, optional
-        Turns a list of texts into lists of token ids.
     fingerprint : str, optional
         :func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint` of the tokenizer.
     sources : sequence of dict
@@ -75,33 +72,19 @@ def build_tokens(
         Take whole documents from the first on while they have no more tokens than this together.
     short_documents : {"error", "skip"}
         A document of fewer than two tokens has no token with a continuation.
-    chunk_tokens : int
-        Tokens held in memory before they are written (a longer document is held whole).
-    progress : bool
-        Show a bar.
     finish : callable, optional
         Called with the folder of the finished store before it takes its place; adds an index to it.
-
-    Raises
-    ------
-    StoreBusy
-        If another process is building it.
-    StoreError
-        If the store at ``path`` has a dense index of other tokens than these. That store stays as it is.
-    ValueError
-        If the corpus is empty, a document has fewer than two tokens or an id beyond the vocabulary, ``path`` cannot be
-        written, or a parameter is out of range.
     """
     path = store_files.located(path)
     token_dtype(vocabulary)
-    vocabulary, chunk_tokens = int(vocabulary), store_files.whole("chunk_tokens", chunk_tokens)
-    max_tokens = None if max_tokens is None else store_files.whole("max_tokens", max_tokens)
+    vocabulary = int(vocabulary)
+    max_tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")
     with store_files.replacing(path) as unfinished:
         arrays = _encoded(documents, encode, vocabulary, short_documents == "skip")
-        counts = _write(unfinished, arrays, vocabulary, max_tokens, chunk_tokens, progress)
+        counts = _write(unfinished, arrays, vocabulary, max_tokens, progress)
         known = {"vocabulary": vocabulary, "dtype": token_dtype(vocabulary).name, "tokenizer": fingerprint}
         about = {**known, "sources": list(sources), **counts}
         store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, ("tokens.npy", "documents.npy"))
@@ -116,18 +99,14 @@ def build_from_texts(
     texts: Iterable[str],
     tokenizer: PreTrainedTokenizerBase,
     *,
-    sources: Sequence[dict] = (),
-    max_tokens: int | None = None,
-    short_documents: str = "error",
-    chunk_tokens: int = CHUNK_TOKENS,
     suffix_array: bool = True,
     progress: bool = True,
+    **options: Any,
 ) -> TokenStore:
-    """Tokenize texts, one document each, into a store with its suffix array.
+    """Tokenize texts, one document each, into a store with its suffix array, unless ``suffix_array`` is False.
 
-    Special tokens are not added: a text's tokens are what a model would emit inside it. Parameters and errors are those of
-    :func:`build_tokens`; a ValueError also where a text holds half of a surrogate pair, which is no character.
-    ``suffix_array=False`` leaves the sparse index out.
+    Special tokens are not added: a text's tokens are what a model would emit inside it. The rest is as for
+    :func:`build_tokens`.
     """
     return build_tokens(
         path,
@@ -135,12 +114,9 @@ def build_from_texts(
         tokenizer_vocabulary(tokenizer),
         encode=encoder(tokenizer),
         fingerprint=tokenizer_fingerprint(tokenizer),
-        sources=sources,
-        max_tokens=max_tokens,
-        short_documents=short_documents,
-        chunk_tokens=chunk_tokens,
         progress=progress,
         finish=partial(build_suffix_array, progress=progress) if suffix_array else None,
+        **options,
     )
 
 
@@ -212,7 +188,6 @@ def _write(
     documents: Iterator[np.ndarray],
     vocabulary: int,
     max_tokens: int | None,
-    chunk_tokens: int,
     progress: bool,
 ) -> dict[str, int]:
     """Write tokens and starts in chunks; how many documents and tokens they are, and how many documents were too short."""
@@ -243,7 +218,7 @@ def _write(
             count, tokens = count + 1, tokens + len(ids)
             chunk += [ids.astype(dtype), separator]
             starts.append(tokens + count + 1)
-            if tokens - written >= chunk_tokens:
+            if tokens - written >= CHUNK_TOKENS:
                 flush()
                 bar.update(tokens - written)
                 written = tokens

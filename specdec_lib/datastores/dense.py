@@ -1,14 +1,12 @@
 """Dense retrieval: which stored positions had a hidden state like the current one (DReSD, section 3).
 
-An index is a folder. ``index.faiss`` is one FAISS index that takes hidden states as the model gives them: the
-reduction (:mod:`specdec_lib.datastores.reduction`) and the search behind it, so that any program with FAISS
-can use it. ``positions.npy`` says for each of its rows where the continuation starts in the token store;
-``explained_variance.npy`` is what the components explain; ``dense.json`` is the manifest. Its usual place is
-inside the folder of its token store.
+An index is a folder, usually inside that of its token store. ``index.faiss`` takes hidden states as the model gives them and
+holds both the reduction and the search, so that any program with FAISS can use it. ``positions.npy`` says where each row's
+continuation starts in the token store; ``explained_variance.npy`` is what the components explain; ``dense.json`` is the
+manifest.
 
-A row's key is the state of a token, its position that of the token after it. The last token of a document has
-none after it and is not stored; before the end of a document continuations are shorter, and never run on into
-the next one.
+A row's key is the state of a token, its position that of the token after it. The last token of a document is not stored, and no
+continuation runs on into the next document.
 """
 
 from __future__ import annotations
@@ -26,9 +24,10 @@ from specdec_lib import files
 from specdec_lib.datastores import faiss_index, store_files
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.reduction import EPSILON, Moments, Reduction, check_states, fit
-from specdec_lib.datastores.states import StateSource
+from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 
 if TYPE_CHECKING:
     import faiss
@@ -42,7 +41,7 @@ DEVICES = ("auto", "cpu", "cuda")
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
 
 
-def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
+def _sampled(source: ArrayStates, sample: int) -> Iterator[np.ndarray]:
     """States of ``sample`` rows spread evenly over the source; all, where it has no more."""
     total, first = len(source), 0
     for _, states in source:
@@ -51,7 +50,7 @@ def _sampled(source: StateSource, sample: int) -> Iterator[np.ndarray]:
         yield states if total <= sample else states[(rows + 1) * sample // total > rows * sample // total]
 
 
-def sample_moments(source: StateSource, sample: int) -> Moments:
+def sample_moments(source: ArrayStates, sample: int) -> Moments:
     """Mean and covariance of ``sample`` states spread evenly over the source."""
     moments = Moments()
     for states in _sampled(source, sample):
@@ -61,7 +60,7 @@ def sample_moments(source: StateSource, sample: int) -> Moments:
 
 def build_dense_index(
     path: str | Path,
-    source: StateSource,
+    source: ArrayStates,
     store: TokenStore | str | Path | None = None,
     *,
     dims: int = 64,
@@ -77,16 +76,12 @@ def build_dense_index(
 ) -> DenseIndex:
     """Reduce hidden states and index them.
 
-    The work is done in ``<path>.partial`` and renamed at the end; an index that is already at ``path`` stays
-    until then. The source is read twice, three times where the index is trained; memory holds the index, and
-    ``sample`` reduced states while it is trained.
+    The work is done in ``<path>.partial`` and renamed at the end; an index that is already at ``path`` stays until then. The
+    source is read twice, three times where the index is trained; memory holds the index, and ``sample`` reduced states while it
+    is trained.
 
     Parameters
     ----------
-    path : path
-        Folder of the index.
-    source : States or ArrayStates
-        Positions and states.
     store : TokenStore or path, optional
         What the positions are of; by default the store in whose folder the index lies.
     dims : int
@@ -96,30 +91,17 @@ def build_dense_index(
     zscore, normalise, eps
         As for :func:`~specdec_lib.datastores.reduction.fit`.
     sample : int
-        States that mean, deviation, components and lists are estimated from, spread evenly over the source
-        (the paper: about a million drawn at random; its code: the first million).
+        States that mean, deviation, components and lists are estimated from, spread evenly over the source (the paper: about a
+        million drawn at random; its code: the first million).
     nprobe, ef_search : int, optional
         Kept in the FAISS file; see :func:`~specdec_lib.datastores.faiss_index.set_effort`.
     reduction : Reduction, optional
-        Use this one instead of fitting one to the states; ``zscore``, ``normalise`` and ``dims`` are then its own, and
-        ``eps`` what it was fitted with. Shards that are searched together have one reduction.
-    progress : bool
-        Show a bar.
-
-    Raises
-    ------
-    ValueError
-        If there are no states, too few for the factory string, a value is not finite, a position has no
-        continuation, or a parameter is out of range. What was at ``path`` stays.
-    StoreError
-        If the store cannot be opened.
-    StoreBusy
-        If another process is building this index or its store.
+        Use this one instead of fitting one, as for shards that are searched together.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(Path(path).parent if store is None else store)
     path = store_files.located(path)
-    sample = store_files.whole("sample", sample)
+    sample = whole("sample", sample, 1)
     if not len(source):
         raise ValueError("there are no states to index; expected at least one")
     if reduction is not None:
@@ -151,7 +133,7 @@ def build_dense_index(
     return DenseIndex.open(path, store, device="cpu")
 
 
-def _fill(folder: Path, whole: faiss.IndexPreTransform, source: StateSource, store: TokenStore, bar: tqdm) -> None:
+def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, store: TokenStore, bar: tqdm) -> None:
     """Add all states to an index, and write it with their positions."""
     positions = np.empty(len(source), np.int64)
     for places, states in source:
@@ -172,7 +154,7 @@ def _fill(folder: Path, whole: faiss.IndexPreTransform, source: StateSource, sto
     store_files.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
 
 
-def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample: int, factory: str, bar: tqdm) -> None:
+def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample: int, factory: str, bar: tqdm) -> None:
     keys = []
     for states in _sampled(source, sample):
         keys.append(reduction.apply(states))
@@ -181,9 +163,8 @@ def _train(inner: faiss.Index, source: StateSource, reduction: Reduction, sample
     ivf = faiss_index.inner_ivf(inner)
     if ivf is not None and ivf.nlist > len(joined):
         raise ValueError(
-            f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected "
-            "no more lists than states, better 1 for each 39: say "
-            f"'IVF{max(1, len(joined) // 39)}'"
+            f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected no more lists than "
+            f"states, better 1 for each 39: say 'IVF{max(1, len(joined) // 39)}'"
         )
     try:
         inner.train(joined)
@@ -200,10 +181,6 @@ class DenseIndex:
 
     Attributes
     ----------
-    path : Path
-        The folder.
-    store : TokenStore
-    manifest : dict
     index : faiss.IndexPreTransform
         Takes hidden states, gives rows.
     positions : int64 array, shape (rows,)
@@ -239,16 +216,11 @@ class DenseIndex:
         store : TokenStore or path, optional
             By default the store in whose folder the index lies.
         device : {"auto", "cpu", "cuda"}
-            ``"cuda"``: FAISS on the GPU where it was built for one, an exact search by torch elsewhere.
-            ``"auto"``: that where there is a GPU, FAISS on the CPU elsewhere.
+            ``"cuda"``: FAISS on the GPU where it was built for one, an exact search by torch elsewhere. ``"auto"``: that where
+            there is a GPU, FAISS on the CPU elsewhere.
         tokenizer, model : optional
             Refuse a store of another tokenizer's tokens, or an index of the states of a model of another
             :func:`~specdec_lib.models.fingerprint.fingerprint`.
-
-        Raises
-        ------
-        StoreError
-            If there is none, or it is truncated, damaged, of another version, tokenizer, model or of other tokens.
         """
         if device not in DEVICES:
             raise ValueError(f"device is {device!r}; expected one of {', '.join(DEVICES)}")
@@ -321,13 +293,9 @@ class DenseIndex:
         """Share of the variance of each component, largest first; float64 array, shape (width,)."""
         return store_files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
 
-    def set_effort(self, nprobe: int | None = None, ef_search: int | None = None) -> None:
-        """As :func:`~specdec_lib.datastores.faiss_index.set_effort`, for this open index."""
-        faiss_index.set_effort(self.index, nprobe, ef_search)
-
     def search_rows(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`search`, with rows of the index instead of positions."""
-        k = store_files.whole("k", k)
+        k = whole("k", k, 1)
         if isinstance(states, torch.Tensor):
             states = states.detach()
             if self._torch is not None and states.ndim == 2 and states.shape[1] == self.width:
@@ -341,9 +309,8 @@ class DenseIndex:
             scores, rows = (self._torch or self.index).search(states, k)
         except RuntimeError as error:
             raise StoreError(
-                f"FAISS cannot search {self.path / 'index.faiss'} ({str(error).splitlines()[0]}): if it "
-                "was altered, which 'python -m specdec_lib datastore verify' says, build the dense index "
-                "again"
+                f"FAISS cannot search {self.path / 'index.faiss'} ({str(error).splitlines()[0]}): if it was altered, "
+                "which 'python -m specdec_lib datastore verify' says, build the dense index again"
             ) from None
         # The rows of an inverted list stand in the file.
         if rows.size and not -1 <= int(rows.min()) <= int(rows.max()) < len(self):
@@ -356,18 +323,9 @@ class DenseIndex:
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The ``k`` stored positions whose keys have the largest inner product with each state's.
 
-        Parameters
-        ----------
-        states : array or tensor, shape (n, width) or (width,)
-            Hidden states as the model gives them.
-        k : int
-
-        Returns
-        -------
-        scores : float32 array, shape (n, k)
-            Largest first; cosines where keys have unit length.
-        positions : int64 array, shape (n, k)
-            Where the continuations start in ``store.tokens``; -1 where fewer were found.
+        ``states``, shape (n, width) or (width,), are as the model gives them. Returns float32 scores of shape (n, k), largest
+        first, which are cosines where keys have unit length; and int64 positions of shape (n, k) where the continuations start
+        in ``store.tokens``, -1 where fewer were found.
         """
         scores, rows = self.search_rows(states, k)
         return scores, np.where(rows < 0, -1, self.positions[rows])
@@ -388,10 +346,8 @@ def _on_gpu(index: DenseIndex, device: str) -> DenseIndex:
         if search is not None:
             return replace(index, backend="torch-cuda", _torch=search)
     if device == "cuda":
-        why = (
-            "no GPU can be used here"
-            if not torch.cuda.is_available()
-            else f"{index.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches"
-        )
+        why = "no GPU can be used here"
+        if torch.cuda.is_available():
+            why = f"{index.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches"
         raise ValueError(f"device is 'cuda', but {why}; use 'cpu' or 'auto'")
     return index

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from specdec_lib.datastores.reduction import Moments, Reduction, check_states, fit
-from specdec_lib.datastores.states import StateSource
-from specdec_lib.datastores.store_files import whole
+from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 
 #: Keys whose scores are held at once, for each query.
 CHUNK = 1 << 25
@@ -19,8 +19,7 @@ BLOCK = 256
 def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The ``k`` largest of many scores, largest first, and where they are.
 
-    They lie in the ``k`` blocks of 256 with the largest maxima: to find these reads the scores once, where a
-    selection of all of them reads or moves them many times.
+    They lie in the ``k`` blocks with the largest maxima, so the scores are read once instead of many times.
     """
     whole = len(scores) - len(scores) % BLOCK
     if whole <= k * BLOCK:
@@ -57,8 +56,8 @@ class TorchSearch:
 
     @torch.inference_mode()
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and rows, shape (n, k), of the keys of largest inner product with each state's own key, largest first; minus
-        infinity and -1 where there are fewer keys."""
+        """Scores and rows, shape (n, k), of the keys of largest inner product with each state's own key, largest first; where
+        there are fewer keys, minus infinity and -1."""
         queries = torch.as_tensor(states, device=self.device, dtype=torch.float32)
         queries = queries @ self._matrix.T + self._bias
         if self._normalise:
@@ -84,10 +83,12 @@ class TorchSearch:
 
 
 class ExactIndex:
-    """All keys of a store's states in memory, searched by torch: a dense index for a machine without FAISS, with keys of
-    ``dims`` values (DReSD, section 5.2). ``width`` is that of a state."""
+    """A dense index in memory, searched by torch, for a machine without FAISS (DReSD, section 5.2).
 
-    def __init__(self, states: StateSource, store: TokenStore, dims: int = 64, device: torch.device | str = "cpu"):
+    Keys have ``dims`` values; ``width`` is that of a state.
+    """
+
+    def __init__(self, states: ArrayStates, store: TokenStore, dims: int = 64, device: torch.device | str = "cpu"):
         moments, parts, places = Moments(), [], []
         for positions, part in states:
             part = check_states(part, states.width)
@@ -107,7 +108,7 @@ class ExactIndex:
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`."""
-        k = whole("k", k)
+        k = whole("k", k, 1)
         if isinstance(states, torch.Tensor):
             states = states.detach().float().cpu().numpy()
         states = check_states(states, self.width)

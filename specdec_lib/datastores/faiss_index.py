@@ -12,7 +12,8 @@ import torch
 
 from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.reduction import Reduction
-from specdec_lib.datastores.store_files import StoreError, whole
+from specdec_lib.datastores.store_files import StoreError
+from specdec_lib.decoding.checks import whole
 
 if TYPE_CHECKING:
     import faiss
@@ -107,7 +108,7 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
         if value is not None:
             if part is None:
                 raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
-            setattr(part, field, whole(name, value))
+            setattr(part, field, whole(name, value, 1))
 
 
 def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
@@ -127,8 +128,7 @@ def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
 
 
 def whole_keys(index: faiss.IndexPreTransform) -> np.ndarray | None:
-    """All keys in order of their rows, float32 array of shape (rows, dims); None where the index holds them
-    compressed."""
+    """All keys in order of their rows, float32 array of shape (rows, dims); None where the index holds them compressed."""
     faiss = load_faiss()
     inner = _inner(index)
     if isinstance(inner, faiss.IndexIVFFlat):
@@ -155,8 +155,7 @@ def torch_search(index: faiss.IndexPreTransform, device: torch.device | str) -> 
 
 
 def faiss_on_gpu(index: faiss.IndexPreTransform) -> faiss.Index | None:
-    """The index on the first GPU; None where FAISS was built without GPUs, sees none, or has no such index
-    for one (HNSW)."""
+    """The index on the first GPU; None where FAISS was built without GPUs, sees none, or has no such index for one (HNSW)."""
     faiss = load_faiss()
     if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
         return None

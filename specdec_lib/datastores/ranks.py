@@ -11,10 +11,7 @@ _BATCH = 1024
 
 
 def reciprocal_ranks(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """One over the rank of the first entry of each row that is the wanted one, 0 where none is.
-
-    ``found``, int array of shape (n, k), has the best first; ``wanted`` has shape (n,), as has what is returned.
-    """
+    """One over the rank of the first entry of each row of ``found``, shape (n, k), that is the wanted one; 0 where none is."""
     hits = found == wanted[:, None]
     return np.where(hits.any(1), 1.0 / (1 + hits.argmax(1)), 0.0)
 
@@ -25,12 +22,10 @@ def recall(found: np.ndarray, exact: np.ndarray) -> float:
 
 
 def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.ndarray, k: int = 50) -> float:
-    """Mean reciprocal rank of stored positions looked up by their own states (DReSD, equation 4).
+    """Mean reciprocal rank of stored ``positions``, shape (n,), looked up by their own ``states`` (DReSD, equation 4).
 
-    Beyond rank ``k`` a position counts as 0. Equal keys, as of documents with the same beginning, share their
-    ranks and so lower the mean.
-
-    ``states`` has shape (n, width); ``positions``, shape (n,), are the stored positions.
+    Beyond rank ``k`` a position counts as 0. Equal keys, as of documents with the same beginning, share their ranks and lower
+    the mean.
     """
     return _mean(index, states, np.asarray(positions), k, tokens=False)
 
@@ -38,9 +33,8 @@ def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.nd
 def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray, k: int = 50) -> float:
     """Mean reciprocal rank of the first neighbour whose continuation starts with the token that follows.
 
-    Of states the index does not hold: 0 counts a state after which DReSD's filter leaves no draft.
-
-    ``states`` has shape (n, width); ``tokens``, shape (n,), are those after each state's own.
+    ``states`` are not in the index; ``tokens``, shape (n,), follow them. 0 counts a state after which DReSD's filter leaves no
+    draft.
     """
     return _mean(index, states, np.asarray(tokens), k, tokens=True)
 

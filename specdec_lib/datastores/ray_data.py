@@ -40,7 +40,7 @@ SORT_BYTES = 15
 def started(address: str | None = None) -> Iterator[Any]:
     """The module ray, connected to the cluster at ``address``, ``"auto"`` for the one this machine is part of.
 
-    Without an address Ray is started on this machine, and ends with the block; a Ray that runs in this process is used.
+    Without an address a Ray that runs in this process is used, else one is started on this machine that ends with the block.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what a cluster does is nobody else's business
     try:
@@ -64,7 +64,7 @@ def started(address: str | None = None) -> Iterator[Any]:
 
 
 class Row(NamedTuple):
-    """One document on its way: the place of its shard, its token ids, and what was wrong with it."""
+    """One document: the number of its shard, its token ids, and what was wrong with it."""
 
     shard: int
     ids: bytes
@@ -79,10 +79,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadAndTokenize:
-    """What a task of the stream does: turns one piece of the documents into rows, one a document.
-
-    A document that cannot be read ends its piece with a row that says why.
-    """
+    """A task of the stream: turns one piece of the documents into rows; what cannot be read ends its piece with a row that says
+    why."""
 
     pieces: Sequence[tuple[int, Iterable[str]]]
     tokenizer: PreTrainedTokenizerBase
@@ -150,11 +148,7 @@ def _results(ray: Any, running: deque[Any]) -> Iterator[Any]:
 
 
 def build_shards(jobs: Sequence[ShardJob]) -> Iterator[Path]:
-    """Build shards of one tokenizer on the cluster of :func:`started`; their folders, in order.
-
-    Raises ImportError if Ray Data cannot be imported, and ValueError if a shard has no documents, a document is no text, or
-    no node has the memory to sort a shard.
-    """
+    """Build shards of one tokenizer on the cluster of :func:`started`; their folders, in order."""
     if not jobs:
         return
     with started() as ray, _cancelled_at_end(ray) as running:

@@ -1,5 +1,4 @@
-"""From a hidden state to the key of a dense index: z-scores, principal components, unit length (DReSD,
-sections 3.2 to 3.4)."""
+"""From a hidden state to the key of a dense index: z-scores, principal components, unit length (DReSD, sections 3.2 to 3.4)."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ EPSILON = 1e-5
 
 
 def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
-    """Hidden states, shape (n, width) or (width,), as a float32 array of two dimensions; a ValueError for another ``width``,
-    where one is given, and for NaN and infinite values."""
+    """Hidden states, shape (n, width) or (width,), as a finite float32 array of two dimensions, else a ValueError."""
     states = np.atleast_2d(np.asarray(states, dtype=np.float32))
     if states.ndim != 2 or (width is not None and states.shape[1] != width):
         expected = "rows of hidden states" if width is None else f"rows of width {width}"
@@ -25,9 +23,8 @@ def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
         if len(bad):
             row, column = bad[0]
             raise ValueError(
-                f"row {row} of the states has the value {states[row, column]} in column "
-                f"{column}; expected finite numbers: compute or store the states with a "
-                "wider type"
+                f"row {row} of the states has the value {states[row, column]} in column {column}; expected finite "
+                "numbers: compute or store the states with a wider type"
             )
     return states
 
@@ -72,9 +69,7 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A hidden state's way to a key: ``v W + b``, then unit length.
-
-    z-scores and principal components are both affine, so they are one matrix.
+    """A hidden state's way to a key: ``v W + b``, then unit length; z-scores and principal components are both affine.
 
     Attributes
     ----------
@@ -84,7 +79,6 @@ class Reduction:
         The first principal components of the states after that.
     explained : float64 array, shape (width,)
         Share of the variance of each of all components, largest first (DReSD, figure 5 is its running sum).
-    zscore, normalise : bool
     """
 
     mean: np.ndarray
@@ -118,13 +112,11 @@ def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = T
     Parameters
     ----------
     moments : Moments
-        Of a sample of the states; the paper takes about a million. One pass over the states serves any number
-        of reductions.
+        Of a sample of the states; the paper takes about a million.
     dims : int
-        Components kept; the paper keeps 64. As many as the states are wide only turns the space.
+        Components kept; the paper keeps 64.
     zscore : bool
-        Divide each dimension by its standard deviation (equation 1). Without it the components are those of
-        the centred states.
+        Divide each dimension by its standard deviation (equation 1). Without it the components are those of the centred states.
     normalise : bool
         Scale each key to unit length (equation 2), which makes inner products cosines.
     eps : float
@@ -160,8 +152,7 @@ def fit_transform(
     normalise: bool = True,
     eps: float = EPSILON,
 ) -> Reduction:
-    """Fit z-scores and principal components to states, an array of shape (n, width) or an iterable of such arrays; the rest
-    is as for :func:`fit`."""
+    """As :func:`fit`, of states: an array of shape (n, width) or an iterable of such arrays."""
     moments = Moments()
     for part in [states] if isinstance(states, np.ndarray) else states:
         moments.add(part)

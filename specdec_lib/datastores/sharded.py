@@ -100,7 +100,7 @@ class ShardedStore:
 class Question(NamedTuple):
     """What every shard is asked about a context; the names are those of :class:`~specdec_lib.drafters.rest.Rest`.
 
-    ``keep`` is the largest number of occurrences that are taken; ``uniform`` and ``seed`` say which.
+    At most ``keep`` occurrences are taken; ``uniform`` and ``seed`` say which.
     """
 
     context: np.ndarray
@@ -113,9 +113,9 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One shard's longest match, the entry ``place`` where a longer suffix of the context would stand, and continuations.
+    """One shard's longest match, the entry ``place`` where a longer suffix would stand, and continuations.
 
-    ``rows`` holds one continuation a row, filled with separators from its document's end on; shape (taken, length).
+    ``rows``, shape (taken, length), holds one continuation a row, filled with separators.
     """
 
     length: int
@@ -123,15 +123,6 @@ class Answer(NamedTuple):
     stop: int
     place: int
     rows: np.ndarray
-
-
-class Gathered(NamedTuple):
-    """The match over all shards, and its continuations as a text that :func:`~specdec_lib.datastores.trie.best_nodes`
-    takes: the entry of each is the position before it."""
-
-    match: Match
-    tokens: np.ndarray
-    entries: np.ndarray
 
 
 @compiled
@@ -146,54 +137,19 @@ def _continuation_rows(tokens, entries, length):
     return rows
 
 
-class SuffixShard:
-    """One shard's suffix array; several threads may ask it."""
-
-    def __init__(self, index: SuffixIndex):
-        self.index = index
-
-    def answer(self, question: Question) -> Answer:
-        """The shard's own longest match, and at most ``keep`` of its continuations by the question's rule."""
-        tokens, suffixes = self.index.arrays[:2]
-        context = question.context
-        length, start, stop, place = longest_suffix(*self.index.arrays, context, len(context), question.max_ngram)
-        taken = min(question.keep, stop - start) if length >= question.min_ngram else 0
-        entries = np.empty(taken, np.int32)
-        if taken:
-            # Scratch of each answer, because threads share the shard. Where all occurrences are taken nothing is counted.
-            counts = np.zeros(self.index.store.vocabulary + 1 if stop - start > taken else 0, np.int32)
-            rule = question.keep, question.length, question.uniform, question.seed
-            take_matches(tokens, suffixes, start, stop, *rule, counts, entries)
-        return Answer(length, start, stop, place, _continuation_rows(tokens, entries, question.length))
-
-
-def gather(answers: Sequence[Answer], question: Question, vocabulary: int) -> Gathered:
-    """The answer of one store of all the shards.
-
-    The match is that of the one store: as many entries come before a suffix as in all shards together. Where it has no
-    more than ``keep`` occurrences, or the rule is the lexicographic one, the continuations are those of the one store
-    too. Where a uniform draw is made, the one store would draw other ones: here each shard draws from its own, and the
-    number taken of a shard is its share of ``keep``, rounded at random. Each occurrence is as likely as any.
-    """
-    separator = np.full(1, vocabulary, token_dtype(vocabulary))
-    length = max((answer.length for answer in answers), default=0)
-    if length == 0:
-        return Gathered(Match(0, 0, 0), separator, np.empty(0, np.int32))
-    start = sum(answer.start if answer.length == length else answer.place for answer in answers)
-    have = [answer for answer in answers if answer.length == length]
-    sizes = [answer.stop - answer.start for answer in have]
-    match = Match(length, start, start + sum(sizes))
-    rows = [answer.rows for answer in have]
-    if question.uniform and sum(sizes) > question.keep:
-        rows = _share(rows, sizes, question, match)
-    joined = np.concatenate(rows)
-    tokens = np.concatenate([separator, joined.reshape(-1)])
-    entries = np.arange(len(joined), dtype=np.int32) * np.int32(question.length)
-    if len(entries) > question.keep:
-        counts, out = np.zeros(vocabulary + 1, np.int32), np.empty(question.keep, np.int32)
-        sample_smallest(tokens, entries, 0, len(entries), question.keep, question.length, counts, out)
-        entries = out
-    return Gathered(match, tokens, entries)
+def _answer(index: SuffixIndex, question: Question) -> Answer:
+    """One shard's longest match, and at most ``keep`` of its continuations by the question's rule."""
+    tokens, suffixes = index.arrays[:2]
+    context = question.context
+    length, start, stop, place = longest_suffix(*index.arrays, context, len(context), question.max_ngram)
+    taken = min(question.keep, stop - start) if length >= question.min_ngram else 0
+    entries = np.empty(taken, np.int32)
+    if taken:
+        # Scratch of each answer, because threads share the shard. Where all occurrences are taken nothing is counted.
+        counts = np.zeros(index.store.vocabulary + 1 if stop - start > taken else 0, np.int32)
+        rule = question.keep, question.length, question.uniform, question.seed
+        take_matches(tokens, suffixes, start, stop, *rule, counts, entries)
+    return Answer(length, start, stop, place, _continuation_rows(tokens, entries, question.length))
 
 
 def _share(rows: list[np.ndarray], sizes: list[int], question: Question, match: Match) -> list[np.ndarray]:
@@ -215,13 +171,13 @@ class ShardedSuffixIndex:
     """The suffix arrays of all shards, searched as one."""
 
     store: ShardedStore
-    shards: Sequence[SuffixShard] = field(repr=False)
+    shards: Sequence[SuffixIndex] = field(repr=False)
 
     @classmethod
     def open(cls, path: str | Path) -> ShardedSuffixIndex:
         """Open every shard; StoreError if one is missing or damaged."""
         store = ShardedStore.open(path)
-        return cls(store, [SuffixShard(SuffixIndex.open(shard)) for shard in store.shards()])
+        return cls(store, [SuffixIndex.open(shard) for shard in store.shards()])
 
     @property
     def entries(self) -> int:
@@ -236,14 +192,41 @@ class ShardedSuffixIndex:
         about = self.store.manifest | {"shards": shards[:count]}
         return ShardedSuffixIndex(ShardedStore(self.store.path, about), self.shards[:count])
 
-    def gather(self, question: Question) -> Gathered:
-        """As :func:`gather`, of the shards' answers."""
-        return gather([shard.answer(question) for shard in self.shards], question, self.store.vocabulary)
+    def gather(self, question: Question) -> tuple[Match, np.ndarray, np.ndarray]:
+        """The answer of one store of all the shards.
+
+        The match is that of the one store, as many entries come before a suffix as in all shards together. So are the
+        continuations, except for a uniform draw: each shard draws from its own, and its part of ``keep`` is its share, rounded
+        at random. Each occurrence is as likely as any.
+
+        Returns the match, its continuations as a text for :func:`~specdec_lib.datastores.trie.best_nodes`, and the entry of each
+        in that text, the position before it.
+        """
+        answers, vocabulary = [_answer(shard, question) for shard in self.shards], self.store.vocabulary
+        separator = np.full(1, vocabulary, token_dtype(vocabulary))
+        length = max((answer.length for answer in answers), default=0)
+        if length == 0:
+            return Match(0, 0, 0), separator, np.empty(0, np.int32)
+        start = sum(answer.start if answer.length == length else answer.place for answer in answers)
+        have = [answer for answer in answers if answer.length == length]
+        sizes = [answer.stop - answer.start for answer in have]
+        match = Match(length, start, start + sum(sizes))
+        rows = [answer.rows for answer in have]
+        if question.uniform and sum(sizes) > question.keep:
+            rows = _share(rows, sizes, question, match)
+        joined = np.concatenate(rows)
+        tokens = np.concatenate([separator, joined.reshape(-1)])
+        entries = np.arange(len(joined), dtype=np.int32) * np.int32(question.length)
+        if len(entries) > question.keep:
+            counts, out = np.zeros(vocabulary + 1, np.int32), np.empty(question.keep, np.int32)
+            sample_smallest(tokens, entries, 0, len(entries), question.keep, question.length, counts, out)
+            entries = out
+        return match, tokens, entries
 
     def verify(self) -> None:
         """Read every byte of every shard; StoreError where one differs from the checksums."""
         for shard in self.shards:
-            shard.index.verify()
+            shard.verify()
 
 
 class Neighbour(NamedTuple):
@@ -255,10 +238,7 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShardedDenseIndex:
-    """The dense indexes of all shards, searched as one.
-
-    Every shard has the same reduction, so that scores of different shards are comparable. ``width`` is that of a state.
-    """
+    """The dense indexes of all shards, searched as one; all have one reduction, so that scores are comparable."""
 
     store: ShardedStore
     width: int
@@ -266,10 +246,7 @@ class ShardedDenseIndex:
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "auto", model: str | None = None) -> ShardedDenseIndex:
-        """Open the dense index of every shard; parameters as for :meth:`DenseIndex.open`.
-
-        StoreError if a shard or its index is missing or damaged, or the shards do not have one reduction and model.
-        """
+        """Open the dense index of every shard; parameters as for :meth:`DenseIndex.open`."""
         store = ShardedStore.open(path)
         shards = [DenseIndex.open(shard, device=device, model=model) for shard in store.shards()]
         first = faiss_index.reduction_of(shards[0].index)
@@ -293,8 +270,8 @@ class ShardedDenseIndex:
         return sum(map(len, self.shards))
 
     def nearest(self, states: np.ndarray | torch.Tensor, k: int, length: int) -> list[Neighbour]:
-        """The ``k`` nearest stored states of one state, shape (1, width), with the ``length`` tokens from each one's
-        continuation on."""
+        """The ``k`` nearest stored states of one state, shape (1, width), each with the ``length`` tokens from its continuation
+        on."""
         found = []
         for shard in self.shards:
             scores, positions = (rows[0].tolist() for rows in shard.search(states, k))
@@ -314,8 +291,7 @@ def open_suffix_index(store: TokenStore | str | Path) -> SuffixIndex | ShardedSu
 
 
 def open_dense_index(path: TokenStore | str | Path, **options: Any) -> DenseIndex | ShardedDenseIndex:
-    """The dense index of a store, or of a store of shards, whichever the folder holds; options as for
-    :meth:`DenseIndex.open`."""
+    """The dense index of a store or of a store of shards; options as for :meth:`DenseIndex.open`."""
     if not isinstance(path, TokenStore) and is_sharded(path):
         return ShardedDenseIndex.open(path, **options)
     return DenseIndex.open(path, **options)

@@ -76,7 +76,7 @@ def build_sharded(
     build: Callable[[Sequence[ShardJob]], Iterator[Path]] = build_here,
     progress: bool = True,
 ) -> None:
-    """Build a store of as many shards as there are parts.
+    """Build a store of as many shards as there are ``parts``, each an iterable of texts.
 
     The work is done in ``<path>.partial`` and renamed at the end. The same call after an interruption goes on there, and
     returns at once where the store is finished.
@@ -85,9 +85,6 @@ def build_sharded(
     ----------
     path : path
         Folder of the store; on a cluster one that all nodes see.
-    parts : sequence of iterables of str
-        The documents of each shard.
-    tokenizer : PreTrainedTokenizerBase
     sources, short_documents
         As for :func:`~specdec_lib.datastores.build.build_tokens`.
     max_tokens : int, optional
@@ -95,15 +92,6 @@ def build_sharded(
     build : callable
         Builds shards and gives the folder of each: :func:`build_here`, or
         :func:`~specdec_lib.datastores.ray_data.build_shards`, for which parts must be picklable.
-    progress : bool
-        Show a bar.
-
-    Raises
-    ------
-    StoreError
-        If another store of shards is there.
-    ValueError
-        If there are no parts, or one of them has no documents.
     """
     if not parts:
         raise ValueError("there are no parts; expected the documents of one shard or more")
@@ -112,7 +100,7 @@ def build_sharded(
     key = {"tokenizer": tokenizer_fingerprint(tokenizer), "shards": len(parts), "max_tokens": max_tokens, **options}
     options["max_tokens"] = None if max_tokens is None else max(1, max_tokens // len(parts))
     store_files.check_target(path, MANIFEST, "store of shards")
-    with store_files.BuildLock(path):
+    with store_files.build_lock(path):
         files.recover(path)
         if (path / MANIFEST).is_file():
             if ShardedStore.open(path).manifest["build"] != key:
@@ -180,12 +168,10 @@ def build_sharded_dense(
 ) -> None:
     """Give every shard a dense index, all with one reduction.
 
-    The shards are embedded into ``<shard>.states``; the reduction is fitted to the moments of a sample of all; then each
-    shard is indexed. States are removed when all is done, so that an interrupted call continues with them.
-
-    ``embed`` embeds the tokens of a store into a folder of states. ``sample`` is the number of states of all shards that the
-    reduction is fitted to; ``dims`` and the options are those of :func:`~specdec_lib.datastores.dense.build_dense_index`.
-    ``each`` does the work of each job, in order: ``map``, or :func:`~specdec_lib.datastores.ray_data.map_on_ray`.
+    The shards are embedded into ``<shard>.states`` by ``embed``; the reduction is fitted to the moments of ``sample`` states of
+    all; then each shard is indexed. States are removed when all is done, so that an interrupted call continues with them.
+    ``each`` does the work of each job, in order: ``map``, or :func:`~specdec_lib.datastores.ray_data.map_on_ray`. The rest is
+    as for :func:`~specdec_lib.datastores.dense.build_dense_index`.
     """
     store = ShardedStore.open(path)
     shards = [store.path / about["name"] for about in store.manifest["shards"]]

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -19,6 +19,7 @@ from specdec_lib.datastores import store_files
 from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 
 FORMAT = "specdec-lib hidden states"
 MANIFEST, PROGRESS = "states.json", "progress.json"
@@ -28,19 +29,6 @@ STEP_BYTES = 1 << 27
 #: States handed out at once.
 BLOCK = 16_384
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
-
-
-class StateSource(Protocol):
-    """Positions and hidden states in parts, the same ones with each iteration: :class:`States` and :class:`ArrayStates`."""
-
-    model: str | None
-
-    @property
-    def width(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +79,7 @@ class States(ArrayStates):
 
     @classmethod
     def open(cls, path: str | Path, store: TokenStore | None = None) -> States:
-        """Open finished states, of ``store``'s tokens where one is given.
-
-        StoreError if there are none, or they are unfinished, damaged, of another version or of other tokens.
-        """
+        """Open finished states, of ``store``'s tokens where one is given."""
         path = files.present(store_files.located(path))
         missing = f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store"
         about = store_files.read_manifest(path / MANIFEST, FORMAT, missing)
@@ -114,26 +99,13 @@ class States(ArrayStates):
 
 
 def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_states: int | None = None) -> np.ndarray:
-    """Which tokens are run together, and which of their states are kept.
+    """Which tokens are run together, and which of their states are kept: not those of a document's last token.
 
-    A document's last token has no continuation, so its state is not kept and it is not run.
+    A window has at most ``window`` tokens. ``cover`` is ``"truncate"``: the first window of each document, as the paper
+    truncates at 1,024; or ``"windows"``: as many as cover it, with ``overlap`` tokens before the first kept state of all but
+    the first.
 
-    Parameters
-    ----------
-    store : TokenStore
-    window : int
-        Tokens run at once, at most.
-    overlap : int
-        Tokens before the first kept state of each window but a document's first.
-    cover : {"truncate", "windows"}
-        The first window of each document, as the paper truncates at 1,024; or as many as cover it.
-    max_states : int, optional
-        Stop after so many states.
-
-    Returns
-    -------
-    int64 array, shape (windows, 3)
-        Positions in ``store.tokens``: where the window starts, its first kept state, its end.
+    Returns an int64 array of shape (windows, 3): where each window starts in ``store.tokens``, its first kept state, its end.
     """
     windows: list[tuple[int, int, int]] = []
     left = max_states
@@ -179,18 +151,13 @@ def write_states(
 ) -> States:
     """Compute the states of a store's tokens and write them.
 
-    The work is done in ``<path>.partial`` and renamed at the end. The same call goes on after an interruption, and opens
-    what was finished; memory holds 128 MiB of states and one batch.
+    The work is done in ``<path>.partial`` and renamed at the end. The same call goes on after an interruption, and opens what
+    was finished; memory holds 128 MiB of states and one batch.
 
     Parameters
     ----------
-    path : path
-        Folder of the states.
-    store : TokenStore
     compute : callable
         Gives for a list of int64 token arrays a list of float arrays of shape (tokens, width).
-    width : int
-        Values of one state.
     model : str, optional
         Fingerprint of the model behind ``compute``.
     window, overlap, cover, max_states
@@ -201,20 +168,16 @@ def write_states(
         Tokens handed to ``compute`` at once, counted as padded to the longest.
     about : dict, optional
         More for the manifest that decides what the states are.
-    progress : bool
-        Show a bar.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range or a state is not finite. The unfinished folder is removed.
-    StoreBusy
-        If another process is writing there.
+        Also if a state is not finite; the unfinished folder is then removed.
     """
     path = store_files.located(path)
-    window, width = store_files.whole("window", window), store_files.whole("width", width)
-    batch_tokens = store_files.whole("batch_tokens", batch_tokens)
-    max_states = None if max_states is None else store_files.whole("max_states", max_states)
+    window, width = whole("window", window, 1), whole("width", width, 1)
+    batch_tokens = whole("batch_tokens", batch_tokens, 1)
+    max_states = None if max_states is None else whole("max_states", max_states, 1)
     for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
@@ -233,7 +196,7 @@ def write_states(
         **(about or {}),
     }
     plan = plan_windows(store, window, overlap, cover, max_states)
-    with store_files.BuildLock(path):
+    with store_files.build_lock(path):
         files.recover(path)
         if (done := _finished(path, key)) is not None:
             return done

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import operator
 import os
 import shutil
 import tempfile
@@ -13,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -25,8 +23,7 @@ VERSION = 2
 
 
 class StoreError(ValueError):
-    """A datastore that cannot be used: missing, truncated, altered, of another version or another
-    tokenizer."""
+    """A datastore that cannot be used: missing, truncated, altered, of another version or another tokenizer."""
 
 
 class StoreBusy(StoreError):
@@ -63,19 +60,9 @@ def read_json(path: Path) -> dict | None:
     return content if isinstance(content, dict) else None
 
 
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """A whole number, ``least`` or more, whether it is Python's or NumPy's; a ValueError that names it otherwise."""
-    number = operator.index(value) if hasattr(value, "__index__") else least - 1
-    if number < least:
-        raise ValueError(f"{name} is {value!r}; expected a whole number, {least} or more")
-    return number
-
-
 def located(path: str | Path) -> Path:
-    """The folder or file that a caller names: ``~`` expanded, absolute, symbolic links followed.
-
-    Every path that a datastore takes passes here. A store behind a link is thus replaced where it lies, and the link stays.
-    """
+    """The path that a caller names: ``~`` expanded, absolute, symbolic links followed, so that a store behind a link is
+    replaced where it lies."""
     try:
         if not os.fspath(path):
             raise RuntimeError("it is empty")
@@ -109,11 +96,8 @@ def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = 
 
 
 def read_manifest(path: Path, form: str, missing: str) -> dict:
-    """What :func:`write_manifest` wrote, if it and the sizes of its files are as they were.
-
-    StoreError if there is none of this form, with the message ``missing``, or it was altered, or a file is missing or of
-    another size.
-    """
+    """What :func:`write_manifest` wrote; a StoreError, of the words ``missing`` where there is none, if it or a size was
+    altered."""
     about = read_json(path)
     if about is None or about.get("format") != form:
         raise StoreError(missing)
@@ -203,10 +187,7 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
 
 
 def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str) -> None:
-    """Refuse numbers outside ``least`` to ``most`` with a StoreError: compiled loops use them as indices, unchecked.
-
-    This reads the array at the speed of memory, several times faster than a checksum.
-    """
+    """Refuse numbers outside ``least`` to ``most``: compiled loops use them as indices, unchecked."""
     for value in (array.min(), array.max()) if array.size else ():
         if not least <= int(value) <= most:
             raise StoreError(
@@ -215,8 +196,8 @@ def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str)
 
 
 def take_over(folder: Path, target: Path) -> None:
-    """Have the files of ``folder`` in a new folder ``target`` too: linked, for files of a datastore are
-    replaced and never changed; copied where the file system has no links."""
+    """Have the files of ``folder`` in a new folder too: linked, for they are never changed, or copied where there are no
+    links."""
 
     def link(source: str, name: str) -> None:
         try:
@@ -227,63 +208,48 @@ def take_over(folder: Path, target: Path) -> None:
     shutil.copytree(folder, target, copy_function=link)
 
 
-class BuildLock:
-    """Only one process at a time builds ``target``.
+@contextmanager
+def build_lock(target: Path) -> Iterator[None]:
+    """Let only one process at a time build ``target``; a StoreBusy if another does, an OSError if the file system cannot lock.
 
-    The lock is the kernel's (``flock``), so it ends with its process however that ends; the file's text,
-    process id and when it took the lock, is there to name the holder. Entering raises StoreBusy if another builder holds
-    it, and OSError if the file system cannot lock.
+    The lock is the kernel's (``flock``), so it ends with its process; the file's text names the holder.
     """
-
-    def __init__(self, target: Path):
-        self.target, self.path = target, beside(target, ".lock")
-        self._handle = -1
-
-    def __enter__(self) -> BuildLock:
-        while True:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(handle)
-                raise StoreBusy(
-                    f"{self.target} is being built by another process ({self._holder()}): wait "
-                    "until it has ended, or stop it; what it has done so far is kept"
-                ) from None
-            except OSError as error:
-                os.close(handle)
-                raise OSError(
-                    error.errno,
-                    f"{error.strerror} (a build needs a file system that locks files, a local disk say)",
-                    str(self.path),
-                ) from None
-            try:
-                current = os.fstat(handle).st_ino == os.stat(self.path).st_ino
-            except FileNotFoundError:
-                current = False
-            if current:
+    path = beside(target, ".lock")
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_ino == os.stat(path).st_ino:
                 break
-            os.close(handle)  # the last holder removed the file between our two calls
-        self._handle = handle
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            os.close(handle)
+            about = read_json(path) or {}
+            raise StoreBusy(
+                f"{target} is being built by another process (process {about.get('pid', 'unknown')}, since "
+                f"{about.get('since', 'unknown')}): wait until it has ended, or stop it; what it has done so far is kept"
+            ) from None
+        except OSError as error:
+            os.close(handle)
+            reason = f"{error.strerror} (a build needs a file system that locks files, a local disk say)"
+            raise OSError(error.errno, reason, str(path)) from None
+        os.close(handle)  # the last holder removed the file between our two calls
+    try:
         text = json.dumps({"pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")})
         os.ftruncate(handle, 0)
         os.pwrite(handle, text.encode(), 0)
-        return self
-
-    def _holder(self) -> str:
-        about = read_json(self.path) or {}
-        return f"process {about.get('pid', 'unknown')}, since {about.get('since', 'unknown')}"
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.path.unlink(missing_ok=True)
-        os.close(self._handle)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
 
 
 @contextmanager
 def replacing(path: Path, locked: Path | None = None) -> Iterator[Path]:
-    """A new folder that takes the place of ``path`` at the end of the block, while ``locked``, by default ``path``, is
-    locked; a block that raises leaves ``path`` as it was and nothing beside it."""
-    with BuildLock(locked or path):
+    """A new folder that takes the place of ``path`` when the block ends, while ``locked`` or ``path`` is locked. A block that
+    raises leaves ``path`` as it was and nothing beside it."""
+    with build_lock(locked or path):
         recover(path)
         unfinished = beside(path, ".partial")
         shutil.rmtree(unfinished, ignore_errors=True)

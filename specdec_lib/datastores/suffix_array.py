@@ -1,16 +1,13 @@
-"""Sparse retrieval: where the last tokens occurred before, by one search in a suffix array of the reversed
-tokens.
+"""Sparse retrieval: where the last tokens occurred before, by one search in a suffix array of the reversed tokens.
 
-REST searches a suffix array once for each suffix length, from the longest down (REST, Algorithm 1). Reversed,
-the suffixes of a context are prefixes of one string: its place in the sorted order is found once, and its two
-neighbours there share the longest suffix with it.
+REST searches a suffix array once for each suffix length, from the longest down (REST, Algorithm 1). Reversed, the suffixes of a
+context are prefixes of one string: its two neighbours in the sorted order share the longest suffix with it.
 
-An entry is a position ``p`` of the store whose token has a successor in the same document, sorted by the
-tokens read backwards from ``p``. A position without a continuation is no pair (context, continuation) of
-REST's datastore (section 3.2) and is left out.
+An entry is a position ``p`` of the store whose token has a successor in the same document, sorted by the tokens read backwards
+from ``p``. Without a continuation it is no pair of REST's datastore (section 3.2).
 
-Every 64th entry's last tokens are kept as one number of 64 bits. The search goes over these first, which stay
-in the processor's cache: in a large store each entry it looks at costs two reads from memory.
+The last tokens of every 64th entry are kept as one number of 64 bits. The search goes over these first, because they stay in
+the processor's cache.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from specdec_lib.datastores import store_files
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.decoding.checks import whole
 
 FORMAT = "specdec-lib suffix array of reversed tokens"
 MANIFEST = "suffix_array.json"
@@ -37,8 +35,7 @@ STRIDE = 64
 
 
 class Match(NamedTuple):
-    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is
-    none."""
+    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is none."""
 
     length: int
     start: int
@@ -47,11 +44,8 @@ class Match(NamedTuple):
 
 @compiled
 def _shared(tokens, position, context, last, known, limit):
-    """Number of tokens, up to ``limit``, that agree reading backwards; ``known`` of them do.
-
-    ``known`` follows from the order of the entries. Where a file was altered there is no such order, so nothing is
-    read before the first token.
-    """
+    """Number of tokens, up to ``limit``, that agree reading backwards; ``known`` of them do, if the entries are in order. In an
+    altered file they may not be, so nothing is read before the first token."""
     i = known
     while i < limit and i <= position and np.int64(tokens[position - i]) == context[last - i]:
         i += 1
@@ -109,11 +103,8 @@ def _bracket(keys, wanted, begin, end):
 
 @compiled
 def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
-    """Length of the longest suffix of ``context[:count]`` that has entries, and their range.
-
-    The first four arguments are the ``arrays`` of :class:`SuffixIndex`. Returns length, start, stop and place: the entry
-    before which the context itself would stand. A suffix longer than ``length`` has no entry and would stand there too.
-    """
+    """Length of the longest suffix of ``context[:count]`` that has entries, their range, and the entry before which the context
+    itself would stand. The first four arguments are the ``arrays`` of :class:`SuffixIndex`."""
     vocabulary, last = len(first) - 1, count - 1
     # An id that the store cannot hold, the separator's among them, ends what can match.
     limit = 0
@@ -161,14 +152,12 @@ class SuffixIndex:
 
     Attributes
     ----------
-    store : TokenStore
     suffixes : int32 array, shape (entries,)
         Positions in ``store.tokens``, sorted by the tokens read backwards from there; read-only.
     first : int64 array, shape (vocabulary + 1,)
         The entries whose last token is ``t`` are ``first[t]`` to ``first[t + 1]``.
     keys : uint64 array, shape (ceil(entries / 64),)
         The last four (uint16) or two (uint32) tokens of every 64th entry.
-    manifest : dict
     arrays : tuple
         Tokens, suffixes, first and keys: what :func:`longest_suffix` takes.
     """
@@ -185,7 +174,7 @@ class SuffixIndex:
 
     @classmethod
     def open(cls, store: TokenStore | str | Path) -> SuffixIndex:
-        """Open the index of a store; StoreError if there is none, or it is damaged, of another version or of other tokens."""
+        """Open the index of a store."""
         if not isinstance(store, TokenStore):
             store = TokenStore.open(store)
         path = store.path / MANIFEST
@@ -227,22 +216,14 @@ class SuffixIndex:
         return size / self.store.count
 
     def longest(self, context: list[int] | np.ndarray, max_ngram: int = 16) -> Match:
-        """Find the longest suffix of ``context``, of at most ``max_ngram`` tokens, that the store continues, and all its
+        """The longest suffix of ``context``, of at most ``max_ngram`` tokens, that the store continues, and all its
         occurrences."""
-        max_ngram = store_files.whole("max_ngram", max_ngram)
+        max_ngram = whole("max_ngram", max_ngram, 1)
         tail = np.array(context[-max_ngram:], dtype=np.int64)
         return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
 
-    def occurrences(self, context: list[int] | np.ndarray, length: int) -> Match:
-        """Find the occurrences of the last ``length`` tokens; a match of length 0 where the store has none."""
-        if len(context) < length:
-            raise ValueError(f"length is {length}, the context has {len(context)} tokens; expected no more than it has")
-        match = self.longest(context, length)
-        return match if match.length == length else Match(0, 0, 0)
-
     def positions(self, match: Match) -> np.ndarray:
-        """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the
-        entries."""
+        """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the entries."""
         return self.suffixes[match.start : match.stop]
 
     def verify(self) -> None:
@@ -253,10 +234,8 @@ class SuffixIndex:
 
 @compiled
 def _keep_continued(sorted_bytes, width, tokens, first):
-    """Turn offsets of bytes into positions, in place, without those that are separators or before one.
-
-    Returns their number; counts the entries of each token ``t`` in ``first[t + 1]``.
-    """
+    """Turn offsets of bytes into positions, in place, without separators and what is before one; their number. ``first[t + 1]``
+    counts the entries of token ``t``."""
     separator, size, count = tokens[0], len(tokens), 0
     for i in range(len(sorted_bytes)):
         offset = sorted_bytes[i]
@@ -273,8 +252,7 @@ def _keep_continued(sorted_bytes, width, tokens, first):
 
 @compiled
 def _make_keys(tokens, suffixes):
-    """The last tokens of every 64th entry, as one number each; zeros from a separator on, behind which no
-    order counts."""
+    """The last tokens of every 64th entry, as one number each; zeros from a separator on, behind which no order counts."""
     in_key = 8 // tokens.itemsize
     keys = np.zeros((len(suffixes) + STRIDE - 1) // STRIDE, np.uint64)
     for i in range(len(keys)):
@@ -299,11 +277,7 @@ def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
 
 
 def sorted_suffixes(text: np.ndarray) -> np.ndarray:
-    """Starts of the suffixes of bytes, uint8 array of shape (n,), in their order.
-
-    Pydivsufsort sorts. On a machine that lacks it NumPy does, by doubling prefixes (Manber and Myers, 1993), with a warning:
-    many times slower, and only for small texts.
-    """
+    """Starts of the suffixes of bytes, in their order: by pydivsufsort, or without it by NumPy, which is for small texts."""
     try:
         import pydivsufsort
     except ImportError:
@@ -336,8 +310,7 @@ def _sorted_by_doubling(text: np.ndarray) -> np.ndarray:
 def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
     """Sort a store's reversed tokens and write the index beside them.
 
-    Everything is in memory while this runs: 10 bytes a token for vocabularies up to 65,535 and 15 above, besides the mapped
-    tokens; almost twice that from 2**31 bytes of ids on. Positions are 32 bits wide, so a store of 2**31 tokens is refused.
+    Memory holds 10 bytes a token for vocabularies up to 65,535 and 15 above; almost twice that from 2**31 bytes of ids on.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)

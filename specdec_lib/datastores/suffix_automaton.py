@@ -1,8 +1,7 @@
 """A suffix automaton that grows with its text: every substring, how often it occurs, and where it first ended.
 
-It is the smallest automaton that reads all substrings of a text (Blumer et al. 1985). All strings of one state end at the
-same places, so a state carries their number of occurrences, and where the first of these ends. Each appended token adds at
-most two states. Several texts may share one automaton; no substring crosses from one to the next.
+It is the smallest automaton that reads all substrings (Blumer et al. 1985). All strings of one state end at the same places.
+Several texts may share one automaton; no substring crosses from one to the next.
 """
 
 from __future__ import annotations
@@ -138,10 +137,9 @@ def _follow(states, edges, slots, state, length, tokens):
 def _best_nodes(states, edges, state, budget, depth, least, frontier, frontier_count, nodes, share):
     """Write the likeliest nodes after a state, and return their number and the sum of their probabilities.
 
-    A node's probability is the product of count(child) / count(parent) on its path, which is its count over that of the
-    state: one division, so that equal probabilities are equal numbers. The likeliest node that is left comes
-    next; among equals that of the earlier parent, then of the smaller token. Those that may come next are not in one
-    another's paths, so their probabilities sum to at most 1, and there are at most 1 / ``least`` of them.
+    A node's probability is its count over that of the state. The likeliest node that is left comes next; among equals that of
+    the earlier parent, then of the smaller token. At most 1 / ``least`` nodes may come next, as they are not in one another's
+    paths.
     """
     whole, total, size, waiting = states[COUNT, state], 0, 0, 0
     parent, at, level = -1, state, 0
@@ -239,8 +237,8 @@ class SuffixAutomaton:
         return self._states, self._edges, self._slots
 
     def follow(self, tokens: Sequence[int], state: int = 0, length: int = 0) -> tuple[int, int]:
-        """State and length of the longest suffix that occurs of a string, whose own are given, and tokens appended to it; by
-        default of the empty string. A state is of use until the automaton grows."""
+        """State and length of the longest suffix that occurs of a string, whose own are given, and the tokens; valid until it
+        grows."""
         state, length = _follow(*self._tables, state, length, np.asarray(tokens, np.int64))
         return int(state), int(length)
 
@@ -277,13 +275,13 @@ class SuffixAutomaton:
     ) -> tuple[list[int], list[int], list[float], int, float]:
         """SuffixDecoding's draft: of the trees after each matching suffix of the context that of the largest score.
 
-        After a suffix of length p the tree takes the ``min(most, factor * p + offset)`` likeliest nodes. A node's
-        probability is the product of count(child) / count(parent) over its path, and the score of a tree is the sum of its
-        nodes' (Oliaro et al. 2025, section 4): the number of tokens that would be accepted if the counts were right.
+        After a suffix of length p the tree takes the ``min(most, factor * p + offset)`` likeliest nodes. A node's probability
+        is the product of count(child) / count(parent) over its path, and the score of a tree is the sum of its nodes' (Oliaro
+        et al. 2025, section 4). ``depth`` bounds match and draft together, ``limit`` the draft; ``least``, above 0, is the
+        smallest probability.
 
-        ``depth`` bounds match and draft together, ``limit`` the draft; ``least``, above 0, is the smallest probability of a
-        node. Returns tokens, parents and probabilities of the nodes, the length of the suffix, and the score; no nodes where
-        no tree has a larger score than ``score``.
+        Returns tokens, parents and probabilities of the nodes, the length of the suffix, and the score; no nodes where no tree
+        exceeds ``score``.
         """
         nodes, share = np.zeros((2, max(most, 1)), np.int32), np.zeros(max(most, 1))
         context = np.asarray(context, np.int64)

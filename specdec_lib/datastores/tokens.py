@@ -1,9 +1,8 @@
 """The token store under every retrieval method: tokens, document boundaries, and a manifest of what they are.
 
-A store is a folder. ``tokens.npy`` holds all documents, each between two separators; the separator is the id
-``vocabulary``, which no context has, so that neither a match nor a continuation crosses a document.
-``documents.npy`` holds where each document starts. ``manifest.json`` says which vocabulary, tokenizer and
-sources these are, with size and sha256 of each file. The arrays are memory-mapped.
+A store is a folder. ``tokens.npy`` holds all documents, each between two separators; the separator is the id ``vocabulary``,
+which no context has, so that no match or continuation crosses a document. ``documents.npy`` holds where each document starts,
+``manifest.json`` the vocabulary, tokenizer, sources and checksums. The arrays are memory-mapped.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ def token_dtype(vocabulary: int) -> np.dtype:
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """sha256 of a tokenizer's vocabulary and merges.
-
-    Settings that can change from call to call, padding and truncation, do not count.
-    """
+    """sha256 of a tokenizer's vocabulary and merges, whatever its padding and truncation."""
     merges = None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -64,14 +60,10 @@ class TokenStore:
 
     Attributes
     ----------
-    path : Path
-        The folder.
-    manifest : dict
     tokens : uint16 or uint32 array, shape (T,)
         Documents and separators, a separator first and last; read-only.
     starts : int64 array, shape (documents + 1,)
-        Where each document starts in ``tokens``; the last entry is T. Document ``i`` is
-        ``tokens[starts[i]:starts[i + 1] - 1]``.
+        Where each document starts in ``tokens``; the last entry is T. Document ``i`` is ``tokens[starts[i]:starts[i + 1] - 1]``.
     """
 
     path: Path
@@ -81,20 +73,7 @@ class TokenStore:
 
     @classmethod
     def open(cls, path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> TokenStore:
-        """Open a finished store.
-
-        Parameters
-        ----------
-        path : path
-            The folder.
-        tokenizer : PreTrainedTokenizerBase, optional
-            Refuse a store whose tokens are another tokenizer's.
-
-        Raises
-        ------
-        StoreError
-            If there is no store, or it is unfinished, truncated, damaged, of another version or of another tokenizer.
-        """
+        """Open a finished store; refuse it if its tokens are not those of ``tokenizer``, where one is given."""
         path = store_files.located(path)
         folder = files.present(path)
         manifest = store_files.read_manifest(folder / MANIFEST, FORMAT, _what_is_there(path))
@@ -154,8 +133,7 @@ class TokenStore:
     def continuation(self, position: int, length: int) -> list[int]:
         """At most ``length`` tokens from ``position`` on, fewer where the document ends before."""
         tokens = self.tokens[position : position + length].tolist()
-        separator = self.vocabulary
-        return tokens[: tokens.index(separator)] if separator in tokens else tokens
+        return tokens[: tokens.index(self.vocabulary)] if self.vocabulary in tokens else tokens
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Refuse another tokenizer than the one the store was built with, also where the store does not know its own."""
@@ -167,9 +145,8 @@ class TokenStore:
             )
         if known != tokenizer_fingerprint(tokenizer):
             raise StoreError(
-                f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, "
-                f"yours is {tokenizer_fingerprint(tokenizer)[:12]}); build a store for this "
-                "model"
+                f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, yours is "
+                f"{tokenizer_fingerprint(tokenizer)[:12]}); build a store for this model"
             )
 
     def verify(self) -> None:

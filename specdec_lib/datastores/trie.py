@@ -1,9 +1,8 @@
 """The trie of what followed a match, best nodes first, without building the rest of it.
 
-Each match is a path: the tokens that follow it, up to ``length`` of them or the end of its document. A node
-is a prefix of such paths and its weight their number (REST, section 3.2, Algorithm 2). A node never weighs
-more than its parent, so nodes come out in order of weight from a heap that holds only children of nodes that
-came out before, and the first ``c`` are closed under "parent of".
+A node is a prefix of the continuations of the matches, and its weight their number (REST, section 3.2, Algorithm 2). A node
+never weighs more than its parent, so nodes come out in order of weight from a heap that holds only children of nodes that came
+out before.
 """
 
 from __future__ import annotations
@@ -24,11 +23,8 @@ def _mix(number):
 
 @compiled
 def sample_uniform(suffixes, start, stop, keep, seed, out):
-    """``keep`` of the entries ``start .. stop - 1``, one from each of ``keep`` equal parts, each as likely as
-    any.
-
-    The draw is a function of ``seed`` and the range alone, so a replay draws the same.
-    """
+    """``keep`` of the entries ``start .. stop - 1``, one from each of ``keep`` equal parts, each as likely as any; a function
+    of ``seed`` and the range alone, so a replay draws the same."""
     size = stop - start
     state = _mix(np.uint64(seed) ^ _mix(np.uint64(start)) ^ (np.uint64(stop) << np.uint64(32)))
     for i in range(keep):
@@ -39,11 +35,8 @@ def sample_uniform(suffixes, start, stop, keep, seed, out):
 
 @compiled
 def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
-    """The ``keep`` entries whose continuations, cut to ``length`` tokens, come first in order of token ids.
-
-    A continuation that its document's end cuts off comes before those that extend it. ``counts`` is scratch:
-    zeros, and zeros again afterwards.
-    """
+    """The ``keep`` entries whose continuations, cut to ``length`` tokens, come first in order of token ids; one that its
+    document cuts off comes before those that extend it. ``counts`` is scratch: zeros before and after."""
     separator = np.int64(tokens[0])
     entries = suffixes[start:stop].copy()
     begin, end = 0, len(entries)  # entries[:begin] are taken; entries[begin:end] tie, and some of them are
@@ -88,8 +81,7 @@ def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
 
 @compiled
 def take_matches(tokens, suffixes, start, stop, most, length, uniform, seed, counts, out):
-    """Write the matches that are taken of the entries ``start .. stop - 1`` and return their number: all, or ``most`` of
-    them by one of the two rules."""
+    """Write the matches taken of the entries ``start .. stop - 1``, all or ``most`` by one of the two rules; their number."""
     if stop - start <= most:
         out[: stop - start] = suffixes[start:stop]
         return stop - start
@@ -116,14 +108,13 @@ def _before(a, b, weight, depth, token, parent, node_token, node_parent):
 
 @compiled
 def best_nodes(tokens, entries, count, length, choices, counts, scratch, candidates, heap, nodes):
-    """Write the ``choices`` best nodes, in order, and return how many there are.
+    """Write the ``choices`` best nodes by weight, largest first, then depth and path, smallest first; return their number.
 
-    The order is: weight, largest first; depth, smallest first; path, smallest token ids first.
-    ``entries[:count]`` are the positions of the matches in ``tokens``, a store with separators; their order is lost. No path
-    is longer than ``length``. Row by row ``nodes``, int32 of shape (4, >= choices), receives token, parent (-1 for the root),
+    ``entries[:count]`` are positions of the matches in ``tokens``, a store with separators; their order is lost. No path is
+    longer than ``length``. Row by row ``nodes``, int32 of shape (4, >= choices), receives token, parent (-1 for the root),
     weight and depth. The rest is scratch, int32: ``counts``, shape (vocabulary + 1,), zeros before and after; ``scratch``,
-    shape (2, >= count); ``candidates``, shape (5, room), and ``heap``, shape (room,), with room for at least
-    ``count * min(length, choices + 1)``.
+    shape (2, >= count); ``candidates``, shape (5, room), and ``heap``, shape (room,), with room for ``count * min(length,
+    choices + 1)``.
     """
     separator = np.int64(tokens[0])
     moved, distinct = scratch[0], scratch[1]

@@ -24,14 +24,12 @@ from specdec_lib.models.draft_vocabulary import DraftVocabulary, checked_vocabul
 class AdaptiveDraftModel(Drafter):
     """Draft with a small model of the target's tokenizer until a rule says stop.
 
-    Greedy where the target is greedy. Otherwise tokens are drawn under the target's temperature, top-p and top-k, and come
-    with the distribution they were drawn from, so that verification is by rejection sampling (Leviathan et al. 2023; Chen et
-    al. 2023). The output does not depend on the rule (:mod:`specdec_lib.drafters.stopping`).
+    Greedy where the target is greedy. Otherwise tokens are drawn under the target's temperature, top-p and top-k, and come with
+    the distribution they were drawn from, so that verification is by rejection sampling (Leviathan et al. 2023; Chen et al.
+    2023). The output does not depend on the rule (:mod:`specdec_lib.drafters.stopping`).
 
     Parameters
     ----------
-    model : PreTrainedModel
-        The draft model.
     rule : StoppingRule
         Asked before each token from ``min_tokens`` on.
     min_tokens, max_tokens : int
@@ -153,9 +151,8 @@ class AdaptiveDraftModel(Drafter):
     ) -> tuple[list[int], list[torch.Tensor]]:
         """Tokens as the draft's own ids, and the distributions that they were drawn from where the target samples.
 
-        Each token goes into the next pass on the device; the host reads them at the end, and before only what the rule
-        looks at. The token that the rule may be asked about next is chosen before it is asked, and left out where it says
-        stop; what the rule is told does not depend on that token.
+        The host reads the tokens at the end, and before only what the rule looks at. The token that the rule may be asked about
+        next is chosen before it is asked, and left out where it says stop; what the rule is told does not depend on that token.
         """
         drafted, rows, judged = [], [], bool(self._needs or self.rule.check_newest)
         while seen.count < most:
@@ -203,7 +200,7 @@ class AdaptiveDraftModel(Drafter):
         self, logits: torch.Tensor, sampling: Sampling, seen: Round
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
-        that is needed."""
+        needed."""
         if sampling.greedy:
             largest, token = logits.max(-1)  # NaN counts as largest
             row = logits.float().softmax(-1) if {"confidence", "entropy"} & self._needs else None

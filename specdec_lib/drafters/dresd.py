@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.sharded import ShardedDenseIndex, open_dense_index
@@ -19,19 +18,16 @@ from specdec_lib.drafters.suffix_decoding import check_vocabulary
 class Dresd(Drafter):
     """Draft the continuations of nearest neighbours that start with the target's own next token.
 
-    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of
-    a datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
+    Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of a
+    datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
     3.1), and the first ``drafts`` of them drafted: for each the ``length`` tokens after x_t, fewer at the end of its document.
 
     Parameters
     ----------
     index : DenseIndex, ShardedDenseIndex or path
-        A dense index of the target's own states, of a store or of a store of shards, or what has a dense index's ``store``,
-        ``width``, ``path`` and ``search``.
-    drafts : int
-        Drafts kept (B; 10 in most of the paper's experiments).
-    length : int
-        Tokens of each (N), without the one they were filtered by. In the released code that one counts: 20 drafts 19.
+        A dense index of the target's own states, or what has a dense index's ``store``, ``width``, ``path`` and ``search``.
+    drafts, length : int
+        Drafts kept (B; mostly 10 in the paper), and tokens of each (N) without x_t. The released code counts x_t: 20 drafts 19.
     neighbours : int
         Neighbours looked up; the released code takes 50, the paper names no number.
     deduplicate : bool
@@ -71,9 +67,8 @@ class Dresd(Drafter):
         width = context.hidden(LAST).shape[1]
         if width != self.index.width:
             raise ValueError(
-                f"the target's states have width {width}, those of {self.index.path} "
-                f"{self.index.width}: they are another model's; build a dense index with this "
-                "model"
+                f"the target's states have width {width}, those of {self.index.path} {self.index.width}: they are "
+                "another model's; build a dense index with this model"
             )
         self.survivors, self._drafted = 0, (EMPTY, [])
 
@@ -108,7 +103,8 @@ class Dresd(Drafter):
         # The last token's own state is not computed yet; the last row is that of the token before it.
         states, token = context.hidden(LAST)[-1:], context.tokens[-1]
         if isinstance(self.index, ShardedDenseIndex):
-            survivors = self._of_shards(states, token, length)
+            nearest = self.index.nearest(states, self.neighbours, length + 1)
+            survivors = [(one.score, one.tokens[1:]) for one in nearest if one.tokens[0] == token]
             self.survivors = len(survivors)
         else:
             scores, found = (rows[0] for rows in self.index.search(states, self.neighbours))
@@ -126,11 +122,6 @@ class Dresd(Drafter):
             count += 1
             if count == self.drafts:
                 return
-
-    def _of_shards(self, states: torch.Tensor, token: int, length: int) -> list[tuple[float, list[int]]]:
-        """The score of each of the shards' neighbours whose continuation starts with the token, and what follows it there."""
-        nearest = self.index.nearest(states, self.neighbours, length + 1)
-        return [(one.score, one.tokens[1:]) for one in nearest if one.tokens[0] == token]
 
     def _survivors(self, positions: np.ndarray, token: int) -> np.ndarray:
         """The positions whose continuation starts with the target's token."""

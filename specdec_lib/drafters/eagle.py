@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import torch
-from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.head_drafter import HeadDrafter, StaticTreeDrafter, path_to
 from specdec_lib.heads.drafting import EagleHead
-from specdec_lib.heads.grown_tree import Shape
 from specdec_lib.heads.layer import cut
 
 #: Nodes of the released tree at each depth, 25 in all, with ranks up to 4.
@@ -17,10 +15,8 @@ LEVELS, RANKS = (4, 8, 8, 3, 2), 4
 
 
 class EagleState:
-    """The layer's cache: the pairs of state and next token of the emitted text, then those of the tree being drafted.
-
-    ``drafter`` has heads of the kind :class:`~specdec_lib.heads.drafting.EagleHead`.
-    """
+    """The cache of the layer of a drafter with an EagleHead: the text's pairs of state and next token, then those of the
+    tree."""
 
     def __init__(self, drafter: HeadDrafter):
         self._drafter, self._past, self.length = drafter, None, 0
@@ -64,22 +60,11 @@ class Eagle(StaticTreeDrafter):
     """Draft with a decoder layer on the target's states and the tokens after them, on a static tree.
 
     The layer predicts the state of each token it reads; the target's own output layer tells which tokens are likely after it.
-    Its cache holds the emitted text. What it read of a draft is dropped after each pass, and the accepted tokens are read
-    again with the target's states, as in the released code.
-
-    ``heads``, trained for the target ``model``, and ``shape`` are as for
-    :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
+    What it read of a draft is dropped after each pass, and the accepted tokens are read again with the target's states, as in
+    the released code. Parameters are those of :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
     """
 
     kind, levels, ranks = EagleHead, LEVELS, RANKS
-
-    def __init__(self, model: PreTrainedModel, heads: EagleHead, shape: Shape | None = None):
-        super().__init__(model, heads, shape)
-        self.finish()
-
-    def start(self, context: Context) -> None:
-        super().start(context)
-        self.finish()
 
     def finish(self) -> None:
         """Give the layer's cache back."""

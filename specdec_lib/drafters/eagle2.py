@@ -16,11 +16,11 @@ from specdec_lib.heads.drafting import EagleHead
 
 
 def reranked(tokens: list[int], parents: list[int], values: list[float], count: int) -> DraftTree:
-    """The ``count`` candidates of the largest values, which become scores as probabilities, as a tree.
+    """The ``count`` candidates of the largest values, logarithms of the probabilities of paths, as a tree with probabilities as
+    scores.
 
-    Values are logarithms of the product of the probabilities on the way. Of equal ones the earlier candidate comes first. A
-    candidate is worth no more than its parent, which comes before it: so no node is left without its parent, not even where
-    rounding makes both equal.
+    Of equal ones the earlier candidate comes first. No node is left without its parent, which comes before it and is worth no
+    less.
     """
     best = sorted(sorted(range(len(tokens)), key=lambda node: (-values[node], node))[:count])
     place = {-1: -1} | {node: i for i, node in enumerate(best)}
@@ -33,9 +33,7 @@ class Eagle2(HeadDrafter):
 
     The value of a node is the product of the layer's probabilities on the way to it. On each level the ``branches`` most
     valuable nodes are expanded, each into its ``branches`` most likely tokens; of all candidates the ``nodes`` most valuable
-    are drafted (section 4).
-
-    ``heads`` are EAGLE-1's, trained for the target ``model``. Published are 60 tokens a pass with the root.
+    are drafted (section 4). ``heads`` are EAGLE-1's. Published are 60 tokens a pass with the root.
     """
 
     kind = EagleHead
@@ -44,11 +42,6 @@ class Eagle2(HeadDrafter):
         super().__init__(model, heads)
         self.nodes, self.depth = whole("nodes", nodes, 1), whole("depth", depth, 1)
         self.branches = whole("branches", branches, 1)
-        self.finish()
-
-    def start(self, context: Context) -> None:
-        super().start(context)
-        self.finish()
 
     def finish(self) -> None:
         """Give the layer's cache back."""

@@ -19,17 +19,10 @@ from specdec_lib.heads.grown_tree import Shape, grown
 
 
 class HeadDrafter(Drafter):
-    """Draft with heads that were trained for the target.
+    """Draft with ``heads`` that were trained for the target ``model``; they are copied to its output layer's device and type.
 
     The draft depends on the context alone and comes without probabilities, so that sampled outputs are those of plain decoding
     and a recording with the last layer's states can be replayed.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The target.
-    heads : DraftHead
-        Trained for it. Copied to the device and type of its output layer.
     """
 
     capture = Capture(layers=(LAST,))
@@ -46,6 +39,7 @@ class HeadDrafter(Drafter):
         self.ends = Ends(model)
         # A copy: another drafter may have the same heads on another device or in another type.
         self.heads = copy.deepcopy(heads).to(self.ends.device, self.ends.dtype).eval()
+        self.finish()
 
     def start(self, context: Context) -> None:
         """Refuse a target with other token ids or other states than the one that the heads were made for."""
@@ -55,6 +49,7 @@ class HeadDrafter(Drafter):
                 f"the heads were made for a target of {self.ends.vocabulary} token ids and states of width {self.ends.width}; the "
                 f"one that decodes has {context.vocabulary} and {width}: give both the same model"
             )
+        self.finish()
 
     def _states(self, context: Context, first: int = 0) -> torch.Tensor:
         """The target's states from position ``first`` on, of shape (n, d), as the heads take them."""
@@ -74,8 +69,6 @@ class StaticTreeDrafter(HeadDrafter):
 
     Parameters
     ----------
-    model, heads
-        As for :class:`HeadDrafter`.
     shape : list of (int, int), optional
         For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default a
         tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`);
@@ -110,8 +103,8 @@ class StaticTreeDrafter(HeadDrafter):
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
-        """With the tree that these heads' accuracies on held-out answers ask for, of as many nodes as the published one
-        unless ``nodes`` is given."""
+        """With the tree that these heads' accuracies on held-out answers ask for, by default of as many nodes as the published
+        one."""
         return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
     def propose(self, context: Context, limit: int) -> DraftTree:

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import torch
-from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.head_drafter import StaticTreeDrafter, path_to
 from specdec_lib.drafters.medusa import LEVELS, RANKS
 from specdec_lib.heads.drafting import HydraHeads
-from specdec_lib.heads.grown_tree import Shape
 from specdec_lib.heads.layer import Past
 
 
 class Hydra(StaticTreeDrafter):
     """Draft a tree level by level: what is likely after a node depends on all tokens on the way to it.
 
-    Heads with a prefix layer (Hydra++) keep a cache of it, which grows with the emitted tokens.
-
-    ``heads``, trained for the target ``model``, and ``shape``, by default Medusa's, are as for
+    Heads with a prefix layer (Hydra++) keep a cache of it. ``shape`` is by default Medusa's; parameters are those of
     :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
     """
 
     kind, levels, ranks = HydraHeads, LEVELS, RANKS
-
-    def __init__(self, model: PreTrainedModel, heads: HydraHeads, shape: Shape | None = None):
-        super().__init__(model, heads, shape)
-        self.finish()
-
-    def start(self, context: Context) -> None:
-        super().start(context)
-        self.finish()
 
     def finish(self) -> None:
         """Give the prefix layer's cache back."""

@@ -37,17 +37,15 @@ class Pool:
 class Lookahead(Drafter):
     """Draft the pool's n-grams after the last token, and let a window of guesses ride along that fills the pool.
 
-    The window has ``levels - 1`` rows. Its first row is a guess of the tokens to come, and the last token is its first
-    column. Row l holds what the target said to row l - 1, one position later; column i of row l sees the first row up to
-    column i and its own column of the rows between (the paper's figure 2). Each pass computes one more row, which completes
-    in each column an n-gram of ``levels`` tokens: the first is its key in the pool, the others the n-gram. Then each row
-    takes the place of the one above it, and the window moves on by one position, however many tokens were accepted.
+    The window has ``levels - 1`` rows. Its first row is a guess of the tokens to come, and the last token is its first column.
+    Row l holds what the target said to row l - 1, one position later; column i of row l sees the first row up to column i and
+    its own column of the rows between (the paper's figure 2). Each pass computes one more row, which completes in each column
+    an n-gram of ``levels`` tokens: the first is its key in the pool, the others the n-gram. Then each row takes the place of
+    the one above it, and the window moves on by one position.
 
-    The first row starts with ``window + levels - 3`` tokens drawn from the prompt. The first ``levels - 2`` passes fill
-    one row each, drop one column each and draft nothing.
-
-    A pass over a full pool is ``(levels - 1) * (window + guesses)`` tokens wide. The released code replaces an end token
-    within the window by a random one; here it stays.
+    The first row starts with ``window + levels - 3`` tokens drawn from the prompt. The first ``levels - 2`` passes fill one row
+    each, drop one column each and draft nothing. A pass over a full pool is ``(levels - 1) * (window + guesses)`` tokens wide.
+    The released code replaces an end token within the window by a random one; here it stays.
 
     Parameters
     ----------
@@ -58,14 +56,12 @@ class Lookahead(Drafter):
     guesses : int
         N-grams kept, and verified, for a token (G).
     full_match : bool
-        Whether all tokens of an n-gram count if the target agrees with all. The released code's loop does not look at the
-        last one: False verifies it as a passenger, in a pass as wide.
+        Whether all tokens of an n-gram count if the target agrees with all. The released code's loop does not look at the last
+        one: False verifies it as a passenger, in a pass as wide.
     from_prompt : bool
         Fill the pool with the n-grams of the prompt and of the output too. The published settings do not.
     merge : bool
         Verify common prefixes of n-grams once. The released code does not.
-    seed : int
-        Of the first row.
     """
 
     replays = "never"

@@ -13,11 +13,8 @@ LEVELS, RANKS = (10, 28, 23, 2), 10
 class Medusa(StaticTreeDrafter):
     """Draft the product of what several heads find likely: children do not depend on their parent's token.
 
-    The node of ranks r_1, ..., r_m carries the r_m-th choice of head m. All heads read the state of the last token but one,
-    the newest whose state is known.
-
-    ``heads``, trained for the target ``model``, and ``shape`` are as for
-    :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
+    The node of ranks r_1, ..., r_m carries the r_m-th choice of head m. All heads read the state of the last token but one, the
+    newest whose state is known. Parameters are those of :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
     """
 
     kind, levels, ranks = MedusaHeads, LEVELS, RANKS

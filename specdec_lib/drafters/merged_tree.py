@@ -1,8 +1,7 @@
 """The loops of :class:`specdec_lib.drafters.one_tree.OneTree`: merge drafts, score their nodes, choose which to verify.
 
-A node is described by :data:`FEATURES` numbers for each source that proposes it and one for each pair of sources that do.
-The target's next token after a node is one of its children or none of them: a conditional logit with an outside option of
-score 0,
+A node is described by :data:`FEATURES` numbers for each source that proposes it and one for each pair of sources that do. The
+target's next token after a node is one of its children or none of them: a conditional logit with an outside option of score 0,
 
     p(x | v) = exp(w . phi(x)) / (1 + sum over children y of v of exp(w . phi(y))),
 
@@ -41,11 +40,6 @@ _LARGEST_SCORE = 12.0
 class MergedTree:
     """Arrays of a trie of at most ``room`` nodes and their features, filled anew at each step.
 
-    Parameters
-    ----------
-    sources : int
-    room : int
-
     Attributes
     ----------
     count : int
@@ -80,16 +74,8 @@ class MergedTree:
     def add(self, source, draft, shares, known, lately, streak, limit) -> None:
         """Merge one source's draft, cut at ``limit`` tokens of depth and at the room there is.
 
-        Parameters
-        ----------
-        source : int
-        draft : DraftTree
-        shares : sequence of float, length n
-            The source's own estimate of each node's path from the root.
-        known : Evidence
-        lately, streak : float, int
-            Log-odds of the source having been right lately; its tokens in a row that were right.
-        limit : int
+        ``shares`` are the source's own estimates of each node's path, ``lately`` the log-odds of its having been right lately,
+        and ``streak`` its tokens in a row that were right.
         """
         size = min(len(draft), self.room)
         self.count = _add(
@@ -107,11 +93,9 @@ class MergedTree:
     def best(self, curve: np.ndarray, sunk: float) -> tuple[list[int], list[int], np.ndarray, float]:
         """The parent-closed subtree of the largest (1 + sum of P) / (price of its pass + ``sunk``).
 
-        A node is never likelier than its parent, so the best subtree of each size is the likeliest nodes (a parent before
-        its children among equals), and one look at each size finds the best of all, whatever the prices.
-
-        ``curve`` holds the price of a pass over 1, 2, ... tokens, ``sunk`` what the step costs besides. Gives the tokens and
-        parents of the draft, which of the merged nodes they are, and the expected tokens per unit of price.
+        A node is never likelier than its parent, so the best subtree of each size is the likeliest nodes, whatever the prices
+        in ``curve`` of passes over 1, 2, ... tokens. Gives the tokens and parents of the draft, its merged nodes, and the
+        expected tokens per unit of price.
         """
         size, rate = _best(self.count, self.probability, curve, sunk, self._order)
         nodes = self._order[:size].copy()
@@ -224,8 +208,8 @@ def _positions(nodes, parents, renamed):
 def judged(emitted, tokens, first_child, next_sibling, visited, outcomes):
     """Walk down the emitted tokens; the number of nodes whose children could be judged.
 
-    ``visited`` gets the parents (-1: the root) whose next token is known and that have children, and ``outcomes`` the child
-    that was emitted, or -1 for none of them.
+    ``visited`` gets the parents (-1: the root) whose next token is known, ``outcomes`` the child that was emitted, or -1 for
+    none.
     """
     parent, count = -1, 0
     for token in emitted:

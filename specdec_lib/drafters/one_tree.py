@@ -25,8 +25,7 @@ _PROBE_EVERY = 64
 
 
 def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
-    """The context as one of several sources expects it: its own attention heads and outputs of all that are captured, and
-    greedy, so that it draws nothing."""
+    """The context as one of several sources expects it: with its own captures, and greedy, so that it draws nothing."""
     places = [capture.heads.index(head) for head in source.capture.heads]
     outputs = context.prompt_outputs
     return replace(
@@ -40,16 +39,10 @@ def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
 class WorthItsPrice(StoppingRule):
     """Stop once another drafted token is expected to cost more time than it gains.
 
-    With rho the best expected tokens per unit of price so far, a token that is right with probability P and costs t raises
-    the ratio iff P > rho t (the mediant lies between). P is the product of the probabilities so far and of what the
-    source's tokens were right lately. SpecDec++'s threshold has the same form with a tuned constant in the place of rho t.
-
-    Attributes
-    ----------
-    rate : float
-        rho.
-    price : float
-        t: the draft model's pass and the wider pass of the target.
+    With rho (``rate``) the best expected tokens per unit of price so far, a token that is right with probability P and costs t
+    (``price``: the draft model's pass and the wider pass of the target) raises the ratio iff P > rho t (the mediant lies
+    between). P is the product of the probabilities so far and of what the source's tokens were right lately. SpecDec++'s
+    threshold has the same form with a tuned constant for rho t.
     """
 
     needs = ("confidence",)
@@ -102,17 +95,16 @@ class OneTree(Drafter):
     (:class:`~specdec_lib.drafters.pass_prices.PassPrices`). There is no draft length and no number of nodes to choose. A draft
     model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsPrice`).
 
-    Every candidate is verified by the one draw that the target makes at its parent, where sampling too, so the output is
-    that of plain decoding token for token. A draft model drafts greedily for that reason, whatever the target does.
+    Every candidate is verified by the one draw that the target makes at its parent, so the output is that of plain decoding
+    token for token. A draft model drafts greedily for that reason, whatever the target does.
 
     Parameters
     ----------
     sources : mapping of str to Drafter
-        By name; weights and prices are found by it. The order is that in which they are asked, draft models excepted. A draft
-        model may have any stopping rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest.
-    prices : PassPrices
+        By name; weights and prices are found by it. Asked in order, draft models last. A draft model may have any stopping
+        rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest.
     probabilities : TreeProbabilities, optional
-        Weights for at least these sources; rough ones (:meth:`TreeProbabilities.unfitted`) where it is left out.
+        Weights for at least these sources; by default rough ones (:meth:`TreeProbabilities.unfitted`).
     room : int
         Nodes of the merged draft at most.
     rate : float
@@ -123,8 +115,7 @@ class OneTree(Drafter):
     Attributes
     ----------
     expected, drafted : float, int
-        Tokens of the last step, the one that is always emitted included, that the weights expect; tokens that the draft model
-        drafted in this generation.
+        Tokens that the last step was expected to emit; tokens that the draft model drafted in this generation.
     """
 
     def __init__(
@@ -212,7 +203,7 @@ class OneTree(Drafter):
                 raise ValueError(
                     f"the draft of the source {name!r} has passengers; a merged draft has no place for them"
                 )
-            shares = _shares(draft)
+            shares = [1.0] * len(draft) if draft.scores is None else draft.scores
             if drawing:
                 shares = np.cumprod(source.confidence)
                 sunk += self.prices.drafted_token * len(draft)
@@ -240,8 +231,10 @@ class OneTree(Drafter):
         emitted = np.array(self._context.tokens[self._proposed_at :], np.int64)[: self.room + 1]
         count = judged(emitted, merged.tokens, merged.first_child, merged.next_sibling, self._visited, self._outcomes)
         self._judge_sources(count)
-        if self.observe:
-            self._keep(count)
+        for place in range(count if self.observe else 0):
+            nodes, hit = self._children(self._visited[place]), int(self._outcomes[place])
+            self.observed.features.append(merged.features[nodes].copy())
+            self.observed.outcomes.append(nodes.index(hit) if hit >= 0 else -1)
         if self.rate:
             learn(
                 self._visited, self._outcomes, count, merged.first_child, merged.next_sibling, merged.features,
@@ -264,13 +257,6 @@ class OneTree(Drafter):
             self._streak = np.where(proposed, np.where(right, self._streak + 1, 0), self._streak)
         np.clip(self._lately, 0.02, 0.98, out=self._lately)
 
-    def _keep(self, count: int) -> None:
-        for place in range(count):
-            nodes = self._children(self._visited[place])
-            hit = int(self._outcomes[place])
-            self.observed.features.append(self._tree.features[nodes].copy())
-            self.observed.outcomes.append(nodes.index(hit) if hit >= 0 else -1)
-
     def finish(self) -> None:
         self._tree.clear()
         self._context, self._views = None, {}
@@ -287,8 +273,3 @@ class _Labels(dict):
     def __missing__(self, bits: int) -> str:
         self[bits] = ", ".join(name for place, name in enumerate(self.names) if bits >> place & 1)
         return self[bits]
-
-
-def _shares(tree: DraftTree) -> list[float]:
-    """A source's own estimate of each node's path; 1 where it has none."""
-    return [1.0] * len(tree) if tree.scores is None else tree.scores

@@ -38,10 +38,7 @@ class PassPrices:
     drafted_token : float
         A pass of the draft model over one token.
     drafting : mapping of str to float
-        What it costs to ask a source for a draft, by the source's name, and under :data:`MERGING` what one tree does with the
-        drafts. What is not named is free; a draft model is paid by the token.
-    name : str
-        What is measured, for tables.
+        Price of asking a source for a draft, by its name, and of :data:`MERGING`; free where not named.
     """
 
     widths: Mapping[int, float]

@@ -28,30 +28,23 @@ def match_before(tokens: Sequence[int], place: int | None) -> int:
 class PromptLookup(Drafter):
     """Draft the continuation of the first earlier occurrence of the last n-gram.
 
-    N-grams are tried from ``max_ngram`` down to 1, over prompt and output. The first occurrence of each n-gram is
-    indexed as tokens come, so a proposal costs the same at any context length.
+    N-grams are tried from ``max_ngram`` down to 1, over prompt and output. The first occurrence of each n-gram is indexed as
+    tokens come, so a proposal costs the same at any context length. Without one nothing is drafted, where the released code
+    verifies token id 100.
 
     Parameters
     ----------
-    max_ngram : int
-        Longest n-gram looked up.
     num_tokens : int
         Tokens drafted (K).
     variant : {"original", "transformers"}
-        What happens where the continuation is shorter than ``num_tokens``. ``"original"``, the released code and
-        Spec-Bench: that occurrence is passed over and the next shorter n-gram tried; so is one whose continuation
-        starts within the n-gram itself, or right after it. ``"transformers"``: the shorter
-        continuation is drafted (there the default ``max_ngram`` is 2).
+        What happens where the continuation is shorter than ``num_tokens``. ``"original"``, the released code and Spec-Bench:
+        the next shorter n-gram is tried; so it is where the continuation starts within the n-gram itself, or right after it.
+        ``"transformers"``: the shorter continuation is drafted (there the default ``max_ngram`` is 2).
 
     Attributes
     ----------
     source : int or None
         Position that the last draft was copied from; None where nothing was drafted.
-
-    Notes
-    -----
-    The released code verifies token id 100 where nothing is found; here the draft is empty, which costs no
-    verification width and emits the same text.
     """
 
     def __init__(self, max_ngram: int = 3, num_tokens: int = 10, variant: str = "original"):
@@ -60,14 +53,11 @@ class PromptLookup(Drafter):
         self.max_ngram, self.num_tokens = whole("max_ngram", max_ngram, 1), whole("num_tokens", num_tokens, 1)
         self.variant = variant
         self.source: int | None = None
-        self._ends: list[dict[int, int]] = []
-        self._indexed = 0
-        self._found: list[int] = []
 
     def start(self, context: Context) -> None:
         # For each n: where the first occurrence of an n-gram ends. An n-gram is the number whose digits in base
         # `vocabulary` are its tokens.
-        self._ends = [{} for _ in range(self.max_ngram)]
+        self._ends: list[dict[int, int]] = [{} for _ in range(self.max_ngram)]
         self._indexed = 0
         self._found: list[int] = []
         self.source = None

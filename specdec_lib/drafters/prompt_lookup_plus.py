@@ -1,14 +1,12 @@
 """PLD+ (Somasundaram et al. 2025, section 4): rank earlier occurrences by what the model has computed.
 
-Let x_t be the last emitted token; its own states are not computed yet. Candidates are the positions j < t
-with x_j = x_t. Variant (h) takes the one whose preceding hidden state is nearest to the current one,
-argmax cos(H_{j-1}, H_{t-1}); variant (a) the one that chosen heads attended to when x_t was chosen,
-argmax max over heads of A_{t-1, j}. The draft is what followed it; without candidates it is empty.
+Let x_t be the last emitted token; its own states are not computed yet. Candidates are the positions j < t with x_j = x_t.
+Variant (h) takes the one whose preceding hidden state is nearest to the current one, argmax cos(H_{j-1}, H_{t-1}); variant (a)
+the one that chosen heads attended to when x_t was chosen, argmax max over heads of A_{t-1, j}. The draft is what followed it.
 
-Where the paper leaves a choice open: both variants read the position before the last token (its figure 1 and
-its section 4.2 differ by one), the column of equation 2 is the occurrence j itself, as in the search for
-heads, tokens of the output count as earlier occurrences unless told otherwise, and among equals the first
-occurrence is taken.
+Where the paper leaves a choice open: both variants read the position before the last token (its figure 1 and its section 4.2
+differ by one), the column of equation 2 is the occurrence j itself, tokens of the output count as earlier occurrences unless
+told otherwise, and among equals the first occurrence is taken.
 """
 
 from __future__ import annotations
@@ -70,8 +68,7 @@ class _RankedLookup(Drafter):
         return Evidence(match, candidates=math.log1p(self.candidates), margin=self.margin)
 
     def score(self, context: Context) -> float:
-        """How good the place is that the last draft was copied from, 0 without a draft: computed here where it was the only
-        candidate."""
+        """How good the place is that the last draft was copied from, 0 without a draft."""
         return 0.0 if self.source is None else self._score_of(context, self.source - 1)
 
     def _score_of(self, context: Context, best: int) -> float:
@@ -99,8 +96,7 @@ class PromptLookupHidden(_RankedLookup):
     Parameters
     ----------
     layer : int
-        Whose states are compared, as transformers counts hidden states: 0 are the embeddings, ``i`` the
-        output of block ``i``. The paper uses 9 for Vicuna-7B.
+        Whose states are compared: 0 are the embeddings, ``i`` the output of block ``i``. The paper uses 9 for Vicuna-7B.
     num_tokens : int
         Tokens drafted (K); the paper uses 70.
     threshold : float, optional
@@ -108,16 +104,10 @@ class PromptLookupHidden(_RankedLookup):
     average : int
         Appendix B.2: compare means of this many states instead of single ones. 1 is no averaging.
     average_over : {"trailing", "printed"}
-        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the
-        first ``average`` states of the sequence, as the formula reads; all candidates are then equally near
-        and the first one is taken.
+        ``"trailing"``: the ``average`` states up to the position, which the text means. ``"printed"``: the first ``average``
+        states of the sequence, as the formula reads; all candidates are then equally near and the first one is taken.
     generated : bool
         Whether occurrences in the output count as well as those in the prompt.
-
-    Attributes
-    ----------
-    source : int or None
-        Position that the last draft was copied from; None where nothing was drafted.
     """
 
     def __init__(
@@ -173,17 +163,10 @@ class PromptLookupAttention(_RankedLookup):
     ----------
     heads : sequence of (int, int)
         (block, head) pairs, both from 0; :mod:`specdec_lib.heads.induction` finds them. The paper uses 50.
-    num_tokens : int
-        Tokens drafted (K); the paper uses 70.
     aggregate : {"max", "sum"}
         Over heads; the paper's choice is ``"max"`` (figure 3).
-    generated : bool
-        Whether occurrences in the output count as well as those in the prompt.
-
-    Attributes
-    ----------
-    source : int or None
-        Position that the last draft was copied from; None where nothing was drafted.
+    num_tokens, generated
+        As for :class:`PromptLookupHidden`.
     """
 
     def __init__(

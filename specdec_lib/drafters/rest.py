@@ -41,18 +41,8 @@ def _draft(store, question, most, room):
     found, start, stop, _ = longest_suffix(tokens, suffixes, first, keys, context, len(context), question.max_ngram)
     if found < question.min_ngram:
         return 0, found, start, stop
-    taken = take_matches(
-        tokens,
-        suffixes,
-        start,
-        stop,
-        question.keep,
-        question.length,
-        question.uniform,
-        question.seed,
-        counts,
-        room.entries,
-    )
+    rule = question.keep, question.length, question.uniform, question.seed
+    taken = take_matches(tokens, suffixes, start, stop, *rule, counts, room.entries)
     size = best_nodes(
         tokens, room.entries, taken, question.length, most, counts, room.scratch, room.candidates, room.heap, room.nodes
     )
@@ -62,16 +52,15 @@ def _draft(store, question, most, room):
 class Rest(Drafter):
     """Draft the best nodes of the trie of continuations of the longest matching suffix.
 
-    The longest suffix of the context with ``min_ngram`` to ``max_ngram`` tokens that the store continues is looked up; at
-    most ``max_matches`` of its occurrences are taken; their continuations of at most ``length`` tokens, cut at the end of
-    their document, form a trie whose nodes weigh as many continuations as pass through them; ``choices`` nodes are drafted
-    (REST, Algorithms 1 and 2). Without a match the draft is empty.
+    The longest suffix of the context with ``min_ngram`` to ``max_ngram`` tokens that the store continues is looked up; at most
+    ``max_matches`` of its occurrences are taken; their continuations of at most ``length`` tokens, cut at the end of their
+    document, form a trie whose nodes weigh as many continuations as pass through them; ``choices`` nodes are drafted (REST,
+    Algorithms 1 and 2). Without a match the draft is empty.
 
     Parameters
     ----------
     store : SuffixIndex, ShardedSuffixIndex, TokenStore or path
-        A datastore with a suffix array, or one of many shards, whose drafts are those of one store of all their documents;
-        only random draws are others.
+        A datastore with a suffix array; one of many shards drafts as one store of all their documents, random draws excepted.
     max_ngram, min_ngram : int
         Longest and shortest suffix looked up. The paper has no lower bound; the released code stops at 2.
     max_matches : int
@@ -80,12 +69,12 @@ class Rest(Drafter):
         Depth of the trie (m) and nodes drafted (c).
     subsample : {"lexicographic", "uniform"}
         Which of more than ``max_matches`` occurrences are taken. ``"lexicographic"``, the released code: those whose
-        continuations come first in order of token ids, a biased choice. ``"uniform"``: each is equally likely, one from each
-        of ``max_matches`` equal parts of the range.
+        continuations come first in order of token ids, a biased choice. ``"uniform"``: each is equally likely, one from each of
+        ``max_matches`` equal parts of the range.
     selection : {"exact", "released", "random"}
-        ``"exact"``: the nodes of largest weight (ties: less depth, then smaller token ids), which form a tree.
-        ``"released"``: what the released code keeps of them (:func:`released_selection`). ``"random"``: the baseline of the
-        paper's table 3, ``choices // length`` of all occurrences drawn at random, each with its whole continuation.
+        ``"exact"``: the nodes of largest weight (ties: less depth, then smaller token ids), which form a tree. ``"released"``:
+        what the released code keeps of them (:func:`released_selection`). ``"random"``: the baseline of the paper's table 3,
+        ``choices // length`` of all occurrences drawn at random, each with its whole continuation.
     seed : int
         Of the draws and of the released code's arbitrary orders; the same context then gives the same draft.
     rows : int, optional
@@ -150,9 +139,8 @@ class Rest(Drafter):
     def propose(self, context: Context, limit: int) -> DraftTree:
         tail, length = np.array(context.tokens[-self.max_ngram :], np.int64), min(self.length, limit)
         random = self.selection == "random"
-        keep, uniform = (
-            (self.choices // self.length, True) if random else (self.max_matches, self.subsample == "uniform")
-        )
+        keep = self.choices // self.length if random else self.max_matches
+        uniform = random or self.subsample == "uniform"
         question = Question(tail, self.max_ngram, self.min_ngram, keep, length, uniform, self.seed)
         if random:
             return self._at_random(question)
@@ -198,9 +186,8 @@ class Rest(Drafter):
         if match.length < self.min_ngram:
             return EMPTY
         places = self.index.positions(match)
-        drawn = np.random.default_rng([self.seed, *match]).choice(
-            len(places), min(len(places), question.keep), replace=False
-        )
+        rng = np.random.default_rng([self.seed, *match])
+        drawn = rng.choice(len(places), min(len(places), question.keep), replace=False)
         continued = self.index.store.continuation
         return DraftTree.from_drafts(continued(int(places[i]) + 1, question.length) for i in np.sort(drawn))
 
@@ -216,15 +203,14 @@ def released_selection(
 ) -> list[int]:
     """Nodes that REST's released code verifies, for one of the orders its hash maps may have.
 
-    The nodes of a whole trie go through a bounded heap in the first order: a full heap takes a node only for a strictly
-    lighter one, and gives up the lightest, among equals the one whose path comes last. The nodes left are put in the second
-    order and then by cost, the number of different tokens on the path; the most expensive are dropped until the sum of the
-    costs is no more than ``choices``. What remains is completed with its ancestors, of the first ``rows`` paths in the second
-    order where a number is given (DReSD's code takes the first rows of what REST's returns).
+    The nodes of a whole trie go through a bounded heap in the first order: a full heap takes a node only for a strictly lighter
+    one, and gives up the lightest, among equals the one whose path comes last. The nodes left are put in the second order and
+    then by cost, the number of different tokens on the path; the most expensive are dropped until the sum of the costs is no
+    more than ``choices``. What remains is completed with its ancestors, of the first ``rows`` paths in the second order where a
+    number is given.
 
-    The sum counts a shared prefix once for each node below it, so that far fewer than ``choices`` nodes remain. A path that
-    repeats a token costs less than it is long: then the completed tree can be too large, which the released code answers with
-    an error; here more are dropped until it fits. The result is ascending and closed under "parent of".
+    Where a path repeats tokens the completed tree can still be too large, which the released code answers with an error; here
+    more are dropped until it fits. The result is ascending and closed under "parent of".
     """
     paths: list[tuple[int, ...]] = []
     for token, parent in zip(tokens, parents, strict=True):

@@ -14,21 +14,16 @@ from specdec_lib.drafters.suffix_decoding import automaton_of, check_vocabulary,
 class SamDecoding(WrappedDrafter):
     """Copy what followed the longest match in the text or in a datastore, or ask another drafter where both are short.
 
-    Let l be the length of the longest suffix of prompt and output that occurs earlier in them, and m that of the longest
-    suffix that occurs in the datastore. If max(l, m - ``bias``) is at least ``threshold``, the draft is the chain of tokens
-    after the first occurrence of the longer match, the text's own if l >= m - ``bias``. Otherwise the auxiliary drafter
-    drafts. In the text itself a match whose first occurrence is followed by fewer than ``num_tokens`` tokens gives way to
-    the longest shorter one that is followed by so many, as in the released code, if there is one.
-
-    Where the store's text ends with the match, nothing follows, and the auxiliary drafter drafts. The released code pads
-    such drafts and short ones with token 0.
+    Let l be the length of the longest suffix of prompt and output that occurs earlier in them, and m that of the longest suffix
+    that occurs in the datastore. If max(l, m - ``bias``) is at least ``threshold``, the draft is the chain of tokens after the
+    first occurrence of the longer match, the text's own if l >= m - ``bias``. Otherwise, or where nothing follows in the store,
+    the auxiliary drafter drafts; the released code pads such drafts with token 0. In the text itself a match followed by fewer
+    than ``num_tokens`` tokens gives way to the longest shorter one that is followed by so many, as in the released code.
 
     Parameters
     ----------
     auxiliary : Drafter
         Drafts where matches are short: Token Recycling or EAGLE in the paper. It learns from every pass.
-    store : SuffixIndex or TokenStore, optional
-        The datastore.
     num_tokens : int
         Longest chain; 39 and the root are the 40 tokens of the released code.
     threshold, bias : int

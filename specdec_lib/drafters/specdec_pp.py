@@ -15,13 +15,13 @@ class SpecDecPP(AdaptiveDraftModel):
 
     Parameters
     ----------
-    model, head, min_tokens, max_tokens, runtime
-        As for :class:`AdaptiveDraftModel`; the bounds are those of the released code (its option ``--bound 2 20``).
     threshold : float
         h; the paper's setting for all data sets is 0.7.
     check_newest : bool
-        False: stop by Algorithm 2 and section 3.1, where the token drawn last is submitted without having been judged. True:
-        by the text of section 3.2, which judges it too and takes one more pass of the draft model for that.
+        False: stop by Algorithm 2 and section 3.1, where the token drawn last is submitted without having been judged. True: by
+        the text of section 3.2, which judges it too and takes one more pass of the draft model for that.
+    model, head, min_tokens, max_tokens, runtime
+        As for :class:`AdaptiveDraftModel`; the bounds are those of the released code (its option ``--bound 2 20``).
 
     Examples
     --------

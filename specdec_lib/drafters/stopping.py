@@ -1,15 +1,12 @@
 """When to stop drafting: one rule, one class.
 
-A rule sees what has been drafted in this round, before anything of it is verified. Every token drawn is
-submitted. Such a rule does not bias the output. Let F_i be what is known once y_1 .. y_i are drawn;
-verification uses random numbers of its own. Whether y_i is drawn at all is a function of F_{i-1}. Where it
-is, and those before it are accepted, it comes from q_i whatever the rule does with it later, and acceptance
-with probability min(1, p_i/q_i) or a draw from the residual gives a token distributed as p_i (Leviathan et
-al. 2023, appendix A.1). Where it is not, the target draws from p_i itself. So each emitted token has the
-target's distribution given those before it.
+A rule sees what has been drafted in this round, before anything of it is verified. Every token drawn is submitted, so no rule
+biases the output. Let F_i be what is known once y_1 .. y_i are drawn. Whether y_i is drawn is a function of F_{i-1}. Where it
+is, and those before it are accepted, it comes from q_i, and acceptance with probability min(1, p_i/q_i) or a draw from the
+residual gives a token distributed as p_i (Leviathan et al. 2023, appendix A.1). Where it is not, the target draws from p_i
+itself.
 
-The same does not hold for a rule that looks at y_i and then withdraws it: what is left to be submitted does
-not come from q_i any more.
+The same does not hold for a rule that looks at y_i and then withdraws it.
 """
 
 from __future__ import annotations
@@ -35,13 +32,9 @@ class Round:
     ----------
     position : int
         Absolute position of the first drafted token.
-    count : int
-        Tokens drafted so far.
-    confidence : list of float, length ``count``
-        Probability of each token under the distribution it was chosen by; the draft model's own
-        (temperature 1) where decoding is greedy.
-    entropy : list of float, length ``count``
-        Entropy of that distribution, in nats.
+    confidence, entropy : list of float, length ``count``
+        Probability of each token under the distribution it was chosen by (at temperature 1 where decoding is greedy), and the
+        entropy of that distribution, in nats.
     acceptance : list of float, length ``count - 1``, or ``count`` where the rule checks the newest token
         Predicted probability of acceptance of each token, given that those before it are accepted.
     """
@@ -56,13 +49,8 @@ class Round:
 class StoppingRule(ABC):
     """What the drafter asks; a rule says when to stop, and overrides what else it needs.
 
-    Attributes
-    ----------
-    needs : tuple of str
-        Which of :data:`QUANTITIES` are computed.
-    check_newest : bool
-        Whether ``acceptance`` includes the token drafted last. That takes the draft model's pass over it,
-        which is lost if drafting stops there.
+    ``needs`` says which of :data:`QUANTITIES` are computed. With ``check_newest`` the acceptance includes that of the token
+    drafted last; the draft model's pass over it is lost if drafting stops there.
     """
 
     needs: tuple[str, ...] = ()
@@ -101,8 +89,7 @@ class FixedLength(StoppingRule):
 class Heuristic(StoppingRule):
     """A length that grows by 2 after a round accepted whole and shrinks by 1 after any other (transformers).
 
-    ``num_tokens`` is the length of the first round; a ``transient`` length begins each generation with it again, otherwise it
-    is carried over until :meth:`reset`.
+    It starts with ``num_tokens``, in each generation if it is ``transient``.
     """
 
     def __init__(self, num_tokens: int = 5, transient: bool = False):
@@ -138,8 +125,8 @@ class Confidence(StoppingRule):
 def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> float | None:
     """The threshold that would have told accepted tokens from refused ones at least cost, the largest among equals.
 
-    A refused token at or above the threshold costs 1 over the number of refused ones, an accepted token below it 3 over the
-    number of accepted ones; these are the weights of transformers. None with five tokens or fewer, or with tokens of one kind.
+    Refused tokens at or above it cost 1 in all, accepted ones below it 3, as in transformers. None with five tokens or fewer,
+    or with tokens of one kind.
     """
     scores, kept = np.asarray(confidence, float), np.asarray(accepted, bool)
     if len(scores) <= 5 or kept.all() or not kept.any():
@@ -154,8 +141,7 @@ def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> f
 class FittedConfidence(Confidence):
     """A confidence threshold fitted again after each round to what was accepted so far (transformers).
 
-    Of each round the accepted tokens and the first refused one count; each generation begins with
-    ``threshold``.
+    Of each round the accepted tokens and the first refused one count; each generation begins with ``threshold``.
     """
 
     def __init__(self, threshold: float = 0.4):
@@ -177,11 +163,7 @@ class FittedConfidence(Confidence):
 
 
 class CumulativeConfidence(StoppingRule):
-    """Stop once the product of the confidences is below ``1 - threshold`` (Xu et al. 2023).
-
-    The rule of SpecDec++ with the draft model's probability in the place of the predicted acceptance, the
-    newest token included.
-    """
+    """Stop once the product of the confidences, the newest included, is below ``1 - threshold`` (Xu et al. 2023)."""
 
     needs = ("confidence",)
 
@@ -193,15 +175,10 @@ class CumulativeConfidence(StoppingRule):
 
 
 class Entropy(StoppingRule):
-    """Stop after the first token drawn from a distribution of an entropy above ``threshold``.
+    """Stop after the first token drawn from a distribution of an entropy above ``threshold``, in nats.
 
-    The bound of AdaEDL (Agrawal et al. 2024) with a constant threshold: 1 - sqrt(gamma H) < lambda is
-    H > (1 - lambda)^2 / gamma.
-
-    Parameters
-    ----------
-    threshold : float
-        In nats.
+    The bound of AdaEDL (Agrawal et al. 2024) with a constant threshold: 1 - sqrt(gamma H) < lambda is H > (1 - lambda)^2 /
+    gamma.
     """
 
     needs = ("entropy",)
@@ -216,17 +193,10 @@ class Entropy(StoppingRule):
 
 
 class PredictedRejection(StoppingRule):
-    """Stop once the predicted probability of a refused token exceeds ``threshold`` (SpecDec++, section 3.2).
+    """Stop once the predicted probability of a refused token exceeds ``threshold``, h (SpecDec++, section 3.2).
 
-    The product runs over the tokens whose states the draft model has computed: after drawing y_i these are
-    y_1 .. y_{i-1}, as in Algorithm 2 and in the decision process of section 3.1.
-
-    Parameters
-    ----------
-    threshold : float
-        h, between 0 and 1.
-    check_newest : bool
-        Let the product include y_i, as the text of section 3.2 has it.
+    The product runs over the tokens whose states the draft model has computed: after drawing y_i these are y_1 .. y_{i-1}, as
+    in Algorithm 2 and section 3.1; with ``check_newest`` it includes y_i, as the text of section 3.2 has it.
     """
 
     needs = ("acceptance",)
@@ -239,18 +209,10 @@ class PredictedRejection(StoppingRule):
 
 
 class Oracle(StoppingRule):
-    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in
-    hindsight.
+    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
 
-    Needs a drafter that may draft nothing (``min_tokens=0``).
-
-    Parameters
-    ----------
-    agreement : sequence of bool
-        Whether the draft model's first choice is the target's token, for each new token
-        (:func:`specdec_lib.experiments.metrics.greedy_agreement`).
-    prompt_length : int
-        Position of the first of them.
+    Needs a drafter that may draft nothing (``min_tokens=0``). ``agreement`` says for each new token, from ``prompt_length`` on,
+    whether it is the draft model's first choice (:func:`specdec_lib.experiments.metrics.greedy_agreement`).
     """
 
     def __init__(self, agreement: Sequence[bool], prompt_length: int):

@@ -43,17 +43,12 @@ class SuffixDecoding(Drafter):
 
     Prompt and output are one text, earlier outputs another, and a datastore, if there is one, a third. After each suffix of
     length p that occurs in one of them, the ``factor * p + offset`` likeliest nodes form a tree, whose score is the expected
-    number of accepted tokens if counts were probabilities (:meth:`SuffixAutomaton.best_tree`). The best tree of the first
-    text is drafted unless a later one has a larger score.
-
-    The released code keeps suffix trees of a fixed depth and forgets the oldest of so many outputs. The automaton here holds
-    strings of any length and forgets on :meth:`reset` alone; ``depth`` bounds match and draft together, as the tree's depth
-    does.
+    number of accepted tokens if counts were probabilities (:meth:`SuffixAutomaton.best_tree`). The best tree of the first text
+    is drafted unless a later one has a larger score. The released code forgets the oldest of so many outputs; here only
+    :meth:`reset` forgets.
 
     Parameters
     ----------
-    store : SuffixIndex or TokenStore, optional
-        Text known from the start. The published method starts without.
     factor, offset : float
         Nodes allowed for each token of the match, and beyond it.
     most : int

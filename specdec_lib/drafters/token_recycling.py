@@ -18,14 +18,12 @@ LEVELS = (8, 21, 25, 15, 8, 3)
 def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, int]]:
     """A static tree that has so many nodes at each depth and prefers likely tokens.
 
-    If the ``r``-th most likely choice, ``r`` from 1, is right with a probability proportional to ``1 / r``, as Zipf's law
-    has it, a node is right with a probability that falls with the product of the ranks on its path. At each depth the nodes
-    of the smallest products are taken among the children of the nodes above; among equals those of the earlier parent,
-    then the more likely ones. The released tree has the same number of nodes at each depth; which nodes those are is not
-    copied here.
+    If the ``r``-th most likely choice, ``r`` from 1, is right with a probability proportional to ``1 / r``, as Zipf's law has
+    it, a node is right with a probability that falls with the product of the ranks on its path. Each depth takes the nodes of
+    the smallest products; among equals those of the earlier parent, then the more likely ones. The released tree has as many
+    nodes at each depth; which ones is not copied here.
 
-    A node is its parent (-1: the root) and its rank among the parent's ``width`` children, from 0; parents come first, level
-    by level.
+    A node is its parent (-1: the root) and its rank among the parent's ``width`` children, from 0; parents come first.
     """
     nodes: list[tuple[int, int]] = []
     above, products = [-1], [1]
@@ -52,14 +50,13 @@ def levels_for(nodes: int) -> tuple[int, ...]:
 class TokenRecycling(Drafter):
     """Draft a static tree whose children of a node are what the target last found likely after that node's token.
 
-    A table holds, for each token of the vocabulary, the ``width`` tokens that the target found most likely the last time it
-    read that token: in the text, or at any node of a draft, refused ones included (Algorithm 1). The ``j``-th child of a
-    node is the ``j``-th entry of its token's row. A token that was never read has no row, and its nodes no children. The
-    table is kept from one prompt to the next; :meth:`reset` empties it.
+    A table holds, for each token, the ``width`` tokens that the target found most likely the last time it read that token: in
+    the text, or at any node of a draft, refused ones included (Algorithm 1). The ``j``-th child of a node is the ``j``-th entry
+    of its token's row. A token that was never read has no row, and its nodes no children. The table is kept from one prompt to
+    the next; :meth:`reset` empties it.
 
-    Where a token stands at several nodes of one pass, its row is that of the last of them, in the order of the tree's nodes,
-    the root first. The released code leaves that order to the GPU. It also starts with a table of zeros, so that tokens
-    never read propose token 0; here they propose nothing.
+    Where a token stands at several nodes of one pass, its row is that of the last of them; the released code leaves that to the
+    GPU. It also starts with a table of zeros, so that tokens never read propose token 0.
 
     Parameters
     ----------
@@ -69,11 +66,6 @@ class TokenRecycling(Drafter):
         Entries of a row (k).
     from_prompt : bool
         Fill the table from the target's outputs at the prompt's positions too. The published method does not.
-
-    Attributes
-    ----------
-    table : dict
-        By token id: its row, an int64 array of shape (width,), most likely first.
     """
 
     replays = "never"

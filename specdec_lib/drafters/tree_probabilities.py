@@ -17,27 +17,14 @@ from specdec_lib.files import replacing
 
 #: Of the file that :meth:`TreeProbabilities.save` writes.
 FORMAT = 1
-#: Scores of a node by the match before it where nothing was fitted: likelier right than wrong from two tokens on.
-_UNFITTED = dict(
-    zip(
-        FEATURES,
-        (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
-        strict=True,
-    )
-)
+#: Weights of FEATURES where nothing was fitted: likelier right than wrong from two tokens on.
+_UNFITTED = (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass
 class Judged:
-    """What the target emitted after nodes of merged drafts, for :meth:`TreeProbabilities.fitted`.
-
-    Attributes
-    ----------
-    features : list of float64 array, shape (children, :func:`width`)
-        Of each judged node's children.
-    outcomes : list of int
-        The child that was emitted; -1 for none of them.
-    """
+    """For :meth:`TreeProbabilities.fitted`: features of each judged node's children, shape (children, :func:`width`), and the
+    child that was emitted, -1 for none."""
 
     features: list[np.ndarray]
     outcomes: list[int]
@@ -51,13 +38,7 @@ class Judged:
 class TreeProbabilities:
     """Weights of a conditional logit over the children of a node (:mod:`specdec_lib.drafters.merged_tree`).
 
-    Attributes
-    ----------
-    sources : tuple of str
-        Names of the sources, in the order of their features.
-    weights : float64 array, shape (width(len(sources)),)
-    fitted_on : str
-        What it was fitted on, in words; empty for one that was not.
+    ``weights`` has shape (width(len(sources)),), float64; ``fitted_on`` says in words what it was fitted on, if it was.
     """
 
     sources: tuple[str, ...]
@@ -68,7 +49,7 @@ class TreeProbabilities:
     def unfitted(cls, sources: Sequence[str]) -> TreeProbabilities:
         """Rough weights that know the length of a match alone, for sources that nothing was fitted for."""
         weights = np.zeros(width(len(sources)))
-        weights[: len(sources) * len(FEATURES)] = np.tile([_UNFITTED[name] for name in FEATURES], len(sources))
+        weights[: len(sources) * len(FEATURES)] = np.tile(_UNFITTED, len(sources))
         # Two sources that propose one token are no independent witnesses: together they count about once.
         weights[len(sources) * len(FEATURES) :] = -1.0
         return cls(tuple(sources), weights)
@@ -123,12 +104,7 @@ class TreeProbabilities:
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, aside and renamed."""
-        about = {
-            "format": FORMAT,
-            "sources": self.sources,
-            "features": FEATURES,
-            "fitted_on": self.fitted_on,
-        }
+        about = {"format": FORMAT, "sources": self.sources, "features": FEATURES, "fitted_on": self.fitted_on}
         with replacing(path) as aside:
             save_file({"weights": self.weights}, aside, metadata={"tree": json.dumps(about)})
 

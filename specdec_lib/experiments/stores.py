@@ -35,7 +35,7 @@ from specdec_lib.datastores import (
 from specdec_lib.datastores.dense import DenseIndex, build_dense_index
 from specdec_lib.datastores.sharded_build import build_sharded
 from specdec_lib.datastores.states import States
-from specdec_lib.datastores.store_files import VERSION, BuildLock
+from specdec_lib.datastores.store_files import VERSION, build_lock
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
@@ -309,7 +309,7 @@ def generate_responses(
     head = json.dumps(key_of(fingerprint(model), batches, *how, max_new_tokens))
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    with BuildLock(path):
+    with build_lock(path):
         with path.open("a+", encoding="utf-8") as file:
             file.seek(0)
             text = file.read()

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib.datastores.store_files import BuildLock
+from specdec_lib.datastores.store_files import build_lock
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import as_token_list, generate
@@ -97,7 +97,7 @@ def kept(
     folder.mkdir(parents=True, exist_ok=True)
     # Resolved: the lock lies beside the folder, and "." has no name to lie beside.
     with (
-        BuildLock(folder.resolve()),
+        build_lock(folder.resolve()),
         tqdm(total=len(prompts), desc="answers", unit="prompt", disable=not progress) as bar,
     ):
         _begin(folder / MANIFEST, about)

@@ -82,14 +82,8 @@ def use(path: Path) -> None:
     index = SuffixIndex.open(path)
     store = index.store
     documents = [store.document(i).tolist() for i in range(len(store))]
-    contexts = [
-        [],
-        [0],
-        [1, 2],
-        [VOCABULARY - 1, 0],
-        sum(documents[:4], []),
-        *(d[:i] for d in documents for i in (1, 2, 5)),
-    ]
+    contexts = [[], [0], [1, 2], [VOCABULARY - 1, 0], sum(documents[:4], [])]
+    contexts += [document[:i] for document in documents for i in (1, 2, 5)]
     for switches in SWITCHES:
         drafter = Rest(index, min_ngram=1, **switches)
         for tokens in contexts:

@@ -16,8 +16,9 @@ except ImportError:  # the tests of a GPU, which draw no cases, run without it
 
 from transformers import PreTrainedModel
 
-from specdec_lib import datastores
+from specdec_lib import Drafter, DraftTree, Sampling, datastores
 from specdec_lib.datastores import store_files
+from specdec_lib.decoding.contract import Context
 from specdec_lib.models.embedding import embed_store
 
 #: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
@@ -30,6 +31,18 @@ IN_MEMORY = Path("/dev/shm")
 
 def document_lists(ids: Sequence[int], max_documents: int = 6, max_length: int = 14) -> st.SearchStrategy:
     return st.lists(st.lists(st.sampled_from(ids), min_size=2, max_size=max_length), min_size=1, max_size=max_documents)
+
+
+def rest_sizes() -> st.SearchStrategy:
+    """Options of a Rest that are small enough for each of them to matter."""
+    numbers = {"max_ngram": st.integers(1, 6), "length": st.integers(1, 6), "choices": st.integers(1, 40)}
+    return st.fixed_dictionaries(numbers | {"max_matches": st.sampled_from([1, 2, 3, 7, 5000])})
+
+
+def propose(drafter: Drafter, tokens: Sequence[int], vocabulary: int, limit: int = 1000) -> DraftTree:
+    context = Context(list(tokens), 0, vocabulary, Sampling())
+    drafter.start(context)
+    return drafter.propose(context, limit)
 
 
 @contextmanager
@@ -59,8 +72,7 @@ def dense(documents: list[list[int]], model: PreTrainedModel, folder: Path, **op
 
 
 def scan(documents: list[list[int]], context: list[int], max_ngram: int) -> tuple[int, list[int]]:
-    """Longest suffix of the context that occurs with something after it, and where its last tokens are
-    stored."""
+    """Longest suffix of the context that occurs with something after it, and where its last tokens are stored."""
     for length in range(min(max_ngram, len(context)), 0, -1):
         places = []
         start = 1
@@ -85,6 +97,11 @@ def continuations(documents: list[list[int]], places: Sequence[int], length: int
             of_place[start + i] = tuple(document[i + 1 : i + 1 + length])
         start += len(document) + 1
     return [of_place[place] for place in places]
+
+
+def substrings(texts: Sequence[Sequence[int]]) -> Counter[tuple[int, ...]]:
+    """Every substring of the texts and how often it occurs."""
+    return Counter(tuple(text[i:j]) for text in texts for i in range(len(text)) for j in range(i + 1, len(text) + 1))
 
 
 def full_trie(paths: Sequence[tuple[int, ...]]) -> Counter[tuple[int, ...]]:

@@ -135,29 +135,13 @@ TRUNCATED = rewritten(lambda data: data[:-2])
 ZEROS = rewritten(lambda data: b"\0" * len(data))
 FLIPPED = rewritten(lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
 GONE = os.remove
-MANIFESTS = (
-    "store/manifest.json",
-    "store/suffix_array.json",
-    "store/dense/dense.json",
-    "states/states.json",
-    "set/shards.json",
-)
-ARRAYS = (
-    "tokens.npy",
-    "documents.npy",
-    "suffix_array.npy",
-    "first.npy",
-    "keys.npy",
-    "dense/positions.npy",
-    "dense/index.faiss",
-)
+MANIFESTS = [f"store/{name}" for name in corruption.FILES if name.endswith(".json")]
+MANIFESTS += ["states/states.json", "set/shards.json"]
+ARRAYS = [name for name in corruption.FILES if not name.endswith(".json")]
 
 #: File, what is done to it, and the words of the refusal; None where only ``verify`` sees it.
 DAMAGE = [
-    *(
-        (name, field(version=9), "version 9 of the format, this library reads version 2; build it again")
-        for name in MANIFESTS
-    ),
+    *((name, field(version=9), "version 9 of the format, this library reads version 2") for name in MANIFESTS),
     *((name, field(about=1), "was altered after it was built .its sha256 differs") for name in MANIFESTS),
     *((name, field(sha256=None), "was altered after it was built") for name in MANIFESTS),
     *((name, TRUNCATED, "missing or damaged|has no|holds no|is no store") for name in MANIFESTS),

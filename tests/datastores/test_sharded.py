@@ -19,13 +19,7 @@ from specdec_lib.datastores import StoreError, sharded
 from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.decoding.contract import Context
 from specdec_lib.drafters import Dresd, Rest
-from tests.datastores.stores import WIDTHS, build, document_lists, scratch, tree_paths
-
-
-def propose(drafter, tokens, vocabulary, limit=1000):
-    context = Context(list(tokens), 0, vocabulary, Sampling())
-    drafter.start(context)
-    return drafter.propose(context, limit)
+from tests.datastores.stores import WIDTHS, build, document_lists, propose, rest_sizes, scratch, tree_paths
 
 
 def write(folder: Path, documents, cuts, vocabulary) -> Path:
@@ -52,17 +46,7 @@ def questions(draw):
     document = draw(st.sampled_from(documents))
     context = document[: draw(st.integers(1, len(document)))]
     context = draw(st.lists(st.sampled_from([*ids, vocabulary]), max_size=3)) + context
-    sizes = draw(
-        st.fixed_dictionaries(
-            {
-                "max_ngram": st.integers(1, 6),
-                "min_ngram": st.just(1),
-                "length": st.integers(1, 6),
-                "choices": st.integers(1, 40),
-                "max_matches": st.sampled_from([1, 2, 3, 7, 5000]),
-            }
-        )
-    )
+    sizes = draw(rest_sizes()) | {"min_ngram": 1}
     return vocabulary, documents, draw(st.lists(st.integers(0, 7), max_size=4)), context, sizes
 
 

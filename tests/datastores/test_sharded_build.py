@@ -45,18 +45,12 @@ def test_the_parts_of_files_are_all_documents_once_and_in_order(tmp_path):
     assert len(whole) == 9
     for count in (1, 2, 3, 7, 40):
         assert [text for part in texts.split(count) for text in part] == whole
+    for part in texts.split(3):
+        for pieces in (part.split(4), part.pieces()):
+            assert [text for piece in pieces for text in piece] == list(part)
     even = tmp_path / "even.jsonl"
     even.write_text('{"text": "ten letters"}\n' * 60)
     assert [len(list(part)) for part in Texts(None, [], [even], "text").split(4)] == [15] * 4
-
-
-def test_parts_of_parts_are_the_same_documents(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    texts = Texts(None, [], [path], "text")
-    for part in texts.split(3):
-        assert [text for piece in part.split(4) for text in piece] == list(part)
-        assert [text for piece in part.pieces() for text in piece] == list(part)
 
 
 def rows(documents: list, tokenizer) -> Iterator[ray_data.Row]:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.datastores import Match, StoreError, SuffixIndex, suffix_array
+from specdec_lib.datastores import Match, suffix_array
 from tests.datastores.stores import WIDTHS, build, document_lists, scan
 
 
@@ -38,21 +38,6 @@ def test_the_longest_suffix_and_all_its_occurrences_are_those_of_a_scan(question
             assert sorted(index.positions(match).tolist()) == places
 
 
-@given(questions())
-@settings(max_examples=40, deadline=None)
-def test_the_occurrences_of_each_shorter_suffix_are_those_of_a_scan(question):
-    vocabulary, documents, contexts, _ = question
-    with build(documents, vocabulary) as index:
-        for context in contexts:
-            for length in range(1, len(context) + 1):
-                expected = scan(documents, context, length)
-                match = index.occurrences(context, length)
-                if expected[0] == length:
-                    assert (match.length, sorted(index.positions(match).tolist())) == expected
-                else:
-                    assert match == Match(0, 0, 0)
-
-
 def test_the_entries_are_sorted_by_the_tokens_read_backwards_and_none_ends_a_document():
     rng = np.random.default_rng(0)
     documents = [rng.integers(0, 3, rng.integers(2, 40)).tolist() for _ in range(30)]
@@ -78,20 +63,9 @@ def test_a_context_of_nothing_known_matches_nothing():
     with build([[1, 2, 3]], 10) as index:
         for context in ([], [7], [-1], [10], [3], [2**40]):
             assert index.longest(context) == Match(0, 0, 0)
-
-
-@pytest.mark.parametrize("wrong", [0, -1, 2.0, None])
-def test_a_max_ngram_below_one_is_refused(wrong):
-    with build([[1, 2, 3]], 10) as index, pytest.raises(ValueError, match="max_ngram is .* 1 or more"):
-        index.longest([1], wrong)
-
-
-def test_a_missing_index_is_refused_with_what_makes_one(tmp_path):
-    path = tmp_path / "store"
-    store = datastores.build_tokens(path, [[1, 2, 3], [2, 3]], 10, progress=False)
-    with pytest.raises(StoreError, match="no suffix array: build one"):
-        SuffixIndex.open(path)
-    datastores.build_suffix_array(store, progress=False).verify()
+        for wrong in (0, 2.0):
+            with pytest.raises(ValueError, match="max_ngram is .* 1 or more"):
+                index.longest([1], wrong)
 
 
 def test_more_tokens_than_positions_of_32_bits_are_refused(tmp_path, monkeypatch):
@@ -104,8 +78,7 @@ def test_more_tokens_than_positions_of_32_bits_are_refused(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("vocabulary", [4, 70000])
 def test_entries_found_by_their_keys_are_those_of_a_scan(vocabulary):
-    # Enough entries of each last token that the search goes over the keys, with contexts before, at and after
-    # all.
+    # Enough entries of each last token that the search goes over the keys, with contexts before, at and after all.
     rng = np.random.default_rng(2)
     ids = np.array([0, 1, 2, vocabulary - 1])
     documents = [ids[rng.choice(4, 400, p=[0.6, 0.2, 0.1, 0.1])].tolist() for _ in range(8)]

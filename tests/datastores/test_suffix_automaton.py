@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 
 import pytest
 
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
+from tests.datastores.stores import substrings
 
 
 def grown(seed: int, vocabulary: int, pieces: int, texts: int) -> tuple[SuffixAutomaton, list[list[int]]]:
@@ -22,10 +22,6 @@ def grown(seed: int, vocabulary: int, pieces: int, texts: int) -> tuple[SuffixAu
         if len(known) < texts:
             automaton.end_text()
     return automaton, known
-
-
-def substrings(texts: list[list[int]]) -> Counter:
-    return Counter(tuple(text[i:j]) for text in texts for i in range(len(text)) for j in range(i + 1, len(text) + 1))
 
 
 CASES = [(seed, 1 + seed % 5, 4 + seed, 1 + seed % 4) for seed in range(12)]

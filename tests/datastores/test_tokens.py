@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from specdec_lib import datastores
 from specdec_lib.datastores import StoreError, SuffixIndex, TokenStore
+from specdec_lib.datastores import build as build_module
 from tests import families
 from tests.datastores.stores import WIDTHS, document_lists
 from tests.datastores.stores import build as in_memory
@@ -34,7 +36,7 @@ def build(path: Path, documents, vocabulary: int = 50, **options) -> TokenStore:
 @settings(max_examples=40, deadline=None)
 def test_documents_come_back_as_they_went_in_for_any_chunk(case, chunk_tokens):
     vocabulary, documents = case
-    with in_memory(documents, vocabulary, chunk_tokens=chunk_tokens) as index:
+    with patch.object(build_module, "CHUNK_TOKENS", chunk_tokens), in_memory(documents, vocabulary) as index:
         store = index.store
         assert contents(store) == documents
         assert store.tokens.dtype == (np.uint16 if vocabulary < 65536 else np.uint32)
@@ -57,37 +59,24 @@ def test_the_arrays_are_mapped_read_only_and_the_manifest_says_what_they_are(tmp
 
 
 @pytest.mark.parametrize(
-    "documents, message",
+    "documents, options, message",
     [
-        ([], "the corpus is empty"),
-        ([[1, 2], [3]], "document 2 has 1 tokens; expected two or more"),
-        ([[1, 2], []], "document 2 has 0 tokens"),
-        ([[1, 50]], "document 1 has the token id 50, outside the vocabulary of 50"),
-        ([[1, 2], [3, -1]], "document 2 has the token id -1"),
-        ([[1.0, 2.0]], "document 1 is an array of float64"),
-        (["text"], "document 1 is an array of <U4 .*texts need an encoder"),
+        ([], {}, "the corpus is empty"),
+        ([[1, 2], [3]], {}, "document 2 has 1 tokens; expected two or more"),
+        ([[1, 50]], {}, "document 1 has the token id 50, outside the vocabulary of 50"),
+        ([[1, 2], [3, -1]], {}, "document 2 has the token id -1"),
+        ([[1.0, 2.0]], {}, "document 1 is an array of float64"),
+        (["text"], {}, "document 1 is an array of <U4 .*texts need an encoder"),
+        ([[1, 2]], {"vocabulary": 0}, "vocabulary is 0"),
+        ([[1, 2]], {"vocabulary": 2**32}, "vocabulary is 4294967296"),
+        ([[1, 2]], {"vocabulary": 10.5}, "vocabulary is 10.5"),
+        ([[1, 2]], {"max_tokens": -3}, "max_tokens is -3"),
+        ([[1, 2]], {"short_documents": "keep"}, "expected one of error, skip"),
     ],
 )
-def test_bad_documents_are_refused_and_leave_nothing(tmp_path, documents, message):
+def test_bad_documents_and_parameters_are_refused_and_leave_nothing(tmp_path, documents, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        build(tmp_path / "store", documents)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"vocabulary": 0}, "vocabulary is 0"),
-        ({"vocabulary": 2**32}, "vocabulary is 4294967296"),
-        ({"vocabulary": 10.5}, "vocabulary is 10.5"),
-        ({"chunk_tokens": 0}, "chunk_tokens is 0"),
-        ({"max_tokens": -3}, "max_tokens is -3"),
-        ({"short_documents": "keep"}, "expected one of error, skip"),
-    ],
-)
-def test_bad_parameters_are_refused_before_any_work(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        build(tmp_path / "sub" / "store", [[1, 2]], **options)
+        build(tmp_path / "store", documents, **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,8 +145,8 @@ def test_half_of_a_surrogate_pair_is_refused_and_leaves_nothing(tmp_path, tokeni
 
 def test_whole_numbers_of_numpy_are_taken_and_the_store_is_the_same(tmp_path):
     documents, one = [[1, 2, 3], [4, 5]], np.int64
-    plain = build(tmp_path / "a", documents, max_tokens=9, chunk_tokens=2)
-    given = build(tmp_path / "b", documents, one(50), max_tokens=one(9), chunk_tokens=one(2))
+    plain = build(tmp_path / "a", documents, max_tokens=9)
+    given = build(tmp_path / "b", documents, one(50), max_tokens=one(9))
     assert given.manifest == plain.manifest
     index = datastores.build_suffix_array(given, progress=False)
     assert index.longest([1, 2], one(2)) == index.longest([1, 2], 2)

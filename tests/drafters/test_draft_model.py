@@ -13,8 +13,10 @@ from specdec_lib.models.fingerprint import fingerprint
 from tests.families import VOCABULARY, bounded, build, perturbed, prompt
 
 
-def context(tokens: list[int], sampling: Sampling = Sampling()) -> Context:
-    return Context(list(tokens), len(tokens), VOCABULARY, sampling)
+def started(drafter, tokens: list[int], sampling: Sampling = Sampling()):
+    seen = Context(list(tokens), len(tokens), VOCABULARY, sampling)
+    drafter.start(seen)
+    return drafter, seen
 
 
 def greedy(model, tokens: list[int], count: int) -> list[int]:
@@ -32,8 +34,7 @@ def small():
 
 
 def test_drafts_are_greedy_continuations_through_acceptance_and_rejection(small):
-    drafter, seen = DraftModel(small, 4), context(prompt(1, 10))
-    drafter.start(seen)
+    drafter, seen = started(DraftModel(small, 4), prompt(1, 10))
     for kept, then in ((4, 9), (0, 7), (2, 5), (4, 3), (1, 2), (0, 2)):
         tree = drafter.propose(seen, 50)
         assert tree.tokens == greedy(small, seen.tokens, 4) and tree.is_chain and tree.probabilities is None
@@ -41,16 +42,14 @@ def test_drafts_are_greedy_continuations_through_acceptance_and_rejection(small)
 
 
 def test_tokens_emitted_without_being_asked_are_caught_up_with(small):
-    drafter, seen = DraftModel(small, 3), context(prompt(1, 10))
-    drafter.start(seen)
+    drafter, seen = started(DraftModel(small, 3), prompt(1, 10))
     drafter.propose(seen, 50)
     seen.tokens += [5, 6, 7, 8, 9, 10, 11]
     assert drafter.propose(seen, 50).tokens == greedy(small, seen.tokens, 3)
 
 
 def test_a_limit_shortens_the_draft(small):
-    drafter, seen = DraftModel(small, 4), context(prompt(1, 10))
-    drafter.start(seen)
+    drafter, seen = started(DraftModel(small, 4), prompt(1, 10))
     assert drafter.propose(seen, 2).tokens == greedy(small, seen.tokens, 2)
     seen.tokens.append(8)
     assert drafter.propose(seen, 4).tokens == greedy(small, seen.tokens, 4)
@@ -58,8 +57,7 @@ def test_a_limit_shortens_the_draft(small):
 
 def test_sampled_drafts_carry_the_distribution_they_were_drawn_from(small):
     sampling = Sampling(0.8, 0.9, 30, seed=4)
-    drafter, seen = DraftModel(small, 4), context(prompt(1, 10), sampling)
-    drafter.start(seen)
+    drafter, seen = started(DraftModel(small, 4), prompt(1, 10), sampling)
     for _ in range(3):
         tree = drafter.propose(seen, 50)
         with torch.inference_mode():
@@ -72,8 +70,7 @@ def test_sampled_drafts_carry_the_distribution_they_were_drawn_from(small):
 def test_sampled_drafts_depend_on_seed_and_place(small):
     drafts = []
     for seed in (0, 1):
-        drafter, seen = DraftModel(small, 8), context(prompt(1, 10), Sampling(1.5, seed=seed))
-        drafter.start(seen)
+        drafter, seen = started(DraftModel(small, 8), prompt(1, 10), Sampling(1.5, seed=seed))
         drafts.append(drafter.propose(seen, 50).tokens)
         drafter.start(seen)
         assert drafter.propose(seen, 50).tokens == drafts[-1]

@@ -123,36 +123,6 @@ def test_no_survivor_gives_an_empty_draft(index):
         assert len(propose(few, context)) > 0 and few.survivors < len(index)
 
 
-def batch_walk(drafts: list[list[int]], true: list[int]) -> int:
-    return max(
-        (
-            next((n for n, (a, b) in enumerate(zip(draft, true, strict=False)) if a != b), min(len(draft), len(true)))
-            for draft in drafts
-        ),
-        default=0,
-    )
-
-
-def test_a_batch_without_sharing_is_walked_to_its_longest_match(index):
-    rng = random.Random(3)
-    for _ in range(300):
-        drafts = [[rng.randrange(3) for _ in range(rng.randrange(1, 6))] for _ in range(rng.randrange(1, 7))]
-        true = [rng.randrange(3) for _ in range(6)]
-        for tree in (DraftTree.batch(drafts), DraftTree.from_drafts(drafts)):
-            for depth in (6, 2):
-                cut = tree.truncated(depth)
-                node, path = -1, []
-                for token in true:
-                    node = cut.child(node, token)
-                    if node is None:
-                        break
-                    path.append(node)
-                assert len(path) == batch_walk([draft[:depth] for draft in drafts], true)
-                assert [cut.tokens[n] for n in path] == true[: len(path)]
-                assert [cut.depths[n] for n in path] == list(range(1, len(path) + 1))
-        assert len(DraftTree.batch(drafts)) == sum(map(len, drafts))
-
-
 def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
     context = contexts(1)[0]
     context.vocabulary = VOCABULARY - 1

@@ -20,20 +20,14 @@ from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.draft_training import HeadTraining, read_by, states_of, train_heads
-from specdec_lib.heads.drafting import KINDS, HydraHeads
+from specdec_lib.heads.drafting import HydraHeads
 from specdec_lib.heads.grown_tree import grown
 from tests.chaos import draft_heads_of
 from tests.families import build, prompt
 
 SMALL = [(-1, 0), (-1, 1), (-1, 3), (0, 0), (0, 2), (1, 0), (3, 1), (5, 0)]
-DRAFTERS = {
-    "medusa": Medusa,
-    "hydra": Hydra,
-    "eagle": Eagle,
-    "eagle2": Eagle2,
-    "hydra deep": Hydra,
-    "hydra plain": Hydra,
-}
+DRAFTERS = {"medusa": Medusa, "hydra": Hydra, "eagle": Eagle, "eagle2": Eagle2}
+DRAFTERS |= {"hydra deep": Hydra, "hydra plain": Hydra}
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +51,16 @@ def heads_of(model, name: str):
 
 def drafter_of(model, name: str, shape=SMALL):
     heads = heads_of(model, name)
-    return (
-        Eagle2(model, heads, nodes=9, depth=3, branches=3) if name == "eagle2" else DRAFTERS[name](model, heads, shape)
-    )
+    if name == "eagle2":
+        return Eagle2(model, heads, nodes=9, depth=3, branches=3)
+    return DRAFTERS[name](model, heads, shape)
+
+
+def same_as_plain(model, start, drafter, count: int = 8):
+    """A run with the drafter, which emits what plain decoding does."""
+    run = generate(model, start, drafter, max_new_tokens=count)
+    assert run.tokens == generate(model, start, None, max_new_tokens=count).tokens
+    return run
 
 
 def context_of(model, tokens) -> Context:
@@ -154,9 +155,7 @@ def test_a_tree_grown_from_the_heads_own_accuracies(model, name):
     heads.story["accuracies"] = [[0.5, 0.25], [0.5, 0.1], [0.4]]
     drafter = DRAFTERS[name].grown(model, heads, 5)
     assert drafter.shape == grown(heads.accuracies, 5) == [(-1, 0), (-1, 1), (0, 0), (1, 0), (2, 0)]
-    assert generate(model, prompt(4, 8), drafter, max_new_tokens=9).tokens == (
-        generate(model, prompt(4, 8), None, max_new_tokens=9).tokens
-    )
+    same_as_plain(model, prompt(4, 8), drafter)
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -170,23 +169,18 @@ def test_a_draft_is_no_deeper_than_asked(model, name, limit):
 def test_a_vocabulary_smaller_than_the_ranks_leaves_nodes_out():
     model = build("llama", vocab_size=5)
     for name in ("medusa", "hydra", "eagle"):
-        drafter = drafter_of(model, name, template((4, 8, 3), 8))
-        assert generate(model, [1, 2, 3], drafter, max_new_tokens=8).tokens == (
-            generate(model, [1, 2, 3], None, max_new_tokens=8).tokens
-        )
+        same_as_plain(model, [1, 2, 3], drafter_of(model, name, template((4, 8, 3), 8)))
     shape = [(-1, 0), (-1, 7), (1, 0), (0, 0)]
     drafter = drafter_of(model, "medusa", shape)
-    assert len(drafter.propose(context_of(model, [1, 2, 3]), 4)) == 2, (
-        "ranks 5 and up, and what follows them, are not there"
-    )
+    # Ranks 5 and up, and what follows them, are not there.
+    assert len(drafter.propose(context_of(model, [1, 2, 3]), 4)) == 2
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra", "eagle", "hydra plain"])
 def test_levels_whose_parents_are_all_missing_are_left_out(name):
     model = build("llama", vocab_size=4)
     for shape in ([(-1, 0), (-1, 4), (1, 0), (2, 0)], [(-1, 5), (0, 0)]):
-        run = generate(model, [1, 2, 3], drafter_of(model, name, shape), max_new_tokens=8)
-        assert run.tokens == generate(model, [1, 2, 3], None, max_new_tokens=8).tokens
+        run = same_as_plain(model, [1, 2, 3], drafter_of(model, name, shape))
         assert {step.drafted for step in run.steps[:-1]} == {1 if shape[0] == (-1, 0) else 0}
 
 
@@ -194,6 +188,7 @@ def test_levels_whose_parents_are_all_missing_are_left_out(name):
 def test_two_drafters_may_have_one_head(model, name):
     half, heads = copy.deepcopy(model).to(torch.bfloat16), heads_of(model, name)
     first = DRAFTERS[name](half, heads)
+    assert {weights.dtype for weights in first.heads.parameters()} == {torch.bfloat16}
     before = generate(half, prompt(1, 8), first, max_new_tokens=8)
     generate(model, prompt(1, 8), DRAFTERS[name](model, heads), max_new_tokens=8)
     again = generate(half, prompt(1, 8), first, max_new_tokens=8)
@@ -211,22 +206,10 @@ def test_eagle_2_drafts_the_most_likely_nodes_of_all_trees():
     worth = {}
     for path in (*itertools.product(range(5), repeat=1), *itertools.product(range(5), repeat=2)):
         above = worth[path[:-1]] if len(path) > 1 else 0.0
-        rows = rows_of_small(model, heads, tokens, path[:-1])
+        rows = rows_along(model, heads, tokens, path[:-1], len(path))
         worth[path] = above + float(rows[path[-1]])
     best = sorted(worth, key=lambda path: -worth[path])[:12]
     assert {tuple(tree.tokens[i] for i in tree.path(node)) for node in range(len(tree))} == set(best)
-
-
-def rows_of_small(model, heads, tokens, path):
-    from specdec_lib.heads.drafting import Ends
-
-    ends, text = Ends(model), [*tokens, *path, 0, 0, 0]
-    states = torch.cat([states_of(model, tokens[:-1]), torch.zeros(len(text) - len(tokens) + 1, 32)])
-    where = torch.zeros(1, len(text), dtype=torch.bool)
-    where[0, len(tokens) - 2] = True
-    with torch.no_grad():
-        features = heads.features(ends, states[None], torch.tensor([text]), where, len(path) + 1)
-        return heads.logits(ends, 1, features[-1])[0].log_softmax(-1)
 
 
 def test_reranking_keeps_every_parent_where_all_values_tie():
@@ -235,14 +218,6 @@ def test_reranking_keeps_every_parent_where_all_values_tie():
     for count in (1, 4, 11, 14, 30, 99):
         tree = reranked(tokens, parents, [0.0] * 30, count)
         assert len(tree) == min(count, 30) and all(-1 <= p < i for i, p in enumerate(tree.parents))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_in_half_precision_drafts_in_its_own_type(kind):
-    model = build("llama-gqa").to(torch.bfloat16)
-    drafter = {"medusa": Medusa, "hydra": Hydra, "eagle": Eagle}[kind](model, draft_heads_of(model, kind))
-    assert {weights.dtype for weights in drafter.heads.parameters()} == {torch.bfloat16}
-    assert len(generate(model, prompt(1, 8), drafter, max_new_tokens=8).tokens) == 8
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra", "eagle", "eagle2"])

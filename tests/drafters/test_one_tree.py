@@ -51,6 +51,12 @@ class Fixed(Drafter):
         return self.tree
 
 
+def started(sources, prices: PassPrices, **options) -> tuple[OneTree, Context]:
+    drafter, context = OneTree(sources, prices, **options), Context([9, 9], 1, 16, Sampling())
+    drafter.start(context)
+    return drafter, context
+
+
 def _merged(drafts: list[DraftTree], limit: int = 9, room: int = 64) -> MergedTree:
     merged = MergedTree(len(drafts), room)
     for source, draft in enumerate(drafts):
@@ -104,13 +110,8 @@ def test_a_rank_is_the_place_among_what_the_source_itself_proposes_after_a_node(
     """In the source's own order, whatever other sources proposed there before."""
     merged = _merged([DraftTree.from_drafts([[4], [2, 9]]), DraftTree.from_drafts([[1], [2, 5], [3], [2, 6]])])
     order = merged.tokens[: merged.count].tolist()
-    ranks = {
-        (token, int(merged.depths[node])): (
-            _feature(merged, "log rank", 0)[node],
-            _feature(merged, "log rank", 1)[node],
-        )
-        for node, token in enumerate(order)
-    }
+    own = list(zip(_feature(merged, "log rank", 0), _feature(merged, "log rank", 1), strict=True))
+    ranks = {(token, int(merged.depths[node])): own[node] for node, token in enumerate(order)}
     first, second, third = 0.0, pytest.approx(math.log(2)), pytest.approx(math.log(3))
     assert ranks[1, 1][1] == first and ranks[2, 1] == (second, second) and ranks[3, 1][1] == third
     assert ranks[4, 1][0] == first and ranks[5, 2][1] == first and ranks[6, 2][1] == second and ranks[9, 2][0] == first
@@ -170,17 +171,6 @@ def test_the_best_subtree_is_that_of_brute_force(seed):
     assert _paths(draft) == {tuple(whole.tokens[i] for i in whole.path(node)) for node in nodes}
 
 
-def test_a_wide_pass_that_costs_more_gets_fewer_nodes():
-    sources = {"a": Fixed([1, 2, 3, 4], [5, 6]), "b": Fixed([1, 2, 7])}
-    context = Context([9, 9], 1, 16, Sampling())
-    sizes = []
-    for slope in (0.0, 0.2, 5.0):
-        drafter = OneTree(sources, PassPrices({1: 1.0, 2: 1.0 + slope}))
-        drafter.start(context)
-        sizes.append(len(drafter.propose(context, 8)))
-    assert sizes[0] == 7 > sizes[1] > sizes[2] == 0
-
-
 def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
     """One source of two candidates whose shares tell how likely they are; the fitted probabilities are the true ones."""
     rng = np.random.default_rng(0)
@@ -203,10 +193,7 @@ def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
 
 def test_online_steps_follow_what_is_emitted():
     """A source that is always right gets a probability near 1, one that is always wrong near 0."""
-    sources = {"right": Fixed([1]), "wrong": Fixed([2])}
-    drafter = OneTree(sources, FLAT, rate=0.3)
-    context = Context([9, 1], 1, 16, Sampling())
-    drafter.start(context)
+    drafter, context = started({"right": Fixed([1]), "wrong": Fixed([2])}, FLAT, rate=0.3)
     for _ in range(300):
         tree = drafter.propose(context, 4)
         context.tokens.append(1)
@@ -219,9 +206,8 @@ def test_online_steps_follow_what_is_emitted():
 
 
 def test_sources_are_judged_wherever_they_proposed_also_where_nothing_was_verified():
-    drafter = OneTree({"a": Fixed([1, 2]), "b": Fixed([3])}, PassPrices({1: 1.0, 2: 90.0}), rate=0.0, observe=True)
-    context = Context([9, 9], 1, 16, Sampling())
-    drafter.start(context)
+    dear = PassPrices({1: 1.0, 2: 90.0})
+    drafter, context = started({"a": Fixed([1, 2]), "b": Fixed([3])}, dear, rate=0.0, observe=True)
     tree = drafter.propose(context, 4)
     assert len(tree) == 0
     context.tokens += [1]
@@ -247,27 +233,20 @@ def test_weights_are_written_and_read(tmp_path):
     other = TreeProbabilities.load(tmp_path / "tree.safetensors")
     assert other.sources == one.sources and other.fitted_on == "ten prompts"
     assert np.array_equal(other.weights, one.weights)
-    (tmp_path / "bad.safetensors").write_bytes(b"no weights")
-    with pytest.raises(ValueError, match="holds no weights of a tree"):
-        TreeProbabilities.load(tmp_path / "bad.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda about: about.pop("fitted_on"), "KeyError: 'fitted_on'"),
-        (lambda about: about.update(format=9), "format 9; this release reads format"),
-        (lambda about: about.update(features=["match"]), "other features"),
-    ],
-)
-def test_weights_that_lack_a_field_or_are_of_another_release_are_refused_by_name(tmp_path, change, message):
     path = tmp_path / "tree.safetensors"
-    TreeProbabilities(("a",), np.zeros(width(1)), "ten prompts").save(path)
     with safe_open(path, "np") as file:
-        about, weights = json.loads(file.metadata()["tree"]), file.get_tensor("weights")
-    change(about)
-    save_file({"weights": weights}, path, metadata={"tree": json.dumps(about)})
-    with pytest.raises(ValueError, match=message):
+        about = json.loads(file.metadata()["tree"])
+    for change, message in (
+        ({"fitted_on": None}, "KeyError: 'fitted_on'"),
+        ({"format": 9}, "format 9; this release reads format"),
+        ({"features": ["match"]}, "other features"),
+    ):
+        changed = {name: value for name, value in (about | change).items() if value is not None}
+        save_file({"weights": one.weights}, path, metadata={"tree": json.dumps(changed)})
+        with pytest.raises(ValueError, match=message):
+            TreeProbabilities.load(path)
+    path.write_bytes(b"no weights")
+    with pytest.raises(ValueError, match="holds no weights of a tree"):
         TreeProbabilities.load(path)
 
 
@@ -383,11 +362,9 @@ def test_what_sources_cost_is_part_of_the_step_that_pays():
     sizes = {}
     for drafting in ({}, {"a": 0.5, "b": 2.0, "merging": 0.25, "elsewhere": 9.0}):
         prices = PassPrices(widths, step=0.125, drafting=drafting)
-        drafter = OneTree({"a": Fixed([1, 2, 3, 4]), "b": Fixed([1, 2, 7])}, prices)
+        drafter, context = started({"a": Fixed([1, 2, 3, 4]), "b": Fixed([1, 2, 7])}, prices)
         sunk = 0.125 + (2.75 if drafting else 0.0)
         assert drafter.step_price == sunk
-        context = Context([9, 9], 1, 16, Sampling())
-        drafter.start(context)
         tree = drafter.propose(context, 8)
         likely = sorted(drafter._tree.probability[: drafter._tree.count], reverse=True)
         curve = prices.curve(9)
@@ -437,9 +414,7 @@ def test_a_full_room_keeps_whole_paths():
 
 def test_a_pass_that_nothing_was_proposed_for_teaches_nothing():
     """Where one token may still be emitted nobody is asked; the draft of the pass before was judged already."""
-    drafter = OneTree({"a": Fixed([1, 1])}, FLAT, observe=True)
-    context = Context([9, 9], 1, 16, Sampling())
-    drafter.start(context)
+    drafter, context = started({"a": Fixed([1, 1])}, FLAT, observe=True)
     tree = drafter.propose(context, 4)
     context.tokens += [1]
     drafter.verified(tree, (), None)
@@ -501,8 +476,6 @@ def test_a_source_serves_one_generation_at_a_time(library):
 def test_a_draft_with_passengers_is_refused():
     source = Fixed([1])
     source.tree = DraftTree([1], [-1], passengers=Passengers([2], [1], np.ones((1, 3), bool)))
-    drafter = OneTree({"a": source}, FLAT)
-    context = Context([9, 9], 1, 16, Sampling())
-    drafter.start(context)
+    drafter, context = started({"a": source}, FLAT)
     with pytest.raises(ValueError, match="source 'a' has passengers"):
         drafter.propose(context, 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,20 +100,6 @@ def test_ids_near_the_end_of_a_large_vocabulary_are_told_apart():
     top = 151_935
     tokens = [top, top - 1, 7, 8, 0, top, 5, 6, top, top - 1]
     assert fresh(tokens, vocabulary=top + 1, max_ngram=2, num_tokens=2) == [7, 8]
-
-
-@pytest.mark.parametrize(
-    "tokens, expected",
-    [
-        ([1, 2, 3, 9, 1, 2], [3, 9]),  # two tokens match
-        ([2, 5, 5, 1, 2, 6, 6, 1, 2], [6, 6]),  # the longer match goes before the earlier one
-        ([3, 1, 1, 3, 2, 2, 3], [1, 1]),  # of equal ones the first
-        ([1, 2, 3, 4], []),
-        ([7], []),
-    ],
-)
-def test_examples_by_hand(tokens, expected):
-    assert fresh(tokens, vocabulary=10, max_ngram=2, num_tokens=2) == expected
 
 
 def test_drafting_takes_no_longer_in_a_long_text():

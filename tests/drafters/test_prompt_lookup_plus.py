@@ -17,8 +17,12 @@ from tests import families
 NEW = 40
 
 
+def run_of(model, prompt, drafter=None):
+    return generate(model, prompt, drafter, max_new_tokens=NEW, eos_token_id=[])
+
+
 def whole_run(model, prompt):
-    return [*prompt, *generate(model, prompt, max_new_tokens=NEW, eos_token_id=[]).tokens]
+    return [*prompt, *run_of(model, prompt).tokens]
 
 
 def drafts(run):
@@ -47,9 +51,7 @@ def test_hidden_variant_copies_from_the_nearest_state(library, layer, generated)
     text = whole_run(model, prompt)
     with torch.no_grad():
         states = model(torch.tensor([text]), output_hidden_states=True).hidden_states[layer][0].double().numpy()
-    run = generate(
-        model, prompt, PromptLookupHidden(layer, 6, generated=generated), max_new_tokens=NEW, eos_token_id=[]
-    )
+    run = run_of(model, prompt, PromptLookupHidden(layer, 6, generated=generated))
     assert [*prompt, *run.tokens] == text
     for last, got in drafts(run):
         now = states[last - 1]
@@ -73,9 +75,7 @@ def test_attention_variant_copies_from_where_the_heads_looked(library, family, a
     model.set_attn_implementation("sdpa")
     rows = torch.stack([attention[block][0, head] for block, head in heads]).double().numpy()
     fold = np.max if aggregate == "max" else np.sum
-    run = generate(
-        model, prompt, PromptLookupAttention(heads, 6, aggregate=aggregate), max_new_tokens=NEW, eos_token_id=[]
-    )
+    run = run_of(model, prompt, PromptLookupAttention(heads, 6, aggregate=aggregate))
     assert [*prompt, *run.tokens] == text
     for last, got in drafts(run):
         room = len(text) - last - 2
@@ -84,8 +84,7 @@ def test_attention_variant_copies_from_where_the_heads_looked(library, family, a
 
 
 class Noting(WrappedDrafter):
-    """Passes a drafter on and keeps, for each proposal, the text so far, the draft and where it was copied
-    from."""
+    """Passes a drafter on and keeps, for each proposal, the text so far, the draft and where it was copied from."""
 
     def __init__(self, drafter):
         super().__init__(drafter)
@@ -112,7 +111,7 @@ class Noting(WrappedDrafter):
 )
 def test_a_draft_is_what_stands_at_its_source(library, drafter):
     noting = Noting(drafter)
-    generate(library["llama-gqa"], families.prompt(3, 40, 12), noting, max_new_tokens=NEW, eos_token_id=[])
+    run_of(library["llama-gqa"], families.prompt(3, 40, 12), noting)
     assert any(draft for _, draft, _ in noting.seen)
     for text, draft, source in noting.seen:
         if not draft:
@@ -128,17 +127,8 @@ def remembered(prompt, tokens, seed):
     generator = torch.Generator().manual_seed(seed)
     count = len(prompt) + len(tokens)
     rows = [torch.rand(2, n, generator=generator) for n in range(len(prompt), count + 1)]
-    return Trace(
-        prompt,
-        tokens,
-        Sampling(),
-        100,
-        Limits(len(tokens), frozenset(), None),
-        "length",
-        {1: torch.randn(count, 8, generator=generator)},
-        ((0, 1), (1, 3)),
-        rows,
-    )
+    limits, states = Limits(len(tokens), frozenset(), None), {1: torch.randn(count, 8, generator=generator)}
+    return Trace(prompt, tokens, Sampling(), 100, limits, "length", states, ((0, 1), (1, 3)), rows)
 
 
 @settings(max_examples=60, deadline=None)
@@ -167,14 +157,14 @@ def test_states_lie_where_they_were_written_and_are_not_copied_as_the_text_grows
             assert len(states) == len(context.tokens) - 1
             return super().propose(context, limit)
 
-    generate(library["llama-gqa"], families.prompt(3, 40, 12), Watching(1, 6), max_new_tokens=NEW, eos_token_id=[])
+    run_of(library["llama-gqa"], families.prompt(3, 40, 12), Watching(1, 6))
     assert len(places) == 1
 
 
 def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
     model, prompt = library["llama-gqa"], families.prompt(3, 40, 12)
     run = {
-        name: drafts(generate(model, prompt, PromptLookupHidden(1, 6, **options), max_new_tokens=NEW, eos_token_id=[]))
+        name: drafts(run_of(model, prompt, PromptLookupHidden(1, 6, **options)))
         for name, options in {
             "plain": {},
             "low": {"threshold": -1.0},

@@ -11,19 +11,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, datastores
+from specdec_lib import datastores
 from specdec_lib.datastores.trie import sample_uniform
-from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import Rest
 from specdec_lib.drafters.rest import released_selection
-from tests.datastores.stores import WIDTHS, build, continuations, document_lists, full_trie, scan, tree_paths
-
-
-def propose(drafter: Rest, tokens: list[int], vocabulary: int, limit: int = 1000):
-    context = Context(list(tokens), 0, vocabulary, Sampling())
-    drafter.start(context)
-    return drafter.propose(context, limit)
+from tests.datastores.stores import (
+    WIDTHS,
+    build,
+    continuations,
+    document_lists,
+    full_trie,
+    propose,
+    rest_sizes,
+    scan,
+    tree_paths,
+)
 
 
 def in_order(trie: Counter) -> list[tuple[int, ...]]:
@@ -36,17 +39,7 @@ def questions(draw):
     documents = draw(document_lists(ids, max_documents=8, max_length=30))
     document = draw(st.sampled_from(documents))
     context = document[: draw(st.integers(1, len(document)))]
-    sizes = draw(
-        st.fixed_dictionaries(
-            {
-                "max_ngram": st.integers(1, 6),
-                "length": st.integers(1, 6),
-                "choices": st.integers(1, 40),
-                "max_matches": st.sampled_from([1, 2, 3, 7, 5000]),
-            }
-        )
-    )
-    return vocabulary, documents, context, sizes
+    return vocabulary, documents, context, draw(rest_sizes())
 
 
 @pytest.mark.core_cases(0)
@@ -55,7 +48,11 @@ def questions(draw):
 def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_tokens(question):
     vocabulary, documents, context, sizes = question
     with build(documents, vocabulary) as index:
-        tree = propose(Rest(index, min_ngram=1, **sizes), context, vocabulary)
+        drafter = Rest(index, min_ngram=1, **sizes)
+        tree = propose(drafter, context, vocabulary)
+        weights = drafter._room.nodes[2, : len(tree)].tolist()
+        # Scratch is left clean.
+        assert not drafter._room.counts.any() and propose(drafter, context, vocabulary) == tree
     checked = DraftTree(tree.tokens, tree.parents)
     assert (checked.tokens, checked.parents, checked.is_chain) == (tree.tokens, tree.parents, tree.is_chain)
     length, places = scan(documents, context, sizes["max_ngram"])
@@ -64,23 +61,9 @@ def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_toke
     expected = in_order(full_trie(paths))[: sizes["choices"]]
     assert tree_paths(tree.tokens, tree.parents) == expected
     # A node's score is the share of the matches whose continuation goes through it.
-    weights = full_trie(paths)
-    assert (tree.scores or []) == [weights[path] / len(paths) for path in expected]
-
-
-@given(questions())
-@settings(max_examples=60, deadline=None)
-def test_scratch_is_left_clean_and_weights_are_counts(question):
-    vocabulary, documents, context, sizes = question
-    with build(documents, vocabulary) as index:
-        drafter = Rest(index, min_ngram=1, **sizes)
-        first = propose(drafter, context, vocabulary)
-        weights = drafter._room.nodes[2, : len(first)].tolist()
-        assert not drafter._room.counts.any()
-        assert propose(drafter, context, vocabulary) == first
-    paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
-    trie = full_trie(paths[: sizes["max_matches"]])
-    assert weights == [trie[path] for path in tree_paths(first.tokens, first.parents)]
+    trie = full_trie(paths)
+    assert (tree.scores or []) == [trie[path] / len(paths) for path in expected]
+    assert weights == [trie[path] for path in expected]
 
 
 @given(questions(), st.integers(0, 3))
@@ -216,34 +199,13 @@ def test_the_random_selection_takes_whole_continuations_of_different_occurrences
     with build(documents, vocabulary) as index:
         tree = propose(Rest(index, min_ngram=1, selection="random", seed=seed, **sizes), context, vocabulary)
         again = propose(Rest(index, min_ngram=1, selection="random", seed=seed, **sizes), context, vocabulary)
-    every = [
-        tuple(c) for c in continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"])
-    ]
+    every = continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"])
     kept = set(tree_paths(tree.tokens, tree.parents))
     leaves = {path for path in kept if not any(other[:-1] == path for other in kept)}
     room = sizes["choices"] // sizes["length"]
     assert tree == again and leaves <= set(every) and len(leaves) <= room
     if len(every) <= room:
         assert kept == set(full_trie(every))
-
-
-def test_one_match_without_repeats_keeps_all_ten_nodes_under_the_released_rule():
-    # The sum of the costs is 1 + 2 + ... + 10 = 55, which is not above 64.
-    with build([list(range(30))], 30) as index:
-        drafter = Rest(index, selection="released")
-        tree = propose(drafter, [3, 4, 5], 30)
-    assert tree.is_chain and tree.tokens == list(range(6, 16))
-
-
-def test_the_released_rule_verifies_far_fewer_nodes_than_it_may():
-    rng = random.Random(1)
-    documents = [[rng.randrange(40) for _ in range(4000)]]
-    with build(documents, 40) as index:
-        exact, released = Rest(index, min_ngram=1), Rest(index, min_ngram=1, selection="released")
-        for token in range(10):
-            full, cut = propose(exact, [token], 40), propose(released, [token], 40)
-            assert len(full) == 64 and 0 < len(cut) < 64
-            assert propose(Rest(index, min_ngram=1, selection="released"), [token], 40) == cut
 
 
 def test_a_match_shorter_than_min_ngram_drafts_nothing_and_the_last_match_is_told():

@@ -43,14 +43,15 @@ class Watching(stopping.StoppingRule):
         self.told.append((drafted.count, accepted))
 
 
-def context(tokens, sampling=Sampling()):
-    return Context(list(tokens), len(tokens), VOCABULARY, sampling)
+def started(drafter, tokens: list[int], sampling: Sampling = Sampling()):
+    seen = Context(list(tokens), len(tokens), VOCABULARY, sampling)
+    drafter.start(seen)
+    return drafter, seen
 
 
 @torch.inference_mode()
 def rows_and_states(model, tokens: list[int], count: int):
-    """Logits that drafted each of the last ``count`` tokens, and the final states at them, without any
-    cache."""
+    """Logits that drafted each of the last ``count`` tokens, and the final states at them, without any cache."""
     out = model(torch.tensor([tokens]), use_cache=False, output_hidden_states=True)
     return out.logits[0, -count - 1 : -1], out.hidden_states[-1][0, -count:]
 
@@ -61,8 +62,7 @@ def rows_and_states(model, tokens: list[int], count: int):
 def test_a_rule_is_shown_confidence_entropy_and_acceptance_of_each_token(small, sampling, newest, sees):
     head = head_of(small, sees_confidence=sees)
     rule = Watching(4, newest)
-    drafter, seen = AdaptiveDraftModel(small, rule, head=head), context(prompt(1, 10), sampling)
-    drafter.start(seen)
+    drafter, seen = started(AdaptiveDraftModel(small, rule, head=head), prompt(1, 10), sampling)
     for _ in range(3):
         tree = drafter.propose(seen, 50)
         rows, states = rows_and_states(small, seen.tokens + tree.tokens, 4)
@@ -80,8 +80,7 @@ def test_a_rule_is_shown_confidence_entropy_and_acceptance_of_each_token(small, 
 
 
 def test_drafting_goes_on_until_the_product_says_stop(small, head):
-    drafter, seen = SpecDecPP(small, head, 0.6, min_tokens=1), context(prompt(3, 12))
-    drafter.start(seen)
+    drafter, seen = started(SpecDecPP(small, head, 0.6, min_tokens=1), prompt(3, 12))
     lengths = []
     for _ in range(6):
         tree = drafter.propose(seen, 50)
@@ -100,8 +99,7 @@ def test_checking_the_newest_token_stops_one_earlier(small, head):
     for seed in range(8):
         drafts = []
         for newest in (False, True):
-            drafter, seen = SpecDecPP(small, head, 0.9, 1, check_newest=newest), context(prompt(seed, 12))
-            drafter.start(seen)
+            drafter, seen = started(SpecDecPP(small, head, 0.9, 1, check_newest=newest), prompt(seed, 12))
             drafts.append(drafter.propose(seen, 50).tokens)
         assert drafts[1] == drafts[0][:-1]
         lengths.add(len(drafts[0]))
@@ -109,8 +107,7 @@ def test_checking_the_newest_token_stops_one_earlier(small, head):
 
 
 def test_a_head_is_shown_the_confidence_where_its_rule_does_not_need_it(small):
-    drafter, seen = SpecDecPP(small, head_of(small, sees_confidence=True), 0.9), context(prompt(1, 10))
-    drafter.start(seen)
+    drafter, seen = started(SpecDecPP(small, head_of(small, sees_confidence=True), 0.9), prompt(1, 10))
     tree = drafter.propose(seen, 5)
     rows, states = rows_and_states(small, seen.tokens + tree.tokens, len(tree))
     confidence = rows.softmax(-1).max(-1).values
@@ -125,8 +122,7 @@ def test_bounds_hold_whatever_the_head_says(small, head, newest):
         sure.out.bias += 1e4
         never.out.bias -= 1e4
     for one, length in ((sure, 7), (never, 3)):
-        drafter, seen = SpecDecPP(small, one, 0.5, 3, 7, newest), context(prompt(1, 10))
-        drafter.start(seen)
+        drafter, seen = started(SpecDecPP(small, one, 0.5, 3, 7, newest), prompt(1, 10))
         assert len(drafter.propose(seen, 50)) == length
         seen.tokens.append(4)
         assert len(drafter.propose(seen, 2)) == 2
@@ -146,8 +142,7 @@ def test_nothing_is_drafted_where_a_rule_stops_at_once(llama):
 
 
 def test_states_that_are_no_numbers_are_an_error_and_no_draft(small, head):
-    drafter, seen = SpecDecPP(small, head, 0.7), context(prompt(1, 10))
-    drafter.start(seen)
+    drafter, seen = started(SpecDecPP(small, head, 0.7), prompt(1, 10))
     drafter._score = lambda state, confidence: head.scorer()(state * float("nan"), confidence)
     with pytest.raises(FloatingPointError, match="the draft model's states hold NaN"):
         drafter.propose(seen, 10)
@@ -166,8 +161,7 @@ def test_a_head_on_the_cpu_serves_a_draft_model_on_the_gpu(sees):
     model = build("llama-gqa", seed=3)
     head = head_of(model, sees_confidence=sees)
     rule = Watching(4)
-    drafter, seen = AdaptiveDraftModel(model.to("cuda"), rule, head=head), context(prompt(1, 10))
-    drafter.start(seen)
+    drafter, seen = started(AdaptiveDraftModel(model.to("cuda"), rule, head=head), prompt(1, 10))
     tree = drafter.propose(seen, 50)
     rows, states = (t.cpu() for t in rows_and_states(model.cpu(), seen.tokens + tree.tokens, 4))
     confidence = rows.double().softmax(-1).gather(1, torch.tensor(tree.tokens)[:, None])[:, 0]

@@ -22,8 +22,32 @@ def drafted(*confidence: float, **kwargs) -> Round:
     return Round(10, len(confidence), list(confidence), **kwargs)
 
 
-def test_a_fixed_length_stops_at_it():
-    assert [stopping.FixedLength(3).stop(Round(0, n)) for n in range(5)] == [False, False, False, True, True]
+#: A rule, the rounds that it goes on in, and those that it stops.
+RULES = [
+    (stopping.FixedLength(3), [Round(0, 0), Round(0, 2)], [Round(0, 3), Round(0, 4)]),
+    (stopping.Confidence(0.4), [drafted(), drafted(0.1, 0.4)], [drafted(0.9, 0.39)]),
+    (stopping.CumulativeConfidence(0.5), [drafted(), drafted(0.8, 0.7)], [drafted(0.8, 0.6)]),
+    (
+        stopping.Entropy(math.log(2)),
+        [Round(0), Round(0, 1, entropy=[math.log(2)])],
+        [Round(0, 2, entropy=[0.1, math.log(3)])],
+    ),
+    (
+        stopping.PredictedRejection(0.7),
+        [Round(0, 1), Round(0, 3, acceptance=[0.5, 0.61])],
+        [Round(0, 3, acceptance=[0.5, 0.59])],
+    ),
+    (
+        stopping.Oracle([True, True, False, True], 10),
+        [Round(10, 0), Round(10, 1), Round(13, 0)],
+        [Round(10, 2), Round(13, 1)],
+    ),
+]
+
+
+@pytest.mark.parametrize("rule, going_on, stopped", RULES, ids=lambda value: type(value).__name__)
+def test_a_rule_stops_where_its_definition_says(rule, going_on, stopped):
+    assert not any(map(rule.stop, going_on)) and all(map(rule.stop, stopped))
 
 
 def test_the_heuristic_grows_by_two_and_shrinks_by_one_to_no_less_than_one():
@@ -42,34 +66,6 @@ def test_a_transient_heuristic_begins_anew_and_the_other_goes_on():
         rule.verified(Round(0, 5), 5)
         rule.start()
         assert rule.length == expected
-
-
-def test_confidence_stops_behind_the_first_token_below_the_threshold():
-    rule = stopping.Confidence(0.4)
-    assert not rule.stop(drafted()) and not rule.stop(drafted(0.1, 0.4)) and rule.stop(drafted(0.9, 0.39))
-
-
-def test_cumulative_confidence_stops_where_the_product_falls_below():
-    rule = stopping.CumulativeConfidence(0.5)
-    assert not rule.stop(drafted()) and not rule.stop(drafted(0.8, 0.7)) and rule.stop(drafted(0.8, 0.6))
-
-
-def test_entropy_stops_behind_a_flat_distribution():
-    rule = stopping.Entropy(math.log(2))
-    assert not rule.stop(Round(0)) and not rule.stop(Round(0, 1, entropy=[math.log(2)]))
-    assert rule.stop(Round(0, 2, entropy=[0.1, math.log(3)]))
-
-
-def test_predicted_rejection_is_one_minus_the_product():
-    rule = stopping.PredictedRejection(0.7)
-    assert not rule.stop(Round(0, 1)) and not rule.stop(Round(0, 3, acceptance=[0.5, 0.61]))
-    assert rule.stop(Round(0, 3, acceptance=[0.5, 0.59]))
-
-
-def test_the_oracle_stops_just_before_a_disagreement_and_at_the_end():
-    rule = stopping.Oracle([True, True, False, True], 10)
-    asked = [(10, 0), (10, 1), (10, 2), (13, 0), (13, 1)]
-    assert [rule.stop(Round(*at)) for at in asked] == [False, False, True, False, True]
 
 
 def brute_force(confidence: list[float], accepted: list[bool]) -> float:
@@ -112,20 +108,14 @@ def test_drafts_are_those_of_transformers_round_by_round(llama, schedule):
     small, start = perturbed(llama), prompt(4, 30)
     threshold, length = (0.0, 3) if schedule == "heuristic" else (0.25, 20)
     small.generation_config.update(
-        num_assistant_tokens=length,
-        num_assistant_tokens_schedule=schedule,
-        assistant_confidence_threshold=threshold,
+        num_assistant_tokens=length, num_assistant_tokens_schedule=schedule, assistant_confidence_threshold=threshold
     )
     rule = stopping.Heuristic(length) if schedule == "heuristic" else stopping.Confidence(threshold)
     run = generate(llama, start, AdaptiveDraftModel(small, rule), max_new_tokens=70, eos_token_id=[])
     tokens = torch.tensor([start + run.tokens[:1]])
     config = GenerationConfig(min_length=0, max_length=10**6, do_sample=False, eos_token_id=None)
     peer = AssistedCandidateGenerator(
-        tokens,
-        small,
-        config,
-        {"attention_mask": torch.ones_like(tokens)},
-        logits_processor=LogitsProcessorList(),
+        tokens, small, config, {"attention_mask": torch.ones_like(tokens)}, logits_processor=LogitsProcessorList()
     )
     # Of the last rounds ours is cut to what may still be emitted.
     for step in run.steps[:-4]:

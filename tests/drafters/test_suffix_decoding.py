@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from fractions import Fraction
 
 import pytest
@@ -11,11 +10,8 @@ import pytest
 from specdec_lib import Context, Sampling, generate
 from specdec_lib.drafters import SuffixDecoding
 from tests.datastores.stores import build as build_store
+from tests.datastores.stores import substrings
 from tests.families import VOCABULARY, build, prompt
-
-
-def counted(texts):
-    return Counter(tuple(text[i:j]) for text in texts for i in range(len(text)) for j in range(i + 1, len(text) + 1))
 
 
 def tree_after(counts, pattern, budget, depth, least):
@@ -43,7 +39,7 @@ def direct(texts_by_source, context, drafter, limit):
     """The tree of the largest score, over sources in order and matches from the longest; paths and probabilities."""
     best, score = [], Fraction(0)
     for texts in texts_by_source:
-        counts = counted(texts)
+        counts = substrings(texts)
         for length in range(min(len(context), drafter.depth - 1), 0, -1):
             pattern = tuple(context[-length:])
             if pattern not in counts:

@@ -4,7 +4,7 @@ import pytest
 
 from specdec_lib import Sampling, generate, load_model
 from specdec_lib.datastores import StoreBusy
-from specdec_lib.datastores.store_files import BuildLock
+from specdec_lib.datastores.store_files import build_lock
 from specdec_lib.experiments import made_tasks, stores
 from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.recorded_runs import render
@@ -183,5 +183,5 @@ def test_responses_that_cannot_be_given_are_refused_before_any_work(
     (tmp_path / "another").write_text('"another"\n')
     asked = {"prompts": prompts, "path": "r", **wrong}
     asked["path"] = tmp_path / asked["path"]
-    with BuildLock(tmp_path / "busy"), pytest.raises(ValueError, match=message):
+    with build_lock(tmp_path / "busy"), pytest.raises(ValueError, match=message):
         ask(pocket, **asked)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate
-from specdec_lib.datastores.store_files import BuildLock, StoreBusy
+from specdec_lib.datastores.store_files import StoreBusy, build_lock
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.heads import acceptance_data
 from specdec_lib.heads.acceptance_data import examples, generate_data, label, load_data
@@ -206,7 +206,7 @@ def test_the_manifest_is_written_once_and_whole(pair, tmp_path, monkeypatch):
 def test_two_processes_do_not_fill_one_folder(pair, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in (tmp_path / "data", "data"):
-        with BuildLock(tmp_path / "data"), pytest.raises(StoreBusy, match="is being built by another process"):
+        with build_lock(tmp_path / "data"), pytest.raises(StoreBusy, match="is being built by another process"):
             generate_data(*pair, PROMPTS[:1], folder, max_new_tokens=2, progress=False)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
