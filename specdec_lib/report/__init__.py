@@ -16,7 +16,6 @@ _HOMES = {
     "check_parameters": "display.session",
     "save": "numbers",
     "record": "display.record",
-    "record_all": "display.record",
     "record_figure": "display.record",
     "recorded": "display.record",
     "Markup": "display.tables",

@@ -86,18 +86,6 @@ def test_calibration_prompts_are_made_from_the_side_that_is_asked_for(task):
     assert not {p.text for p in used} & {p.text for p in guided.calibration_prompts([task], 3, without=used)}
 
 
-def test_sets_that_are_not_there_are_named(tokenizer, tmp_path):
-    assert guided.published_prompts(tokenizer, 2, 500, root=tmp_path) == ([], list(guided.PUBLISHED.values()))
-    assert guided.published_prompts(tokenizer, 0, 500, root=tmp_path) == ([], [])
-
-
-@pytest.mark.realdata
-def test_the_published_sets_give_prompts_that_fit(tokenizer):
-    prompts, missing = guided.published_prompts(tokenizer, 1, 1500)
-    assert not missing and [p.task for p in prompts] == list(guided.TASKS)
-    assert all(len(recorded_runs.render(p, tokenizer)) <= 1500 for p in prompts)
-
-
 def test_an_output_is_right_if_it_is_the_reference_or_was_cut_before_its_end(tokenizer):
     def said(text, end, reason):
         tokens = [*tokenizer.encode(text, add_special_tokens=False), *([tokenizer.eos_token_id] if end else [])]
@@ -132,21 +120,6 @@ def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
     assert all(len(row["all_ms"]) == 20 for row in rows)
     with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
         draft_costs.drafting({"PLD": PromptLookup()}, tokens, [400], steps=20)
-
-
-def test_the_pass_is_timed_with_and_without_capture(library):
-    captures = {
-        "none": Capture(),
-        "both": Capture((1,), tuple((block, head) for block in range(2) for head in range(4))),
-    }
-    rows = draft_costs.capturing(library["llama"], captures, [20, 60], draft=4, repeats=3)
-    assert [(row["tokens"], row["capture"]) for row in rows] == [
-        (20, "none"),
-        (20, "both"),
-        (60, "none"),
-        (60, "both"),
-    ]
-    assert all(row["median_ms"] > 0 for row in rows)
 
 
 def test_passes_with_and_without_capture_take_turns(library, monkeypatch):

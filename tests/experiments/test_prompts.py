@@ -41,12 +41,6 @@ def test_no_prompt_is_in_both_halves_and_all_are_asked_once():
     assert all(turn.strip() == turn for _, turns in asked for turn in turns)
 
 
-def test_a_limit_takes_the_first_of_each_task():
-    some = prompts.load("report", ("mathematics", "conversation"), 3)
-    assert [prompt.task for prompt in some] == ["mathematics"] * 3 + ["conversation"] * 3
-    assert some[:3] == prompts.load("report", ("mathematics",))[:3]
-
-
 @pytest.mark.parametrize(
     ("half", "tasks", "words"),
     [("both", WRITTEN, "half is 'both'; expected one of choose, report"), ("report", ("news",), "task is 'news'")],

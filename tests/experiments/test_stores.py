@@ -44,11 +44,6 @@ def test_a_store_that_another_process_is_building_is_waited_for(tokenizer, monke
     assert len(stores.text_store("mine", tokenizer, 10_000, ["x = 1\n"]).store) == 1 and len(calls) == 2
 
 
-def test_a_store_of_documents_holds_the_ids_as_they_are(tokenizer):
-    index = stores.document_store("answers", [[5, 6, 7], [9], [8, 8]], tokenizer)
-    assert [index.store.document(i).tolist() for i in range(len(index.store))] == [[5, 6, 7], [8, 8]]
-
-
 def test_an_unknown_store_is_refused_by_name(tokenizer):
     with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, packages, prose"):
         stores.text_store("web", tokenizer, 100)
@@ -75,16 +70,6 @@ def test_packages_leave_out_what_shares_text_with_a_heldout_module_under_any_nam
     assert list(stores.package_texts(tmp_path)) == [wanted]
     with pytest.raises(FileNotFoundError, match="no Python files under"):
         stores.package_texts(tmp_path / "none")
-
-
-def test_package_texts_come_in_one_order_that_does_not_depend_on_the_folder(tmp_path):
-    for side in ("a", "b"):
-        for i in range(6):
-            file = tmp_path / side / f"p{i}" / "zq_own.py"
-            file.parent.mkdir(parents=True)
-            file.write_text(f"# {i}\n" + "x = 1\n" * 60, encoding="utf-8")
-    first, second = (list(stores.package_texts(tmp_path / side)) for side in ("a", "b"))
-    assert first == second and first != sorted(first)
 
 
 def test_a_part_of_a_store_is_its_first_whole_documents(tokenizer):

@@ -75,12 +75,6 @@ def record(name: str, value: Any, display: bool = False, timed: bool = False) ->
     )
 
 
-def record_all(values: Mapping[str, Any], timed: bool = False) -> None:
-    """Record several values by name, as :func:`record` does one."""
-    for name, value in values.items():
-        record(name, value, timed=timed)
-
-
 def record_figure(name: str, figure: Figure) -> None:
     """Keep a figure for the top of its page, where ``{glue:figure} name`` puts it; outside of a run, show it here.
 

@@ -107,37 +107,26 @@ def test_pages_and_notebooks_that_the_contents_miss_are_found(book):
     assert any("'intro'" in fault for fault in faults) and any("02_other" in fault for fault in faults)
 
 
-def test_glue_of_a_value_that_was_not_recorded_or_without_format_is_found(book):
+@pytest.mark.parametrize(
+    ("recorded", "good", "bad", "told"),
+    [
+        ("0.5", "value:.2f", "value", "without a format"),
+        ("0.5", "value:.2f", "tare:.2f", "'tare'"),
+        ("'fast'", "value:s", "value", "another page"),
+    ],
+)
+def test_glue_of_a_value_that_was_not_recorded_or_without_format_is_found(book, recorded, good, bad, told):
     output = {
         "output_type": "display_data",
-        "data": {"application/papermill.record/text/plain": "0.5"},
-        "metadata": {"scrapbook": {"name": "rate", "mime_prefix": "application/papermill.record/"}},
-    }
-    executed = json.loads((book / "notebooks" / "01_small.ipynb").read_text())
-    executed["cells"][5]["outputs"] = [output]
-    (book / "book" / "notebooks" / "01_small.ipynb").write_text(json.dumps(executed))
-    page = book / "book" / "intro.md"
-    page.write_text("# T\n\n{glue:text}`notebooks/01_small.ipynb::rate:.2f`\n")
-    assert check.check_glue(book) == []
-    page.write_text(
-        "# T\n\n{glue:text}`notebooks/01_small.ipynb::rate` {glue:text}`notebooks/01_small.ipynb::tare:.2f`\n"
-    )
-    faults = check.check_glue(book)
-    assert any("without a format" in fault for fault in faults) and any("'tare'" in fault for fault in faults)
-
-
-def test_glue_in_a_page_of_a_folder_and_text_glued_from_another_page_without_format_are_found(book):
-    output = {
-        "output_type": "display_data",
-        "data": {"application/papermill.record/text/plain": "'fast'"},
-        "metadata": {"scrapbook": {"name": "word", "mime_prefix": "application/papermill.record/"}},
+        "data": {"application/papermill.record/text/plain": recorded},
+        "metadata": {"scrapbook": {"name": "value", "mime_prefix": "application/papermill.record/"}},
     }
     executed = json.loads((book / "notebooks" / "01_small.ipynb").read_text())
     executed["cells"][5]["outputs"] = [output]
     (book / "book" / "notebooks" / "01_small.ipynb").write_text(json.dumps(executed))
     page = book / "book" / "methods" / "one.md"
     page.parent.mkdir()
-    page.write_text("# T\n\n{glue:text}`../notebooks/01_small.ipynb::word:s`\n")
+    page.write_text(f"# T\n\n{{glue:text}}`../notebooks/01_small.ipynb::{good}`\n")
     assert check.check_glue(book) == []
-    page.write_text("# T\n\n{glue:text}`../notebooks/01_small.ipynb::word`\n")
-    assert ["another page" in fault for fault in check.check_glue(book)] == [True]
+    page.write_text(f"# T\n\n{{glue:text}}`../notebooks/01_small.ipynb::{bad}`\n")
+    assert [told in fault for fault in check.check_glue(book)] == [True]

@@ -3,7 +3,6 @@ process behind."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import signal
@@ -143,16 +142,6 @@ def test_notebooks_run_together_but_those_that_time_something_run_alone_and_last
     assert "02_one: cell 4 of 5" in told and "the machine is busy, load 9.0 on" in told
 
 
-def test_the_notebook_that_took_longest_begins_first(folders, monkeypatch):
-    for name in ("01_new", "02_short", "03_long"):
-        write_notebook(folders["notebooks"], name=name)
-    begun = []
-    monkeypatch.setattr(runner, "_last_seconds", lambda output, job: {"02_short": 10, "03_long": 20}.get(job.name, 0))
-    monkeypatch.setattr(runner, "_executed", lambda jobs, *rest: begun.extend(job.name for job in jobs) or ())
-    runner.run("smoke", **folders)
-    assert begun == ["03_long", "02_short", "01_new"]
-
-
 PROGRAM = """
 from pathlib import Path
 from specdec_lib.report.build import runner
@@ -268,21 +257,6 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(fold
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notebooks"]
 
 
-def test_a_read_only_checkout_is_one_sentence(folders, monkeypatch):
-    write_notebook(folders["notebooks"])
-    monkeypatch.setattr(paths, "root", lambda: folders["notebooks"].parent)
-
-    def read_only(*args, **kwargs):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
-    with pytest.raises(params.UsageError) as told:
-        runner.run("smoke", notebooks=folders["notebooks"])
-    error = str(told.value)
-    assert error.startswith("nothing was run: executed notebooks go to ") and "\n" not in error
-    assert "Read-only file system" in error and "_build" in error and "SPECDEC_CACHE" in error
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -343,17 +317,6 @@ def test_an_interrupted_replacement_of_a_folder_leaves_the_old_one_and_is_made_g
     assert [p.name for p in target.parent.iterdir()] == ["01"]
     files.replace_folder(tmp_path / "none", target)
     assert not target.exists()
-
-
-def test_tables_that_an_interruption_had_set_aside_are_back_when_the_notebook_is_unchanged(folders, capsys):
-    source = write_notebook(folders["notebooks"])
-    runner.run("smoke", **folders)
-    tables = folders["output"] / "files" / source.stem
-    aside = tables.with_name(tables.name + ".old")
-    tables.rename(aside)
-    runner.run("smoke", **folders)
-    assert "unchanged" in capsys.readouterr().out
-    assert (tables / "01.csv").is_file() and not aside.exists()
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

@@ -54,7 +54,8 @@ def test_what_is_no_value_is_refused(value):
 
 def test_recorded_values_are_read_back_by_name_with_what_comes_from_a_clock(outputs, capsys):
     record.record("rate", np.float64(0.25), display=True)
-    record.record_all({"ms": 3, "s": 0.5}, timed=True)
+    record.record("ms", 3, timed=True)
+    record.record("s", 0.5, timed=True)
     cells = {"cells": [new_code_cell("", outputs=outputs)]}
     assert record.recorded(cells) == {"rate": 0.25, "ms": 3, "s": 0.5} and record.timed_names(cells) == {"ms", "s"}
     assert capsys.readouterr().out == "rate = 0.25\n"
