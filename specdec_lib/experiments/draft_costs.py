@@ -145,10 +145,10 @@ class Hindsight:
         }
 
 
-def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int, modules: int = 12) -> list[int]:
+def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:
     """At least ``length`` tokens of held-out modules of the standard library, repeated where they are too few, each below
     ``vocabulary``."""
-    text = "\n\n".join(module.text for module in corpus.stdlib_modules("heldout")[:modules])
+    text = "\n\n".join(module.text for module in corpus.stdlib_modules("heldout")[:12])
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return [token % vocabulary for token in ids] * (1 + length // len(ids))
 
@@ -159,7 +159,6 @@ def drafting(
     lengths: Sequence[int],
     width: int = 320,
     steps: int = 200,
-    seed: int = 0,
 ) -> list[dict[str, float]]:
     """Time to propose against the length of the context, states and attention rows at hand; each proposal after the
     first sees one token more.
@@ -172,7 +171,7 @@ def drafting(
     longest = max(lengths) + steps
     if len(tokens) < longest:
         raise ValueError(f"tokens holds {len(tokens)}; expected {longest}, the longest context and the steps from it")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     states, vocabulary = torch.randn(longest, width, generator=generator), max(tokens) + 1
     rows = []
     for length in lengths:

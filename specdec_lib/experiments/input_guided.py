@@ -22,14 +22,6 @@ MECHANICAL: dict[str, tuple[str, ...]] = {
     "long text editing": ("replace-word",),
     "multi-turn": ("two-turn",),
 }
-#: The sets of the paper, or the part of them whose texts are published with them.
-PUBLISHED: dict[str, str] = {
-    "summarisation": "spec-bench/summarization",
-    "code editing": "codeeditorbench",
-    "short text editing": "xatu/jfleg",
-    "long text editing": "argrewrite",
-    "multi-turn": "mt-bench",
-}
 TASKS = tuple(MECHANICAL)
 #: Tasks on whose prompts heads and layer are chosen: their answers copy.
 CALIBRATION = ("rename", "remove-docstring", "quote-lines", "replace-word")

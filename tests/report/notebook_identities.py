@@ -90,11 +90,6 @@ def heads_are_part_of_the_model(values: dict[str, Any]) -> bool:
     return max(values["heads_strong"], values["heads_chosen"]) <= credited <= values["heads_total"]
 
 
-def every_mark_has_a_verdict(values: dict[str, Any]) -> bool:
-    """A mark is met, missed or not resolved."""
-    return values["marks"] == sum(values[f"marks_{name}"] for name in ("met", "missed", "not_resolved"))
-
-
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),

@@ -21,7 +21,6 @@ from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments.input_guided import PUBLISHED
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.published_sets.replies import (
     Reply,
@@ -39,6 +38,14 @@ from specdec_lib.files import write_atomic
 LENGTHS = (10, 70)
 #: Fewest tokens of an answer that are replayed. A prompt that leaves the model no room for them is left out.
 LEAST = 16
+#: The sets of each of the paper's tasks, or the part of them whose texts are published with them.
+PUBLISHED: dict[str, str] = {
+    "summarisation": "spec-bench/summarization",
+    "code editing": "codeeditorbench",
+    "short text editing": "xatu/jfleg",
+    "long text editing": "argrewrite",
+    "multi-turn": "mt-bench",
+}
 
 
 def _edits(task: str, **options: Any) -> Callable[[], list[Reply]]:

@@ -16,7 +16,6 @@ from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import results
-from specdec_lib.experiments.input_guided import PUBLISHED
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
@@ -116,7 +115,7 @@ def test_words_are_counted_by_turn(monkeypatch):
     prompts = [Prompt("1", "t", ("one two three", "four")), Prompt("2", "t", ("one\ntwo",))]
     monkeypatch.setattr(known_answers, "load_task", lambda name, **options: prompts)
     rows = list(known_answers.prompt_words())
-    assert [row["task"] for row in rows] == list(PUBLISHED) and rows[0]["value"] == 2
+    assert [row["task"] for row in rows] == list(known_answers.PUBLISHED) and rows[0]["value"] == 2
 
 
 def test_what_is_kept_is_read_below_the_lines_that_say_where_it_comes_from(tmp_path):
