@@ -272,9 +272,7 @@ def test_the_oracle_is_the_fewest_calls_of_a_drafter_that_knows_the_output(draft
         assert sum(step.drafted - step.accepted for step in run.steps) == 0
     assert any(agreed.any() and not agreed.all() for agreed in hindsight.agreement)
     for runs in recorded_runs.sweep_draft_model(recordings, draft, [1, 2, 4, 8, 16]).values():
-        assert hindsight.beaten(runs) == 0
-    shortened = [replace(run, steps=[]) for run in runs]
-    assert hindsight.beaten(shortened) == sum(calls > 0 for calls in hindsight.calls) > 0
+        assert all(len(run.steps) >= calls for run, calls in zip(runs, hindsight.calls, strict=True))
 
 
 class _Clairvoyant(Drafter):
@@ -340,16 +338,6 @@ def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, re
         assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
         assert {run.state for run in runs[name]} == {state.get(name, "cold")}
     assert [len(run.steps) for run in runs["warm"]] != [len(run.steps) for run in runs["cold"]]
-
-
-def test_every_method_is_replayed_or_run_as_its_row_says(recordings, model):
-    drafters = {"PLD": PromptLookup(), "warm": PromptLookup(), "TR": TokenRecycling()}
-    state = {"PLD": "cold", "warm": "warm", "TR": "warm"}
-    runs = recorded_runs.all_runs(model, recordings, drafters, state)
-    for name, drafter in drafters.items():
-        expected = recorded_runs.runs_of(model, recordings, drafter, state=state[name])
-        assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
-        assert {run.state for run in runs[name]} == {state[name]}
 
 
 def test_intervals_are_around_the_pooled_metrics_and_turns_of_a_prompt_are_not_prompts(recordings):

@@ -3,7 +3,6 @@
 import pytest
 
 from specdec_lib import Sampling, generate, load_model
-from specdec_lib.datastores import StoreBusy
 from specdec_lib.datastores.store_files import BuildLock
 from specdec_lib.experiments import made_tasks, stores
 from specdec_lib.experiments.corpus import stdlib_modules
@@ -28,20 +27,6 @@ def test_a_store_holds_its_texts_and_is_opened_the_second_time(tokenizer, monkey
     assert stores.text_store("mine", tokenizer, 10_000, texts).store.path == index.store.path
     with pytest.raises(TypeError):
         stores.text_store("mine", tokenizer, 9_999, texts)
-
-
-def test_a_store_that_another_process_is_building_is_waited_for(tokenizer, monkeypatch):
-    build, calls = stores.build_from_texts, []
-
-    def busy_first(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 1:
-            raise StoreBusy("another process builds it")
-        return build(*args, **kwargs)
-
-    monkeypatch.setattr(stores, "build_from_texts", busy_first)
-    monkeypatch.setattr(stores, "LOOK_SECONDS", 0.0)
-    assert len(stores.text_store("mine", tokenizer, 10_000, ["x = 1\n"]).store) == 1 and len(calls) == 2
 
 
 def test_an_unknown_store_is_refused_by_name(tokenizer):

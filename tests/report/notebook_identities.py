@@ -90,6 +90,11 @@ def heads_are_part_of_the_model(values: dict[str, Any]) -> bool:
     return max(values["heads_strong"], values["heads_chosen"]) <= credited <= values["heads_total"]
 
 
+def every_mark_has_a_verdict(values: dict[str, Any]) -> bool:
+    """A mark is met, missed or not resolved."""
+    return values["marks"] == sum(values[f"marks_{name}"] for name in ("met", "missed", "not_resolved"))
+
+
 IDENTITIES: dict[str, list[Identity]] = {
     "01_speculative_decoding": [
         none_of("lossless_unexplained", "lossless_prompts"),
@@ -134,6 +139,7 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("lossless_mismatches", "lossless_prompts"),
         none_of("replay_texts", "lossless_prompts"),
         none_of("bound_beaten", "bound_runs"),
+        every_mark_has_a_verdict,
         share("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share"),
     ],
 }
