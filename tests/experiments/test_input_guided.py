@@ -8,9 +8,6 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import Capture, paths, record
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
-from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import draft_costs, metrics, recorded_runs
@@ -20,6 +17,7 @@ from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
 from tests import families
 from tests.chaos import CountingClock
+from tests.experiments.made import made_up
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +31,6 @@ def recordings(model, capture=Capture()):
         trace = record(model, families.prompt(i, 30, 9), max_new_tokens=20, eos_token_id=[], capture=capture)
         out.append(Recording(Prompt(f"p{i}", task, ("text",)), 0, trace))
     return out
-
-
-def made_up(prompt, tokens):
-    trace = Trace(list(prompt), list(tokens), Sampling(), 50, Limits(len(tokens), frozenset(), None), "length")
-    return Recording(Prompt("one", "code editing", ("text",)), 0, trace)
 
 
 def test_each_task_has_as_many_prompts_as_asked_for_and_lengths_that_fit():

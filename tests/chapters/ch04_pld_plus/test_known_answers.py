@@ -22,7 +22,7 @@ from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.retrieval import record_replies
 from specdec_lib.models.fingerprint import fingerprint
-from tests.experiments.test_input_guided import made_up
+from tests.experiments.made import made_up
 
 
 def grams(words, n):
