@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.experiments import prompts
-from specdec_lib.experiments.batched import write
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import write_atomic
 
@@ -49,6 +48,57 @@ CODE_TASKS = (
     "Write a test for this function.",
     "Find the bug in this code, if there is one, and return the corrected code.",
 )
+#: Share of a batch that is still being written when the others leave it.
+_ALIVE = 0.8
+
+
+@torch.inference_mode()
+def write(
+    model: PreTrainedModel,
+    contexts: Sequence[Sequence[int]],
+    choose: Callable[[torch.Tensor, list[int], int], torch.Tensor],
+    longest: int,
+    end: int,
+) -> list[list[int]]:
+    """Continue token lists together until each ends, the shorter ones padded on the left.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    contexts : sequence of sequences of int
+    choose : callable
+        ``choose(logits, rows, step)`` gives the next tokens, int64 of shape (n,), for float32 logits of shape (n, vocabulary)
+        of these rows of ``contexts``.
+    longest : int
+        New tokens of a row at most.
+    end : int
+        The token that ends a row.
+    """
+    width = max(map(len, contexts))
+    ids = torch.full((len(contexts), width), end)
+    mask = torch.zeros(len(contexts), width, dtype=torch.long)
+    for row, context in enumerate(contexts):
+        ids[row, width - len(context) :] = torch.tensor(context)
+        mask[row, width - len(context) :] = 1
+    outputs: list[list[int]] = [[] for _ in contexts]
+    alive = torch.arange(len(contexts))
+    cache = DynamicCache(config=model.config)
+    for step in range(longest):
+        places = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+        out = model(
+            ids, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True, logits_to_keep=1
+        )
+        chosen = choose(out.logits[:, -1].float(), alive.tolist(), step)
+        for row, token in zip(alive.tolist(), chosen.tolist(), strict=True):
+            outputs[row].append(token)
+        on = torch.tensor([end not in outputs[row] for row in alive.tolist()])
+        ids, mask = chosen[:, None], torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], 1)
+        if on.sum() <= _ALIVE * len(on):
+            alive, ids, mask = alive[on], ids[on], mask[on]
+            cache.batch_select_indices(on.nonzero()[:, 0])
+        if not len(alive):
+            break
+    return [tokens[: tokens.index(end) + 1] if end in tokens else tokens for tokens in outputs]
 
 
 def sampled(temperatures: Sequence[float], seed: int) -> Callable[[torch.Tensor, list[int], int], torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The book's prompts: as many as promised, each once, in two halves of the same kinds; and decoding them together."""
+"""The book's prompts: as many as promised, each once, in two halves of the same kinds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections import Counter
 
 import pytest
 
-from specdec_lib import Sampling, generate, paths
-from specdec_lib.decoding.contract import Context
+from specdec_lib import paths
 from specdec_lib.experiments import prompts
-from specdec_lib.experiments.batched import Known, decode_together
 
 #: Prompts of each file at least: what the book's data page promises.
 LEAST = {
@@ -48,20 +46,3 @@ def test_no_prompt_is_in_both_halves_and_all_are_asked_once():
 def test_what_is_not_there_is_refused_by_name(half, tasks, words):
     with pytest.raises(ValueError, match=words):
         prompts.load(half, tasks)
-
-
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.9, seed=5), Sampling(1.2, 0.9, seed=6)])
-def test_decoding_together_writes_what_each_prompt_alone_does(llama, sampling):
-    asked = [[5, 7, 9], [3] * 11, [1, 2, 3, 4, 5], [8]]
-    together = decode_together(llama, asked, [sampling] * len(asked), 12, 2)
-    for ids, run in zip(asked, together, strict=True):
-        assert run.tokens == generate(llama, ids, None, sampling, 12, [2]).tokens
-        assert len(run.steps) <= 2
-
-
-def test_a_wrong_guess_is_no_longer_drafted():
-    known = Known([4, 5, 6, 7], length=2)
-    context = Context([1, 2, 4], 2, 96, Sampling())
-    assert known.propose(context, 9).tokens == [5, 6]
-    context.tokens += [9]
-    assert known.propose(context, 9).tokens == []

@@ -9,7 +9,6 @@ from specdec_lib import generate, load_model
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import prompts
-from specdec_lib.experiments.batched import decode_together
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -35,14 +34,6 @@ def test_what_drafts_changes_no_token(smollm2, sampling):
         plain = generate(model, ids, None, sampling, NEW).tokens
         for drafter in (PromptLookup(3, 10), PromptLookupHidden(10, 10)):
             assert generate(model, ids, drafter, sampling, NEW).tokens == plain
-
-
-def test_prompts_decoded_together_have_their_own_outputs(smollm2):
-    model, asked = smollm2
-    plain = [generate(model, ids, None, Sampling(), NEW).tokens for ids in asked]
-    together = decode_together(model, asked, [Sampling()] * len(asked), NEW, 2)
-    assert [run.tokens for run in together] == plain
-    assert sum(len(run.steps) for run in together) < sum(map(len, plain)) / 2
 
 
 def test_transformers_writes_the_same(smollm2):
