@@ -19,7 +19,6 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-import nbformat
 import pytest
 import typer
 from transformers import PreTrainedTokenizerFast
@@ -27,8 +26,8 @@ from transformers import PreTrainedTokenizerFast
 import specdec_lib
 from specdec_lib import cli, paths
 from specdec_lib.cli import main
+from specdec_lib.report import numbers
 from specdec_lib.report.build import params, plan, runner
-from specdec_lib.report.display import record
 from tests.families import build, perturbed
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
@@ -46,6 +45,9 @@ SMALLER = {
     "calibrate": "--context 64 --repeats 2 --device cpu",
     "find-heads": "--task gsm8k --prompts 2 --max-new-tokens 24 --device cpu",
 }
+
+#: The block that reads what a run of a chapter left.
+READS = "tab-decoding"
 
 #: Parameters of chapter 01 that make it small beside those of the profile ``smoke``.
 TINY = ["01.code_tasks=[]", "01.editing_tasks=[rename]", "01.max_new_tokens=24", "01.longest_draft=3"]
@@ -212,7 +214,7 @@ def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace,
     monkeypatch.setenv("SPECDEC_DATASETS", str(workplace / "sets"))
     scope: dict = {}
     for language, text in blocks(OWN):
-        if language == "python" and "report.recorded" not in text:
+        if language == "python" and READS not in text:
             exec(compile(text, f"{OWN.name}: {text.splitlines()[0]}", "exec"), scope)
         elif language == "bash":
             for words in commands(text):
@@ -245,10 +247,10 @@ def test_the_chapter_runs_with_a_model_of_ones_own_and_its_results_are_read(stra
     words = [*own, *TINY, "01.device=cpu"]
     failures = runner.run("smoke", asked["only"], words, output=folder, kept=strange / "failed")
     assert not failures, failures[0].message
-    (block,) = [text for language, text in blocks(OWN) if "report.recorded" in text]
+    (block,) = [text for language, text in blocks(OWN) if READS in text]
     scope: dict = {}
     exec(compile(block, OWN.name, "exec"), scope)
-    assert scope["values"]["lossless_unexplained"] == 0 and len(scope["table"])
+    assert scope["numbers"].value["lossless_unexplained"] == 0 and len(scope["table"])
 
     import papermill
 
@@ -257,5 +259,5 @@ def test_the_chapter_runs_with_a_model_of_ones_own_and_its_results_are_read(stra
     given = {name: str(strange / value) for name, value in given.items()}
     small = plan.make_plan("smoke", ["01"], TINY)[0].given
     output = strange / words[2]
-    papermill.execute_notebook(str(notebook), str(output), {**small, **given}, cwd=str(ROOT), progress_bar=False)
-    assert record.recorded(nbformat.read(str(output), as_version=4))["lossless_unexplained"] == 0
+    papermill.execute_notebook(str(notebook), str(output), {**small, **given}, cwd=str(strange), progress_bar=False)
+    assert numbers.read(strange / "01.csv")["lossless_unexplained"].value == 0

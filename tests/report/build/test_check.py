@@ -105,28 +105,3 @@ def test_pages_and_notebooks_that_the_contents_miss_are_found(book):
     write_notebook(book / "notebooks", name="02_other")
     faults = check.check_pages(book)
     assert any("'intro'" in fault for fault in faults) and any("02_other" in fault for fault in faults)
-
-
-@pytest.mark.parametrize(
-    ("recorded", "good", "bad", "told"),
-    [
-        ("0.5", "value:.2f", "value", "without a format"),
-        ("0.5", "value:.2f", "tare:.2f", "'tare'"),
-        ("'fast'", "value:s", "value", "another page"),
-    ],
-)
-def test_glue_of_a_value_that_was_not_recorded_or_without_format_is_found(book, recorded, good, bad, told):
-    output = {
-        "output_type": "display_data",
-        "data": {"application/papermill.record/text/plain": recorded},
-        "metadata": {"scrapbook": {"name": "value", "mime_prefix": "application/papermill.record/"}},
-    }
-    executed = json.loads((book / "notebooks" / "01_small.ipynb").read_text())
-    executed["cells"][5]["outputs"] = [output]
-    (book / "book" / "notebooks" / "01_small.ipynb").write_text(json.dumps(executed))
-    page = book / "book" / "methods" / "one.md"
-    page.parent.mkdir()
-    page.write_text(f"# T\n\n{{glue:text}}`../notebooks/01_small.ipynb::{good}`\n")
-    assert check.check_glue(book) == []
-    page.write_text(f"# T\n\n{{glue:text}}`../notebooks/01_small.ipynb::{bad}`\n")
-    assert [told in fault for fault in check.check_glue(book)] == [True]

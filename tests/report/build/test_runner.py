@@ -16,8 +16,8 @@ import nbformat
 import pytest
 
 from specdec_lib import files, paths
+from specdec_lib.report import numbers
 from specdec_lib.report.build import execution, params, plan, runner
-from specdec_lib.report.display import record
 from tests.report.notebook_factory import write_notebook
 
 
@@ -30,17 +30,22 @@ def code_cells(content) -> list:
     return [(c.source, c.outputs, c.execution_count) for c in content.cells if c.cell_type == "code"]
 
 
+def saved(folders) -> float:
+    """The number that the small notebook saved."""
+    return numbers.read(folders["output"] / "files" / "01_small" / "01.csv")["alpha"].value
+
+
 def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     code = [
         "import os",
-        "report.record('alpha', alpha); os.environ['OMP_WAIT_POLICY']",
+        "report.save('01', {'alpha': alpha}); os.environ['OMP_WAIT_POLICY']",
         "report.provenance_table(values)",
     ]
     source = write_notebook(folders["notebooks"], code, prose="Before.")
     copy = folders["output"] / source.name
     assert runner.run("smoke", overrides=["01.alpha=0.25"], **folders) == []
     executed = nbformat.read(str(copy), as_version=4)
-    assert record.recorded(executed) == {"alpha": 0.25}
+    assert saved(folders) == 0.25
     facts = executed.metadata["specdec"]
     assert facts["profile"] == "smoke" and facts["provenance"]["parameters"] == {
         "alpha": 0.25,
@@ -49,7 +54,6 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     }
     assert facts["source_sha256"] == files.sha256(source) and facts["provenance"]["notebook"] == "01_small"
     assert str(paths.root()) not in copy.read_text() and str(folders["output"]) not in copy.read_text()
-    assert "alpha,0.25" in (folders["output"] / "files" / "01_small" / "01.csv").read_text()
     told = capsys.readouterr().out
     assert "01_small (smoke) begins" in told and "01_small: done (" in told
 
@@ -64,12 +68,12 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
     assert "prose renewed" in capsys.readouterr().out
     renewed = nbformat.read(str(copy), as_version=4)
-    assert any("After." in cell.source for cell in renewed.cells) and record.recorded(renewed) == {"alpha": 0.25}
+    assert any("After." in cell.source for cell in renewed.cells) and saved(folders) == 0.25
     assert code_cells(renewed) == code_cells(executed)
     nbformat.validate(renewed)
 
     runner.run("smoke", overrides=["01.alpha=0.75"], **folders)
-    assert record.recorded(copy) == {"alpha": 0.75}
+    assert saved(folders) == 0.75
 
 
 @pytest.mark.parametrize("what", ["library", "data", "versions", "profile", "code"])
@@ -172,13 +176,13 @@ def test_two_runs_at_once_do_not_meet_and_leave_no_sockets(tmp_path):
     for number, temporary in ((1, tmp_path / "t"), (2, tmp_path / ("t" * 90))):
         temporary.mkdir()
         folders = {name: tmp_path / str(number) / name for name in ("notebooks", "output", "kept")}
-        write_notebook(folders["notebooks"], code=["import time\n\ntime.sleep(1)\nreport.record('alpha', alpha)"])
+        write_notebook(folders["notebooks"], code=["import time\n\ntime.sleep(1)\nreport.save('01', {'alpha': alpha})"])
         process = start_run(tmp_path / str(number), folders, temporary)
-        runs.append((process, folders["output"] / "01_small.ipynb", temporary))
-    for process, copy, temporary in runs:
+        runs.append((process, folders, temporary))
+    for process, folders, temporary in runs:
         told, _ = process.communicate(timeout=120)
         assert process.returncode == 0, told
-        assert record.recorded(copy) == {"alpha": 0.5}
+        assert saved(folders) == 0.5
         assert not [path for path in temporary.iterdir() if path.name.startswith("specdec")]
     assert {path.name for path in paths.root().iterdir()} - {".pytest_cache", ".ruff_cache"} <= set(before)
 
