@@ -81,7 +81,7 @@ def test_its_numbers_hold_what_must_hold(notebook, executed, folder):
     values: dict = {}
     for path in (folder / "files" / notebook.stem).glob("[0-9A-Z][0-9].csv"):
         saved = numbers.read(path)
-        values |= {key: saved[key].words or saved[key].value for key in saved}
+        values |= {key: each.words if each.value is None else each.value for key, each in saved.items()}
     assert values, "the notebook saves no number, so nothing can be checked"
     identities = IDENTITIES.get(notebook.stem)
     assert identities, f"tests/report/notebook_identities.py says nothing about {notebook.stem}"
