@@ -33,8 +33,7 @@ def calibrate(
     from specdec_lib.decoding.runtime import WIDTHS
     from specdec_lib.decoding.served_models import vocabulary_size
     from specdec_lib.drafters.pass_prices import PassPrices
-    from specdec_lib.experiments.draft_costs import long_text
-    from specdec_lib.experiments.drafting_prices import drafting_prices
+    from specdec_lib.experiments.draft_costs import drafting_prices, long_text
     from specdec_lib.experiments.pass_costs import RUNTIMES, step_times
     from specdec_lib.experiments.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair

@@ -26,12 +26,14 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Tasks that the shipped head is trained on; of two-turn the first turn alone, which is a rename.
 TASKS = ("rename", "remove-docstring", "quote-lines", "outline", "complete", "two-turn")
+#: Tokens of the longest prompt to train on.
+LONGEST = 700
 
 
 def training_prompts(
-    tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int, seed: int = 0, longest: int = 700
+    tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int, seed: int = 0
 ) -> list[list[int]]:
-    """First turns of prompts of at most ``longest`` tokens to train on, the tasks in turn; of mechanical tasks those
+    """First turns of prompts of at most :data:`LONGEST` tokens to train on, the tasks in turn; of mechanical tasks those
     from modules that are not held out."""
     from specdec_lib.experiments import made_tasks
 
@@ -40,17 +42,17 @@ def training_prompts(
         own = {"split": "train", "seed": seed} if task in made_tasks.TASKS else {"seed": seed}
         by_task.append([render(p, tokenizer) for p in load_task(task, limit=per_task, **own)])
     turns = [group[i] for i in range(per_task) for group in by_task if i < len(group)]
-    return [ids for ids in turns if len(ids) <= longest]
+    return [ids for ids in turns if len(ids) <= LONGEST]
 
 
-def parted(responses: Sequence[Response], share: float = 0.1) -> tuple[list[Response], list[Response]]:
+def parted(responses: Sequence[Response]) -> tuple[list[Response], list[Response]]:
     """Responses to train on, and those held out to choose the epoch by.
 
     At least one is held out, by a fixed permutation, because every n-th one misses some of the tasks that
     :func:`training_prompts` takes in turn.
     """
     drawn = np.random.default_rng(0).permutation(len(responses))
-    held_out = set(drawn[: max(1, round(share * len(responses)))].tolist())
+    held_out = set(drawn[: max(1, round(len(responses) / 10))].tolist())
     return (
         [r for i, r in enumerate(responses) if i not in held_out],
         [r for i, r in enumerate(responses) if i in held_out],

@@ -57,9 +57,7 @@ def _area(place: np.ndarray, accepted: np.ndarray, refused: np.ndarray) -> float
     return float((accepted * (below + refused / 2)).sum() / (accepted.sum() * refused.sum()))
 
 
-def ranking_lead(
-    ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prompts: Sequence[Hashable], samples: int = SAMPLES // 4
-) -> Interval:
+def ranking_lead(ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
     """Difference of the :func:`ranking_accuracy` of two predictions of the same tokens, with its 95 % interval.
 
     Parameters
@@ -67,7 +65,6 @@ def ranking_lead(
     ours, theirs, outcome : float array, shape (n,)
     prompts : sequence, length n
         The prompt of each token; a bootstrap sample draws prompts.
-    samples : int
     """
     _checked(ours, outcome)
     _checked(theirs, outcome)
@@ -80,7 +77,7 @@ def ranking_lead(
         return first - second
 
     count = len(number)
-    times = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), size=samples)
+    times = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), size=SAMPLES // 4)
     drawn = np.array([lead(row[own].astype(float)) for row in times])
     drawn = drawn[np.isfinite(drawn)]
     if count < 2 or not len(drawn):

@@ -19,10 +19,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter
-from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.generate import generate
+from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters.draft_model import AdaptiveDraftModel
+from specdec_lib.drafters.one_tree import OneTree
+from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.experiments import corpus
 from specdec_lib.experiments.metrics import counts, greedy_agreement, pooled
 from specdec_lib.experiments.recorded_runs import Recording, Runs, prompts_of
@@ -100,10 +104,6 @@ class Hindsight:
         """Target forwards of the oracle after the prefill (Lemma 2.1), for each recording."""
         return [oracle_calls(agreed) for agreed in self.agreement]
 
-    def beaten(self, runs: Runs) -> int:
-        """How many runs needed fewer forwards than the oracle: none, or something is wrong."""
-        return sum(len(run.steps) < calls for run, calls in zip(runs, self.calls, strict=True))
-
     def beside(
         self, sweep: Mapping[int, Runs], times: ForwardTimes, keep: Callable[[Recording], bool]
     ) -> dict[str, int | Interval]:
@@ -145,10 +145,10 @@ class Hindsight:
         }
 
 
-def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int, modules: int = 12) -> list[int]:
+def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:
     """At least ``length`` tokens of held-out modules of the standard library, repeated where they are too few, each below
     ``vocabulary``."""
-    text = "\n\n".join(module.text for module in corpus.stdlib_modules("heldout")[:modules])
+    text = "\n\n".join(module.text for module in corpus.stdlib_modules("heldout")[:12])
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return [token % vocabulary for token in ids] * (1 + length // len(ids))
 
@@ -159,7 +159,6 @@ def drafting(
     lengths: Sequence[int],
     width: int = 320,
     steps: int = 200,
-    seed: int = 0,
 ) -> list[dict[str, float]]:
     """Time to propose against the length of the context, states and attention rows at hand; each proposal after the
     first sees one token more.
@@ -172,7 +171,7 @@ def drafting(
     longest = max(lengths) + steps
     if len(tokens) < longest:
         raise ValueError(f"tokens holds {len(tokens)}; expected {longest}, the longest context and the steps from it")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     states, vocabulary = torch.randn(longest, width, generator=generator), max(tokens) + 1
     rows = []
     for length in lengths:
@@ -267,3 +266,45 @@ def time_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     columns = [np.concatenate(pair) for pair in ((a, none[0]), (np.ones(len(a)), none[0]))]
     columns += [np.concatenate(pair) for pair in ((none[1], b), (none[1], np.ones(len(b))))]
     return interval_of_sums(lambda x, n, y, m: (x / n) / (y / m), columns)
+
+
+def drafting_prices(
+    model: PreTrainedModel,
+    alone: Mapping[str, Drafter],
+    sources: Mapping[str, Drafter],
+    prompt: Sequence[int],
+    new_tokens: int,
+    widths: Mapping[int, float],
+) -> tuple[float, dict[str, float]]:
+    """Price a step's own work and drafting after a prompt: what :class:`~specdec_lib.drafters.pass_prices.PassPrices` calls
+    ``step`` and ``drafting``, from medians over the steps.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    alone : mapping of str to Drafter
+        Drafters that are timed by themselves, by name; a draft model is paid by the token and left out.
+    sources : mapping of str to Drafter
+        One tree's, by name. What its step takes beyond its sources' times is the price of merging.
+    prompt : sequence of int
+    new_tokens : int
+    widths : mapping of int to float
+        Milliseconds of a pass by its width, which the prices are in units of and one tree is sized by.
+    """
+
+    def price(drafter: Drafter | None, part: Callable[[Step], float]) -> float:
+        for count in (min(8, new_tokens), new_tokens):  # the first steps of a process compile
+            if drafter is not None:
+                drafter.reset()  # what it learned from the answer before would be another drafter's price
+            # No end token: all drafters decode as far.
+            run = generate(model, list(prompt), drafter, max_new_tokens=count, eos_token_id=[])
+        return 1e3 * float(np.median([part(step) for step in run.steps])) / widths[1]
+
+    step = price(None, lambda step: step.commit_seconds + step.host_seconds)
+    timed = {name: each for name, each in {**alone, **sources}.items() if not isinstance(each, AdaptiveDraftModel)}
+    prices = {name: price(drafter, lambda step: step.draft_seconds) for name, drafter in timed.items()}
+    merged = {name: drafter for name, drafter in sources.items() if name in timed}
+    if merged:
+        spent = price(OneTree(merged, PassPrices(widths)), lambda step: step.draft_seconds)
+        prices[MERGING] = max(0.0, spent - sum(prices[name] for name in merged))
+    return step, prices

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_sets import MissingData
-from specdec_lib.experiments.recorded_runs import Recording, metric, render, replay_all
+from specdec_lib.experiments.recorded_runs import Recording, metric, replay_all
 from specdec_lib.experiments.tasks import load_task
 
 #: Mechanical tasks of each of the paper's tasks. Replacement of words in a paragraph is divided by length.
@@ -23,14 +21,6 @@ MECHANICAL: dict[str, tuple[str, ...]] = {
     "short text editing": ("replace-word",),
     "long text editing": ("replace-word",),
     "multi-turn": ("two-turn",),
-}
-#: The sets of the paper, or the part of them whose texts are published with them.
-PUBLISHED: dict[str, str] = {
-    "summarisation": "spec-bench/summarization",
-    "code editing": "codeeditorbench",
-    "short text editing": "xatu/jfleg",
-    "long text editing": "argrewrite",
-    "multi-turn": "mt-bench",
 }
 TASKS = tuple(MECHANICAL)
 #: Tasks on whose prompts heads and layer are chosen: their answers copy.
@@ -124,26 +114,6 @@ def calibration_prompts(
 def _body(prompt: Prompt) -> str:
     """The text below a mechanical prompt's instruction; the whole of one that has none."""
     return prompt.text.partition("\n\n")[2] if prompt.chat else prompt.text
-
-
-def published_prompts(
-    tokenizer: PreTrainedTokenizerBase, per_task: int, longest: int, root: str | Path | None = None
-) -> tuple[list[Prompt], list[str]]:
-    """Prompts of the sets that the paper used, as far as they are there, and the names of those that are not.
-
-    Prompts whose first turn has more than ``longest`` tokens are passed over; ``per_task`` 0 reads nothing.
-    """
-    out: list[Prompt] = []
-    missing: list[str] = []
-    for task, name in PUBLISHED.items() if per_task else ():
-        try:
-            made = load_task(name, root, 8 * per_task)
-        except MissingData:
-            missing.append(name)
-            continue
-        short = [prompt for prompt in made if len(render(prompt, tokenizer)) <= longest]
-        out += [replace(prompt, task=task) for prompt in short[:per_task]]
-    return out, missing
 
 
 def right_so_far(recordings: Sequence[Recording], tokenizer: PreTrainedTokenizerBase) -> float:

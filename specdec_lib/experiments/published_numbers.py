@@ -71,12 +71,12 @@ def pass_prices(folder: str | Path | None = None) -> dict[Priced, dict[int, floa
 GPU = Priced("Spec-Bench", "A100 80GB", "Vicuna 7B v1.3")
 
 
-def gpu_prices(folder: str | Path | None = None) -> dict[int, float]:
+def gpu_prices() -> dict[int, float]:
     """The price curve of :data:`GPU`, by :func:`pass_prices`; drafting without a model is in it."""
-    return pass_prices(folder)[GPU]
+    return pass_prices()[GPU]
 
 
-def published_draft_price(folder: str | Path | None = None) -> float:
+def published_draft_price() -> float:
     """Time of a draft model's pass over that of the target's pass over one token: SpecDec++, section 4.2."""
-    rows = published("specdec_pp", folder)
+    rows = published("specdec_pp")
     return float(rows["specdec-pp-t-draft"]["value"]) / float(rows["specdec-pp-t-target-alone"]["value"])

@@ -257,13 +257,12 @@ def runs_of(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
     drafter: Drafter | None,
-    runtime: Runtime | None = None,
     state: str = "cold",
 ) -> list[Generation]:
     """What decoding the recorded prompts with ``drafter`` does: by replay where that is the real run, for real elsewhere."""
     if can_be_replayed(recordings, drafter):
         return replay_all(recordings, drafter, state)
-    return run_again(model, recordings, drafter, runtime, state)
+    return run_again(model, recordings, drafter, state=state)
 
 
 def all_runs(

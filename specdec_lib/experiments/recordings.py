@@ -30,7 +30,6 @@ from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import end_tokens, record
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
-from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
@@ -72,7 +71,6 @@ def record_once(
     sampling: Sampling | None = None,
     max_new_tokens: int = 128,
     capture: Capture = Capture(),
-    runtime: Runtime | None = None,
 ) -> list[Recording]:
     """Do what :func:`~specdec_lib.experiments.recorded_runs.record_prompts` does, but decode only what no chapter decoded before.
 
@@ -92,12 +90,12 @@ def record_once(
             kept = _kept(key)
             known = None if kept is None else kept.cut(max_new_tokens)
             if known is None:
-                trace = record(model, ids, sampling, max_new_tokens, runtime=runtime)
+                trace = record(model, ids, sampling, max_new_tokens)
                 known = Answer(trace.tokens, trace.finish_reason)
                 _keep(key, known, weights)
                 decoded.add(key)
             elif key not in _checked and int(key[:8], 16) % SAMPLE == 0:
-                again = record(model, ids, sampling, max_new_tokens, runtime=runtime)
+                again = record(model, ids, sampling, max_new_tokens)
                 _compare(model, prompt, ids, known, again.tokens, sampling)
                 decoded.add(key)
             if capture == Capture():
@@ -110,8 +108,7 @@ def record_once(
         return [Recording(prompt, turn, trace) for turn, trace in each_turn(prompt, tokenizer, answer)], decoded
 
     recordings = []
-    # Passes over buffers in place are of one process.
-    for own, decoded in on_all_cores([partial(recorded, prompt) for prompt in prompts], 1 if runtime else None):
+    for own, decoded in on_all_cores([partial(recorded, prompt) for prompt in prompts]):
         recordings += own
         _checked.update(decoded)
     return recordings

@@ -213,14 +213,12 @@ def text_shards(
     return ShardedSuffixIndex.open(folder)
 
 
-def document_store(
-    name: str, documents: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, max_tokens: int | None = None
-) -> SuffixIndex:
+def document_store(name: str, documents: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> SuffixIndex:
     """A store of documents of token ids, such as responses of a model, built or opened as by :func:`text_store`."""
     documents = [list(map(int, document)) for document in documents]
     known = tokenizer_fingerprint(tokenizer)
-    about = {"fingerprint": known, "sources": [{"name": name}], "max_tokens": max_tokens}
-    return _ids_store(name, (documents, known, max_tokens), documents, tokenizer_vocabulary(tokenizer), about)
+    about = {"fingerprint": known, "sources": [{"name": name}]}
+    return _ids_store(name, (documents, known), documents, tokenizer_vocabulary(tokenizer), about)
 
 
 def _ids_store(
@@ -363,17 +361,15 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     return _ids_store("part", (store.digest, count), documents, store.vocabulary, about)
 
 
-def dense_states(
-    model: PreTrainedModel, index: SuffixIndex, max_states: int | None = None, compute: str = "model"
-) -> States:
+def dense_states(model: PreTrainedModel, index: SuffixIndex, compute: str = "model") -> States:
     """Final hidden states of a store's tokens, embedded once, kept in :func:`specdec_lib.paths.cache`.
 
     Documents longer than the window of 1,024 tokens go on in another window, so that sparse and dense index hold the
     same continuations.
     """
     store = index.store
-    how = {"cover": "windows", "max_states": max_states, "compute": compute, "progress": False}
-    parts = store.digest, fingerprint(model), max_states, compute
+    how = {"cover": "windows", "compute": compute, "progress": False}
+    parts = store.digest, fingerprint(model), compute
     folder = _once("states", parts, lambda folder: embed_store(model, store, folder, **how))
     return States.open(folder)
 

@@ -1,9 +1,9 @@
-"""What brings results to a page: parameters, recorded values, tables, figures, the runner and the book.
+"""What brings results to a page: parameters, numbers, tables, figures, the runner and the book.
 
 A notebook needs ``from specdec_lib import report`` and nothing else of this package::
 
     parameters = report.check_parameters(globals())      # in the cell after the parameters
-    report.record("tokens_per_forward", 2.5)
+    report.save("04", {"tokens_per_forward": 2.5})       # in the last cell
     report.Table(frame, name="tab-speed", caption="Speed by method")
 """
 
@@ -15,10 +15,7 @@ from typing import Any
 _HOMES = {
     "check_parameters": "display.session",
     "save": "numbers",
-    "record": "display.record",
-    "record_all": "display.record",
     "record_figure": "display.record",
-    "recorded": "display.record",
     "Markup": "display.tables",
     "Table": "display.tables",
     "stepper": "display.stepper",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,20 +86,6 @@ def save(chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | No
     profile = run.profile if run else ""
     _write(path, [_row(key, value, key in timed, profile) for key, value in (*counted.items(), *timed.items())])
     return path
-
-
-def from_records(values: Mapping[str, Any], timed: Collection[str], folder: Path, chapter: str, profile: str) -> None:
-    """Until every chapter saves its numbers itself: the recorded values of one that does not."""
-    path = folder / f"{chapter}.csv"
-    if path.is_file():
-        return
-
-    def known(value: Any) -> Any:
-        return Interval(**value) if isinstance(value, dict) and set(value) == set(Interval._fields) else value
-
-    scalar = {name: known(value) for name, value in values.items() if not isinstance(known(value), list | dict)}
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(path, [_row(name, value, name in timed, profile) for name, value in scalar.items()])
 
 
 def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:

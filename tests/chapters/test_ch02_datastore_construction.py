@@ -89,9 +89,3 @@ def test_a_typical_time_is_hardly_moved_by_an_interruption():
 def test_contexts_end_inside_the_output():
     found = chapter.contexts_of([recording(list(range(10)), [40, 41, 42])], 50, length=5)
     assert {tuple(context) for context in found} == {(6, 7, 8, 9, 40), (7, 8, 9, 40, 41), (8, 9, 40, 41, 42)}
-
-
-def test_the_first_round_is_not_timed():
-    done = []
-    times = chapter.each_microseconds(done.append, [1, 2, 3])
-    assert done == [1, 2, 3, 1, 2, 3] and times.shape == (3,) and (times >= 0).all()

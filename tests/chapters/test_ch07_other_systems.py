@@ -9,16 +9,13 @@ from specdec_lib import DraftTree
 from specdec_lib.chapters import ch07_other_systems as systems
 from specdec_lib.chapters.ch07_other_systems import Prices
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments import made_tasks, recorded_runs, results
-from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, compared_in
+from tests.experiments.made import made_up
 
 
 def step(drafted: int, tokens: int, seconds: float) -> Step:
@@ -27,12 +24,6 @@ def step(drafted: int, tokens: int, seconds: float) -> Step:
 
 def generation(*steps: Step) -> Generation:
     return Generation([3] * (1 + sum(len(s.tokens) for s in steps)), list(steps), "length", 1, 5.0)
-
-
-def recording(number: int) -> recorded_runs.Recording:
-    return recorded_runs.Recording(
-        Prompt(str(number), "rename", ("",)), 0, Trace([1], [3], Sampling(), 50, Limits(1), "length")
-    )
 
 
 # The first proposal compiles something and takes 100 seconds; the median is not moved by it.
@@ -58,7 +49,7 @@ PASSES = {1: 1.0, 2: 1.5, 4: 2.0}
     ],
 )
 def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, prices, expected):
-    table = systems.priced([recording(0), recording(1)], {method: RUNS}, prices)
+    table = systems.priced([made_up([1], [3], str(number)) for number in range(2)], {method: RUNS}, prices)
     assert table.price.tolist() == pytest.approx(expected)
     width = results.rate(table, ("verified", "passes"))
     assert width.value == pytest.approx((2 + 4 + 4 + 1 + 2) / 5) and width.low < width.value < width.high

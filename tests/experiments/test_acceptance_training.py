@@ -20,28 +20,6 @@ def pocket():
     return recorded_runs.load_pair("pocket", "pocket-draft", "cpu", "float32")
 
 
-def test_training_prompts_come_from_modules_that_are_not_held_out(pocket, monkeypatch):
-    asked = []
-
-    def load(task, limit, **options):
-        asked.append((task, limit, options))
-        return load_task("outline", limit=limit, seed=2)
-
-    monkeypatch.setattr(acceptance_training, "load_task", load)
-    prompts = acceptance_training.training_prompts(pocket[2], ["rename", "humaneval"], 3, 7)
-    assert asked == [("rename", 3, {"split": "train", "seed": 7}), ("humaneval", 3, {"seed": 7})]
-    expected = [recorded_runs.render(p, pocket[2]) for p in load_task("outline", limit=3, seed=2)]
-    assert prompts == [ids for ids in expected for _ in range(2)], "the tasks come in turn"
-    assert not acceptance_training.training_prompts(pocket[2], ["rename"], 3, 7, longest=5)
-
-
-def test_each_of_six_tasks_in_turn_is_trained_on_and_held_out():
-    responses = [(i, i % 6) for i in range(360)]
-    fit, held_out = acceptance_training.parted(responses)
-    assert len(held_out) == 36
-    assert {task for _, task in fit} == {task for _, task in held_out} == set(range(6))
-
-
 @pytest.mark.parametrize("count", [2, 7, 20, 360])
 def test_each_response_is_in_one_part_and_both_keep_the_order(count):
     fit, held_out = acceptance_training.parted(range(count))

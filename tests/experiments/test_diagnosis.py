@@ -200,24 +200,19 @@ def test_the_command_prints_a_table_and_writes_json_and_a_page(decoded, store, t
 
 def test_a_terminal_that_cannot_print_a_dash_gets_plain_characters_after_the_files(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"prompt": "a b c d", "answer": "a b c d e"}\n' * 2)
-    for encoding in ("latin-1", "ascii"):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "specdec_lib",
-                "diagnose",
-                str(tmp_path / "log.jsonl"),
-                "--json",
-                str(tmp_path / encoding),
-            ],
-            cwd=paths.PACKAGE.parent,
-            env=os.environ | {"PYTHONIOENCODING": encoding},
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0 and json.loads((tmp_path / encoding).read_text())["answers"] == 2, done.stderr
-        assert b"-" in done.stdout and b"?" not in done.stdout.split(b"How the methods")[0]
+    words = [
+        sys.executable,
+        "-m",
+        "specdec_lib",
+        "diagnose",
+        str(tmp_path / "log.jsonl"),
+        "--json",
+        str(tmp_path / "a"),
+    ]
+    ascii_alone = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, cwd=paths.PACKAGE.parent, env=ascii_alone, capture_output=True, check=False)
+    assert done.returncode == 0 and json.loads((tmp_path / "a").read_text())["answers"] == 2, done.stderr
+    assert b"-" in done.stdout and b"?" not in done.stdout.split(b"How the methods")[0]
 
 
 def test_every_method_that_is_switched_on_elsewhere_is_one_of_the_book():

@@ -15,7 +15,7 @@ from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.drafters import PromptLookup, Rest, SuffixDecoding
-from specdec_lib.experiments import input_guided, result_files
+from specdec_lib.experiments import input_guided
 from specdec_lib.experiments.published_sets.replies import mt_bench_replies
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.recordings import record_once
@@ -42,8 +42,8 @@ def _passes(row: dict, method: str) -> float:
 @pytest.mark.realdata
 def test_pld_has_the_passes_that_chapter_4_keeps_of_mt_bench(tokenizer, tmp_path):
     name = "MT-Bench, Vicuna-7B v1.5"
-    _, rows = result_files.read(paths.DATA / "results" / "pld_plus" / "known_answers.csv")
-    known = [row for row in rows if row["set"] == name]
+    rows = pd.read_csv(paths.DATA / "results" / "pld_plus" / "known_answers.csv", comment="#")
+    known = rows[rows.set == name].to_dict("records")
     replies = known_answers.spread_out(mt_bench_replies(), len(known))
     assert len(replies) == len(known)
     # Long answers are cut at the small model's context there.

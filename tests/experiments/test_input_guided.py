@@ -8,9 +8,6 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import Capture, paths, record
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
-from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import draft_costs, metrics, recorded_runs
@@ -20,6 +17,7 @@ from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
 from tests import families
 from tests.chaos import CountingClock
+from tests.experiments.made import made_up
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +31,6 @@ def recordings(model, capture=Capture()):
         trace = record(model, families.prompt(i, 30, 9), max_new_tokens=20, eos_token_id=[], capture=capture)
         out.append(Recording(Prompt(f"p{i}", task, ("text",)), 0, trace))
     return out
-
-
-def made_up(prompt, tokens):
-    trace = Trace(list(prompt), list(tokens), Sampling(), 50, Limits(len(tokens), frozenset(), None), "length")
-    return Recording(Prompt("one", "code editing", ("text",)), 0, trace)
 
 
 def test_each_task_has_as_many_prompts_as_asked_for_and_lengths_that_fit():
@@ -86,18 +79,6 @@ def test_calibration_prompts_are_made_from_the_side_that_is_asked_for(task):
     assert not {p.text for p in used} & {p.text for p in guided.calibration_prompts([task], 3, without=used)}
 
 
-def test_sets_that_are_not_there_are_named(tokenizer, tmp_path):
-    assert guided.published_prompts(tokenizer, 2, 500, root=tmp_path) == ([], list(guided.PUBLISHED.values()))
-    assert guided.published_prompts(tokenizer, 0, 500, root=tmp_path) == ([], [])
-
-
-@pytest.mark.realdata
-def test_the_published_sets_give_prompts_that_fit(tokenizer):
-    prompts, missing = guided.published_prompts(tokenizer, 1, 1500)
-    assert not missing and [p.task for p in prompts] == list(guided.TASKS)
-    assert all(len(recorded_runs.render(p, tokenizer)) <= 1500 for p in prompts)
-
-
 def test_an_output_is_right_if_it_is_the_reference_or_was_cut_before_its_end(tokenizer):
     def said(text, end, reason):
         tokens = [*tokenizer.encode(text, add_special_tokens=False), *([tokenizer.eos_token_id] if end else [])]
@@ -132,21 +113,6 @@ def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
     assert all(len(row["all_ms"]) == 20 for row in rows)
     with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
         draft_costs.drafting({"PLD": PromptLookup()}, tokens, [400], steps=20)
-
-
-def test_the_pass_is_timed_with_and_without_capture(library):
-    captures = {
-        "none": Capture(),
-        "both": Capture((1,), tuple((block, head) for block in range(2) for head in range(4))),
-    }
-    rows = draft_costs.capturing(library["llama"], captures, [20, 60], draft=4, repeats=3)
-    assert [(row["tokens"], row["capture"]) for row in rows] == [
-        (20, "none"),
-        (20, "both"),
-        (60, "none"),
-        (60, "both"),
-    ]
-    assert all(row["median_ms"] > 0 for row in rows)
 
 
 def test_passes_with_and_without_capture_take_turns(library, monkeypatch):

@@ -166,9 +166,3 @@ def test_many_tokens_below_the_rounding_error_move_no_boundary():
     far = fixed(400e-6 + 0.5 + 1e-4)
     distance, rounding = explain(p.log(), rounded, far, 0, (400, 401))
     assert distance == pytest.approx(1e-4, rel=1e-3) and distance > SLACK * rounding
-
-
-def test_prompts_are_taken_from_the_tasks_in_turn(monkeypatch):
-    monkeypatch.setattr(losslessness, "load_task", lambda task, limit, seed: [(task, i) for i in range(limit)])
-    tasks = list(losslessness.TASKS)
-    assert losslessness.choose_prompts(len(tasks) + 3) == [(t, 0) for t in tasks] + [(t, 1) for t in tasks[:3]]

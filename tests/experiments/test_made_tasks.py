@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib.util
-import io
 import re
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -55,19 +53,6 @@ def test_prompts_come_from_the_side_asked_for(task):
         for prompt in made_tasks.prompts(task, 5, split=split):
             key = corpus.split_key(Path(prompt.meta["module"].replace(".", "/") + ".py"))
             assert corpus.side(key) == split
-
-
-def test_pieces_are_parsed_once_for_all_processes(monkeypatch, tmp_path):
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
-    parsed = made_tasks.materials(corpus.stdlib_modules("heldout"))
-    parses = []
-    monkeypatch.setattr(made_tasks, "materials", lambda modules: parses.append(len(modules)) or parsed)
-    pieces = made_tasks._split_materials.__wrapped__
-    assert pieces("heldout") == pieces("heldout") == (parsed, made_tasks.name_pool(parsed["code"]))
-    assert len(parses) == 1
-    monkeypatch.setattr(made_tasks.sys, "version", "another Python, which may parse otherwise")
-    assert pieces("heldout")[0] == parsed
-    assert len(parses) == 2
 
 
 def test_no_module_is_on_both_sides():
@@ -152,11 +137,6 @@ def test_completion_prompts_are_followed_by_their_reference_in_the_module():
     for prompt in made_tasks.prompts("code-completion", 8):
         assert prompt.text + prompt.reference in texts[prompt.meta["module"]]
         assert prompt.text.endswith("\n") and not prompt.chat
-
-
-def test_pieces_of_code_are_python():
-    for snippet in made_tasks.materials(corpus.stdlib_modules("heldout")[:20])["code"]:
-        list(tokenize.generate_tokens(io.StringIO(snippet.text + "\n").readline))
 
 
 @pytest.mark.parametrize(

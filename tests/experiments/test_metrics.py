@@ -200,13 +200,6 @@ def test_drafted_and_calls_equal_emitted_and_discarded_for_chains(model, drafter
     )
 
 
-def test_times_of_a_real_run_add_up(model):
-    plain = generate(model, prompt(1, 30), max_new_tokens=20).tokens
-    stats = generate(model, prompt(1, 30), Chaos(prompt(1, 30) + plain), max_new_tokens=20).stats
-    parts = [stats[f"{name}_seconds"] for name in ("prefill", "draft", "verify", "commit", "host")]
-    assert all(part > 0 for part in parts) and stats["seconds"] == pytest.approx(sum(parts))
-
-
 def test_the_hosts_share_counts_as_time_of_the_steps():
     tree = DraftTree.chain([1, 2])
     run = generation(9, [Step(tree, (0,), (1, 7), 0.1, 0.2, 0.05, host_seconds=0.15)], prefill=1.0)
@@ -244,21 +237,3 @@ def loops_by_brute_force(tokens: list[int], repeats: int, longest: int) -> bool:
 def test_ends_in_loop_equals_brute_force(before, block, times, repeats):
     tokens = before + block * times
     assert ends_in_loop(tokens, repeats, 6) == loops_by_brute_force(tokens, repeats, 6)
-
-
-@pytest.mark.parametrize(
-    "tokens, expected",
-    [
-        ([1, 2, 3] * 3, True),
-        ([1, 2, 3] * 2, False),
-        ([5] * 6, True),
-        ([5] * 5, False),
-        ([1, 2] * 3, True),
-        ([], False),
-        ([1, 2, 3] * 3 + [9], False),
-        (list(range(32)) * 3, True),
-        (list(range(33)) * 3, False),
-    ],
-)
-def test_loops_by_hand(tokens, expected):
-    assert ends_in_loop(tokens) == expected

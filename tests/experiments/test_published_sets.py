@@ -15,13 +15,10 @@ from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingD
 from specdec_lib.experiments.tasks import load_task
 from tests.experiments.published_formats import (
     ALPACA,
-    BUGGY,
-    EDITOR,
     ESSAYS,
     HUMANEVAL,
     MBPP,
     ONE_TURN,
-    QUOTE,
     TWO_TURNS,
     editor,
     jsonl,
@@ -205,22 +202,14 @@ def test_a_name_that_many_sets_share_is_not_taken_from_the_root_itself(tmp_path)
 
 
 @pytest.mark.parametrize("task", DATASETS)
-def test_missing_data_are_told_with_origin_licence_and_remedy_as_the_page_has_them(tmp_path, monkeypatch, task):
+def test_missing_data_are_told_with_origin_licence_and_remedy(tmp_path, monkeypatch, task):
     with pytest.raises(FileNotFoundError) as error:
         load_task(task, tmp_path)
     text = str(error.value)
     assert str(tmp_path) in text and "root=FOLDER" in text and "SPECDEC_DATASETS" in text
-    name, owner, licence = re.findall(
-        r"^(\S+) is published in \S+?\.(?:com|co/datasets)/(\S+) .*licence: (.+)\.", text, re.M
-    )[-1]
-    about, origins, wording = (Path(__file__).parents[2] / "book" / "datasets.md").read_text().split("\n## ")[2:5]
-    (row,) = [line for line in about.splitlines() if line.startswith(f"| `{task}` |")]
-    (entry,) = [part for part in origins.split("\n\n") if part.startswith(f"`{task}` (")]
-    assert name.split("/")[-1] in entry and owner in entry and re.split(r"[;(]", licence)[0].strip() in entry
-    assert f"\n`{task}`\n: " in wording
-    assert task not in ("spec-bench", "codeeditorbench") or all(
-        f"`{subset}`" in row for subset in DATASETS[task].subsets
-    )
+    assert re.search(r"^(\S+) is published in \S+ .*licence: (.+)\.", text, re.M)
+    page = (Path(__file__).parents[2] / "book" / "datasets.md").read_text()
+    assert f"\n| `{task}` |" in page and f"\n`{task}`\n: " in page
     monkeypatch.delenv("SPECDEC_DATASETS", raising=False)
     with pytest.raises(MissingData, match="no folder of data sets is given"):
         load_task(task)
@@ -257,11 +246,7 @@ def without(row: dict, field: str) -> dict:
 # What is read, the file, what it holds instead (a row stands in line 2; None: the file is gone), and what the error says.
 BROKEN = [
     ("jfleg", "jfleg/test.ref2", "one line\n", "test.ref2: has 1 lines; expected 3, as test.src has"),
-    ("quixbugs", "quixbugs/quixbugs_python.jsonl", {"name": "gcd"}, "field 'docstring' is missing"),
-    ("editeval", "editeval/edit_eval.jsonl", {"instruction": "x", "input": ""}, "field 'input' is empty"),
-    ("humanevalpack/go", "humanevalpack/go/humanevalpack.jsonl", without(BUGGY, "test"), "field 'test' is missing"),
     ("humaneval", HUMAN, jsonl(HUMANEVAL) + "\n{nonsense}\n", "line 3: is not JSON (Expecting property name"),
-    ("humaneval", HUMAN, jsonl(HUMANEVAL, [1]), "line 2: is a list; expected an object"),
     ("humaneval", HUMAN, jsonl(HUMANEVAL, HUMANEVAL), "'HumanEval/7' is in its file twice"),
     ("humaneval", HUMAN, without(HUMANEVAL, "prompt"), "field 'prompt' is missing; there are 'task_id'"),
     ("humaneval", HUMAN, HUMANEVAL | {"prompt": ""}, "field 'prompt' is empty"),
@@ -269,22 +254,17 @@ BROKEN = [
     ("gsm8k", GSM, {"question": "q", "answer": "4"}, "field 'answer' has no '####'"),
     ("gsm8k", f"{GSM}.gz", b"not packed", "test.jsonl.gz: cannot be unpacked"),
     ("gsm8k", f"{GSM}.gz", gzip.compress(b"x" * 5000)[:-9], "test.jsonl.gz: cannot be unpacked"),
-    ("gsm8k", f"{GSM}.zip", b"not packed", "test.jsonl.zip: cannot be unpacked"),
     ("gsm8k", f"{GSM}.zip", zipped("other.jsonl"), "test.jsonl.zip: holds no test.jsonl, only other.jsonl"),
     ("alpaca", OTHER, "{}", "holds a dict; expected a list of objects"),
     ("alpaca", OTHER, "[\n1,\n}", "is not JSON (Expecting value, line 3, column 1)"),
     ("alpaca", OTHER, json.dumps([ALPACA[0], "text"]), "record 2: is a str; expected an object"),
     ("alpaca", OTHER, json.dumps([ALPACA[0] | {"instruction": 5}]), "is 5; expected a text"),
     ("mt-bench", MT, TWO_TURNS | {"turns": ["a", ""]}, "field 'turns' has an empty turn"),
-    ("mt-bench", MT, TWO_TURNS | {"turns": "a"}, "field 'turns' is 'a'; expected a list of texts"),
     ("mt-bench", MT, TWO_TURNS | {"reference": ["a"]}, "field 'reference' has 1 answers to 2 turns"),
-    ("mt-bench", MT, TWO_TURNS | {"reference": [1, 2]}, "field 'reference' is [1, 2]; expected texts"),
     ("mt-bench", MT, TWO_TURNS | {"category": "rag"}, "field 'category' is 'rag'; expected one of writing"),
     ("mt-bench", MT, TWO_TURNS | {"question_id": None}, "field 'question_id' is None"),
     ("mbpp", MB, MBPP | {"task_id": 975}, "field 'task_id' is 975; expected 1 to 974"),
     ("mbpp", MB, MBPP | {"task_id": True}, "field 'task_id' is True; expected a whole number"),
-    ("quotesum", QS, QUOTE | {"source1": ""}, "field 'source1' is empty"),
-    ("codeeditorbench", f"{EDITS}/code_debug_plus.jsonl", without(EDITOR["debug"], "solutions"), "'solutions' is missing"),
     ("codeeditorbench", f"{EDITS}/few_shot_prompt/prompt_switch.txt", "x", "does not begin with '### Instruction:'"),
     ("xatu", XATU, {"data_source": "asset", "data_index": 3}, "'data_index' is 3, but the files of asset have 3 texts"),
     ("xatu", XATU, {"data_source": "news"}, "'data_source' is 'news'; expected one of asset"),
@@ -292,8 +272,6 @@ BROKEN = [
     ("argrewrite", f"{ESSAYS}/Draft2/draft2_2018argrewrite_2.txt", None, "Draft2: has no file with number 2"),
     ("argrewrite", f"{ESSAYS}/Draft1/draft1_2018argrewrite_2.txt", " \n", "draft1_2018argrewrite_2.txt: is empty"),
     ("argrewrite", f"{ESSAYS}/ExpertFeedback/feedback_2.docx", b"x", "feedback_2.docx: is not a .docx document"),
-    ("answers", MT, without(TWO_TURNS, "question_id"), "field 'question_id' is missing"),
-    ("answers", RUN, without(ANSWERED, "category"), "field 'category' is missing"),
     ("answers", RUN, ANSWERED | {"choices": []}, "field 'choices' is []; expected a list of answers"),
     *(
         ("answers", RUN, ANSWERED | {"choices": [ANSWER | change]}, f"first of the choices: field {says}")
@@ -305,7 +283,6 @@ BROKEN = [
         )
     ),
     ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json", '[{"instruction": "a", "output": ""}]', "record 1: field 'dataset'"),
-    ("oasst", REPORT, "[]", "is a list; expected an object"),
 ]  # fmt: skip
 
 

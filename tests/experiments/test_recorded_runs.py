@@ -153,15 +153,6 @@ def test_a_comparison_of_nothing_is_refused(recordings):
         comparison.compare(recordings, [])
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "place"),
-    [([], [], None), ([1], [], 0), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2)],
-)
-def test_first_divergence(a, b, place):
-    assert comparison.first_divergence(a, b) == place
-    assert comparison.first_divergence(b, a) == place
-
-
 def test_a_recording_says_whether_it_ends_in_a_loop(recordings):
     looping = replace(recordings[0].trace, tokens=[7, 8, 9] * 8, finish_reason="criteria")
     varied = replace(looping, tokens=list(range(5, 29)))
@@ -184,20 +175,6 @@ def test_a_run_that_ends_inside_its_draft_balances(recordings):
     assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
     assert draft_costs.unbalanced(run) == 0
     assert draft_costs.ends_inside(run) and not draft_costs.ends_inside(replace(run, steps=run.steps[:-1]))
-
-
-def test_every_method_is_timed_on_every_prompt(model, recordings):
-    runs = recorded_runs.time_methods(
-        model, recordings[:2], {"plain": None, "PLD": PromptLookup(num_tokens=3)}, repeats=3
-    )
-    assert {name: [len(repeat) for repeat in repeats] for name, repeats in runs.items()} == {
-        "plain": [2, 2, 2],
-        "PLD": [2, 2, 2],
-    }
-    for repeats in runs.values():
-        for repeat in repeats:
-            assert comparison.compare(recordings[:2], repeat).divergences == []
-            assert all(run.prefill_seconds > 0 for run in repeat)
 
 
 class Learns(Drafter):
@@ -295,9 +272,7 @@ def test_the_oracle_is_the_fewest_calls_of_a_drafter_that_knows_the_output(draft
         assert sum(step.drafted - step.accepted for step in run.steps) == 0
     assert any(agreed.any() and not agreed.all() for agreed in hindsight.agreement)
     for runs in recorded_runs.sweep_draft_model(recordings, draft, [1, 2, 4, 8, 16]).values():
-        assert hindsight.beaten(runs) == 0
-    shortened = [replace(run, steps=[]) for run in runs]
-    assert hindsight.beaten(shortened) == sum(calls > 0 for calls in hindsight.calls) > 0
+        assert all(len(run.steps) >= calls for run, calls in zip(runs, hindsight.calls, strict=True))
 
 
 class _Clairvoyant(Drafter):
@@ -352,19 +327,6 @@ def test_forward_times_are_medians_of_the_repeats(recordings):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_replays_in_several_processes_are_those_of_one(recordings, draft, monkeypatch, jobs):
-    monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    drafters = {"PLD": PromptLookup(), "SpecDec": DraftModel(draft, 3), "plain": None}
-    runs = recorded_runs.replay_each(recordings, drafters, jobs)
-    assert list(runs) == list(drafters)
-    for name, drafter in drafters.items():
-        expected = recorded_runs.replay_all(recordings, drafter)
-        assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
-        assert {run.state for run in runs[name]} == {"cold"}
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
 def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recordings, monkeypatch, jobs):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
     drafters = {"plain": None, "PLD": PromptLookup(), "cold": TokenRecycling(), "warm": TokenRecycling()}
@@ -376,16 +338,6 @@ def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, re
         assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
         assert {run.state for run in runs[name]} == {state.get(name, "cold")}
     assert [len(run.steps) for run in runs["warm"]] != [len(run.steps) for run in runs["cold"]]
-
-
-def test_every_method_is_replayed_or_run_as_its_row_says(recordings, model):
-    drafters = {"PLD": PromptLookup(), "warm": PromptLookup(), "TR": TokenRecycling()}
-    state = {"PLD": "cold", "warm": "warm", "TR": "warm"}
-    runs = recorded_runs.all_runs(model, recordings, drafters, state)
-    for name, drafter in drafters.items():
-        expected = recorded_runs.runs_of(model, recordings, drafter, state=state[name])
-        assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
-        assert {run.state for run in runs[name]} == {state[name]}
 
 
 def test_intervals_are_around_the_pooled_metrics_and_turns_of_a_prompt_are_not_prompts(recordings):

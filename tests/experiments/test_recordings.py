@@ -221,11 +221,6 @@ def test_damaged_files_are_named(model, tokenizer):
         record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
 
 
-def test_nothing_to_commit_is_an_error(model, tmp_path):
-    with pytest.raises(RecordingError, match="no recordings of these models"):
-        recordings.commit(tmp_path, tmp_path / "x.npz", [recordings.identity(model)], {})
-
-
 def test_tokens_that_cannot_be_a_run_are_refused(model):
     with pytest.raises(ValueError, match="0 tokens are given"):
         record_known(model, [5, 6], [], "length")

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from specdec_lib import Sampling
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments import recorded_runs, results
-from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
+from tests.experiments.made import made_up
 
 METHODS = {"plain": None, "short": PromptLookup(2, 3), "long": PromptLookup(2, 12, "transformers")}
 
@@ -24,8 +22,8 @@ def recordings() -> list[Recording]:
         prompt = rng.integers(0, 9, 40).tolist()
         begin = int(rng.integers(0, 20))
         answer = [*prompt[begin : begin + 12], *rng.integers(0, 9, 6).tolist()]
-        trace = Trace(prompt, answer, Sampling(1.0, seed=number % 2), 100, Limits(len(answer)), "length")
-        out.append(Recording(Prompt(str(number // 2), "ab"[number % 4 > 1], ("",), chat=False), 0, trace))
+        task, sampling = "ab"[number % 4 > 1], Sampling(1.0, seed=number % 2)
+        out.append(made_up(prompt, answer, str(number // 2), task, sampling))
     return out
 
 

@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Sampling, load_model
+from specdec_lib import load_model
 from specdec_lib.decoding.contract import LAST, Capture
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
 from specdec_lib.experiments import comparison, made_tasks, recorded_runs, retrieval, stores
-from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
-from specdec_lib.experiments.recorded_runs import Recording
 from tests.datastores.stores import build
+from tests.experiments.made import made_up
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +20,9 @@ def pocket():
     return load_model("pocket", dtype="float32")
 
 
-def recording(prompt, tokens, vocabulary=50):
-    trace = Trace(prompt, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
-    return Recording(Prompt("p", "made", ("",), chat=False), 0, trace)
-
-
 def test_match_lengths_count_the_longest_suffix_at_each_step():
     with build([[1, 2, 3, 4, 5, 6]], 50) as index:
-        counts = retrieval.match_lengths([recording([7, 1], [2, 9, 3, 4, 5, 6])], Rest(index, min_ngram=2))
+        counts = retrieval.match_lengths([made_up([7, 1], [2, 9, 3, 4, 5, 6])], Rest(index, min_ngram=2))
     # Contexts end with 1 2, with 9, with 9 3 and with 3 4; after the last the draft 5 is kept.
     assert counts == Counter({2: 2, 0: 1, 1: 1})
 

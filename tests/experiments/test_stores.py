@@ -3,7 +3,6 @@
 import pytest
 
 from specdec_lib import Sampling, generate, load_model
-from specdec_lib.datastores import StoreBusy
 from specdec_lib.datastores.store_files import build_lock
 from specdec_lib.experiments import made_tasks, stores
 from specdec_lib.experiments.corpus import stdlib_modules
@@ -28,25 +27,6 @@ def test_a_store_holds_its_texts_and_is_opened_the_second_time(tokenizer, monkey
     assert stores.text_store("mine", tokenizer, 10_000, texts).store.path == index.store.path
     with pytest.raises(TypeError):
         stores.text_store("mine", tokenizer, 9_999, texts)
-
-
-def test_a_store_that_another_process_is_building_is_waited_for(tokenizer, monkeypatch):
-    build, calls = stores.build_from_texts, []
-
-    def busy_first(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 1:
-            raise StoreBusy("another process builds it")
-        return build(*args, **kwargs)
-
-    monkeypatch.setattr(stores, "build_from_texts", busy_first)
-    monkeypatch.setattr(stores, "LOOK_SECONDS", 0.0)
-    assert len(stores.text_store("mine", tokenizer, 10_000, ["x = 1\n"]).store) == 1 and len(calls) == 2
-
-
-def test_a_store_of_documents_holds_the_ids_as_they_are(tokenizer):
-    index = stores.document_store("answers", [[5, 6, 7], [9], [8, 8]], tokenizer)
-    assert [index.store.document(i).tolist() for i in range(len(index.store))] == [[5, 6, 7], [8, 8]]
 
 
 def test_an_unknown_store_is_refused_by_name(tokenizer):
@@ -75,16 +55,6 @@ def test_packages_leave_out_what_shares_text_with_a_heldout_module_under_any_nam
     assert list(stores.package_texts(tmp_path)) == [wanted]
     with pytest.raises(FileNotFoundError, match="no Python files under"):
         stores.package_texts(tmp_path / "none")
-
-
-def test_package_texts_come_in_one_order_that_does_not_depend_on_the_folder(tmp_path):
-    for side in ("a", "b"):
-        for i in range(6):
-            file = tmp_path / side / f"p{i}" / "zq_own.py"
-            file.parent.mkdir(parents=True)
-            file.write_text(f"# {i}\n" + "x = 1\n" * 60, encoding="utf-8")
-    first, second = (list(stores.package_texts(tmp_path / side)) for side in ("a", "b"))
-    assert first == second and first != sorted(first)
 
 
 def test_a_part_of_a_store_is_its_first_whole_documents(tokenizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib.experiments import sum_of_forwards
+from specdec_lib.experiments.draft_costs import ForwardTimes, speed_ratio
 
 
 def test_expected_tokens_is_the_mean_of_the_truncated_geometric_law():
@@ -76,3 +78,17 @@ def test_the_regression_refuses_runs_that_cannot_tell_the_forwards_apart():
         sum_of_forwards.fit_forward_times(np.array([[4, 1], [8, 2], [12, 3]]), np.array([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
         sum_of_forwards.fit_forward_times(np.ones((3, 2)), np.ones(4))
+
+
+def run(tokens, drafted):
+    return SimpleNamespace(tokens=[0] * tokens, steps=[SimpleNamespace(drafted=number) for number in drafted])
+
+
+def test_the_speed_ratio_prices_every_forward_of_either_model():
+    times = ForwardTimes(draft=1.0, target=10.0, verify=12.0)
+    recordings = [SimpleNamespace(task="t", prompt=SimpleNamespace(id=name)) for name in ("a", "b", "c")]
+    ours = [run(10, [4, 4]), run(8, [4, 4]), run(12, [4, 4, 4])]
+    theirs = [run(10, [8]), run(8, [8, 8]), run(12, [8, 8])]
+    # 30 tokens each: ours cost 7 passes and 28 drafted tokens, theirs 5 and 40.
+    ratio = speed_ratio(ours, theirs, times, recordings)
+    assert ratio.value == pytest.approx((5 * 10 + 40) / (7 * 10 + 28)) and ratio.low <= ratio.value <= ratio.high

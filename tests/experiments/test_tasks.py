@@ -6,9 +6,7 @@ import re
 
 import pytest
 
-from specdec_lib.experiments import made_tasks
-from specdec_lib.experiments.published_sets import DATASETS
-from specdec_lib.experiments.tasks import load_task, task_names
+from specdec_lib.experiments.tasks import load_task
 from tests.experiments.published_formats import HUMANEVAL, jsonl, write
 
 
@@ -18,27 +16,6 @@ def root(tmp_path):
     rows = [HUMANEVAL | {"task_id": f"HumanEval/{k}"} for k in range(20)]
     write(tmp_path / "humaneval/HumanEval.jsonl", jsonl(*rows))
     return tmp_path
-
-
-def test_the_names_are_the_mechanical_tasks_and_the_real_sets():
-    assert task_names() == [*made_tasks.TASKS, *DATASETS]
-    assert len(set(task_names(subsets=True))) == len(task_names(subsets=True))
-    assert "spec-bench/summarization" in task_names(subsets=True)
-    assert not any("/" in name for name in task_names())
-
-
-def test_a_mechanical_task_is_made_by_its_maker():
-    assert load_task("rename", limit=3, seed=1) == made_tasks.prompts("rename", 3, seed=1)
-
-
-@pytest.mark.parametrize("task", list(made_tasks.TASKS))
-def test_a_mechanical_task_passes_its_options_on_and_gives_24_prompts_by_default(task, tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(made_tasks, "prompts", lambda *args, **options: calls.append((args, options)) or [])
-    load_task(task)
-    load_task(task, limit=0)
-    load_task(task, tmp_path / "nowhere", limit=2, split="train", seed=5)
-    assert calls == [((task, 24), {}), ((task, 0), {}), ((task, 2), {"split": "train", "seed": 5})]
 
 
 def test_the_environment_variable_names_the_root_and_an_argument_overrides_it(root, tmp_path_factory, monkeypatch):

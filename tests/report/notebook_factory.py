@@ -31,7 +31,7 @@ def write_notebook(
         new_code_cell("values = report.check_parameters(globals())", id="check"),
         new_markdown_cell(f"## Result\n\n{prose}", id="prose"),
     ]
-    sources = ['report.record("alpha", alpha)'] if code is None else code
+    sources = ['report.save("01", {"alpha": alpha})'] if code is None else code
     cells += [new_code_cell(source, id=f"code{number}") for number, source in enumerate(sources)]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     content = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})

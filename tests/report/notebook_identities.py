@@ -126,6 +126,7 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("lossless_mismatches", "lossless_prompts"),
         none_of("replay_texts", "lossless_prompts"),
         none_of("bound_beaten", "bound_runs"),
+        every_mark_has_a_verdict,
         share("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share"),
     ],
 }

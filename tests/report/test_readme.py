@@ -28,15 +28,6 @@ def test_python_of_the_readme_runs_in_order(capsys):
     assert new == scope["plain"].tokens[: len(new)]
 
 
-def test_make_targets_of_the_readme_exist():
-    makefile = (paths.root() / "Makefile").read_text(encoding="utf-8")
-    text = (paths.root() / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
-    assert named
-    for target in named:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
 def test_a_marked_number_is_renewed_and_nothing_else():
     tables = {"04": {"a": Number(1.25, 1.0, 1.5), "n": Number(1234)}}
     text = "One 1.2 and <!--04/a:.1f-->9<!----> of <!--04/n:,d--><!----> or <!--04/n-->x<!---->."

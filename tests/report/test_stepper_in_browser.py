@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_lib import DraftTree, Generation
-from specdec_lib.decoding.results import Step
+from specdec_lib import DraftTree
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.report.display import stepper
 from tests.report.browser import open_browser, visit
+from tests.report.display.test_stepper_data import Letters, points
+from tests.report.display.test_stepper_data import run as made
+from tests.report.display.test_stepper_data import step as made_step
 
 pytestmark = pytest.mark.browser
 PHONE = 360
 
 
-class Letters:
-    """A tokenizer whose token ids are code points."""
-
-    def decode(self, tokens):
-        return "".join(map(chr, tokens))
-
-
-def points(text):
-    return [ord(letter) for letter in text]
-
-
 def run(*steps):
-    made = [Step(tree, tuple(path), tuple(points(tokens)), 0.0, 0.0, 0.0) for tree, path, tokens in steps]
-    return Generation([*points("a"), *(t for s in made for t in s.tokens)], made, "length", 2, 0.0)
+    return made(*(made_step(tree, path, tokens) for tree, path, tokens in steps))
 
 
 FORK = DraftTree(points("ydz"), [-1, -1, 1], scores=[0.25, 0.5, 0.12], sources=["store", "prompt", "store"])

@@ -134,7 +134,6 @@ def steps(frame: pd.DataFrame) -> list[Interval]:
 def at_size(
     frame: pd.DataFrame,
     size: float,
-    value: tuple[str, str] = PER_PASS,
     degree: int = 1,
     then: Callable[[Any], Any] = lambda rate: rate,
 ) -> Interval:
@@ -151,9 +150,7 @@ def at_size(
         return np.log10(tokens) ** np.arange(degree + 1)
 
     weights = powers(size) @ np.linalg.pinv(np.stack([powers(stored) for stored in parts]))
-    return of_rates(
-        list(parts.values()), lambda *rates: then(sum(w * r for w, r in zip(weights, rates, strict=True))), value
-    )
+    return of_rates(list(parts.values()), lambda *rates: then(sum(w * r for w, r in zip(weights, rates, strict=True))))
 
 
 # Rows that are committed -----------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ reads the answer. The model that wrote it may know better what it copied, so thi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,7 +21,6 @@ from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments.input_guided import PUBLISHED
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.published_sets.replies import (
     Reply,
@@ -32,11 +32,20 @@ from specdec_lib.experiments.published_sets.replies import (
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 from specdec_lib.experiments.retrieval import record_replies
 from specdec_lib.experiments.tasks import load_task
+from specdec_lib.files import write_atomic
 
 #: Draft lengths: that of PLD and that of PLD+ in the paper.
 LENGTHS = (10, 70)
 #: Fewest tokens of an answer that are replayed. A prompt that leaves the model no room for them is left out.
 LEAST = 16
+#: The sets of each of the paper's tasks, or the part of them whose texts are published with them.
+PUBLISHED: dict[str, str] = {
+    "summarisation": "spec-bench/summarization",
+    "code editing": "codeeditorbench",
+    "short text editing": "xatu/jfleg",
+    "long text editing": "argrewrite",
+    "multi-turn": "mt-bench",
+}
 
 
 def _edits(task: str, **options: Any) -> Callable[[], list[Reply]]:
@@ -138,9 +147,15 @@ def measure(
         }
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def keep(path: Path, rows: Iterable[Mapping[str, Any]], about: Mapping[str, str]) -> None:
+    """Write rows as CSV below lines of the form ``# name: value``, which say where they come from."""
+    head = "".join(f"# {name}: {value}\n" for name, value in about.items())
+    write_atomic(path, head + pd.DataFrame(rows).to_csv(index=False))
+
+
+def table(rows: pd.DataFrame) -> pd.DataFrame:
     """What :func:`measure` gives as a results table: a row per answer and rule, ``task`` being the set."""
-    answers = pd.DataFrame(rows).rename(columns={"set": "task"})
+    answers = rows.rename(columns={"set": "task"})
     turn = answers.groupby(["task", "prompt"]).cumcount()
     rules = [name for name in answers if re.fullmatch(r"[a-z]+_\d+", name)]
     known = ["task", "prompt", "turn", "seed", "tokens", "overlap", "pld_10_drafts"]

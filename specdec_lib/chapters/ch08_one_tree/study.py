@@ -52,11 +52,11 @@ _TOO_DEAR = 1e6
 Size = int | str
 
 
-def choose_layer(pair: ModelPair, without: Sequence[Prompt], per_task: int, tokens: int = 64) -> None:
+def choose_layer(pair: ModelPair, without: Sequence[Prompt], per_task: int) -> None:
     """Choose the layer whose states tell PLD+ (h) best where to copy from, on other prompts, and note it with the pair."""
     layers = range(decoder_config(pair.target).num_hidden_layers + 1)
     prompts = calibration_prompts(CALIBRATION, per_task, without=without)
-    tuned = record_once(pair.target, pair.tokenizer, prompts, None, tokens, Capture(tuple(layers)))
+    tuned = record_once(pair.target, pair.tokenizer, prompts, None, 64, Capture(tuple(layers)))
     pair.notes["layer"] = best_layer(tuned, lambda i: PromptLookupHidden(i, 10), layers)
 
 

@@ -176,13 +176,13 @@ def oasst_replies(model: str, way: str = "greedy", root: Folder = None) -> list[
     return [reply for reply in replies if reply.text.strip()]
 
 
-def arena_hard_replies(root: Folder = None) -> list[Reply]:
+def arena_hard_replies() -> list[Reply]:
     """Return the answers of three OpenAI models to Arena-Hard's 500 questions, which the file lacks: prompts are empty."""
     replies = []
     for model in ("gpt-4-0314", "gpt-4-0613", "gpt-3.5-turbo-0125"):
         licence = "Apache-2.0 (outputs of OpenAI's models)"
         file = DataFile("arena_hard/model_answer", f"{_ARENA}/{model}.jsonl", licence)
-        for record in read_jsonl(Root("arena-hard replies", root).find(file)):
+        for record in read_jsonl(Root("arena-hard replies").find(file)):
             for turn in _first_choice(record).typed("turns", list, "a list of turns"):
                 text = Record(turn, record.where).text("content", True)
                 replies.append(Reply(record.text("question_id"), record.text("model_id"), "", text))

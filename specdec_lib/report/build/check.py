@@ -12,12 +12,9 @@ import nbformat
 import yaml
 
 from specdec_lib.report.build import book, params, plan
-from specdec_lib.report.build.method_tables import expanded
 from specdec_lib.report.claims import rules
-from specdec_lib.report.display import record
 
 MAX_CELL_LINES = 15
-_GLUE = re.compile(r"\{glue:\w+\}`(?:(?P<page>[^`:]+)::)?(?P<name>\w+)(?::(?P<format>[^`]+))?`")
 _FENCED = re.compile(r"^[ ]*(```|\$\$).*?^[ ]*\1", re.DOTALL | re.MULTILINE)
 _ABSOLUTE = re.compile(r"""["'](?:/(?:home|root|work|tmp|Users|mnt|opt|data)/|[A-Za-z]:\\)""")
 
@@ -128,33 +125,6 @@ def check_pages(root: Path) -> list[str]:
     return faults
 
 
-def check_glue(root: Path) -> list[str]:
-    """Return the faults of glued values, as far as their notebooks have been executed: a key must have been recorded, and a
-    floating-point number be glued with a format."""
-    executed = {path.name: record.recorded(path) for path in (root / "book" / "notebooks").glob("*.ipynb")}
-    texts = {page: expanded(page.read_text(encoding="utf-8")) for page in (root / "book").rglob("*.md")}
-    for path in (root / "notebooks").glob("*.ipynb"):
-        content = nbformat.read(str(path), as_version=4)
-        texts[path] = "\n".join(cell.source for cell in content.cells if cell.cell_type == "markdown")
-    faults = []
-    for path, text in texts.items():
-        for match in _GLUE.finditer(text):
-            home = Path(match["page"]).name if match["page"] else path.name
-            if home not in executed:
-                continue
-            name = match["name"]
-            if name not in executed[home]:
-                faults.append(f"{path.name}: {name!r} is glued but {home} did not record it")
-            elif isinstance(executed[home][name], dict):
-                faults.append(f"{path.name}: {name!r} is not a single value: record the text that the prose needs")
-            elif isinstance(executed[home][name], float) and not match["format"]:
-                faults.append(f"{path.name}: {name!r} is glued without a format, such as {name}:.2f")
-            elif match["page"] and not match["format"]:
-                # myst-nb takes the last colon for the beginning of a format.
-                faults.append(f"{path.name}: {name!r} is glued from another page without a format, such as {name}:s")
-    return faults
-
-
 def check_claims(path: Path) -> list[str]:
     """Return the fault of the ledger of claims, which cannot be read any further than to its first one."""
     try:
@@ -168,5 +138,5 @@ def check_all(root: Path) -> list[str]:
     """Return every fault of a repository, each with the file it is in."""
     notebooks = sorted((root / "notebooks").glob("*.ipynb"))
     faults = [f"notebooks/{path.name} {fault}" for path in notebooks for fault in check_notebook(path)]
-    faults += check_profiles(root / "notebooks") + check_pages(root) + check_glue(root)
+    faults += check_profiles(root / "notebooks") + check_pages(root)
     return faults + check_claims(root / "data" / "claims.yml")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from specdec_lib import methods
@@ -43,10 +42,3 @@ def method_lines(chapter: str, columns: Sequence[str]) -> list[str]:
 #: Columns of the table of all methods, and its words for what is kept of the text.
 _EVERY = ("What it drafts | ABOUT", "Sampled output | EXACT", "Paper | {cite:t}`PAPER`")
 _EXACT = {"exact": "that of plain decoding", "in distribution": "of the same distribution", "lossy": "another"}
-
-_TABLE = re.compile(r"^(:{3,})\{methods\} (\d\d)\n(?::[^\n]*\n)*(.*?)^\1$", re.MULTILINE | re.DOTALL)
-
-
-def expanded(text: str) -> str:
-    """The source of a page with every ``{methods}`` table of a chapter as the list table that it becomes."""
-    return _TABLE.sub(lambda match: "\n".join(method_lines(match[2], match[3].splitlines())), text)

@@ -24,11 +24,9 @@ from typing import Any, NamedTuple
 import nbformat
 
 from specdec_lib import files, paths
-from specdec_lib.report import numbers
 from specdec_lib.report.build import execution, failures, params, plan
 from specdec_lib.report.build.plan import METADATA, Job
 from specdec_lib.report.display import provenance, run_context
-from specdec_lib.report.display.record import recorded, timed_names
 
 #: How often it is said what runs, in seconds.
 REPORT_SECONDS = 60.0
@@ -215,7 +213,6 @@ def _finish(ended: Running, surroundings: str, output: Path, kept: Path) -> fail
         return failures.describe(job, partial, error, _keep_failed(ended.copy, kept))
     executed = nbformat.read(str(ended.copy), as_version=4)
     _describe(executed, ended, surroundings, downloads)
-    numbers.from_records(recorded(executed), timed_names(executed), downloads, job.name[:2], job.profile)
     files.replace_folder(downloads, output / "files" / job.name)
     files.write_atomic(output / job.path.name, nbformat.writes(executed) + "\n")
     return None

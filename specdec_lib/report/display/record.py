@@ -1,16 +1,14 @@
-"""Values that a notebook records, for prose to glue in and for tests to read back.
+"""Plain values for JSON, and the figure that a notebook keeps for the top of its page.
 
-A recorded value is an output of the format that myst-nb's ``glue`` reads, written without importing it, so
-that a notebook needs no Sphinx to run. On the page ``{glue:text}`name:.2f``` shows it.
+The figure is an output of the format that myst-nb's ``glue`` reads, written without importing it, so that a notebook needs
+no Sphinx to run.
 """
 
 from __future__ import annotations
 
-import ast
 import io
 import math
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.experiments.statistics import Interval
@@ -20,12 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PREFIX = "application/papermill.record/"
-MARKS = "specdec"
-"""Key of an output's metadata below which it says what of it comes from a clock (:func:`timed_names`)."""
 
 
 class RecordError(ValueError):
-    """A value cannot be recorded, or what was recorded contradicts itself."""
+    """A value that JSON cannot hold, or a name that no page can address."""
 
 
 def plain(value: Any, name: str = "value") -> Any:
@@ -55,32 +51,6 @@ def plain(value: Any, name: str = "value") -> Any:
     raise RecordError(f"{name!r} is a {type(value).__name__}: record a number, a text, or a list or dict of them")
 
 
-def record(name: str, value: Any, display: bool = False, timed: bool = False) -> None:
-    """Record one value under a name that is unique in the notebook, and with ``display`` show it.
-
-    ``timed`` says that it comes from a clock, or follows from values that do, so that a second run of the same code may
-    give another one. RecordError if the name is not an identifier or the value cannot be recorded (:func:`plain`).
-    """
-    from IPython.display import display as show
-
-    if not name.isidentifier():
-        raise RecordError(f"{name!r} is no name for a record: use letters, digits and underscores")
-    value = plain(value, name)
-    if display:
-        print(f"{name} = {value}")
-    show(
-        {_PREFIX + "text/plain": repr(value)},
-        raw=True,
-        metadata={"scrapbook": {"name": name, "mime_prefix": _PREFIX}, MARKS: {"timed": timed}},
-    )
-
-
-def record_all(values: Mapping[str, Any], timed: bool = False) -> None:
-    """Record several values by name, as :func:`record` does one."""
-    for name, value in values.items():
-        record(name, value, timed=timed)
-
-
 def record_figure(name: str, figure: Figure) -> None:
     """Keep a figure for the top of its page, where ``{glue:figure} name`` puts it; outside of a run, show it here.
 
@@ -97,50 +67,3 @@ def record_figure(name: str, figure: Figure) -> None:
     show(kept, raw=True, metadata={"scrapbook": {"name": name, "mime_prefix": _PREFIX}})
     if run_context.current() is None:
         show(figure)
-
-
-def recorded(notebook: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Read back every value that an executed notebook recorded.
-
-    Parameters
-    ----------
-    notebook : path or mapping
-        An executed copy, or its content.
-
-    Raises
-    ------
-    RecordError
-        One name was recorded with two different values.
-    """
-    values: dict[str, Any] = {}
-    for output in _outputs(notebook):
-        name = _name(output)
-        if name is None or _PREFIX + "text/plain" not in output["data"]:
-            continue  # no record, or a figure
-        value = ast.literal_eval(output["data"][_PREFIX + "text/plain"])
-        if name in values and values[name] != value:
-            raise RecordError(f"{name!r} is recorded as {values[name]!r} and as {value!r}")
-        values[name] = value
-    return values
-
-
-def timed_names(notebook: str | Path | Mapping[str, Any]) -> set[str]:
-    """Return the names that an executed notebook recorded with ``timed=True``."""
-    return {_name(output) for output in _outputs(notebook) if _name(output) and _marks(output).get("timed")}
-
-
-def _outputs(notebook: str | Path | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if not isinstance(notebook, Mapping):
-        import nbformat
-
-        notebook = nbformat.read(str(notebook), as_version=4)
-    for cell in notebook["cells"]:
-        yield from cell.get("outputs", [])
-
-
-def _name(output: Mapping[str, Any]) -> str | None:
-    return output.get("metadata", {}).get("scrapbook", {}).get("name")
-
-
-def _marks(output: Mapping[str, Any]) -> Mapping[str, Any]:
-    return output.get("metadata", {}).get(MARKS, {})

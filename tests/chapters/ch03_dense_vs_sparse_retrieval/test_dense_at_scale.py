@@ -65,11 +65,6 @@ def test_alignments_that_add_do_not_multiply():
     assert effects["product"].high < 1 and effects["product"].value == pytest.approx(2.5 / 1.5**3)
 
 
-def test_equally_many_prompts_of_both_kinds_are_asked_for():
-    with pytest.raises(ValueError, match="1 prompts of the kind and 2 of another"):
-        dense_at_scale.alignment_counts(None, None, None, {}, [None], [None, None], {})
-
-
 @pytest.mark.parametrize(
     ("name", "parts"), [("retrieval_alignment", ("target", "draft")), ("retrieval_dresd", ("target",))]
 )

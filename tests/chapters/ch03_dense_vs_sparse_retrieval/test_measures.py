@@ -9,15 +9,12 @@ import pandas as pd
 import pytest
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace, replay
-from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.metrics import pooled
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.results import ACCEPTANCE, PER_PASS, priced
 from specdec_lib.models.fingerprint import fingerprint
+from tests.experiments.made import made_up
 
 
 def recordings(count=6, seed=0):
@@ -25,8 +22,7 @@ def recordings(count=6, seed=0):
     found = []
     for i in range(count):
         tokens = rng.integers(0, 3, 40).tolist()
-        trace = Trace(rng.integers(0, 3, 10).tolist(), tokens, Sampling(), 8, Limits(len(tokens)), "length")
-        found.append(Recording(Prompt(str(i), "code", ("?",), chat=False), 0, trace))
+        found.append(made_up(rng.integers(0, 3, 10).tolist(), tokens, str(i), "code"))
     return found
 
 

@@ -158,11 +158,6 @@ def test_an_empty_draft_leaves_the_target_alone():
     assert released_rules.released_accepted(tree, p) == released_rules.exact_accepted(tree, p) == 0.0
 
 
-def test_an_unknown_rule_is_refused_by_name():
-    with pytest.raises(ValueError, match="rule is 'medusa'; expected one of rest, dresd, typical"):
-        released_rules.released_law(DraftTree.chain([0]), torch.ones(2, 1, dtype=torch.float64), "medusa")
-
-
 def test_total_variation_is_the_largest_difference_of_any_event():
     p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.2, 0.5, 0.3])
     assert released_rules.total_variation(p, q) == pytest.approx(0.3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
@@ -148,18 +147,3 @@ def test_nearly_all_quotations_of_quotesum_are_found(tokenizer):
     assert len(spans) > 0.9 * marked
     for prompt, span in spans:
         assert prompt.reference[span.answer :][: span.length] == prompt.text[span.turn :][: span.length]
-
-
-def test_a_tokenizer_that_does_not_tell_its_characters_is_refused():
-    class Slow:
-        is_fast = False
-
-    with pytest.raises(ValueError, match="expected a fast one"):
-        alignment.align(made("complete", CODE), Slow(), [])
-
-
-def test_origins_are_arrays_of_the_answers_length(tokenizer):
-    prompt = made("outline", CODE)
-    found = alignment.align(prompt, tokenizer, alignment.copied(prompt))
-    assert found.copied.shape == found.origin.shape == (len(found.answer),)
-    assert np.all(found.copied[found.origin >= 0])

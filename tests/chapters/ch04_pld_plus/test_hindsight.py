@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specdec_lib.chapters.ch04_pld_plus.hindsight import BestOccurrence, replay_hindsight
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.recorded_runs import replay_all
-from tests.experiments.test_input_guided import made_up
+from tests.experiments.made import made_up
 
 
 def fewest_passes(text, prompt_length, longest):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,15 +15,14 @@ from specdec_lib.chapters.ch04_pld_plus import known_answers
 from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments import result_files, results
-from specdec_lib.experiments.input_guided import PUBLISHED
+from specdec_lib.experiments import results
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.retrieval import record_replies
 from specdec_lib.models.fingerprint import fingerprint
-from tests.experiments.test_input_guided import made_up
+from tests.experiments.made import made_up
 
 
 def grams(words, n):
@@ -88,7 +88,7 @@ def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
         for rule in ("partial", "h"):
             for length in known_answers.LENGTHS:
                 assert row[f"best_{length}"] <= row[f"{rule}_{length}"] <= row["tokens"]
-    table = known_answers.table(rows)
+    table = known_answers.table(pd.DataFrame(rows))
     assert results.rate(table[table.method == "h_70"]).value == sum(r["tokens"] for r in rows) / sum(
         r["h_70"] for r in rows
     )
@@ -115,10 +115,17 @@ def test_words_are_counted_by_turn(monkeypatch):
     prompts = [Prompt("1", "t", ("one two three", "four")), Prompt("2", "t", ("one\ntwo",))]
     monkeypatch.setattr(known_answers, "load_task", lambda name, **options: prompts)
     rows = list(known_answers.prompt_words())
-    assert [row["task"] for row in rows] == list(PUBLISHED) and rows[0]["value"] == 2
+    assert [row["task"] for row in rows] == list(known_answers.PUBLISHED) and rows[0]["value"] == 2
+
+
+def test_what_is_kept_is_read_below_the_lines_that_say_where_it_comes_from(tmp_path):
+    rows = [{"set": "a, b", "tokens": 3, "share": 0.25}, {"set": "c", "tokens": 4, "share": None}]
+    known_answers.keep(tmp_path / "new" / "table.csv", rows, {"command": "run: it", "layer": "4"})
+    assert (tmp_path / "new" / "table.csv").read_text().startswith("# command: run: it\n# layer: 4\nset,")
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "new" / "table.csv", comment="#"), pd.DataFrame(rows))
 
 
 def test_the_kept_answers_were_read_by_the_target_that_is_shipped():
-    kept = result_files.read(paths.DATA / "results" / "pld_plus" / "known_answers.csv")
+    kept = (paths.DATA / "results" / "pld_plus" / "known_answers.csv").read_text(encoding="utf-8")
     model, _ = load_model("pocket")
-    assert kept.about["target"] == fingerprint(model), "-p 04.answers=200 reads them again"
+    assert f"# target: {fingerprint(model)}\n" in kept, "-p 04.answers=200 reads them again"

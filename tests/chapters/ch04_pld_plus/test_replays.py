@@ -15,7 +15,7 @@ from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
 from specdec_lib.experiments import input_guided
 from specdec_lib.experiments.recorded_runs import record_prompts
-from tests.experiments.test_input_guided import made_up
+from tests.experiments.made import made_up
 
 
 def test_many_prompts_are_replayed_in_parts_as_all_at_once(monkeypatch):

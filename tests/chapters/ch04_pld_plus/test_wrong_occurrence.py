@@ -10,7 +10,7 @@ from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup
-from tests.experiments.test_input_guided import made_up
+from tests.experiments.made import made_up
 
 
 class Fixed(Drafter):

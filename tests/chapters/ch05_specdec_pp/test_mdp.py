@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from specdec_lib.chapters.ch05_specdec_pp.theory import mdp
-from specdec_lib.chapters.ch05_specdec_pp.theory import rounds as rounds_module
 from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair, stationary
 from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Policy, Rounds
 from specdec_lib.experiments.sum_of_forwards import expected_tokens
@@ -243,13 +242,6 @@ def test_a_token_that_is_never_drafted_leads_nowhere():
     assert all(context == 0 for context in rounds.contexts[1][rounds.children[0][0, :1]])
     found = mdp.outcome(rounds, policy)
     assert (found.discard_rate, found.verification_rate) == pytest.approx(by_paths(rounds, policy))
-
-
-def test_more_states_than_memory_serves_are_refused(monkeypatch):
-    monkeypatch.setattr(rounds_module, "MOST_STATES", 20)
-    with pytest.raises(ValueError, match="longest = 2"):
-        Rounds.of(pairs(1, 3)[0], 9)
-    assert Rounds.of(pairs(1, 3)[0], 2).longest == 2
 
 
 def test_bad_pairs_costs_and_lengths_are_refused():

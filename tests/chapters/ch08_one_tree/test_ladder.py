@@ -5,11 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from specdec_lib import Sampling
 from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on, predictions
 from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
 from specdec_lib.chapters.ch08_one_tree.ladder import SAM_MATCH, Selection, highest_score, longest_match
-from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.one_tree import OneTree
@@ -17,10 +15,7 @@ from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.experiments.pass_widths import counted, price_of
-
-
-def _trace(prompt: list[int], tokens: list[int]) -> Trace:
-    return Trace(prompt, tokens, Sampling(), 100, Limits(len(tokens)), "length")
+from tests.experiments.made import made_up
 
 
 def _texts(count: int = 6) -> list[Trace]:
@@ -30,7 +25,7 @@ def _texts(count: int = 6) -> list[Trace]:
     for _ in range(count):
         prompt = rng.integers(5, 40, 30).tolist()
         answer = prompt[3:15] + rng.integers(5, 40, 4).tolist() + prompt[10:25] + rng.integers(5, 40, 3).tolist()
-        traces.append(_trace(prompt, answer))
+        traces.append(made_up(prompt, answer).trace)
     return traces
 
 
@@ -67,7 +62,7 @@ def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
         longest = acceptable(trace, list(SOURCES.values()))
         for place in range(len(trace.tokens) - 1):
             # A run that begins here: its first step is this position's.
-            here = _trace(trace.prompt + trace.tokens[:place], trace.tokens[place:])
+            here = made_up(trace.prompt + trace.tokens[:place], trace.tokens[place:]).trace
             steps = [replay(here, source).steps[0].accepted for source in SOURCES.values()]
             # The last token is always the target's own, so a run's draft may be one shorter.
             assert longest[place] - 1 <= max(steps) <= longest[place]

@@ -7,19 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from specdec_lib import Sampling
 from specdec_lib.chapters.ch08_one_tree import study
 from specdec_lib.chapters.ch08_one_tree.fitting import by_source, judged_on
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments.calibration import expected_calibration_error
-from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.statistics import Interval
+from tests.experiments.made import made_up
 
 PRICES = [CURVES["gpu"], CURVES["server"]]
 
@@ -31,8 +29,7 @@ def _recordings() -> list[Recording]:
         task = ("copy", "new")[number % 2]
         prompt = rng.integers(5, 40, 40).tolist()
         answer = prompt[3:33] if task == "copy" else [*rng.integers(5, 40, 20).tolist(), *prompt[4:9]]
-        trace = Trace(prompt, answer, Sampling(), 100, Limits(len(answer)), "length")
-        out.append(Recording(Prompt(str(number), task, ("",), chat=False), 0, trace))
+        out.append(made_up(prompt, answer, str(number), task))
     return out
 
 

@@ -105,39 +105,3 @@ def test_pages_and_notebooks_that_the_contents_miss_are_found(book):
     write_notebook(book / "notebooks", name="02_other")
     faults = check.check_pages(book)
     assert any("'intro'" in fault for fault in faults) and any("02_other" in fault for fault in faults)
-
-
-def test_glue_of_a_value_that_was_not_recorded_or_without_format_is_found(book):
-    output = {
-        "output_type": "display_data",
-        "data": {"application/papermill.record/text/plain": "0.5"},
-        "metadata": {"scrapbook": {"name": "rate", "mime_prefix": "application/papermill.record/"}},
-    }
-    executed = json.loads((book / "notebooks" / "01_small.ipynb").read_text())
-    executed["cells"][5]["outputs"] = [output]
-    (book / "book" / "notebooks" / "01_small.ipynb").write_text(json.dumps(executed))
-    page = book / "book" / "intro.md"
-    page.write_text("# T\n\n{glue:text}`notebooks/01_small.ipynb::rate:.2f`\n")
-    assert check.check_glue(book) == []
-    page.write_text(
-        "# T\n\n{glue:text}`notebooks/01_small.ipynb::rate` {glue:text}`notebooks/01_small.ipynb::tare:.2f`\n"
-    )
-    faults = check.check_glue(book)
-    assert any("without a format" in fault for fault in faults) and any("'tare'" in fault for fault in faults)
-
-
-def test_glue_in_a_page_of_a_folder_and_text_glued_from_another_page_without_format_are_found(book):
-    output = {
-        "output_type": "display_data",
-        "data": {"application/papermill.record/text/plain": "'fast'"},
-        "metadata": {"scrapbook": {"name": "word", "mime_prefix": "application/papermill.record/"}},
-    }
-    executed = json.loads((book / "notebooks" / "01_small.ipynb").read_text())
-    executed["cells"][5]["outputs"] = [output]
-    (book / "book" / "notebooks" / "01_small.ipynb").write_text(json.dumps(executed))
-    page = book / "book" / "methods" / "one.md"
-    page.parent.mkdir()
-    page.write_text("# T\n\n{glue:text}`../notebooks/01_small.ipynb::word:s`\n")
-    assert check.check_glue(book) == []
-    page.write_text("# T\n\n{glue:text}`../notebooks/01_small.ipynb::word`\n")
-    assert ["another page" in fault for fault in check.check_glue(book)] == [True]

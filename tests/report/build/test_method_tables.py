@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec_lib import methods
-from specdec_lib.report.build.method_tables import expanded, method_lines
+from specdec_lib.report.build.method_tables import method_lines
 
 
 def test_a_table_of_a_chapter_has_a_row_for_each_of_its_methods_and_their_slugs_in_its_cells():
@@ -30,11 +30,3 @@ def test_what_is_wrong_is_named():
         method_lines("09", [])
     with pytest.raises(ValueError, match="the column 'no cell' is not of the form"):
         method_lines("04", ["no cell"])
-
-
-def test_a_page_is_expanded_to_the_values_that_it_glues():
-    page = "before\n\n::::{methods} 01\n:name: tab-x\n:caption: Numbers.\n\nTokens | {glue:text}`a_SLUG:.2f`\n::::\n\nafter\n"
-    text = expanded(page)
-    assert text.startswith("before\n") and text.endswith("after\n") and "SLUG" not in text
-    for name in methods.compared_in("01"):
-        assert f"`a_{methods.slug(name)}:.2f`" in text

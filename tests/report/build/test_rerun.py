@@ -8,16 +8,6 @@ import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from specdec_lib.report.build import rerun
-from tests.report.notebook_factory import write_notebook
-
-
-def test_every_parameter_is_listed_with_its_default_comment_type_and_profiles(tmp_path):
-    write_notebook(tmp_path)
-    (tmp_path / "params" / "smoke.yml").write_text("01_small: {ks: [1]}\n", encoding="utf-8")
-    text = rerun.parameters_text(tmp_path)
-    assert ":::{dropdown} 01: Small" in text and "[](notebooks/01_small.ipynb)" in text
-    assert "| `ks` | `[1, 2]` | lengths; smoke: `[1]` (`list[int]`) |" in text
-    assert "| `alpha` | `0.5` | a share (`float`) |" in text
 
 
 def test_times_and_machine_come_from_the_executed_copies(tmp_path):

@@ -15,9 +15,10 @@ from specdec_lib import paths
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.report.display import notices, run_context, session
+from specdec_lib.report.display import notices, run_context
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.display.token_views import token_view
+from tests.report.display.test_stepper_data import Letters
 
 FRAME = pd.DataFrame({"task": ["a|b", "<i>"], "rate": [0.123456, np.nan], "n": [12345, 2]})
 
@@ -170,20 +171,6 @@ def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_
     assert rows[1] == {"task": "<i>", "rate": "", "n": "2", **dict.fromkeys(ends, "")}
 
 
-def test_outside_of_a_run_nothing_is_written_or_linked(monkeypatch, tmp_path):
-    monkeypatch.delenv(run_context.VARIABLE, raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert "download" not in Table(FRAME, "tab-x", "c")._repr_mimebundle_()["text/markdown"]
-    assert list(tmp_path.iterdir()) == []
-
-
-class Letters:
-    """A tokenizer whose token ids are code points."""
-
-    def decode(self, tokens):
-        return "".join(map(chr, tokens))
-
-
 def viewed(first, *steps, **options):
     """The view of a run whose steps are (tree, path, emitted text), as (fate, title, text) of each token."""
     made = [Step(tree, tuple(path), tuple(map(ord, text)), 0, 0, 0) for tree, path, text in steps]
@@ -229,9 +216,3 @@ def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
 def test_only_a_smoke_page_carries_a_warning():
     assert "{admonition}" in notices.notice("smoke")._repr_mimebundle_()["text/markdown"]
     assert notices.notice("default") is None and notices.notice("full") is None
-
-
-def test_provenance_names_versions_machine_and_parameters():
-    rows = dict(session.provenance_table({"alpha": 0.5}).rows())
-    assert rows["parameter alpha"] == "0.5"
-    assert rows["torch"] and rows["device"] and rows["commit"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
 from specdec_lib.report.display import occurrences
-from tests.experiments.test_input_guided import made_up
+from tests.experiments.made import made_up
 
 
 @given(st.lists(st.text("ab \n", max_size=12), max_size=8), st.integers(1, 10))

@@ -53,12 +53,6 @@ def test_panels_draw_a_line_a_label_and_say_where_there_is_none():
     assert [text.get_text() for text in right.texts] == ["no data"] and left.get_ylim() == (0, 1)
 
 
-def test_panels_are_wrapped_into_columns():
-    content = {name: {"PLD": ([1], [number])} for number, name in enumerate("abc")}
-    axes = plots.panels(content, "x", "y", columns=2).axes
-    assert [(ax.get_title(), ax.get_ylabel()) for ax in axes if ax.get_visible()] == [("a", "y"), ("b", ""), ("c", "y")]
-
-
 def test_each_series_of_ratios_has_its_points_and_the_known_intervals_their_lines():
     cases = {
         "a": {"x": Interval(1.2, 1.1, 1.3), "y": Interval(0.9, math.nan, math.nan)},

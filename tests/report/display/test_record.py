@@ -1,4 +1,4 @@
-"""Recorded values are what was measured, as plain Python, and a recorded figure is none of them."""
+"""Values become plain Python, and a figure is kept for the top of its page."""
 
 from __future__ import annotations
 
@@ -52,30 +52,16 @@ def test_what_is_no_value_is_refused(value):
         record.plain(value, "rate")
 
 
-def test_recorded_values_are_read_back_by_name_with_what_comes_from_a_clock(outputs, capsys):
-    record.record("rate", np.float64(0.25), display=True)
-    record.record_all({"ms": 3, "s": 0.5}, timed=True)
-    cells = {"cells": [new_code_cell("", outputs=outputs)]}
-    assert record.recorded(cells) == {"rate": 0.25, "ms": 3, "s": 0.5} and record.timed_names(cells) == {"ms", "s"}
-    assert capsys.readouterr().out == "rate = 0.25\n"
-    record.record("rate", 0.5)
-    with pytest.raises(record.RecordError, match="'rate'"):
-        record.recorded({"cells": [new_code_cell("", outputs=outputs)]})
-
-
 def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(outputs, monkeypatch):
     figure, _ = plots.new()
     record.record_figure("answer", figure)
     kept, shown = outputs
     assert shown is figure, "outside of a run the figure is shown as well"
-    cell = new_code_cell("", outputs=[kept])
-    assert record.recorded({"cells": [cell]}) == {}
     glue = pytest.importorskip("myst_nb.ext.glue")
-    ((name, output),) = glue.extract_glue_data_cell(cell)
+    ((name, output),) = glue.extract_glue_data_cell(new_code_cell("", outputs=[kept]))
     assert name == "answer" and "<svg" in output["data"]["image/svg+xml"]
 
 
-@pytest.mark.parametrize("keep", [lambda name: record.record(name, 1.0), lambda name: record.record_figure(name, None)])
-def test_a_name_that_glue_cannot_address_is_refused(keep):
+def test_a_name_that_glue_cannot_address_is_refused():
     with pytest.raises(record.RecordError, match="tokens per forward"):
-        keep("tokens per forward")
+        record.record_figure("tokens per forward", None)

@@ -87,10 +87,14 @@ def true_refusal(estimate: float | np.ndarray, weight: float) -> float | np.ndar
     return estimate / (weight - (weight - 1) * estimate)
 
 
-def counterexamples(rounds: Rounds, decision: Decision, threshold: float, tolerance: float = 1e-9) -> int:
-    """States with P at or above a threshold in which *continue* is cheaper by more than the relative tolerance."""
+#: Relative difference of two costs that counts.
+TOLERANCE = 1e-9
+
+
+def counterexamples(rounds: Rounds, decision: Decision, threshold: float) -> int:
+    """States with P at or above a threshold in which *continue* is cheaper by more than :data:`TOLERANCE`."""
     return sum(
-        int(np.sum((1.0 - alive >= threshold) & _continues(stop, proceed, tolerance)))
+        int(np.sum((1.0 - alive >= threshold) & _continues(stop, proceed)))
         for alive, stop, proceed in zip(rounds.alive, decision.stop, decision.proceed, strict=False)
     )
 
@@ -113,17 +117,17 @@ class Frontier(NamedTuple):
         return bool(self.continues_to.max() < self.stops_from.min())
 
 
-def frontier(rounds: Rounds, decision: Decision, levels: int | None = None, tolerance: float = 1e-9) -> Frontier:
+def frontier(rounds: Rounds, decision: Decision, levels: int | None = None) -> Frontier:
     """Find the frontier in each context, in the first ``levels`` only if given: close to the limit on the candidates there is
     less to continue for, and the frontier moves."""
     going, ending = np.full(rounds.pair.contexts, -1.0), np.full(rounds.pair.contexts, np.inf)
     shown = rounds.contexts[: rounds.longest - 1 if levels is None else levels]
     for contexts, alive, stop, proceed in zip(shown, rounds.alive, decision.stop, decision.proceed, strict=False):
-        cheaper, dearer = (_continues(a, b, tolerance) for a, b in ((stop, proceed), (proceed, stop)))
+        cheaper, dearer = (_continues(a, b) for a, b in ((stop, proceed), (proceed, stop)))
         np.maximum.at(going, contexts[cheaper], 1.0 - alive[cheaper])
         np.minimum.at(ending, contexts[dearer], 1.0 - alive[dearer])
     return Frontier(going, ending)
 
 
-def _continues(stop: np.ndarray, proceed: np.ndarray, tolerance: float) -> np.ndarray:
-    return proceed < stop - tolerance * (1 + abs(stop))
+def _continues(stop: np.ndarray, proceed: np.ndarray) -> np.ndarray:
+    return proceed < stop - TOLERANCE * (1 + abs(stop))
