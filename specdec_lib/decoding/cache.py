@@ -72,20 +72,17 @@ class TreeCache(Cache):
     Parameters
     ----------
     layers : int
-        Number of decoder layers.
     capacity : int
         Positions the buffers hold; :meth:`reserve` enlarges them.
     static : bool
-        The buffers stay where they are: they are never enlarged, and begin as zeros, because a pass over
-        :attr:`slots` reads all of them and what is masked must still be a number.
+        The buffers stay where they are and begin as zeros: a pass over ``slots`` reads all of them.
 
     Attributes
     ----------
     length : int
         Committed positions. A forward pass writes behind them and leaves ``length`` as it is.
     slots : int64 tensor, shape (width,), optional
-        Where the next pass writes, on the model's device; it then attends over the whole buffers. None, the
-        default, is a pass right behind the committed positions, over those and itself.
+        Where the next pass writes, attending over the whole buffers; None is a pass right behind the committed positions.
     """
 
     def __init__(self, layers: int, capacity: int, static: bool = False):

@@ -61,21 +61,18 @@ class Context:
     ----------
     tokens : list of int
         Prompt and all emitted tokens; grows in place. The last one's states are not computed yet.
-    prompt_length : int
     vocabulary : int
         Number of token ids of the target, rows of padding included.
     sampling : Sampling
         How the target chooses, bound to the prompt; a draft model draws in the same way.
     hidden : callable
-        ``hidden(layer)`` gives the captured states of a layer as :class:`Capture` named it, shape
-        (len(tokens) - 1, d).
+        ``hidden(layer)`` gives captured states of a layer as :class:`Capture` named it, shape (len(tokens) - 1, d).
     attention : callable
         ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
     token_ids : int, optional
         Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
     prompt_outputs : Outputs, optional
-        The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them; there when
-        the drafter is started.
+        The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them.
     """
 
     tokens: list[int]
@@ -125,20 +122,18 @@ Replays = Literal["any", "greedy", "never"]
 class Drafter(ABC):
     """Proposes continuations; a method of speculative decoding is a subclass.
 
-    The calls of a generation are ``start``, then for each pass of the target ``propose`` and ``verified``, then
-    ``finish``. ``propose`` is left out where there is room for one token only. A drafter may keep what it learned from
-    one generation to the next; ``reset`` makes it forget that. Before a target with another number of token ids the loop
-    calls ``reset``, since what was learned then means other tokens.
+    The calls of a generation are ``start``, then for each pass of the target ``propose`` (left out where there is room for one
+    token only) and ``verified``, then ``finish``. A drafter may keep what it learned from one generation to the next; ``reset``
+    makes it forget that. The loop calls ``reset`` before a target with another number of token ids.
 
     Attributes
     ----------
     capture : Capture
         What it needs of the target's computation; nothing by default.
     replays : {"any", "greedy", "never"}
-        On which recorded runs (:func:`specdec_lib.replay`) it would draft what it drafts in a real run. ``"greedy"`` for
-        drafts that come with probabilities where the target samples: rejection sampling then emits other tokens than
-        the recorded ones. ``"never"`` for a drafter that depends on the outputs of rejected nodes or passengers, which
-        no recording of plain decoding has.
+        On which recorded runs (:func:`specdec_lib.replay`) it drafts what it drafts in a real run. ``"greedy"`` for drafts with
+        probabilities: rejection sampling emits other tokens than the recorded ones. ``"never"`` for a drafter that depends on
+        the outputs of rejected nodes or passengers, which no recording has.
 
     Examples
     --------
@@ -166,10 +161,7 @@ class Drafter(ABC):
         """Forget everything learned in earlier generations."""
 
     def start(self, context: Context) -> None:
-        """Look at a new prompt; ``context.tokens`` ends with the first new token.
-
-        Later calls see the same ``context`` with more tokens in it.
-        """
+        """Look at a new prompt; ``context.tokens`` ends with the first new token, and grows until the end."""
 
     @abstractmethod
     def propose(self, context: Context, limit: int) -> DraftTree:
@@ -226,7 +218,7 @@ class WrappedDrafter(Drafter):
 
 
 def check_drafter(drafter: object) -> None:
-    """Refuse what is no drafter, by a TypeError, and what declares what cannot be declared."""
+    """Refuse what is no drafter, and what declares what cannot be declared."""
     expected = "expected an object with capture, start() and propose()"
     if isinstance(drafter, type):
         raise TypeError(f"drafter is {drafter!r}; {expected}: make one, {drafter.__name__}(...)")

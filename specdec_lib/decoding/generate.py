@@ -93,21 +93,8 @@ def stop_on_strings(
 class Run:
     """One generation, checked before any work: a prompt, how its tokens are chosen and where it ends.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    input_ids : sequence of int, or array or tensor of shape (n,) or (1, n)
-    sampling : Sampling, optional
-    limits : Limits
-    processors : callable, optional
-        Logits processors of transformers.
-    shown : Sampling, optional
-        The sampling that drafters see when processors already apply temperature and top-p.
-
-    Attributes
-    ----------
-    context : Context
-        Holds the tokens and is what a drafter is shown.
+    ``shown`` is the sampling that drafters see when ``processors`` already apply temperature and top-p. ``context`` holds the
+    tokens and is what a drafter is shown.
     """
 
     def __init__(
@@ -192,14 +179,12 @@ def generate(
     model : PreTrainedModel
         A decoder-only causal language model of transformers, in evaluation mode.
     input_ids : sequence of int, or array or tensor of shape (n,) or (1, n)
-        The prompt.
     drafter : Drafter, optional
-        Of :mod:`specdec_lib.drafters`, or of a subclass of :class:`Drafter` of your own; ``None`` decodes plainly.
+        ``None`` decodes plainly.
     sampling : Sampling, optional
-        Greedy by default. Temperature, top-p, top-k and seed come from here alone (see the notes).
+        Greedy by default. Temperature, top-p, top-k and seed come from here alone.
     max_new_tokens : int
-        The output also ends where prompt and output fill the model's context (``max_position_embeddings``); the
-        ``finish_reason`` is "context" then.
+        The output also ends, with ``finish_reason`` "context", where it fills the model's ``max_position_embeddings``.
     eos_token_id : int or sequence of int, optional
         The first of these ends the output. ``None`` takes the model's own; an empty list none at all.
     on_tokens : callable, optional
@@ -211,10 +196,6 @@ def generate(
         How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs; eagerly
         without one. The tokens are the same in float32.
 
-    Returns
-    -------
-    Generation
-
     Raises
     ------
     UnsupportedModel
@@ -222,10 +203,8 @@ def generate(
 
     Notes
     -----
-    Of ``model.generation_config`` only ``eos_token_id`` is read. Its other settings, such as ``do_sample``,
-    ``temperature`` or ``repetition_penalty``, are not applied: they come from the arguments above, or not at all. To
-    decode with everything that transformers' ``model.generate`` applies, logits processors included, use
-    :func:`specdec_lib.custom_generate`.
+    Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
+    ``model.generate`` applies, logits processors included, use :func:`specdec_lib.custom_generate`.
 
     Examples
     --------
@@ -256,20 +235,10 @@ def record(
     tokenizer: PreTrainedTokenizerBase | None = None,
     runtime: Runtime | None = None,
 ) -> Trace:
-    """Decode plainly and keep what any drafter would need to be replayed.
+    """Decode plainly and keep, on the CPU, what any drafter would need to be replayed; arguments as for :func:`generate`.
 
-    Parameters
-    ----------
-    model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer, runtime
-        As for :func:`generate`.
-    capture : Capture
-        Layers, heads and most likely tokens to keep; ``drafter.capture`` of the drafter to be replayed, or several
-        joined by ``|``.
-
-    Returns
-    -------
-    Trace
-        States and rows are ordinary tensors on the CPU.
+    ``capture`` names the layers, heads and most likely tokens to keep: ``drafter.capture`` of the drafter to be replayed, or
+    several joined by ``|``.
     """
     run = _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer)
     rows: list[torch.Tensor] = []

@@ -1,8 +1,4 @@
-"""The decoding loop: draft, verify, commit, emit.
-
-One loop serves real runs and replays: a verifier tells which part of a draft the target would emit
-(:class:`ModelVerifier` by running it, :class:`specdec_lib.decoding.replay.TraceVerifier` by looking it up).
-"""
+"""The decoding loop: draft, verify, commit, emit. One loop serves real runs and replays, which differ in their verifier."""
 
 from __future__ import annotations
 
@@ -153,10 +149,9 @@ def decode(
     limits: Limits,
     on_tokens: Callable[[list[int]], None] | None = None,
 ) -> Generation:
-    """Generate until a limit is met.
+    """Generate until a limit is met; without a drafter one token a forward.
 
-    Without a drafter one token a forward. The new tokens are appended to the context's, which are the prompt; ``on_tokens`` is
-    called with each block of them as soon as it is emitted. RuntimeError if another generation has the drafter.
+    The new tokens are appended to the context's, which are the prompt. RuntimeError if another generation has the drafter.
     """
     together = [] if drafter is None else [drafter]
     for each in together:

@@ -38,17 +38,8 @@ class Trace:
 
     Attributes
     ----------
-    prompt, tokens : list of int
-        The prompt; the new tokens.
-    sampling : Sampling
-    vocabulary : int
-    limits : Limits
-        Those of the run; a replay meets the same ones.
-    finish_reason : str
     hidden : dict of int to tensor, shape (T, d)
-        States of the layers asked for, by the names they were asked for; T is one less than prompt and new
-        tokens together.
-    heads : tuple of (int, int)
+        States of the layers asked for, by the names they were asked for; T is one less than prompt and new tokens together.
     attention : list of tensor, shape (heads, t)
         Row of the last cached token when ``t`` tokens were cached, from t = len(prompt) on.
     outputs : Outputs, optional
@@ -185,11 +176,10 @@ def _check_captured(trace: Trace, capture: Capture) -> None:
 
 
 def replay(trace: Trace, drafter: Drafter | None) -> Generation:
-    """What decoding with ``drafter`` would have done, step by step, without the model.
+    """What decoding with ``drafter`` (plain decoding without one) would have done, step by step, without the model.
 
-    Without a drafter, plain decoding. The steps are those of the real run; of the times only the drafter's are measured, the
-    others are the loop's own. ValueError if the trace lacks what the drafter needs, or the drafter cannot be replayed on it
-    (``replays`` of :class:`specdec_lib.Drafter`).
+    Of the times only the drafter's are measured. ValueError if the trace lacks what the drafter needs, or the drafter cannot be
+    replayed on it (``replays`` of :class:`specdec_lib.Drafter`).
     """
     if drafter is not None:
         check_drafter(drafter)

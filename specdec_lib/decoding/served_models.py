@@ -1,9 +1,4 @@
-"""The one description of a model: its parts, its vocabulary, how far it reaches, and why it cannot be served.
-
-A model may come in the wrapper of ``torch.compile``, with rows of padding in its embeddings, with settings in its
-configuration that its architecture does not read, or with weights that lie elsewhere until they are needed. Every
-question of that kind is answered here.
-"""
+"""The one description of a model: its parts, its vocabulary, how far it reaches, and why it cannot be served."""
 
 from __future__ import annotations
 
@@ -144,9 +139,8 @@ def windows(model: PreTrainedModel) -> dict[str, int | None]:
 
 
 def exact_length(model: PreTrainedModel) -> int | None:
-    """Longest sequence within which a tree can be verified, None where there is no such length.
-
-    That is where a long-context rotary embedding changes over, or the window of a model that does not follow masks.
+    """Longest sequence within which a tree can be verified, None where there is no such length: where a long-context rotary
+    embedding changes over, or the window of a model that does not follow masks.
     """
     model = unwrapped(model)
     bounds = [windows(model)[SLIDING]] if model in WITHIN_WINDOW else []
@@ -160,8 +154,7 @@ def exact_length(model: PreTrainedModel) -> int | None:
 def last_position(model: PreTrainedModel, unbounded: int) -> int:
     """Largest position that a pass may hold, ``unbounded`` where the model states none.
 
-    Padding and passengers stand behind the text, where they must not reach a position at which the whole pass would be
-    rotated by other frequencies, or one that the model has not.
+    At a later one, as padding or a passenger might have, the whole pass would be rotated by other frequencies.
     """
     return min((length - 1 for length in (context_limit(model), exact_length(model)) if length), default=unbounded)
 
@@ -172,9 +165,8 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 
 
 def token_ids(model: PreTrainedModel) -> int:
-    """Number of token ids of the tokenizer that the model was loaded with; without one, the rows that it embeds.
-
-    Rows beyond the tokenizer are padding: Qwen 2.5 has 151,936 or 152,064 rows for one tokenizer of 151,665 tokens.
+    """Number of token ids of the tokenizer that the model was loaded with; without one, the rows that it embeds, which may be
+    padded: Qwen 2.5 has 151,936 or 152,064 rows for one tokenizer of 151,665 tokens.
     """
     return _TOKEN_IDS.get(unwrapped(model)) or vocabulary_size(model)
 
@@ -196,7 +188,7 @@ def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -
 
 
 def check_paired(draft: PreTrainedModel, ids: int) -> None:
-    """Refuse a draft model for a target with so many token ids, by a ValueError, unless one tokenizer may be behind both.
+    """Refuse a draft model that cannot share a tokenizer with a target of ``ids`` token ids.
 
     Where a tokenizer is not known its model's rows count, which padding makes more: they may differ by a sixteenth.
     """

@@ -57,7 +57,7 @@ class Target:
     ----------
     model : PreTrainedModel
     longest : int
-        Length that prompt and output may reach; checked against :func:`~specdec_lib.decoding.served_models.exact_length`.
+        Length that prompt and output may reach.
     capture : Capture
     capacity : int, optional
         Positions the buffers hold at first; they grow by half when exceeded. ``longest`` and a draft by default.
@@ -138,9 +138,8 @@ class Target:
     ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
-        The values of a tensor, on the model's device, are not read by the host. ``each`` gets the logits after each of the
-        tokens, some at a time, shape (n, vocabulary), before the next pass overwrites them. Gives those after the last,
-        shape (vocabulary,).
+        ``tokens`` may be a tensor on the model's device. ``each`` gets the logits after each of the tokens, some at a time, shape
+        (n, vocabulary), before the next pass overwrites them. Gives those after the last, shape (vocabulary,).
         """
         size = PREFILL_CHUNK
         if each is not None:
@@ -165,10 +164,9 @@ class Target:
         return logits[-1]
 
     def extend_rows(self, tokens: Sequence[int], positions: Sequence[int], visible: torch.Tensor) -> torch.Tensor:
-        """Run and commit n tokens that need not continue each other, such as the next ones of several branches.
+        """Run and commit n tokens that need not continue each other; gives the logits after each, shape (n, vocabulary).
 
         ``visible``, shape (n, length + n), is what each attends to of the committed tokens and of these, itself included.
-        Gives the logits after each, shape (n, vocabulary).
         """
         self._reserve(len(tokens))
         length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
@@ -181,10 +179,8 @@ class Target:
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root, the tree's n nodes and its p passengers, after the committed positions.
-
-        The root is the last emitted token, whose keys are not cached yet. Gives the logits after each, in that order,
-        shape (1 + n + p, vocabulary).
+        """One pass over the root (the last emitted token), the tree's n nodes and its p passengers: the logits after each, in
+        that order, shape (1 + n + p, vocabulary).
         """
         width, length = tree.width, self.cache.length
         self._tree = tree
@@ -356,9 +352,8 @@ def check_model(model: PreTrainedModel) -> None:
     """See once per model that verifying a tree computes what the model computes on each path alone.
 
     Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask. The
-    model is run as it is written and in its own precision, whatever the caller compiled or autocasts. One with a
-    sliding window is also run beyond it, on a copy with the same weights and a window of a few tokens, and is served
-    within its window alone where that fails.
+    model is run as it is written and in its own precision. One with a sliding window is also run beyond it, on a copy with the
+    same weights and a window of a few tokens, and is served within its window alone where that fails.
 
     UnsupportedModel if the model cannot run by itself, or the logits differ by more than rounding explains.
     """

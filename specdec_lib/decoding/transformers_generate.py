@@ -112,14 +112,10 @@ def custom_generate(
     seed : int
         For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
     streamer : transformers.BaseStreamer, optional
-        Gets the prompt, the tokens and, whatever happens, the end, so that a reader in another thread does not wait for
-        ever. Give it here: transformers passes ``generate(streamer=...)`` on to its own methods alone.
+        Gets the prompt, the tokens and, whatever happens, the end. Give it here: transformers passes
+        ``generate(streamer=...)`` on to its own methods alone.
     on_finish : callable, optional
         Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
-
-    Returns
-    -------
-    callable
 
     Raises
     ------
@@ -129,14 +125,13 @@ def custom_generate(
 
     Notes
     -----
-    The output ends where prompt and output fill the model's context (``max_position_embeddings``), also where
-    ``max_new_tokens`` allows more; transformers' own methods go on with a warning.
+    The output ends where prompt and output fill the model's ``max_position_embeddings``, also where ``max_new_tokens`` allows more.
 
     The cache is this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and
     ``compile_config`` have no effect; a quantized cache is refused.
 
-    Transformers keeps some arguments of ``generate`` for its own methods: instead of ``streamer`` pass it here, instead of
-    ``assistant_model`` a :class:`~specdec_lib.drafters.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
+    Transformers keeps some arguments of ``generate`` for its own methods: instead of
+    ``assistant_model`` pass a :class:`~specdec_lib.drafters.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
     ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``.
 
     Examples

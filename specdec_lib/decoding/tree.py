@@ -67,12 +67,10 @@ class DraftTree:
     Parameters
     ----------
     tokens : sequence of int, length n
-        Token id of each node.
     parents : sequence of int, length n
-        Index of each node's parent, -1 for the root; ``parents[i] < i``.
     probabilities : float tensor, shape (n, vocabulary), optional
-        The distribution each node's token was drawn from. Given by drafters that sample from a draft model;
-        verification is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`), and the tree a chain.
+        The distribution each node's token was drawn from, of a chain drawn from a draft model; verification is then by
+        rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
     scores, sources, passengers
         As for :meth:`annotated`.
 
@@ -80,7 +78,7 @@ class DraftTree:
     ----------
     copied_from : int or None
         Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
-        after it. Drafters that copy say so (:meth:`chain`). It is no part of equality, as nothing is verified by it.
+        after it (:meth:`chain`). It is no part of equality.
     """
 
     __slots__ = (
@@ -148,8 +146,7 @@ class DraftTree:
     ) -> DraftTree:
         """The same tree with the drafter's notes instead of those it has.
 
-        ``scores`` are its own estimates for each node, which have no part in verification; ``sources`` say where each node
-        comes from; ``passengers`` ride along.
+        ``scores`` are its own estimates for each node; ``sources`` say where each node comes from; ``passengers`` ride along.
         """
         tree = self._copy()
         tree._annotate(scores, sources, passengers)
@@ -213,8 +210,7 @@ class DraftTree:
     def batch(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
         """A batch of drafts, each a branch of its own, as a dense batch is verified: for comparison.
 
-        Equal prefixes are nodes several times. Following the tokens leads to the first of them, whose state
-        and keys are those of the others, so the longest match over all drafts is found.
+        Equal prefixes are nodes several times; following the tokens leads to the first of them, so the longest match is found.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -289,8 +285,7 @@ class DraftTree:
         return self.is_chain and self.passengers is None
 
     def children(self) -> dict[tuple[int, int], int]:
-        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first
-        such child's."""
+        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first such child's."""
         if self._children is None:
             self._children = {(p, t): i for i, (p, t) in enumerate(zip(self.parents, self.tokens, strict=True))}
         return self._children
@@ -303,10 +298,7 @@ class DraftTree:
         return self.children().get((node, token))
 
     def truncated(self, depth: int) -> DraftTree:
-        """The nodes no deeper than ``depth``; the tree itself where nothing is cut.
-
-        Passengers stay, whatever their depth; they no longer attend to nodes that are cut.
-        """
+        """The nodes no deeper than ``depth``, and all passengers, which no longer attend to nodes that are cut."""
         if self.depth <= depth:
             return self
         if self.is_chain:
@@ -347,8 +339,7 @@ class DraftTree:
     def mask(self) -> np.ndarray:
         """Which entries of the block (root, n nodes, p passengers) each attends to, bool, shape (n + 1 + p, n + 1 + p).
 
-        Of the root and the nodes, entry ``[i, j]`` is true iff ``j`` is the root, ``i`` itself or an ancestor of ``i``; the
-        passengers' rows are as they were given.
+        A node attends to the root, its ancestors and itself; the passengers' rows are as they were given.
         """
         size = len(self.tokens) + 1
         if self.passengers is not None:

@@ -40,8 +40,7 @@ class Response(Answer):
     acceptance : float32 array, shape (n,)
         Probability that the target accepts ``drawn[i]`` there.
     confidence : float32 array, shape (n,)
-        Probability of ``drawn[i]`` under the distribution it was chosen by; under the draft model's own
-        (temperature 1) where decoding is greedy.
+        Probability of ``drawn[i]`` under the distribution it was drawn from; temperature 1 where decoding is greedy.
     """
 
     drawn: np.ndarray
@@ -169,15 +168,8 @@ def examples(
 ) -> Examples:
     """The draft model's states over a mixture of both models' tokens, at those it drew itself.
 
-    Parameters
-    ----------
-    draft : PreTrainedModel
-    responses : sequence of Response
-    mixing : float, optional
-        r: probability of each Z_i being X_i; only the others are learned from (section 3.3; 0.15 as
-        released). None: each Y_i behind the unmixed prefix X_1 .. X_{i-1}, all at once, which is where the
-        label was taken.
-    seed : int
+    ``mixing`` is r, the probability of each Z_i being X_i; only the others are learned from (section 3.3; 0.15 as released). With
+    None each Y_i follows the unmixed prefix X_1 .. X_{i-1}, which is where the label was taken.
     """
     check_mixing(mixing)
     last, known = decoder_config(draft).num_hidden_layers, draft_vocabulary(draft)

@@ -31,10 +31,7 @@ MANIFEST = "about.json"
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A prompt, int array of shape (m,), with the tokens that the target answered, int array of shape (n,).
-
-    A subclass adds arrays with one entry a token of the answer.
-    """
+    """A prompt, int array (m,), and the target's answer, int array (n,); a subclass adds arrays with one entry a token of it."""
 
     prompt: np.ndarray
     tokens: np.ndarray
@@ -50,11 +47,7 @@ def record_answers(
     shard_size: int = 32,
     progress: bool = True,
 ) -> list[Answer]:
-    """Let the target answer prompts into a folder (:func:`kept`).
-
-    ``drafter`` is one that does not change the tokens (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer
-    sooner.
-    """
+    """Let the target answer prompts into a folder (:func:`kept`); a ``drafter`` that does not change the tokens saves time."""
 
     def answer(number: int, prompt: list[int]) -> Answer:
         tokens = generate(target, prompt, drafter, sampling, max_new_tokens).tokens

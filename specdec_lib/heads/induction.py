@@ -30,7 +30,8 @@ FORMAT = 1
 
 def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None:
     """Where in the prompt the token at ``position`` was copied from: the same token with the longest common suffix, the last one
-    among equals; None if the prompt does not have it."""
+    among equals; None if the prompt does not have it.
+    """
     best, longest = None, 0
     for place in range(prompt_length):
         if text[place] != text[position]:
@@ -47,16 +48,8 @@ def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None
 class InductionHeads:
     """What was found in a model.
 
-    Attributes
-    ----------
-    peaks : float array, shape (blocks, heads)
-        Share of the copied tokens at whose origin the head's attention row had its maximum.
-    attention : float array, shape (blocks, heads)
-        Mean attention on the origin (prefix matching).
-    copied : int
-        Copied tokens looked at.
-    fingerprint : str
-        Of the model (:func:`specdec_lib.models.fingerprint.fingerprint`).
+    ``peaks``, shape (blocks, heads), is the share of the ``copied`` tokens at whose origin the head's attention row had its
+    maximum, ``attention`` the mean attention on the origin (prefix matching); ``fingerprint`` is the model's.
     """
 
     peaks: np.ndarray
