@@ -45,10 +45,10 @@ def acceptance_probability(p: float, q: float) -> float:
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Distribution after a rejection, norm(max(p - q, 0)), float64 (vocabulary,); ``p`` itself where p and q are equal."""
+    """Distribution after a rejection, norm(max(p - q, 0)), float64 (..., vocabulary); ``p`` itself where p and q are equal."""
     rest = (p - q).clamp_min_(0.0)
-    total = rest.sum()
-    return rest / total if total > 0 else p
+    total = rest.sum(-1, keepdim=True)
+    return torch.where(total > 0, rest / total, p)
 
 
 def as_wide(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -97,13 +97,6 @@ def rejection(
     return path, invert_cdf(p, sampling.uniform(position))
 
 
-def residuals(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """:func:`residual` of several rows, shape (n, vocabulary), without a look at the result."""
-    rest = (p - q).clamp_min_(0.0)
-    total = rest.sum(-1, keepdim=True)
-    return torch.where(total > 0, rest / total, p)
-
-
 def rejection_at_once(
     tree: DraftTree,
     p: torch.Tensor,
@@ -119,7 +112,7 @@ def rejection_at_once(
     count = len(tree)
     q = as_wide(tree.probabilities, p)
     drafted = on_device(tree.tokens, p.device, torch.long)
-    rests = residuals(p[:count], q)
+    rests = residual(p[:count], q)
     # A token refused at one position is drawn anew there; the last row is that of the token after the whole draft.
     draws = invert_cdfs(
         torch.cat([rests, p[count:]]),

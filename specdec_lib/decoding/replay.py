@@ -160,19 +160,15 @@ class TraceVerifier:
 
 def _check_captured(trace: Trace, capture: Capture) -> None:
     known = 0 if trace.outputs is None else trace.outputs.k
-    lacking = {
-        "hidden states of layers {}": (
-            [layer for layer in capture.layers if layer not in trace.hidden],
-            [*trace.hidden],
-        ),
-        "attention rows of heads {}": ([head for head in capture.heads if head not in trace.heads], [*trace.heads]),
-        "the {} most likely tokens of each position": (capture.topk if capture.topk > known else 0, known),
-    }
-    for what, (missing, there) in lacking.items():
+    layers = [layer for layer in capture.layers if layer not in trace.hidden]
+    heads = [head for head in capture.heads if head not in trace.heads]
+    for missing, what, there in (
+        (layers, f"hidden states of layers {layers}", [*trace.hidden]),
+        (heads, f"attention rows of heads {heads}", [*trace.heads]),
+        (capture.topk > known, f"the {capture.topk} most likely tokens of each position", known),
+    ):
         if missing:
-            raise ValueError(
-                f"the drafter needs {what.format(missing)}, the trace has {there}; record with capture=drafter.capture"
-            )
+            raise ValueError(f"the drafter needs {what}, the trace has {there}; record with capture=drafter.capture")
 
 
 def replay(trace: Trace, drafter: Drafter | None) -> Generation:

@@ -80,10 +80,6 @@ class Generation:
         return metrics([self])
 
 
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else float("nan")
-
-
 _COUNTS = ("new_tokens", "calls", "calls_with_prefill", "calls_with_draft")
 _TIMES = ("seconds", "prefill_seconds", *PARTS)
 #: The sums (:func:`sums`) that each rate of :func:`metrics` is the ratio of.
@@ -162,5 +158,5 @@ def metrics(runs: list[Generation]) -> dict[str, float]:
     """
     total = sums(runs)
     return {name: total[name] for name in (*_COUNTS, *_TIMES)} | {
-        name: _ratio(total[above], total[below]) for name, (above, below) in RATES.items()
+        name: total[above] / total[below] if total[below] else float("nan") for name, (above, below) in RATES.items()
     }

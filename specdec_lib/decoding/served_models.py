@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -56,10 +57,9 @@ def setting(model: PreTrainedModel, name: str):
     value = getattr(decoder_config(model), name, None)
     if value is None:
         return None
-    own = [
-        _source(module) for module in {type(part).__module__ for part in model.modules()} if "torch.nn" not in module
-    ]
-    return value if any(source is None or name in source for source in own) else None
+    modules = {type(part).__module__ for part in model.modules()}
+    sources = [_source(module) for module in modules if "torch.nn" not in module]
+    return value if any(source is None or name in source for source in sources) else None
 
 
 def base_model(model: PreTrainedModel) -> torch.nn.Module:
@@ -130,10 +130,8 @@ def context_limit(model: PreTrainedModel) -> int | None:
 def windows(model: PreTrainedModel) -> dict[str, int | None]:
     """The sliding window in tokens of each kind of layer; None for layers that attend to the whole context."""
     kinds = set(setting(model, "layer_types") or [SLIDING])
-    window = setting(model, "sliding_window")
-    if not isinstance(window, int) or SLIDING not in kinds or not getattr(
-        decoder_config(model), "use_sliding_window", True
-    ):  # fmt: skip
+    window, used = setting(model, "sliding_window"), getattr(decoder_config(model), "use_sliding_window", True)
+    if not isinstance(window, int) or SLIDING not in kinds or not used:
         return {FULL: None}
     return {SLIDING: window} | ({FULL: None} if FULL in kinds else {})
 
@@ -200,57 +198,55 @@ def check_paired(draft: PreTrainedModel, ids: int) -> None:
         )
 
 
+def _refusals(model: PreTrainedModel, longest: int) -> Iterator[tuple[bool, str]]:
+    """Whether each reason not to serve a model holds, and what it is."""
+    config, used = decoder_config(model), model.config._attn_implementation
+    yield model.config.is_encoder_decoder, "is an encoder-decoder model; expected a decoder-only causal language model"
+    yield model.training, "is in training mode, where dropout changes the output; call model.eval() first"
+    takes = set(inspect.signature(type(model).forward).parameters)
+    yield (
+        not {"cache", "past_key_values"} & takes and bool({"mems", "cache_params", "state"} & takes),
+        "has no key-value cache, which drafts are verified over; expected a model whose forward takes past_key_values",
+    )
+    odd = sorted(set(getattr(config, "layer_types", None) or []) - {FULL, SLIDING})
+    yield (
+        bool(odd) and setting(model, "layer_types") is not None,
+        f"has layers of type {', '.join(odd)}; tree verification needs attention over the whole context ({FULL} or {SLIDING})",
+    )
+    yield (
+        used not in ("sdpa", "eager", attention.NAME),
+        f"uses attn_implementation={used!r}, which takes no tree mask; load it with attn_implementation='sdpa' (or 'eager')",
+    )
+    yield (
+        used != "eager" and bool(setting(model, "attn_logit_softcapping")),
+        "caps its attention scores, which SDPA does not do; load it with attn_implementation='eager', as load_model does",
+    )
+    yield (
+        config.model_type == "bloom"
+        or any(getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))),
+        "has ALiBi position biases, which follow the place in the block and not the path in the tree; choose a model with "
+        "rotary or learned positions",
+    )
+    yield (
+        "local" in (getattr(config, "attention_layers", None) or []),
+        "has local layers, whose window counts places in the cache, a rejected draft's among them; choose a model whose windows "
+        "go by position",
+    )
+    yield (
+        bool(setting(model, "keep_window_size")),
+        "attends to the tokens that it scores highest, which a draft's are among; choose one that attends to the whole context",
+    )
+    bound = exact_length(model)
+    yield (
+        bound is not None and longest > bound,
+        f"attends to the last {bound} tokens only, or changes its positions after so many, but prompt and output may take "
+        f"{longest}; shorten them to fit",
+    )
+
+
 def check_kind(model: PreTrainedModel, longest: int) -> None:
     """See from its configuration that a model can be decoded by tree verification up to ``longest`` tokens."""
     model = unwrapped(model)
-    name, config = type(model).__name__, decoder_config(model)
-    if model.config.is_encoder_decoder:
-        raise UnsupportedModel(f"{name} is an encoder-decoder model; expected a decoder-only causal language model")
-    if model.training:
-        raise UnsupportedModel(f"{name} is in training mode, where dropout changes the output; call model.eval() first")
-    takes = inspect.signature(type(model).forward).parameters
-    if not {"cache", "past_key_values"} & set(takes) and {"mems", "cache_params", "state"} & set(takes):
-        raise UnsupportedModel(
-            f"{name} has no key-value cache, which drafts are verified over; expected a causal language model whose forward "
-            "takes past_key_values"
-        )
-    odd = sorted(set(getattr(config, "layer_types", None) or []) - {FULL, SLIDING})
-    if odd and setting(model, "layer_types") is not None:
-        raise UnsupportedModel(
-            f"{name} has layers of type {', '.join(odd)}; tree verification needs attention over the "
-            f"whole context ({FULL} or {SLIDING})"
-        )
-    used = model.config._attn_implementation
-    if used not in ("sdpa", "eager", attention.NAME):
-        raise UnsupportedModel(
-            f"{name} uses attn_implementation={used!r}, which takes no tree "
-            "mask; load it with attn_implementation='sdpa' (or 'eager')"
-        )
-    if used != "eager" and setting(model, "attn_logit_softcapping"):
-        raise UnsupportedModel(
-            f"{name} caps its attention scores, which SDPA does not do; load it with "
-            "attn_implementation='eager', as specdec_lib.load_model does"
-        )
-    if config.model_type == "bloom" or any(
-        getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))
-    ):
-        raise UnsupportedModel(
-            f"{name} has ALiBi position biases, which follow the place in the block and not the path "
-            "in the tree; choose a model with rotary or learned positions"
-        )
-    if "local" in (getattr(config, "attention_layers", None) or []):
-        raise UnsupportedModel(
-            f"{name} has local layers, whose window counts places in the cache, a rejected draft's among them; choose a model "
-            "whose windows go by position"
-        )
-    if setting(model, "keep_window_size"):
-        raise UnsupportedModel(
-            f"{name} attends to the tokens that it scores highest, which a draft's are among; choose a model with attention "
-            "over the whole context"
-        )
-    bound = exact_length(model)
-    if bound is not None and longest > bound:
-        raise UnsupportedModel(
-            f"{name} attends to the last {bound} tokens only, or changes its positions after so many, but "
-            f"prompt and output may take {longest}; shorten them to fit"
-        )
+    for holds, reason in _refusals(model, longest):
+        if holds:
+            raise UnsupportedModel(f"{type(model).__name__} {reason}")

@@ -16,7 +16,6 @@ from specdec_lib import (
     DraftTree,
     Passengers,
     Runtime,
-    Sampling,
     WrappedDrafter,
     generate,
     record,
@@ -126,17 +125,6 @@ def test_notes_of_a_tree_go_with_its_nodes(make):
 
 
 # Replay and state
-
-
-def test_what_can_be_replayed_is_what_a_drafter_says(llama):
-    greedy, sampled = (record(llama, [3, 4], s, 4, capture=Capture(topk=3)) for s in (Sampling(), Sampling(0.7)))
-    with pytest.raises(ValueError, match="Recycling.* cannot be replayed .*run it with generate"):
-        replay(greedy, Recycling())
-    drafter = Silent()
-    drafter.replays = "greedy"
-    replay(greedy, drafter)
-    with pytest.raises(ValueError, match="the trace was sampled and .*Silent.*replay a greedy trace"):
-        replay(sampled, drafter)
 
 
 def test_a_replay_from_an_equal_state_is_the_real_run(library, llama):

@@ -14,7 +14,7 @@ from specdec_lib import Capture, Sampling, Trace, generate, record, replay
 from specdec_lib.decoding import replay as replaying
 from specdec_lib.decoding.contract import LAST
 from specdec_lib.drafters import PromptLookup
-from tests.chaos import FACTORIES, SAMPLING, Chaos
+from tests.chaos import FACTORIES, SAMPLING, Chaos, Recycling
 from tests.families import prompt, tokenizer
 
 NEW = 24
@@ -191,12 +191,30 @@ def test_a_replay_measures_the_drafters_time(llama):
     assert drafted and min(drafted) >= 0.005 and run.prefill_seconds + sum(drafted) <= whole
 
 
-def test_states_that_were_not_recorded_are_named(llama):
-    trace = record(llama, prompt(3, 8), max_new_tokens=4, capture=Capture(layers=(1,), heads=((0, 0),)))
-    with pytest.raises(ValueError, match=r"hidden states of layers \[2\], the trace has \[1\]"):
-        replay(trace, Chaos([], capture=Capture(layers=(1, 2))))
-    with pytest.raises(ValueError, match=r"attention rows of heads \[\(1, 1\)\], the trace has \[\(0, 0\)\]"):
-        replay(trace, Chaos([], capture=Capture(heads=((1, 1),))))
+class Greedy(Chaos):
+    replays = "greedy"
+
+
+@pytest.mark.parametrize(
+    "drafter, says",
+    [
+        (Chaos([], capture=Capture(layers=(1, 2))), r"hidden states of layers \[2\], the trace has \[1\]"),
+        (
+            Chaos([], capture=Capture(heads=((1, 1),))),
+            r"attention rows of heads \[\(1, 1\)\], the trace has \[\(0, 0\)\]",
+        ),
+        (Chaos([], capture=Capture(topk=4)), "the 4 most likely tokens of each position, the trace has 3"),
+        (Greedy([]), "the trace was sampled and .*Greedy.*replay a greedy trace"),
+        (Recycling(), "Recycling.* cannot be replayed .*run it with generate"),
+    ],
+    ids=["states", "rows", "outputs", "greedy", "never"],
+)
+def test_what_cannot_be_replayed_on_a_trace_is_named(llama, drafter, says):
+    capture = Capture(layers=(1,), heads=((0, 0),), topk=3)
+    with pytest.raises(ValueError, match=says):
+        replay(record(llama, prompt(3, 8), Sampling(0.7), 4, capture=capture), drafter)
+    if isinstance(drafter, Greedy):
+        assert replay(record(llama, prompt(3, 8), max_new_tokens=4), drafter).tokens
 
 
 def test_one_trace_serves_drafters_that_need_different_heads(llama):
