@@ -175,8 +175,7 @@ class AttentionRows:
             if not getattr(model, "_supports_sdpa", False):
                 raise ValueError(f"attention rows are read under SDPA, which {name} does not have; {instead}")
             raise ValueError(
-                f"attention rows are read under SDPA, but the model uses {used!r}; load it with "
-                "attn_implementation='sdpa'"
+                f"attention rows are read under SDPA, not {used!r}; load it with attn_implementation='sdpa'"
             )
         modules = {
             m.layer_idx: m for m in model.modules() if hasattr(m, "layer_idx") and "Attention" in type(m).__name__

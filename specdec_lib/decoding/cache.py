@@ -120,8 +120,7 @@ class TreeCache(Cache):
             return
         if self._static:
             raise ValueError(
-                f"{need} positions are needed and the buffers in place hold {self.capacity}; make the runtime "
-                "with a larger capacity"
+                f"{need} positions are needed and the buffers hold {self.capacity}; make a runtime with a larger capacity"
             )
         self.capacity = max(need, self.capacity + self.capacity // 2)
         for key, old in self._arenas.items():

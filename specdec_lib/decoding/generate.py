@@ -44,10 +44,22 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
     wrong = array[(array < 0) | (array >= vocabulary)]
     if wrong.size:
         raise ValueError(
-            f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was the prompt made "
-            "with another model's tokenizer?"
+            f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was another tokenizer used?"
         )
     return array.tolist()
+
+
+def as_token_lists(prompts: Sequence[TokenIds], model: PreTrainedModel) -> list[list[int]]:
+    """Check several prompts, at least one, each with room for a token in the model's context."""
+    if not len(prompts):
+        raise ValueError("no prompts; expected at least one")
+    lists, limit = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts], context_limit(model)
+    for i, prompt in enumerate(lists):
+        if limit is not None and len(prompt) >= limit:
+            raise ValueError(
+                f"prompt {i} has {len(prompt)} tokens and the model's context is {limit}: no room for a new one"
+            )
+    return lists
 
 
 def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
@@ -147,8 +159,7 @@ def _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strin
     generates = getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or generates is None or not generates():
         raise TypeError(
-            f"model is a {type(model).__name__}; expected a causal language model of transformers, such as "
-            "AutoModelForCausalLM or specdec_lib.load_model gives"
+            f"model is a {type(model).__name__}; expected a causal language model of transformers, as load_model gives"
         )
     most = whole("max_new_tokens", max_new_tokens, 1)
     stop = stop_on_strings(stop_strings, tokenizer, model)

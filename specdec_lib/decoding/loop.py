@@ -156,8 +156,7 @@ def _alone(drafter: Drafter | None, vocabulary: int) -> Iterator[None]:
         for each in together:
             if id(each) in _IN_USE:
                 raise RuntimeError(
-                    f"{each!r} is in use by another generation, and it holds what that one has seen; make a "
-                    "drafter for each generation that runs at the same time"
+                    f"{each!r} is in use by another generation; make a drafter for each that runs at the same time"
                 )
         _IN_USE.update(map(id, together))
     try:
@@ -227,8 +226,7 @@ def decode(
                     tree = drafter.propose(context, room - 1)
                     if not isinstance(tree, DraftTree):
                         raise TypeError(
-                            f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, an empty "
-                            "one, DraftTree.chain([]), where there is nothing to propose"
+                            f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, which may be empty"
                         )
                     tree = tree.truncated(room - 1)
                 t1 = clock.mark()
@@ -236,8 +234,7 @@ def decode(
                 if drafted and max(drafted) >= context.vocabulary:
                     raise ValueError(
                         f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
-                        f"{context.vocabulary}; was its data made with another tokenizer? What it learned from another model "
-                        "it forgets by reset()"
+                        f"{context.vocabulary}; was its data made with another tokenizer?"
                     )
                 path, token = verifier.verify(tree, context)
                 block = [tree.tokens[node] for node in path]
@@ -245,8 +242,7 @@ def decode(
                     block.append(token)
                 if not block:
                     raise RuntimeError(
-                        f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
-                        "was cut or changed after it was recorded"
+                        f"the recorded output ends after {len(new)} tokens without a reason: the trace was cut or changed"
                     )
                 emitted = emit(block)
                 t2 = clock.mark()

@@ -140,8 +140,7 @@ class Runtime:
         places = {parameter.device for parameter in model.parameters()}
         if len(places) > 1 or torch.device("meta") in places:
             raise ValueError(
-                f"the model lies on {sorted(map(str, places))}; a runtime with buffers in place needs it on one "
-                "device: leave the runtime out, or load the model without device_map and offloading"
+                f"the model lies on {sorted(map(str, places))}; a runtime needs it on one device: leave the runtime out"
             )
         self.device = input_device(model)
         if mode not in MODES:
@@ -187,19 +186,17 @@ class Runtime:
             raise ValueError("the runtime was made for another model; make one for this model")
         if longest > self.capacity:
             raise ValueError(
-                f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make it "
-                "with a larger capacity"
+                f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make a larger one"
             )
         place = input_device(model)
         if place != self.device:
             raise ValueError(
-                f"the model has moved to {place} and the runtime's buffers are on {self.device}; make a new one"
+                f"the model has moved to {place}, the runtime's buffers are on {self.device}; make a new runtime"
             )
         with _TAKING:
             if self._holder is not None and self._holder() is not None:
                 raise RuntimeError(
-                    "the runtime is in use by another generation; a draft model that is the target itself "
-                    "needs a runtime of its own"
+                    "the runtime is in use by another generation; make one of its own for a draft model that is the target"
                 )
             self._holder = weakref.ref(holder)
         self.cache.length = 0

@@ -68,8 +68,7 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
     base = getattr(model, model.base_model_prefix, None)
     if base is None:
         raise UnsupportedModel(
-            f"{type(model).__name__} has no part called {model.base_model_prefix!r}, where its decoder would "
-            "be, so hidden states cannot be captured; use a drafter that needs none"
+            f"{type(model).__name__} has no part called {model.base_model_prefix!r}: hidden states cannot be captured"
         )
     return base
 
@@ -81,8 +80,7 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
         if isinstance(child, torch.nn.ModuleList) and len(child) == count:
             return child
     raise UnsupportedModel(
-        f"{type(unwrapped(model)).__name__}: its base model has no list of {count} decoder blocks, so hidden "
-        "states and attention rows cannot be captured; use a drafter that needs neither"
+        f"{type(unwrapped(model)).__name__} has no list of {count} decoder blocks: its states cannot be captured"
     )
 
 
@@ -104,8 +102,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
             if found is not None:
                 return torch.device("cuda", found) if isinstance(found, int) else torch.device(found)
     raise UnsupportedModel(
-        f"{type(unwrapped(model)).__name__} has no weights: its embeddings lie on the device 'meta' and nothing brings them "
-        "elsewhere; load the checkpoint with from_pretrained"
+        f"{type(unwrapped(model)).__name__} has no weights on any device but 'meta'; load the checkpoint with from_pretrained"
     )
 
 
@@ -173,8 +170,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) 
     """Refuse a tokenizer with more ids than the model embeds, by a ValueError."""
     if len(tokenizer) > vocabulary_size(model):
         raise ValueError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: they do "
-            "not belong together; load both from the same place"
+            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: load both from one place"
         )
 
 

@@ -290,13 +290,11 @@ class Target:
         name = type(unwrapped(self.model)).__name__
         if self._unseen:
             raise UnsupportedModel(
-                f"{name} ran without showing the hidden states of layers {sorted(self._unseen)}: a part of it is called in a way "
-                "that leaves out hooks; use a drafter that needs none"
+                f"{name} ran without showing the hidden states of layers {sorted(self._unseen)}; use a drafter that needs none"
             )
         if self.rows is not None and any(row is None for row in self.rows.held()):
             raise UnsupportedModel(
-                f"{name} computes attention by code of its own, not by the function that its configuration names, so that "
-                "its attention rows cannot be captured; use PLD+ (h), PromptLookupHidden, which reads hidden states"
+                f"{name} computes attention by code of its own, so that its rows cannot be read; use PLD+ (h), PromptLookupHidden"
             )
 
     def _layer(self, layer: int) -> int:
@@ -305,12 +303,11 @@ class Target:
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
             raise ValueError(
-                f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), or LAST ({LAST})"
+                f"layer is {layer}; expected 0 (embeddings) to {self.layers} (the final norm), or LAST ({LAST})"
             )
         if layer < self.layers and getattr(decoder_config(self.model), "altup_num_inputs", 1) > 1:
             raise UnsupportedModel(
-                f"{type(unwrapped(self.model)).__name__} has several hidden states for each token between its blocks, of "
-                "which none is the one a drafter compares; capture LAST, or use a drafter that needs none"
+                f"{type(unwrapped(self.model)).__name__} has several hidden states for each token; capture LAST alone"
             )
 
         # The model may serve others at the same time: another thread, or a draft that is the target itself. A pass of

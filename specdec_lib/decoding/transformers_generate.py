@@ -45,19 +45,16 @@ def _check_settings(config) -> None:
         value = getattr(config, name, None)
         if value is not None and value != nothing:
             raise ValueError(
-                f"{name} is {value!r}, which asks for another decoding method than the one given as "
-                f"custom_generate; leave it out (or pass {name}={nothing!r})"
+                f"{name} is {value!r}, which asks for another decoding method; leave it out, or pass {name}={nothing!r}"
             )
     if config.cache_implementation == "quantized":
         raise ValueError(
-            "cache_implementation is 'quantized', but this decoding method has its own cache of the model's "
-            "type; leave it out"
+            "cache_implementation is 'quantized', but this decoding method has a cache of its own; leave it out"
         )
     for name in _OUTPUTS:
         if getattr(config, name, None):
             raise ValueError(
-                f"{name} is set, but this decoding method gives tokens only; leave it out, or use "
-                "specdec_lib.record(..., capture=...) for hidden states and attention rows"
+                f"{name} is set, but this decoding method gives tokens only; leave it out, or use specdec_lib.record"
             )
 
 

@@ -34,9 +34,7 @@ class Passengers:
         if len(self.depths) != count:
             raise ValueError(f"{count} passengers but {len(self.depths)} depths; expected one depth a passenger")
         if self.visible.ndim != 2 or len(self.visible) != count:
-            raise ValueError(
-                f"visible has shape {self.visible.shape}; expected one row for each of the {count} passengers"
-            )
+            raise ValueError(f"visible has shape {self.visible.shape}; expected one row for each of {count} passengers")
         for name, values in (("tokens", self.tokens), ("depths", self.depths)):
             if values and min(values) < 0:
                 raise ValueError(f"{name} of passengers hold {min(values)}; expected numbers of 0 or more")
@@ -114,12 +112,11 @@ class DraftTree:
         if probabilities is not None:
             if not self.is_chain:
                 raise ValueError(
-                    "probabilities are given for a tree that is not a chain; rejection sampling needs a chain"
+                    "probabilities are given for a tree that is not a chain, which rejection sampling needs"
                 )
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
                 raise ValueError(
-                    f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each of the "
-                    f"{len(self.tokens)} tokens"
+                    f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each token"
                 )
         self._annotate(scores, sources, passengers)
 
@@ -130,8 +127,7 @@ class DraftTree:
                 raise ValueError(f"{len(values)} {name} but {count} tokens; expected one a node")
         if passengers is not None and passengers.visible.shape[1] != 1 + count + len(passengers):
             raise ValueError(
-                f"visible has shape {passengers.visible.shape}; expected {1 + count + len(passengers)} columns: "
-                f"the root, {count} nodes, {len(passengers)} passengers"
+                f"visible has shape {passengers.visible.shape}; expected {1 + count + len(passengers)} columns"
             )
         self.scores = None if scores is None else [float(score) for score in scores]
         self.sources = None if sources is None else list(sources)

@@ -131,8 +131,7 @@ class AcceptanceHead(nn.Module):
         if self.draft != own:
             made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"
             raise ValueError(
-                f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: {COMMAND} "
-                "--draft ... --target ... --out ..."
+                f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: {COMMAND}"
             )
         width = decoder_config(model).hidden_size
         if self.width != width:

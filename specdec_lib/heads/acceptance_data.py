@@ -142,8 +142,7 @@ def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
     made, own = json.loads(manifest.read_text(encoding="utf-8"))["draft"], fingerprint(draft)
     if made != own:
         raise ValueError(
-            f"{folder} was made with another draft model (fingerprint {made[:12]}, this one has {own[:12]}); record data for "
-            "this pair with python -m specdec_lib train-acceptance-head --data and an empty folder"
+            f"{folder} was made with another draft model ({made[:12]}, this one is {own[:12]}); record data in an empty folder"
         )
     return load(Response, folder)
 

@@ -18,9 +18,8 @@ from transformers import PreTrainedModel
 from specdec_lib.datastores.store_files import BuildLock
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Drafter
-from specdec_lib.decoding.generate import as_token_list, generate
+from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.target import check_model
 from specdec_lib.files import replacing
 from specdec_lib.models.fingerprint import fingerprint
@@ -74,15 +73,7 @@ def kept(
     """
     whole("shard_size", shard_size, 1)
     whole("max_new_tokens", about["max_new_tokens"], 1)
-    if not len(prompts):
-        raise ValueError("no prompts; expected at least one")
-    prompts, limit = [as_token_list(prompt, vocabulary_size(target)) for prompt in prompts], context_limit(target)
-    for number, prompt in enumerate(prompts):
-        if limit is not None and len(prompt) >= limit:
-            raise ValueError(
-                f"prompt {number} has {len(prompt)} tokens and the target's context is {limit}: no room for a new token; "
-                "shorten it or leave it out"
-            )
+    prompts = as_token_lists(prompts, target)
     check_model(target)
     digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     about = {"format": FORMAT, **about, "shard_size": shard_size, "prompts": len(prompts), "prompts_sha256": digest}
@@ -123,7 +114,7 @@ def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise FileNotFoundError(
-            f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with the command that began it"
+            f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with what began it"
         )
     return [answer for path in shards for answer in _load(kind, path)]
 

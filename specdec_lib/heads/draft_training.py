@@ -253,9 +253,7 @@ def train_heads(
             bar.update()
             bar.set_postfix(held_out=state.curve[-1]["held_out"])
     if state.best is None:
-        raise FloatingPointError(
-            f"the loss is {state.curve[-1]['held_out']} after every epoch; lower the rate ({rate})"
-        )
+        raise FloatingPointError(f"the loss is {state.curve[-1]['held_out']} in every epoch; lower the rate ({rate})")
     rounded = {name: values.to(torch.bfloat16).float() for name, values in state.best["head"].items()}
     head.load_state_dict(rounded)
     head.story = {
@@ -304,8 +302,7 @@ class _State:
             ) from error
         if differ:
             raise ValueError(
-                f"{path} is of an unfinished training with another {', '.join(differ)}; go on with those settings, or delete "
-                "it to start again"
+                f"{path} is of an unfinished training with another {', '.join(differ)}; delete it to start again"
             )
         self.head.load_state_dict(held["head"])
         self.optimizer.load_state_dict(held["optimizer"])

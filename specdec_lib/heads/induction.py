@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.generate import as_token_list, record
+from specdec_lib.decoding.generate import as_token_lists, record
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.files import replacing
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -97,13 +97,10 @@ class InductionHeads:
         own = fingerprint(model)
         if made_for != own:
             raise ValueError(
-                f"{path} was made for another model (fingerprint {made_for[:12]}, this one has "
-                f"{own[:12]}): identify the heads of this model"
+                f"{path} was made for another model ({made_for[:12]}, this one is {own[:12]}); identify the heads of this model"
             )
         if not all(a.shape == shape and np.isfinite(a).all() for a in (peaks, attention)):
-            raise ValueError(
-                f"{path} does not hold induction heads of {shape} blocks and heads; identify the heads again"
-            )
+            raise ValueError(f"{path} does not hold induction heads of {shape} blocks and heads; identify them again")
         return cls(peaks, attention, copied, own)
 
 
@@ -115,16 +112,7 @@ def identify(
     progress: bool = True,
 ) -> InductionHeads:
     """Generate on calibration prompts, whose answers copy, and credit the heads that look at the origin of what is copied."""
-    if not len(prompts):
-        raise ValueError("no prompts; expected at least one calibration prompt")
-    texts = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts]
-    limit = context_limit(model)
-    for i, text in enumerate(texts):
-        if limit is not None and len(text) >= limit:
-            raise ValueError(
-                f"prompt {i} has {len(text)} tokens and the model's context is {limit}: no room for a new "
-                "token; shorten it or leave it out"
-            )
+    texts = as_token_lists(prompts, model)
     shown = tqdm(texts, desc="induction heads", unit="prompt", disable=not progress)
     return credited(model, (record(model, text, sampling, max_new_tokens, capture=every_head(model)) for text in shown))
 
@@ -144,8 +132,7 @@ def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
     for trace in traces:
         if trace.heads != every:
             raise ValueError(
-                f"a run has attention rows of {len(trace.heads)} heads; expected those of all {len(every)}, in order: "
-                "record it with capture=every_head(model)"
+                f"a run has attention rows of {len(trace.heads)} heads; expected all {len(every)}, in order: every_head(model)"
             )
         runs += 1
         text, length = [*trace.prompt, *trace.tokens], len(trace.prompt)

@@ -107,7 +107,7 @@ def train(
             best, kept = row["held_out"], (epoch, copy.deepcopy(head.state_dict()))
     if kept is None:
         raise FloatingPointError(
-            f"the loss is {curve[-1]['held_out']} after every epoch; lower the rate ({settings.rate})"
+            f"the loss is {curve[-1]['held_out']} in every epoch; lower the rate ({settings.rate})"
         )
     head.load_state_dict(kept[1])
     head.story = {

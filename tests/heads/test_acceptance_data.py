@@ -165,7 +165,7 @@ TOO_LONG = [2 + i % 80 for i in range(CONTEXT)]
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
         ({"shard_size": 0}, "shard_size is 0; expected a whole number, 1 or more"),
         ({"prompts": [[3, 4], [96]]}, "token id 96 is outside"),
-        ({"prompts": [[3, 4], TOO_LONG]}, "prompt 1 has 128 tokens and the target's context is 128"),
+        ({"prompts": [[3, 4], TOO_LONG]}, "prompt 1 has 128 tokens and the model's context is 128"),
     ],
 )
 def test_a_bad_call_leaves_nothing_behind(pair, tmp_path, wrong, message):
