@@ -28,17 +28,24 @@ from tests.chaos import FACTORIES, Chaos, Perfect, Recycling, Silent
 from tests.families import build, prompt
 
 
-def test_what_a_subclass_leaves_out_has_a_default(llama):
-    class Twice(Drafter):
-        def propose(self, context, limit):
-            return DraftTree.chain(context.tokens[-2:])
+@dataclass(frozen=True)
+class Twice(Drafter):
+    """It cannot be changed, and leaves out what it can."""
 
+    count: int = 2
+
+    def propose(self, context, limit):
+        return DraftTree.chain(context.tokens[-self.count :])
+
+
+def test_what_a_subclass_leaves_out_has_a_default(llama):
     assert (Twice.capture, Twice.replays) == (Capture(), "any")
-    plain = generate(llama, prompt(1, 9), max_new_tokens=12)
-    run = generate(llama, prompt(1, 9), Twice(), max_new_tokens=12)
-    assert run.tokens == plain.tokens and any(step.drafted for step in run.steps)
-    assert run.state is None
-    Twice().reset()
+    plain, drafter = generate(llama, prompt(1, 9), max_new_tokens=12), Twice()
+    for _ in range(2):
+        run = generate(llama, prompt(1, 9), drafter, max_new_tokens=12)
+        assert run.tokens == plain.tokens and any(step.drafted for step in run.steps)
+        assert run.state is None
+        drafter.reset()
 
 
 def test_every_drafter_of_the_library_is_one_and_says_where_it_can_be_replayed():
@@ -115,9 +122,8 @@ def test_notes_of_a_tree_go_with_its_nodes(make):
         kept = [node for node in range(4) if tree.depths[node] <= depth]
         assert (cut.tokens, cut.parents) == (bare.tokens, bare.parents)
         if depth < tree.depth:
-            assert cut.scores == [noted.scores[node] for node in kept] and cut.sources == [
-                "abcd"[node] for node in kept
-            ]
+            assert cut.scores == [noted.scores[node] for node in kept]
+            assert cut.sources == ["abcd"[node] for node in kept]
             assert (cut.passengers.tokens, cut.passengers.depths) == ([1, 2, 1], [9, 0, 4])
             assert np.array_equal(cut.passengers.visible, visible[:, [0, *(n + 1 for n in kept), 5, 6, 7]])
         else:
@@ -155,21 +161,6 @@ def test_what_was_learned_of_another_vocabulary_is_forgotten_before_the_next_gen
         assert generate(model, prompt(1, 9), drafter, max_new_tokens=20).tokens == plain
         assert max(map(max, drafter.table.values())) < model.config.vocab_size
     assert generate(small, prompt(1, 9), WrappedDrafter(drafter), max_new_tokens=20).tokens
-
-
-@dataclass(frozen=True)
-class Frozen(Drafter):
-    token: int
-
-    def propose(self, context, limit):
-        return DraftTree.chain([self.token])
-
-
-def test_a_drafter_that_cannot_be_changed_is_served_too(llama):
-    drafter = Frozen(5)
-    for _ in range(2):
-        plain = generate(llama, [3, 4], max_new_tokens=5).tokens
-        assert generate(llama, [3, 4], drafter, max_new_tokens=5).tokens == plain
 
 
 # Memory
