@@ -55,33 +55,22 @@ class Capture:
 
 @dataclass
 class Context:
-    """What a drafter is shown.
+    """What a drafter is shown."""
 
-    Attributes
-    ----------
-    tokens : list of int
-        Prompt and all emitted tokens; grows in place. The last one's states are not computed yet.
-    vocabulary : int
-        Number of token ids of the target, rows of padding included.
-    sampling : Sampling
-        How the target chooses, bound to the prompt; a draft model draws in the same way.
-    hidden : callable
-        ``hidden(layer)`` gives captured states of a layer as :class:`Capture` named it, shape (len(tokens) - 1, d).
-    attention : callable
-        ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
-    token_ids : int, optional
-        Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
-    prompt_outputs : Outputs, optional
-        The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them.
-    """
-
+    #: Prompt and all emitted tokens; grows in place. The last one's states are not computed yet.
     tokens: list[int]
     prompt_length: int
+    #: Number of token ids of the target, rows of padding included.
     vocabulary: int
+    #: How the target chooses, bound to the prompt; a draft model draws in the same way.
     sampling: Sampling
+    #: ``hidden(layer)`` gives captured states of a layer as :class:`Capture` named it, shape (len(tokens) - 1, d).
     hidden: Callable[[int], torch.Tensor] = field(repr=False, default=None)
+    #: ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
     attention: Callable[[], torch.Tensor] = field(repr=False, default=None)
+    #: The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them.
     prompt_outputs: Outputs | None = field(repr=False, default=None)
+    #: Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
     token_ids: int | None = None
 
     def __post_init__(self) -> None:
@@ -89,29 +78,19 @@ class Context:
 
 
 class Evidence(NamedTuple):
-    """What a drafter knows of the draft it has just made; one tree weighs its nodes by it.
+    """What a drafter knows of the draft it has just made; one tree weighs its nodes by it."""
 
-    Attributes
-    ----------
-    match : int
-        Tokens before the draft that the source and the context share.
-    support : float
-        Occurrences that the draft rests on.
-    candidates : float
-        Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
-    margin : float
-        How far ahead of the next best place the best one was.
-    similarity : sequence of float
-        How near what is copied from is to the context: one number, or one a node.
-    attention : float
-        Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
-    """
-
+    #: Tokens before the draft that the source and the context share.
     match: int = 0
+    #: Occurrences that the draft rests on.
     support: float = 1.0
+    #: Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
     candidates: float = 0.0
+    #: How far ahead of the next best place the best one was.
     margin: float = 0.0
+    #: How near what is copied from is to the context: one number, or one a node.
     similarity: Sequence[float] = (0.0,)
+    #: Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
     attention: float = 0.0
 
 

@@ -34,17 +34,7 @@ FORMAT = 2
 
 @dataclass
 class Trace:
-    """A recorded run of plain decoding.
-
-    Attributes
-    ----------
-    hidden : dict of int to tensor, shape (T, d)
-        States of the layers asked for, by the names they were asked for; T is one less than prompt and new tokens together.
-    attention : list of tensor, shape (heads, t)
-        Row of the last cached token when ``t`` tokens were cached, from t = len(prompt) on.
-    outputs : Outputs, optional
-        The target's most likely tokens after each position of prompt and new tokens together.
-    """
+    """A recorded run of plain decoding."""
 
     prompt: list[int]
     tokens: list[int]
@@ -52,9 +42,12 @@ class Trace:
     vocabulary: int
     limits: Limits
     finish_reason: str
+    #: States of the layers asked for, by their names, shape (T, d); T is one less than prompt and new tokens together.
     hidden: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
     heads: tuple[tuple[int, int], ...] = ()
+    #: Row of the last cached token, shape (heads, t), when ``t`` tokens were cached, from t = len(prompt) on.
     attention: list[torch.Tensor] = field(default_factory=list, repr=False)
+    #: The target's most likely tokens after each position of prompt and new tokens together.
     outputs: Outputs | None = field(default=None, repr=False)
 
     def save(self, path: str | Path) -> None:

@@ -15,25 +15,22 @@ PARTS = ("draft_seconds", "verify_seconds", "commit_seconds", "host_seconds")
 class Step:
     """One target forward after the prefill.
 
-    Attributes
-    ----------
-    tree : DraftTree
-        What was proposed, cut to what could still be emitted; without the distributions that it was drawn from.
-    path : tuple of int
-        Nodes of ``tree`` whose tokens were emitted.
-    tokens : tuple of int
-        Emitted tokens: those of the path, then at most one of the target's own.
-    draft_seconds, verify_seconds, commit_seconds, host_seconds : float
-        Time to propose and to learn from the outcome; for the target's pass; to move the cache; for acceptance and emission
-        on the host. Of a replay, ``draft_seconds`` alone means something.
+    Times are the device's own where it keeps them. Of a replay, ``draft_seconds`` alone means something.
     """
 
+    #: What was proposed, cut to what could still be emitted; without the distributions that it was drawn from.
     tree: DraftTree
+    #: Nodes of ``tree`` whose tokens were emitted.
     path: tuple[int, ...]
+    #: Emitted tokens: those of the path, then at most one of the target's own.
     tokens: tuple[int, ...]
+    #: To propose, and to learn from the outcome.
     draft_seconds: float
+    #: For the target's pass.
     verify_seconds: float
+    #: To move the cache.
     commit_seconds: float
+    #: For acceptance and emission on the host.
     host_seconds: float = 0.0
 
     @property
@@ -54,24 +51,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Generation:
-    """Result of one decoding run.
+    """Result of one decoding run."""
 
-    Attributes
-    ----------
-    tokens : list of int
-        New tokens only, the end token included where one was reached.
-    finish_reason : {"eos", "stop_string", "length", "context", "criteria"}
-    prefill_seconds : float
-        The prompt's forward and the first token, and what the drafter does with the prompt.
-    state : {"cold", "warm"}, optional
-        What the drafter knew of other prompts, where a harness saw to it: nothing, or what it learned from those before.
-    """
-
+    #: New tokens only, the end token included where one was reached.
     tokens: list[int]
     steps: list[Step] = field(repr=False)
+    #: "eos", "stop_string", "length", "context" or "criteria".
     finish_reason: str
     prompt_length: int
+    #: The prompt's forward and the first token, and what the drafter does with the prompt.
     prefill_seconds: float
+    #: What the drafter knew of other prompts, where a harness saw to it: nothing ("cold"), or those before ("warm").
     state: str | None = None
 
     @cached_property

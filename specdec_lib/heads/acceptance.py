@@ -202,18 +202,13 @@ def _logit(weights, shifts, order, last, bias, state, confidence):  # pragma: no
 
 @dataclass(frozen=True)
 class Examples:
-    """What a head is trained on.
+    """What a head is trained on; float32 tensors."""
 
-    Attributes
-    ----------
-    states : float32 tensor, shape (n, width)
-        The draft model's final state at each token that it drew.
-    acceptance, confidence : float32 tensor, shape (n,)
-        Probability that the target accepts that token; that the draft model gave it, for heads that see it.
-    """
-
+    #: The draft model's final state at each token that it drew, shape (n, width).
     states: torch.Tensor = field(repr=False)
+    #: Probability that the target accepts that token, shape (n,).
     acceptance: torch.Tensor = field(repr=False)
+    #: Probability that the draft model gave it, shape (n,); for heads that see it.
     confidence: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -31,20 +31,13 @@ LABELS = ("decoding", "raw")
 
 @dataclass(frozen=True, eq=False)
 class Response(Answer):
-    """X, what the target answered, drafted along by the draft model.
+    """X, what the target answered, drafted along by the draft model; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    drawn : int array, shape (n,)
-        Y: ``drawn[i]`` follows the prompt and ``tokens[:i]``.
-    acceptance : float32 array, shape (n,)
-        Probability that the target accepts ``drawn[i]`` there.
-    confidence : float32 array, shape (n,)
-        Probability of ``drawn[i]`` under the distribution it was drawn from; temperature 1 where decoding is greedy.
-    """
-
+    #: Y, int: ``drawn[i]`` follows the prompt and ``tokens[:i]``.
     drawn: np.ndarray
+    #: Probability that the target accepts ``drawn[i]`` there, float32.
     acceptance: np.ndarray
+    #: Probability of ``drawn[i]`` under the distribution it was drawn from, float32; temperature 1 if greedy.
     confidence: np.ndarray
 
 

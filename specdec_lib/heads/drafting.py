@@ -67,27 +67,19 @@ class Ends:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The published loss of a kind of head.
+    """The published loss of a kind of head."""
 
-    Parameters
-    ----------
-    labels : {"tokens", "target"}
-        Cross-entropy with the answer's tokens, or with the target's own distribution.
-    weight, decay : float
-        Of that cross-entropy; of each depth over that of the depth above.
-    regression : float
-        Weight of the smooth L1 distance of the first depth's states from the target's.
-    noise : float
-        Width of uniform noise on the states that are read, for sequences of 512 tokens; shorter ones get more.
-    only_first : bool
-        Train the first depth alone; the others are the same network on its own states.
-    """
-
+    #: Cross-entropy with the answer's tokens, or with the target's own distribution.
     labels: Literal["tokens", "target"]
+    #: Of that cross-entropy.
     weight: float = 1.0
+    #: Weight of each depth over that of the depth above.
     decay: float = 1.0
+    #: Weight of the smooth L1 distance of the first depth's states from the target's.
     regression: float = 0.0
+    #: Width of uniform noise on the states that are read, for sequences of 512 tokens; shorter ones get more.
     noise: float = 0.0
+    #: Train the first depth alone; the others are the same network on its own states.
     only_first: bool = False
     rate: float = 1e-3
     weight_decay: float = 0.0
