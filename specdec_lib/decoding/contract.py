@@ -24,22 +24,14 @@ LAST = -1
 
 @dataclass(frozen=True)
 class Capture:
-    """What the target keeps of its own computation for a drafter.
+    """What the target keeps of its own computation for a drafter."""
 
-    Parameters
-    ----------
-    layers : tuple of int
-        Hidden states as transformers counts them: 0 are the embeddings, ``i`` the output of block ``i``, the last one
-        the final norm's output, which is also called :data:`LAST`.
-    heads : tuple of (int, int)
-        (block, head) pairs, both from 0, whose attention rows are kept.
-    topk : int
-        The target's most likely tokens, so many, after each position of the prompt, the root, each node of a tree and
-        each passenger (:class:`Outputs`). 0 asks for none.
-    """
-
+    #: Hidden states as transformers counts them: 0 are the embeddings, ``i`` the output of block ``i``, the last one
+    #: the final norm's output, which is also called :data:`LAST`.
     layers: tuple[int, ...] = ()
+    #: (block, head) pairs, both from 0, whose attention rows are kept.
     heads: tuple[tuple[int, int], ...] = ()
+    #: The target's most likely tokens, so many, after each position of a pass (:class:`Outputs`). 0 asks for none.
     topk: int = 0
 
     def __post_init__(self) -> None:

@@ -16,20 +16,16 @@ class Outputs:
     After a verification, row 0 belongs to the root and row ``i + 1`` to node ``i`` of the tree, accepted or not. Of a
     prompt or a recorded run, row ``i`` belongs to position ``i``. Log-probabilities, in nats, are those of the raw logits in
     float32, before temperature, filters and logits processors. Rows that a replay has no record of hold -1 and NaN.
-
-    Attributes
-    ----------
-    tokens, logprobs : int64 and float32 arrays, shape (n + 1, k)
-    passenger_tokens, passenger_logprobs : int64 and float32 arrays, shape (p, k)
-        The same after each passenger.
-    root : int, optional
-        The token that row 0 follows, which is not part of the tree; None for a prompt.
     """
 
+    #: int64, shape (n + 1, k).
     tokens: np.ndarray
+    #: float32, shape (n + 1, k).
     logprobs: np.ndarray
+    #: The same after each of p passengers, shape (p, k).
     passenger_tokens: np.ndarray | None = None
     passenger_logprobs: np.ndarray | None = None
+    #: The token that row 0 follows, which is not part of the tree; None for a prompt.
     root: int | None = None
 
     def __post_init__(self) -> None:

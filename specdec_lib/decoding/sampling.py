@@ -35,17 +35,6 @@ def _mix(x: int) -> int:
 class Sampling:
     """How the next token follows from the target's logits.
 
-    Parameters
-    ----------
-    temperature : float, optional
-        0 takes the most likely token; otherwise logits are divided by it.
-    top_p : float, optional
-        Nucleus: the smallest set of most likely tokens whose probabilities reach ``top_p``. 1 keeps all.
-    top_k : int, optional
-        Keep the ``top_k`` most likely tokens. 0 keeps all.
-    seed : int
-        The same seed and prompt give the same tokens, whatever drafter is used.
-
     Notes
     -----
     None stands for a temperature of 1, and for no filter, as in a ``generation_config`` of transformers. Filters are applied in
@@ -53,9 +42,13 @@ class Sampling:
     nucleus as many stay as ``top_p`` needs, those with the largest ids; which ones transformers keeps depends on torch's sort.
     """
 
+    #: 0 takes the most likely token; otherwise logits are divided by it.
     temperature: float | None = 0.0
+    #: Nucleus: the smallest set of most likely tokens whose probabilities reach ``top_p``. 1 keeps all.
     top_p: float | None = 1.0
+    #: Keep the ``top_k`` most likely tokens. 0 keeps all.
     top_k: int | None = 0
+    #: The same seed and prompt give the same tokens, whatever drafter is used.
     seed: int = 0
 
     def __post_init__(self) -> None:
