@@ -268,7 +268,7 @@ def test_a_batch_and_inputs_of_other_kinds_are_refused_by_name(library, llama):
         with pytest.raises(ValueError, match="pixel_values.* is given"):
             arguments = (IDS, LogitsProcessorList(), StoppingCriteriaList(), llama.generation_config)
             custom_generate()(llama, *arguments, **{name: value})
-    config = T5Config(vocab_size=64, d_model=32, d_ff=32, num_layers=1, num_heads=2, d_kv=16, decoder_start_token_id=0)
+    config = T5Config(vocab_size=96, d_model=32, d_ff=32, num_layers=1, num_heads=2, d_kv=16, decoder_start_token_id=0)
     with pytest.raises(UnsupportedModel, match="T5ForConditionalGeneration is an encoder-decoder model"):
         T5ForConditionalGeneration(config).eval().generate(IDS, custom_generate=custom_generate(), max_new_tokens=5)
 
