@@ -67,19 +67,9 @@ def rejection(
 ) -> tuple[list[int], int | None]:
     """Speculative sampling over a chain drawn from ``tree.probabilities``; gives what :func:`exact_match` does.
 
-    Parameters
-    ----------
-    tree : DraftTree
-    probabilities : callable
-        ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,).
-    sampling : Sampling
-    position : int
-        Absolute position of the first drafted token.
-    stop : container of int
-        Tokens after which nothing is drawn.
-    accept : callable
-        Probability of keeping a token with target probability p and draft probability q. The default is the only
-        choice that keeps the target's distribution; tests put a biased one here to see it found out.
+    ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,); ``position`` is the absolute
+    one of the first drafted token; after a token of ``stop`` nothing is drawn. ``accept`` is the probability of keeping a token
+    with target probability p and draft probability q: the default alone keeps the target's distribution.
     """
     path: list[int] = []
     tokens: list[int] = []

@@ -69,20 +69,9 @@ class _Slots(CacheLayerMixin):
 class TreeCache(Cache):
     """Preallocated cache of every layer, with in-place commit of an accepted path.
 
-    Parameters
-    ----------
-    layers : int
-    capacity : int
-        Positions the buffers hold; :meth:`reserve` enlarges them.
-    static : bool
-        The buffers stay where they are and begin as zeros: a pass over ``slots`` reads all of them.
-
-    Attributes
-    ----------
-    length : int
-        Committed positions. A forward pass writes behind them and leaves ``length`` as it is.
-    slots : int64 tensor, shape (width,), optional
-        Where the next pass writes, attending over the whole buffers; None is a pass right behind the committed positions.
+    The buffers hold ``capacity`` positions, of which ``length`` are committed; a forward pass writes behind them. ``slots``, int64
+    (width,), are where the next pass writes, attending over the whole buffers; None, the default, is right behind the committed
+    positions. ``static`` buffers stay where they are and begin as zeros, because a pass over slots reads all of them.
     """
 
     def __init__(self, layers: int, capacity: int, static: bool = False):

@@ -53,17 +53,8 @@ _CHECKED: weakref.WeakSet = weakref.WeakSet()
 class Target:
     """A causal language model with its cache, ready to verify drafts of one sequence.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    longest : int
-        Length that prompt and output may reach.
-    capture : Capture
-    capacity : int, optional
-        Positions the buffers hold at first; they grow by half when exceeded. ``longest`` and a draft by default.
-    runtime : Runtime, optional
-        Runs passes over drafts with buffers in place, whose capacity then holds; None runs them eagerly.
-
+    Prompt and output may reach ``longest`` tokens. The buffers hold ``capacity`` positions at first, by default ``longest`` and a
+    draft, and grow by half when exceeded; those of a ``runtime``, which runs passes over drafts in place, keep its capacity.
     UnsupportedModel if tree verification would not compute what the model computes, or what is to be captured cannot be.
     """
 
@@ -435,8 +426,7 @@ def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
 def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree) -> str | None:
     """What differs between verified drafts and the model's own logits; None where rounding explains it.
 
-    ``texts`` are the prompt, of ``start`` tokens, the root and a path of the tree each, the second with the token after
-    it; ``tree`` has nodes a, b, c, d, where c follows a and d follows b.
+    ``texts`` are the prompt, of ``start`` tokens, the root and a path of the tree each, the second with the token after it.
     """
     tolerance = TOLERANCE_HALF if any(weights.dtype in HALF for weights in model.parameters()) else TOLERANCE
 

@@ -14,15 +14,8 @@ class Passengers:
     """Tokens that ride along in a pass: the drafter is shown their outputs, and they are never committed.
 
     No node attends to them, so the nodes' logits do not depend on them. Each attends to all committed tokens and to what
-    ``visible`` says of the block that is verified. Lookahead's window is of this kind.
-
-    Parameters
-    ----------
-    tokens : sequence of int, length p
-    depths : sequence of int, length p
-        Position of each relative to the root, 0 or more. Positions after the model's last one count as the last one.
-    visible : bool array, shape (p, 1 + n + p)
-        What each attends to: the root, the n nodes of the tree, the p passengers.
+    ``visible``, bool (p, 1 + n + p), says of the root, the n nodes and the p passengers. ``depths`` are their positions relative to
+    the root; those after the model's last one count as the last. Lookahead's window is of this kind.
     """
 
     __slots__ = ("tokens", "depths", "visible")

@@ -44,27 +44,13 @@ class ResidualBlock(nn.Module):
 
 
 class AcceptanceHead(nn.Module):
-    """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers).
+    """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers), for states of ``width`` values.
 
     The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The released head has
-    two logits and takes their softmax; that is the sigmoid of their difference.
-
-    Parameters
-    ----------
-    width : int
-        Of the draft model's states.
-    depth : int
-        D, 0 to 4: how many times a block is applied.
-    tied : bool
-        One block applied ``depth`` times, as the released code does; otherwise ``depth`` blocks.
-    zero : bool
-        Begin with blocks that do nothing.
-    draft : str
-        Fingerprint of the draft model whose states it reads.
-    story : dict
-        How it was trained; kept with it, JSON.
-    sees_confidence : bool
-        Also read the log-odds of the probability that the draft model gave the token, which the paper's head does not.
+    two logits and takes their softmax; that is the sigmoid of their difference. If ``tied``, one block is applied ``depth`` times,
+    0 to 4, as the released code does; with ``zero`` the blocks begin as the identity. A head that ``sees_confidence`` also reads
+    the log-odds of the probability that the draft model gave the token, which the paper's does not. ``draft`` is the fingerprint
+    of the draft model whose states it reads, ``story`` how it was trained, JSON.
     """
 
     def __init__(
