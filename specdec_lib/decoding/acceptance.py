@@ -67,8 +67,8 @@ def rejection(
 ) -> tuple[list[int], int | None]:
     """Speculative sampling over a chain drawn from ``tree.probabilities``; gives what :func:`exact_match` does.
 
-    ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,); ``position`` is the absolute
-    one of the first drafted token; after a token of ``stop`` nothing is drawn. ``accept`` is the probability of keeping a token
+    ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,); ``position`` is that
+    of the first drafted token; after a token of ``stop`` nothing is drawn. ``accept`` is the probability of keeping a token
     with target probability p and draft probability q: the default alone keeps the target's distribution.
     """
     path: list[int] = []
