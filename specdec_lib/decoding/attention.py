@@ -169,14 +169,12 @@ class AttentionRows:
         config = model.config.get_text_config(decoder=True)
         if used not in ("sdpa", NAME):
             if getattr(config, "attn_logit_softcapping", None):
-                raise ValueError(
-                    f"attention rows are read under SDPA, which cannot cap attention scores as {name} does; {instead}"
-                )
-            if not getattr(model, "_supports_sdpa", False):
-                raise ValueError(f"attention rows are read under SDPA, which {name} does not have; {instead}")
-            raise ValueError(
-                f"attention rows are read under SDPA, not {used!r}; load it with attn_implementation='sdpa'"
-            )
+                instead = f"which cannot cap attention scores as {name} does; {instead}"
+            elif not getattr(model, "_supports_sdpa", False):
+                instead = f"which {name} does not have; {instead}"
+            else:
+                instead = f"not {used!r}; load it with attn_implementation='sdpa'"
+            raise ValueError(f"attention rows are read under SDPA, {instead}")
         modules = {
             m.layer_idx: m for m in model.modules() if hasattr(m, "layer_idx") and "Attention" in type(m).__name__
         }

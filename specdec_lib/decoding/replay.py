@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -174,13 +174,11 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
         check_drafter(drafter)
         if drafter.replays == "never":
             raise ValueError(
-                f"{drafter!r} cannot be replayed (replays='never'): what it drafts depends on outputs that no "
-                "recording of plain decoding has; run it with generate()"
+                f"{drafter!r} cannot be replayed (replays='never'): no recording has the outputs it needs; run it with generate()"
             )
         if drafter.replays == "greedy" and not trace.sampling.greedy:
             raise ValueError(
-                f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'), "
-                "which emits other tokens than plain decoding; replay a greedy trace, or run it with generate()"
+                f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'); replay a greedy trace"
             )
         _check_captured(trace, drafter.capture)
     context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling.for_prompt(trace.prompt))
@@ -191,8 +189,6 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
     if trace.finish_reason not in ("eos", "length", "context"):
         # Stop strings and criteria are not kept with a trace; where they ended it is.
         count = len(trace.tokens)
-        limits = Limits(
-            limits.max_new_tokens, limits.eos, limits.context, lambda new: len(new) == count, trace.finish_reason
-        )
+        limits = replace(limits, stop=lambda new: len(new) == count, stop_reason=trace.finish_reason)
     topk = 0 if drafter is None else drafter.capture.topk
     return decode(TraceVerifier(trace, topk), drafter, context, limits)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,7 @@ class InductionHeads:
 
     def ranked(self) -> list[tuple[int, int]]:
         """Heads credited at least once, most often credited first, by mean attention among equals."""
-        blocks, heads = self.peaks.shape
-        found = [(b, h) for b in range(blocks) for h in range(heads) if self.peaks[b, h] > 0]
+        found = [bh for bh in np.ndindex(self.peaks.shape) if self.peaks[bh] > 0]
         return sorted(found, key=lambda bh: (-self.peaks[bh], -self.attention[bh], bh))
 
     def top(self, count: int) -> list[tuple[int, int]]:
@@ -120,9 +120,7 @@ def identify(
 def every_head(model: PreTrainedModel) -> Capture:
     """The attention rows of all heads, which :func:`credited` reads."""
     config = decoder_config(model)
-    return Capture(
-        heads=tuple((b, h) for b in range(config.num_hidden_layers) for h in range(config.num_attention_heads))
-    )
+    return Capture(heads=tuple(product(range(config.num_hidden_layers), range(config.num_attention_heads))))
 
 
 def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
