@@ -32,7 +32,7 @@ from specdec_lib.methods import METHODS, draft_length, tree_sources
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch
-from tests.families import VOCABULARY, Library, cut
+from tests.families import TEXT, Library, cut
 
 
 class Chaos(Drafter):
@@ -279,7 +279,7 @@ def _oracle(bench: TextBench) -> AdaptiveDraftModel:
 
 
 #: Three of four tokens, for a draft with a vocabulary of its own.
-CUT = [token for token in range(VOCABULARY) if token % 4]
+CUT = [token for token in range(TEXT) if token % 4]
 
 #: Methods with other settings than their rows', by method.
 SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {

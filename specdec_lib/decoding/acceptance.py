@@ -19,23 +19,10 @@ from specdec_lib.decoding.tree import DraftTree
 def exact_match(
     tree: DraftTree, draw: Callable[[int, list[int]], int | None], stop: Container[int]
 ) -> tuple[list[int], int | None]:
-    """Walk the tree along the target's own tokens.
+    """Walk the tree along the target's own tokens: the nodes accepted, from the root's child down, and the draw that left the tree.
 
-    Parameters
-    ----------
-    tree : DraftTree
-    draw : callable
-        ``draw(node, path)`` gives the target's token after ``node`` (-1 for the root), reached by the tokens
-        ``path``; None where a recorded run has no further token.
-    stop : container of int
-        Tokens after which nothing is drawn.
-
-    Returns
-    -------
-    path : list of int
-        Nodes accepted, from the root's child down.
-    token : int or None
-        The draw that left the tree; None if the path ends with a stop token.
+    ``draw(node, path)`` gives the target's token after ``node`` (-1 for the root), reached by the tokens ``path``; None where a
+    recorded run has no further token. The last draw is None if the path ends with a token of ``stop``.
     """
     node, path, tokens = -1, [], []
     while True:
@@ -58,13 +45,10 @@ def acceptance_probability(p: float, q: float) -> float:
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Distribution after a rejection, norm(max(p - q, 0)) in float64, shape (vocabulary,).
-
-    It is ``p`` itself where p and q agree to the last bit, so that nothing is left of the difference.
-    """
+    """Distribution after a rejection, norm(max(p - q, 0)), float64 (..., vocabulary); ``p`` itself where p and q are equal."""
     rest = (p - q).clamp_min_(0.0)
-    total = rest.sum()
-    return rest / total if total > 0 else p
+    total = rest.sum(-1, keepdim=True)
+    return torch.where(total > 0, rest / total, p)
 
 
 def as_wide(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -81,28 +65,11 @@ def rejection(
     stop: Container[int],
     accept: Callable[[float, float], float] = acceptance_probability,
 ) -> tuple[list[int], int | None]:
-    """Speculative sampling over a chain drawn from ``tree.probabilities``.
+    """Speculative sampling over a chain drawn from ``tree.probabilities``; gives what :func:`exact_match` does.
 
-    Parameters
-    ----------
-    tree : DraftTree
-        A chain with probabilities.
-    probabilities : callable
-        ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,).
-    sampling : Sampling
-        Its uniforms decide.
-    position : int
-        Absolute position of the first drafted token.
-    stop : container of int
-        Tokens after which nothing is drawn.
-    accept : callable
-        Probability of keeping a token with target probability p and draft probability q. The default is the only
-        choice that keeps the target's distribution; tests put a biased one here to see it found out.
-
-    Returns
-    -------
-    path, token
-        As :func:`exact_match`.
+    ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,); ``position`` is that
+    of the first drafted token; after a token of ``stop`` nothing is drawn. ``accept`` is the probability of keeping a token
+    with target probability p and draft probability q: the default alone keeps the target's distribution.
     """
     path: list[int] = []
     tokens: list[int] = []
@@ -120,13 +87,6 @@ def rejection(
     return path, invert_cdf(p, sampling.uniform(position))
 
 
-def residuals(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """:func:`residual` of several rows, shape (n, vocabulary), without a look at the result."""
-    rest = (p - q).clamp_min_(0.0)
-    total = rest.sum(-1, keepdim=True)
-    return torch.where(total > 0, rest / total, p)
-
-
 def rejection_at_once(
     tree: DraftTree,
     p: torch.Tensor,
@@ -135,15 +95,14 @@ def rejection_at_once(
     stop: Container[int],
     accept: Callable[[float, float], float] = acceptance_probability,
 ) -> tuple[list[int], int | None]:
-    """:func:`rejection` with every node's outcome computed beforehand and read back from the device at once.
+    """:func:`rejection` with every node's outcome computed beforehand, so that the host waits for the device once.
 
-    More is computed, since all nodes are looked at and not only those visited; the host waits once. ``p`` are the target's
-    distributions after the root and after each node, shape (n + 1, vocabulary).
+    ``p`` are the target's distributions after the root and after each node, shape (n + 1, vocabulary).
     """
     count = len(tree)
     q = as_wide(tree.probabilities, p)
     drafted = on_device(tree.tokens, p.device, torch.long)
-    rests = residuals(p[:count], q)
+    rests = residual(p[:count], q)
     # A token refused at one position is drawn anew there; the last row is that of the token after the whole draft.
     draws = invert_cdfs(
         torch.cat([rests, p[count:]]),

@@ -75,8 +75,7 @@ def backends(device: torch.device, cudnn: bool = False) -> AbstractContextManage
     """Choose the attention kernels of a GPU for the time of the context; of contexts within each other the outermost decides.
 
     From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
-    keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one. Without it torch takes
-    flash attention where there is no mask, and memory-efficient attention where there is one.
+    keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one.
     """
     return _cudnn(cudnn) if device.type == "cuda" else nullcontext()
 
@@ -97,10 +96,7 @@ def rows_of_groups(mask: torch.Tensor, groups: int) -> torch.Tensor:
 def grouped_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    """Attention of grouped queries under a mask, the queries of a group as more rows of one head.
-
-    Transformers copies the keys and values once for each query head of a group as soon as a mask is given. A row of
-    queries attends for itself alone, so the heads that share keys can be stacked instead.
+    """Attention of grouped queries under a mask, the queries of a group as more rows of one head, so that keys are not copied.
 
     ``query`` has shape (1, heads, n, d), ``key`` and ``value`` (1, key heads, length, d), ``mask`` (1, 1, n, length) or that of
     :func:`rows_of_groups`, the result (1, n, heads, d). Scores are scaled by 1 / sqrt(d) unless ``scaling`` says otherwise.
@@ -141,10 +137,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def install(model: PreTrainedModel, user: object) -> Callable[[], None]:
-    """Let a model that uses SDPA run this module's function until the returned call, or until ``user`` is gone.
-
-    With the last user gone the model has its own attention again.
-    """
+    """Let a model that uses SDPA run this module's function until the returned call, or until ``user`` is gone."""
     with _CHANGING:
         if model.config._attn_implementation != NAME:
             model.set_attn_implementation(NAME)
@@ -166,10 +159,7 @@ def _leave(model: weakref.ref[PreTrainedModel], place: object) -> None:
 
 
 class AttentionRows:
-    """Keeps the last block's attention rows of chosen heads, (block, head) both from 0, of a model that uses SDPA.
-
-    The model's own attention is restored by :meth:`close`.
-    """
+    """Keeps the last block's attention rows of chosen heads, (block, head) both from 0, of a model that uses SDPA, until closed."""
 
     def __init__(self, model: PreTrainedModel, heads: Sequence[tuple[int, int]]):
         self.heads = list(heads)
@@ -179,15 +169,12 @@ class AttentionRows:
         config = model.config.get_text_config(decoder=True)
         if used not in ("sdpa", NAME):
             if getattr(config, "attn_logit_softcapping", None):
-                raise ValueError(
-                    f"attention rows are read under SDPA, which cannot cap attention scores as {name} does; {instead}"
-                )
-            if not getattr(model, "_supports_sdpa", False):
-                raise ValueError(f"attention rows are read under SDPA, which {name} does not have; {instead}")
-            raise ValueError(
-                f"attention rows are read under SDPA, but the model uses {used!r}; load it with "
-                "attn_implementation='sdpa'"
-            )
+                instead = f"which cannot cap attention scores as {name} does; {instead}"
+            elif not getattr(model, "_supports_sdpa", False):
+                instead = f"which {name} does not have; {instead}"
+            else:
+                instead = f"not {used!r}; load it with attn_implementation='sdpa'"
+            raise ValueError(f"attention rows are read under SDPA, {instead}")
         modules = {
             m.layer_idx: m for m in model.modules() if hasattr(m, "layer_idx") and "Attention" in type(m).__name__
         }
@@ -225,10 +212,9 @@ class AttentionRows:
         mask: torch.Tensor | None,
         scaling: float | None,
     ) -> None:
-        """Keep the rows of a block's chosen heads, as its attention is about to compute them.
+        """Keep the rows of a block's chosen heads, as its attention is about to compute them; shapes as SDPA is given.
 
-        Shapes are those that SDPA is given: (1, heads, n, d), (1, key heads, length, d) and (1, 1 or heads, n, length);
-        there is no mask where each query sees all keys, or is the prompt's last.
+        There is no mask where each query sees all keys, or is the prompt's last.
         """
         places = self._places.get(module)
         if places is None:
@@ -257,8 +243,9 @@ class AttentionRows:
             self._rows[place] = row
 
     def last(self, block: Sequence[int], length: int) -> torch.Tensor:
-        """Rows of the last committed position, shape (heads, length); ``block``: places of its ancestors and
-        itself in the last pass, empty after prefill."""
+        """Rows of the last committed position, shape (heads, length); ``block`` are the places of its ancestors and itself in the
+        last pass, empty after prefill.
+        """
         device = self._rows[0].device  # blocks of a model spread over several devices leave theirs where they are
         rows = torch.stack([r[block[-1] if block else -1].to(device) for r in self._rows])
         prefix = length - len(block)

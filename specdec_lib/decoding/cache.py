@@ -69,23 +69,9 @@ class _Slots(CacheLayerMixin):
 class TreeCache(Cache):
     """Preallocated cache of every layer, with in-place commit of an accepted path.
 
-    Parameters
-    ----------
-    layers : int
-        Number of decoder layers.
-    capacity : int
-        Positions the buffers hold; :meth:`reserve` enlarges them.
-    static : bool
-        The buffers stay where they are: they are never enlarged, and begin as zeros, because a pass over
-        :attr:`slots` reads all of them and what is masked must still be a number.
-
-    Attributes
-    ----------
-    length : int
-        Committed positions. A forward pass writes behind them and leaves ``length`` as it is.
-    slots : int64 tensor, shape (width,), optional
-        Where the next pass writes, on the model's device; it then attends over the whole buffers. None, the
-        default, is a pass right behind the committed positions, over those and itself.
+    The buffers hold ``capacity`` positions, of which ``length`` are committed; a forward pass writes behind them. ``slots``, int64
+    (width,), are where the next pass writes, attending over the whole buffers; None, the default, is right behind the committed
+    positions. ``static`` buffers stay where they are and begin as zeros, because a pass over slots reads all of them.
     """
 
     def __init__(self, layers: int, capacity: int, static: bool = False):
@@ -123,8 +109,7 @@ class TreeCache(Cache):
             return
         if self._static:
             raise ValueError(
-                f"{need} positions are needed and the buffers in place hold {self.capacity}; make the runtime "
-                "with a larger capacity"
+                f"{need} positions are needed and the buffers hold {self.capacity}; make a runtime with a larger capacity"
             )
         self.capacity = max(need, self.capacity + self.capacity // 2)
         for key, old in self._arenas.items():

@@ -25,11 +25,7 @@ class HostClock:
 
 
 class DeviceClock(HostClock):
-    """Events in the queue of a GPU, which works on while the host goes ahead; marking one waits for nothing.
-
-    An event's time is when the device has done all that was queued before it, so idle time counts to the part of the
-    loop that kept the device waiting.
-    """
+    """Events in the queue of a GPU: marking one waits for nothing, and idle time counts to the part that kept the GPU waiting."""
 
     def __init__(self, device: torch.device):
         self.device = device

@@ -24,22 +24,14 @@ LAST = -1
 
 @dataclass(frozen=True)
 class Capture:
-    """What the target keeps of its own computation for a drafter.
+    """What the target keeps of its own computation for a drafter."""
 
-    Parameters
-    ----------
-    layers : tuple of int
-        Hidden states as transformers counts them: 0 are the embeddings, ``i`` the output of block ``i``, the last one
-        the final norm's output, which is also called :data:`LAST`.
-    heads : tuple of (int, int)
-        (block, head) pairs, both from 0, whose attention rows are kept.
-    topk : int
-        The target's most likely tokens, so many, after each position of the prompt, the root, each node of a tree and
-        each passenger (:class:`Outputs`). 0 asks for none.
-    """
-
+    #: Hidden states as transformers counts them: 0 are the embeddings, ``i`` the output of block ``i``, the last one
+    #: the final norm's output, which is also called :data:`LAST`.
     layers: tuple[int, ...] = ()
+    #: (block, head) pairs, both from 0, whose attention rows are kept.
     heads: tuple[tuple[int, int], ...] = ()
+    #: The target's most likely tokens, so many, after each position of a pass (:class:`Outputs`). 0 asks for none.
     topk: int = 0
 
     def __post_init__(self) -> None:
@@ -55,36 +47,22 @@ class Capture:
 
 @dataclass
 class Context:
-    """What a drafter is shown.
+    """What a drafter is shown."""
 
-    Attributes
-    ----------
-    tokens : list of int
-        Prompt and all emitted tokens; grows in place. The last one's states are not computed yet.
-    prompt_length : int
-    vocabulary : int
-        Number of token ids of the target, rows of padding included.
-    sampling : Sampling
-        How the target chooses, bound to the prompt; a draft model draws in the same way.
-    hidden : callable
-        ``hidden(layer)`` gives the captured states of a layer as :class:`Capture` named it, shape
-        (len(tokens) - 1, d).
-    attention : callable
-        ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
-    token_ids : int, optional
-        Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
-    prompt_outputs : Outputs, optional
-        The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them; there when
-        the drafter is started.
-    """
-
+    #: Prompt and all emitted tokens; grows in place. The last one's states are not computed yet.
     tokens: list[int]
     prompt_length: int
+    #: Number of token ids of the target, rows of padding included.
     vocabulary: int
+    #: How the target chooses, bound to the prompt; a draft model draws in the same way.
     sampling: Sampling
+    #: ``hidden(layer)`` gives captured states of a layer as :class:`Capture` named it, shape (len(tokens) - 1, d).
     hidden: Callable[[int], torch.Tensor] = field(repr=False, default=None)
+    #: ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
     attention: Callable[[], torch.Tensor] = field(repr=False, default=None)
+    #: The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them.
     prompt_outputs: Outputs | None = field(repr=False, default=None)
+    #: Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
     token_ids: int | None = None
 
     def __post_init__(self) -> None:
@@ -92,29 +70,19 @@ class Context:
 
 
 class Evidence(NamedTuple):
-    """What a drafter knows of the draft it has just made; one tree weighs its nodes by it.
+    """What a drafter knows of the draft it has just made; one tree weighs its nodes by it."""
 
-    Attributes
-    ----------
-    match : int
-        Tokens before the draft that the source and the context share.
-    support : float
-        Occurrences that the draft rests on.
-    candidates : float
-        Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
-    margin : float
-        How far ahead of the next best place the best one was.
-    similarity : sequence of float
-        How near what is copied from is to the context: one number, or one a node.
-    attention : float
-        Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
-    """
-
+    #: Tokens before the draft that the source and the context share.
     match: int = 0
+    #: Occurrences that the draft rests on.
     support: float = 1.0
+    #: Logarithm of one more than the number of places that it chose among; 0 where it did not choose.
     candidates: float = 0.0
+    #: How far ahead of the next best place the best one was.
     margin: float = 0.0
+    #: How near what is copied from is to the context: one number, or one a node.
     similarity: Sequence[float] = (0.0,)
+    #: Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
     attention: float = 0.0
 
 
@@ -125,20 +93,18 @@ Replays = Literal["any", "greedy", "never"]
 class Drafter(ABC):
     """Proposes continuations; a method of speculative decoding is a subclass.
 
-    The calls of a generation are ``start``, then for each pass of the target ``propose`` and ``verified``, then
-    ``finish``. ``propose`` is left out where there is room for one token only. A drafter may keep what it learned from
-    one generation to the next; ``reset`` makes it forget that. Before a target with another number of token ids the loop
-    calls ``reset``, since what was learned then means other tokens.
+    The calls of a generation are ``start``, then for each pass of the target ``propose`` (left out where there is room for one
+    token only) and ``verified``, then ``finish``. A drafter may keep what it learned from one generation to the next; ``reset``
+    makes it forget that. The loop calls ``reset`` before a target with another number of token ids.
 
     Attributes
     ----------
     capture : Capture
         What it needs of the target's computation; nothing by default.
     replays : {"any", "greedy", "never"}
-        On which recorded runs (:func:`specdec_lib.replay`) it would draft what it drafts in a real run. ``"greedy"`` for
-        drafts that come with probabilities where the target samples: rejection sampling then emits other tokens than
-        the recorded ones. ``"never"`` for a drafter that depends on the outputs of rejected nodes or passengers, which
-        no recording of plain decoding has.
+        On which recorded runs (:func:`specdec_lib.replay`) it drafts what it drafts in a real run. ``"greedy"`` for drafts with
+        probabilities: rejection sampling emits other tokens than the recorded ones. ``"never"`` for a drafter that depends on
+        the outputs of rejected nodes or passengers, which no recording has.
 
     Examples
     --------
@@ -166,10 +132,7 @@ class Drafter(ABC):
         """Forget everything learned in earlier generations."""
 
     def start(self, context: Context) -> None:
-        """Look at a new prompt; ``context.tokens`` ends with the first new token.
-
-        Later calls see the same ``context`` with more tokens in it.
-        """
+        """Look at a new prompt; ``context.tokens`` ends with the first new token, and grows until the end."""
 
     @abstractmethod
     def propose(self, context: Context, limit: int) -> DraftTree:
@@ -226,7 +189,7 @@ class WrappedDrafter(Drafter):
 
 
 def check_drafter(drafter: object) -> None:
-    """Refuse what is no drafter, by a TypeError, and what declares what cannot be declared."""
+    """Refuse what is no drafter, and what declares what cannot be declared."""
     expected = "expected an object with capture, start() and propose()"
     if isinstance(drafter, type):
         raise TypeError(f"drafter is {drafter!r}; {expected}: make one, {drafter.__name__}(...)")

@@ -21,18 +21,14 @@ Mask = torch.Tensor | dict[str, torch.Tensor | None]
 def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, window: int | None) -> torch.Tensor:
     """What a sliding window leaves of what each token may attend to, itself included; shape (n, length) as ``visible``.
 
-    A token attends to itself and the ``window - 1`` positions before it, the rule of transformers. It goes by position
-    (``rows`` of the n tokens, ``columns`` of what they may attend to): a node of a tree has that of its depth, wherever
-    it lies in the block.
+    A token attends to itself and the ``window - 1`` positions before it. It goes by position (``rows`` of the n tokens,
+    ``columns`` of what they may attend to): a node of a tree has that of its depth, wherever it lies in the block.
     """
     return visible if window is None else visible & (columns > rows[:, None] - window)
 
 
 class Forward:
-    """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all.
-
-    ``rows`` reads the captured heads, if there are any; ``window`` is the sliding window of some or all layers in tokens.
-    """
+    """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all."""
 
     def __init__(self, model: PreTrainedModel, cache: TreeCache, captures: bool = False):
         self.model, self.cache, self.device = model, cache, input_device(model)
@@ -66,18 +62,14 @@ class Forward:
     ) -> Mask:
         """What the model takes to attend to ``visible``, shape (n, length): one mask, or one for each kind of layer.
 
-        ``rows`` and ``columns`` are the positions of the tokens and of what they attend to, by which layers with a sliding
-        window attend to less. Without them all layers attend to the same, which is right where no window is passed.
+        ``rows`` and ``columns`` are the positions of the tokens and of what they attend to, for layers with a sliding window.
         """
         if rows is None or self.window is None:
             return self.as_taken(visible)
         return self.by_window(lambda window: self.as_taken(in_window(visible, rows, columns, window)))
 
     def as_taken(self, visible: torch.Tensor) -> torch.Tensor:
-        """A mask of shape (1, 1, n, length) that is added to the scores.
-
-        Additive because SDPA's kernels take no other: each layer would turn a bool mask into one again.
-        """
+        """A mask of shape (1, 1, n, length) that is added to the scores: SDPA's kernels take no other."""
         dtype = self.model.dtype
         mask = torch.zeros(visible.shape, dtype=dtype, device=self.device)
         return mask.masked_fill_(~visible, torch.finfo(dtype).min)[None, None]
@@ -92,10 +84,7 @@ class Forward:
     def __call__(
         self, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool = False
     ) -> torch.Tensor:
-        """Run the model over the cache; logits of shape (n, vocabulary), or of the last token alone.
-
-        ``ids`` has shape (1, n), ``positions`` (n,); ``mask`` is that of :meth:`as_mask`.
-        """
+        """Run the model on ids (1, n) at positions (n,); logits of shape (n, vocabulary), or of the last token alone."""
         kwargs = {self._cache_argument: self.cache}
         if last_only and self._keep:
             kwargs["logits_to_keep"] = 1

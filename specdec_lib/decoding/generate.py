@@ -44,10 +44,22 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
     wrong = array[(array < 0) | (array >= vocabulary)]
     if wrong.size:
         raise ValueError(
-            f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was the prompt made "
-            "with another model's tokenizer?"
+            f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was another tokenizer used?"
         )
     return array.tolist()
+
+
+def as_token_lists(prompts: Sequence[TokenIds], model: PreTrainedModel) -> list[list[int]]:
+    """Check several prompts, at least one, each with room for a token in the model's context."""
+    if not len(prompts):
+        raise ValueError("no prompts; expected at least one")
+    lists, limit = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts], context_limit(model)
+    for i, prompt in enumerate(lists):
+        if limit is not None and len(prompt) >= limit:
+            raise ValueError(
+                f"prompt {i} has {len(prompt)} tokens and the model's context is {limit}: no room for a new one"
+            )
+    return lists
 
 
 def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
@@ -93,21 +105,8 @@ def stop_on_strings(
 class Run:
     """One generation, checked before any work: a prompt, how its tokens are chosen and where it ends.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    input_ids : sequence of int, or array or tensor of shape (n,) or (1, n)
-    sampling : Sampling, optional
-    limits : Limits
-    processors : callable, optional
-        Logits processors of transformers.
-    shown : Sampling, optional
-        The sampling that drafters see when processors already apply temperature and top-p.
-
-    Attributes
-    ----------
-    context : Context
-        Holds the tokens and is what a drafter is shown.
+    ``shown`` is the sampling that drafters see when ``processors`` already apply temperature and top-p. ``context`` holds the
+    tokens and is what a drafter is shown.
     """
 
     def __init__(
@@ -160,8 +159,7 @@ def _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strin
     generates = getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or generates is None or not generates():
         raise TypeError(
-            f"model is a {type(model).__name__}; expected a causal language model of transformers, such as "
-            "AutoModelForCausalLM or specdec_lib.load_model gives"
+            f"model is a {type(model).__name__}; expected a causal language model of transformers, as load_model gives"
         )
     most = whole("max_new_tokens", max_new_tokens, 1)
     stop = stop_on_strings(stop_strings, tokenizer, model)
@@ -192,14 +190,12 @@ def generate(
     model : PreTrainedModel
         A decoder-only causal language model of transformers, in evaluation mode.
     input_ids : sequence of int, or array or tensor of shape (n,) or (1, n)
-        The prompt.
     drafter : Drafter, optional
-        Of :mod:`specdec_lib.drafters`, or of a subclass of :class:`Drafter` of your own; ``None`` decodes plainly.
+        ``None`` decodes plainly.
     sampling : Sampling, optional
-        Greedy by default. Temperature, top-p, top-k and seed come from here alone (see the notes).
+        Greedy by default. Temperature, top-p, top-k and seed come from here alone.
     max_new_tokens : int
-        The output also ends where prompt and output fill the model's context (``max_position_embeddings``); the
-        ``finish_reason`` is "context" then.
+        The output also ends, with ``finish_reason`` "context", where it fills the model's ``max_position_embeddings``.
     eos_token_id : int or sequence of int, optional
         The first of these ends the output. ``None`` takes the model's own; an empty list none at all.
     on_tokens : callable, optional
@@ -211,10 +207,6 @@ def generate(
         How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs; eagerly
         without one. The tokens are the same in float32.
 
-    Returns
-    -------
-    Generation
-
     Raises
     ------
     UnsupportedModel
@@ -222,10 +214,8 @@ def generate(
 
     Notes
     -----
-    Of ``model.generation_config`` only ``eos_token_id`` is read. Its other settings, such as ``do_sample``,
-    ``temperature`` or ``repetition_penalty``, are not applied: they come from the arguments above, or not at all. To
-    decode with everything that transformers' ``model.generate`` applies, logits processors included, use
-    :func:`specdec_lib.custom_generate`.
+    Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
+    ``model.generate`` applies, logits processors included, use :func:`specdec_lib.custom_generate`.
 
     Examples
     --------
@@ -256,20 +246,10 @@ def record(
     tokenizer: PreTrainedTokenizerBase | None = None,
     runtime: Runtime | None = None,
 ) -> Trace:
-    """Decode plainly and keep what any drafter would need to be replayed.
+    """Decode plainly and keep, on the CPU, what any drafter would need to be replayed; arguments as for :func:`generate`.
 
-    Parameters
-    ----------
-    model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer, runtime
-        As for :func:`generate`.
-    capture : Capture
-        Layers, heads and most likely tokens to keep; ``drafter.capture`` of the drafter to be replayed, or several
-        joined by ``|``.
-
-    Returns
-    -------
-    Trace
-        States and rows are ordinary tensors on the CPU.
+    ``capture`` names the layers, heads and most likely tokens to keep: ``drafter.capture`` of the drafter to be replayed, or
+    several joined by ``|``.
     """
     run = _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer)
     rows: list[torch.Tensor] = []

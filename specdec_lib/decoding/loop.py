@@ -1,8 +1,4 @@
-"""The decoding loop: draft, verify, commit, emit.
-
-One loop serves real runs and replays: a verifier tells which part of a draft the target would emit
-(:class:`ModelVerifier` by running it, :class:`specdec_lib.decoding.replay.TraceVerifier` by looking it up).
-"""
+"""The decoding loop: draft, verify, commit, emit. One loop serves real runs and replays, which differ in their verifier."""
 
 from __future__ import annotations
 
@@ -146,6 +142,34 @@ class ModelVerifier:
         return self.processors(prefix, row[None].float())[0]
 
 
+_CHANGING = threading.Lock()
+_IN_USE: set[int] = set()
+
+
+@contextmanager
+def _alone(drafter: Drafter | None, vocabulary: int) -> Iterator[None]:
+    """Reserve a drafter and those it calls for one generation; what they learned of another vocabulary is forgotten."""
+    together = [] if drafter is None else [drafter]
+    for each in together:
+        together += each.inner()
+    with _CHANGING:
+        for each in together:
+            if id(each) in _IN_USE:
+                raise RuntimeError(
+                    f"{each!r} is in use by another generation; make a drafter for each that runs at the same time"
+                )
+        _IN_USE.update(map(id, together))
+    try:
+        for each in together:
+            if each._vocabulary not in (None, vocabulary):
+                each.reset()
+            object.__setattr__(each, "_vocabulary", vocabulary)
+        yield
+    finally:
+        with _CHANGING:
+            _IN_USE.difference_update(map(id, together))
+
+
 def decode(
     verifier: Verifier,
     drafter: Drafter | None,
@@ -153,138 +177,95 @@ def decode(
     limits: Limits,
     on_tokens: Callable[[list[int]], None] | None = None,
 ) -> Generation:
-    """Generate until a limit is met.
+    """Generate until a limit is met; without a drafter one token a forward.
 
-    Without a drafter one token a forward. The new tokens are appended to the context's, which are the prompt; ``on_tokens`` is
-    called with each block of them as soon as it is emitted. RuntimeError if another generation has the drafter.
+    The new tokens are appended to the context's, which are the prompt. RuntimeError if another generation has the drafter.
     """
-    together = [] if drafter is None else [drafter]
-    for each in together:
-        together += each.inner()
-    with _alone(together):
-        for each in together:
-            if each._vocabulary not in (None, context.vocabulary):
-                each.reset()
-            object.__setattr__(each, "_vocabulary", context.vocabulary)
-        return _decode(verifier, drafter, context, limits, on_tokens)
+    with _alone(drafter, context.vocabulary):
+        clock = verifier.clock
+        new: list[int] = []
+        timed: list[tuple] = []
+        reason: str | None = None
 
+        def emit(block: list[int]) -> int:
+            """Append what the limits allow of ``block``; the number appended."""
+            nonlocal reason
+            for count, token in enumerate(block, start=1):
+                new.append(token)
+                context.tokens.append(token)
+                if token in limits.eos:
+                    reason = "eos"
+                elif limits.stop is not None and limits.stop(new):
+                    reason = limits.stop_reason
+                elif len(new) == limits.max_new_tokens:
+                    reason = "length"
+                elif len(context.tokens) == limits.context:
+                    reason = "context"
+                if reason is not None:
+                    return count
+            return len(block)
 
-_CHANGING = threading.Lock()
-_IN_USE: set[int] = set()
-
-
-@contextmanager
-def _alone(together: Sequence[Drafter]) -> Iterator[None]:
-    """Reserve drafters for one generation."""
-    with _CHANGING:
-        for each in together:
-            if id(each) in _IN_USE:
-                raise RuntimeError(
-                    f"{each!r} is in use by another generation, and it holds what that one has seen; make a "
-                    "drafter for each generation that runs at the same time"
-                )
-        _IN_USE.update(map(id, together))
-    try:
-        yield
-    finally:
-        with _CHANGING:
-            _IN_USE.difference_update(map(id, together))
-
-
-def _decode(
-    verifier: Verifier,
-    drafter: Drafter | None,
-    context: Context,
-    limits: Limits,
-    on_tokens: Callable[[list[int]], None] | None,
-) -> Generation:
-    clock = verifier.clock
-    new: list[int] = []
-    timed: list[tuple] = []
-    reason: str | None = None
-
-    def emit(block: list[int]) -> int:
-        """Append what the limits allow of ``block``; the number appended."""
-        nonlocal reason
-        for count, token in enumerate(block, start=1):
-            new.append(token)
-            context.tokens.append(token)
-            if token in limits.eos:
-                reason = "eos"
-            elif limits.stop is not None and limits.stop(new):
-                reason = limits.stop_reason
-            elif len(new) == limits.max_new_tokens:
-                reason = "length"
-            elif len(context.tokens) == limits.context:
-                reason = "context"
-            if reason is not None:
-                return count
-        return len(block)
-
-    began = clock.mark()
-    token = verifier.first(context)
-    context.prompt_outputs = verifier.outputs
-    emit([token])
-    if on_tokens is not None:
-        on_tokens([token])
-    try:
-        if drafter is not None and reason is None:
-            drafter.start(context)
-        filled = clock.mark()
-        while reason is None:
-            room = limits.max_new_tokens - len(new)
-            if limits.context is not None:
-                room = min(room, limits.context - len(context.tokens))
-            t0 = clock.mark()
-            # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
-            tree = EMPTY
-            if drafter is not None and room > 1:
-                tree = drafter.propose(context, room - 1)
-                if not isinstance(tree, DraftTree):
-                    raise TypeError(
-                        f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, an empty "
-                        "one, DraftTree.chain([]), where there is nothing to propose"
+        began = clock.mark()
+        token = verifier.first(context)
+        context.prompt_outputs = verifier.outputs
+        emit([token])
+        if on_tokens is not None:
+            on_tokens([token])
+        try:
+            if drafter is not None and reason is None:
+                drafter.start(context)
+            filled = clock.mark()
+            while reason is None:
+                room = limits.max_new_tokens - len(new)
+                if limits.context is not None:
+                    room = min(room, limits.context - len(context.tokens))
+                t0 = clock.mark()
+                # The target adds a token of its own, so a draft is at most one shorter than what may still be emitted.
+                tree = EMPTY
+                if drafter is not None and room > 1:
+                    tree = drafter.propose(context, room - 1)
+                    if not isinstance(tree, DraftTree):
+                        raise TypeError(
+                            f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, which may be empty"
+                        )
+                    tree = tree.truncated(room - 1)
+                t1 = clock.mark()
+                drafted = tree.tokens if tree.passengers is None else tree.tokens + tree.passengers.tokens
+                if drafted and max(drafted) >= context.vocabulary:
+                    raise ValueError(
+                        f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
+                        f"{context.vocabulary}; was its data made with another tokenizer?"
                     )
-                tree = tree.truncated(room - 1)
-            t1 = clock.mark()
-            drafted = tree.tokens if tree.passengers is None else tree.tokens + tree.passengers.tokens
-            if drafted and max(drafted) >= context.vocabulary:
-                raise ValueError(
-                    f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
-                    f"{context.vocabulary}; was its data made with another tokenizer? What it learned from another model "
-                    "it forgets by reset()"
-                )
-            path, token = verifier.verify(tree, context)
-            block = [tree.tokens[node] for node in path]
-            if token is not None:
-                block.append(token)
-            if not block:
-                raise RuntimeError(
-                    f"the recorded output ends after {len(new)} tokens without a reason to end there; the trace "
-                    "was cut or changed after it was recorded"
-                )
-            emitted = emit(block)
-            t2 = clock.mark()
-            path = tuple(path[:emitted])
-            verifier.commit(path)
-            t3 = t4 = clock.mark()
+                path, token = verifier.verify(tree, context)
+                block = [tree.tokens[node] for node in path]
+                if token is not None:
+                    block.append(token)
+                if not block:
+                    raise RuntimeError(
+                        f"the recorded output ends after {len(new)} tokens without a reason: the trace was cut or changed"
+                    )
+                emitted = emit(block)
+                t2 = clock.mark()
+                path = tuple(path[:emitted])
+                verifier.commit(path)
+                t3 = t4 = clock.mark()
+                if drafter is not None:
+                    drafter.verified(tree, path, verifier.outputs)
+                    t4 = clock.mark()
+                if tree.probabilities is not None:
+                    # Megabytes a step with a large vocabulary, and of no use once the step is verified.
+                    tree = tree.without_probabilities()
+                timed.append((tree, path, tuple(block[:emitted]), t0, t1, verifier.passed, t2, t3, t4))
+                if on_tokens is not None:
+                    on_tokens(block[:emitted])
+        finally:
+            # What a drafter holds for one generation, such as a draft model's cache, it need not hold longer.
             if drafter is not None:
-                drafter.verified(tree, path, verifier.outputs)
-                t4 = clock.mark()
-            if tree.probabilities is not None:
-                # Megabytes a step with a large vocabulary, and of no use once the step is verified.
-                tree = tree.without_probabilities()
-            timed.append((tree, path, tuple(block[:emitted]), t0, t1, verifier.passed, t2, t3, t4))
-            if on_tokens is not None:
-                on_tokens(block[:emitted])
-    finally:
-        # What a drafter holds for one generation, such as a draft model's cache, it need not hold longer.
-        if drafter is not None:
-            drafter.finish()
-    clock.settle()
-    spent = clock.seconds
-    steps = [
-        Step(tree, path, tokens, spent(t0, t1) + spent(t3, t4), spent(t1, passed), spent(t2, t3), spent(passed, t2))
-        for tree, path, tokens, t0, t1, passed, t2, t3, t4 in timed
-    ]
-    return Generation(new, steps, reason, context.prompt_length, spent(began, filled))
+                drafter.finish()
+        clock.settle()
+        spent = clock.seconds
+        steps = [
+            Step(tree, path, tokens, spent(t0, t1) + spent(t3, t4), spent(t1, passed), spent(t2, t3), spent(passed, t2))
+            for tree, path, tokens, t0, t1, passed, t2, t3, t4 in timed
+        ]
+        return Generation(new, steps, reason, context.prompt_length, spent(began, filled))

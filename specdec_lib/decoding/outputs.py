@@ -14,26 +14,18 @@ class Outputs:
     """The target's most likely tokens after each position of a pass, most likely first.
 
     After a verification, row 0 belongs to the root and row ``i + 1`` to node ``i`` of the tree, accepted or not. Of a
-    prompt or a recorded run, row ``i`` belongs to position ``i``. Log-probabilities are those of the raw logits in
-    float32, before temperature, filters and logits processors.
-
-    Attributes
-    ----------
-    tokens : int64 array, shape (n + 1, k)
-        Token ids; -1 in rows that a replay has no record of.
-    logprobs : float32 array, shape (n + 1, k)
-        Their log-probabilities, in nats; NaN in rows that a replay has no record of.
-    passenger_tokens : int64 array, shape (p, k)
-        The same after each passenger.
-    passenger_logprobs : float32 array, shape (p, k)
-    root : int, optional
-        The token that row 0 follows, which is not part of the tree; None for a prompt.
+    prompt or a recorded run, row ``i`` belongs to position ``i``. Log-probabilities, in nats, are those of the raw logits in
+    float32, before temperature, filters and logits processors. Rows that a replay has no record of hold -1 and NaN.
     """
 
+    #: int64, shape (n + 1, k).
     tokens: np.ndarray
+    #: float32, shape (n + 1, k).
     logprobs: np.ndarray
+    #: The same after each of p passengers, shape (p, k).
     passenger_tokens: np.ndarray | None = None
     passenger_logprobs: np.ndarray | None = None
+    #: The token that row 0 follows, which is not part of the tree; None for a prompt.
     root: int | None = None
 
     def __post_init__(self) -> None:
@@ -62,10 +54,9 @@ class Outputs:
 
 
 class QueuedTopK:
-    """The ``k`` most likely tokens of each row of logits, computed and on their way to the host.
+    """The ``k`` most likely tokens of each row of logits, shape (n, vocabulary), computed and on their way to the host.
 
-    On a GPU the copies are queued into pinned memory. Whatever the host waits for next in the same stream, such as the
-    chosen tokens, brings them along: a step still waits once. The logits, shape (n, vocabulary), may be overwritten then.
+    On a GPU the copies are queued into pinned memory. Whatever the host waits for next in the same stream brings them along.
     """
 
     def __init__(self, logits: torch.Tensor, k: int):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,26 +34,7 @@ FORMAT = 2
 
 @dataclass
 class Trace:
-    """A recorded run of plain decoding.
-
-    Attributes
-    ----------
-    prompt, tokens : list of int
-        The prompt; the new tokens.
-    sampling : Sampling
-    vocabulary : int
-    limits : Limits
-        Those of the run; a replay meets the same ones.
-    finish_reason : str
-    hidden : dict of int to tensor, shape (T, d)
-        States of the layers asked for, by the names they were asked for; T is one less than prompt and new
-        tokens together.
-    heads : tuple of (int, int)
-    attention : list of tensor, shape (heads, t)
-        Row of the last cached token when ``t`` tokens were cached, from t = len(prompt) on.
-    outputs : Outputs, optional
-        The target's most likely tokens after each position of prompt and new tokens together.
-    """
+    """A recorded run of plain decoding."""
 
     prompt: list[int]
     tokens: list[int]
@@ -61,9 +42,12 @@ class Trace:
     vocabulary: int
     limits: Limits
     finish_reason: str
+    #: States of the layers asked for, by their names, shape (T, d); T is one less than prompt and new tokens together.
     hidden: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
     heads: tuple[tuple[int, int], ...] = ()
+    #: Row of the last cached token, shape (heads, t), when ``t`` tokens were cached, from t = len(prompt) on.
     attention: list[torch.Tensor] = field(default_factory=list, repr=False)
+    #: The target's most likely tokens after each position of prompt and new tokens together.
     outputs: Outputs | None = field(default=None, repr=False)
 
     def save(self, path: str | Path) -> None:
@@ -169,39 +153,32 @@ class TraceVerifier:
 
 def _check_captured(trace: Trace, capture: Capture) -> None:
     known = 0 if trace.outputs is None else trace.outputs.k
-    lacking = {
-        "hidden states of layers {}": (
-            [layer for layer in capture.layers if layer not in trace.hidden],
-            [*trace.hidden],
-        ),
-        "attention rows of heads {}": ([head for head in capture.heads if head not in trace.heads], [*trace.heads]),
-        "the {} most likely tokens of each position": (capture.topk if capture.topk > known else 0, known),
-    }
-    for what, (missing, there) in lacking.items():
+    layers = [layer for layer in capture.layers if layer not in trace.hidden]
+    heads = [head for head in capture.heads if head not in trace.heads]
+    for missing, what, there in (
+        (layers, f"hidden states of layers {layers}", [*trace.hidden]),
+        (heads, f"attention rows of heads {heads}", [*trace.heads]),
+        (capture.topk > known, f"the {capture.topk} most likely tokens of each position", known),
+    ):
         if missing:
-            raise ValueError(
-                f"the drafter needs {what.format(missing)}, the trace has {there}; record with capture=drafter.capture"
-            )
+            raise ValueError(f"the drafter needs {what}, the trace has {there}; record with capture=drafter.capture")
 
 
 def replay(trace: Trace, drafter: Drafter | None) -> Generation:
-    """What decoding with ``drafter`` would have done, step by step, without the model.
+    """What decoding with ``drafter`` (plain decoding without one) would have done, step by step, without the model.
 
-    Without a drafter, plain decoding. The steps are those of the real run; of the times only the drafter's are measured, the
-    others are the loop's own. ValueError if the trace lacks what the drafter needs, or the drafter cannot be replayed on it
-    (``replays`` of :class:`specdec_lib.Drafter`).
+    Of the times only the drafter's are measured. ValueError if the trace lacks what the drafter needs, or the drafter cannot be
+    replayed on it (``replays`` of :class:`specdec_lib.Drafter`).
     """
     if drafter is not None:
         check_drafter(drafter)
         if drafter.replays == "never":
             raise ValueError(
-                f"{drafter!r} cannot be replayed (replays='never'): what it drafts depends on outputs that no "
-                "recording of plain decoding has; run it with generate()"
+                f"{drafter!r} cannot be replayed (replays='never'): no recording has the outputs it needs; run it with generate()"
             )
         if drafter.replays == "greedy" and not trace.sampling.greedy:
             raise ValueError(
-                f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'), "
-                "which emits other tokens than plain decoding; replay a greedy trace, or run it with generate()"
+                f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'); replay a greedy trace"
             )
         _check_captured(trace, drafter.capture)
     context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling.for_prompt(trace.prompt))
@@ -212,8 +189,6 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
     if trace.finish_reason not in ("eos", "length", "context"):
         # Stop strings and criteria are not kept with a trace; where they ended it is.
         count = len(trace.tokens)
-        limits = Limits(
-            limits.max_new_tokens, limits.eos, limits.context, lambda new: len(new) == count, trace.finish_reason
-        )
+        limits = replace(limits, stop=lambda new: len(new) == count, stop_reason=trace.finish_reason)
     topk = 0 if drafter is None else drafter.capture.topk
     return decode(TraceVerifier(trace, topk), drafter, context, limits)

@@ -15,25 +15,22 @@ PARTS = ("draft_seconds", "verify_seconds", "commit_seconds", "host_seconds")
 class Step:
     """One target forward after the prefill.
 
-    Attributes
-    ----------
-    tree : DraftTree
-        What was proposed, cut to what could still be emitted; without the distributions that it was drawn from.
-    path : tuple of int
-        Nodes of ``tree`` whose tokens were emitted.
-    tokens : tuple of int
-        Emitted tokens: those of the path, then at most one of the target's own.
-    draft_seconds, verify_seconds, commit_seconds, host_seconds : float
-        Time to propose, and to learn from the outcome; for the target's pass; to move the cache; for acceptance and emission
-        on the host. The device's own times where it keeps them. Of a replay, ``draft_seconds`` alone means something.
+    Times are the device's own where it keeps them. Of a replay, ``draft_seconds`` alone means something.
     """
 
+    #: What was proposed, cut to what could still be emitted; without the distributions that it was drawn from.
     tree: DraftTree
+    #: Nodes of ``tree`` whose tokens were emitted.
     path: tuple[int, ...]
+    #: Emitted tokens: those of the path, then at most one of the target's own.
     tokens: tuple[int, ...]
+    #: To propose, and to learn from the outcome.
     draft_seconds: float
+    #: For the target's pass.
     verify_seconds: float
+    #: To move the cache.
     commit_seconds: float
+    #: For acceptance and emission on the host.
     host_seconds: float = 0.0
 
     @property
@@ -54,37 +51,23 @@ class Step:
 
 @dataclass(frozen=True)
 class Generation:
-    """Result of one decoding run.
+    """Result of one decoding run."""
 
-    Attributes
-    ----------
-    tokens : list of int
-        New tokens only, the end token included where one was reached.
-    steps : list of Step
-    finish_reason : {"eos", "stop_string", "length", "context", "criteria"}
-    prompt_length : int
-    prefill_seconds : float
-        The prompt's forward and the first token, and what the drafter does with the prompt.
-    state : {"cold", "warm"}, optional
-        What the drafter knew of other prompts, where a harness saw to it: nothing, or what it learned from those before in
-        order. None where nobody did.
-    """
-
+    #: New tokens only, the end token included where one was reached.
     tokens: list[int]
     steps: list[Step] = field(repr=False)
+    #: "eos", "stop_string", "length", "context" or "criteria".
     finish_reason: str
     prompt_length: int
+    #: The prompt's forward and the first token, and what the drafter does with the prompt.
     prefill_seconds: float
+    #: What the drafter knew of other prompts, where a harness saw to it: nothing ("cold"), or those before ("warm").
     state: str | None = None
 
     @cached_property
     def stats(self) -> dict[str, float]:
         """Metrics by name (:func:`metrics`)."""
         return metrics([self])
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else float("nan")
 
 
 _COUNTS = ("new_tokens", "calls", "calls_with_prefill", "calls_with_draft")
@@ -138,39 +121,32 @@ def sums(runs: list[Generation]) -> dict[str, float]:
 
 
 def metrics(runs: list[Generation]) -> dict[str, float]:
-    """Metrics of one run, or of several pooled (micro averages).
+    """Metrics of one run, or of several pooled (micro averages); NaN where a ratio has nothing below.
 
-    Returns
-    -------
-    dict
-        Let N be the emitted tokens without each run's first, which the prefill gives, and S the target forwards after
-        the prefill (steps). NaN where a metric is a ratio with nothing below.
+    Let N be the emitted tokens without each run's first, which the prefill gives, and S the target forwards after it (steps).
 
-        ``new_tokens``, ``calls`` (S), ``calls_with_prefill``, ``calls_with_draft``
-            counts; DReSD's "calls" are ``calls_with_draft``.
-        ``tokens_per_forward``
-            N / S: Spec-Bench's "mean accepted tokens", REST's M on MT-Bench.
-        ``tokens_per_forward_with_prefill``
-            (N + runs) / (S + runs): REST's M on HumanEval.
-        ``mean_accepted_drafts``
-            accepted draft tokens a step that had a draft, bonus excluded (DReSD).
-        ``acceptance_rate``
-            accepted / drafted depth, summed over all steps with a draft.
-        ``acceptance_rate_nodes``
-            accepted / verified nodes; equal to the former for chains.
-        ``acceptance_rate_step_mean``
-            mean over steps with a draft of accepted / depth.
-        ``discard_rate``, ``verification_rate``
-            discarded draft tokens / N and S / N (SpecDec++, equation 2.3); for chains drafted + S = N + discarded,
-            but for a run's last step, which may end in the middle of a draft.
-        ``seconds``, ``prefill_seconds``, ``draft_seconds``, ``verify_seconds``, ``commit_seconds``, ``host_seconds``
-            the sum, and its parts; the prefill's is not in the other parts.
-        ``ms_per_token``, ``ms_per_token_with_prefill``, ``tokens_per_second``, ``tokens_per_second_with_prefill``
-            over N tokens and the steps' time, or over all tokens and all time.
-        ``draft_ms_per_step``, ``draft_ms_per_token``
-            REST's retrieval time: per step it is tokens_per_forward times as long as per token.
+    ``new_tokens``, ``calls`` (S), ``calls_with_prefill``, ``calls_with_draft``
+        counts; DReSD's "calls" are ``calls_with_draft``.
+    ``tokens_per_forward``
+        N / S: Spec-Bench's "mean accepted tokens", REST's M on MT-Bench.
+    ``tokens_per_forward_with_prefill``
+        (N + runs) / (S + runs): REST's M on HumanEval.
+    ``mean_accepted_drafts``
+        accepted draft tokens a step that had a draft, bonus excluded (DReSD).
+    ``acceptance_rate``, ``acceptance_rate_nodes``, ``acceptance_rate_step_mean``
+        over steps with a draft: accepted / drafted depth, accepted / verified nodes (the same for chains), and the mean
+        over steps of accepted / depth.
+    ``discard_rate``, ``verification_rate``
+        discarded draft tokens / N and S / N (SpecDec++, equation 2.3); for chains drafted + S = N + discarded,
+        but for a run's last step, which may end in the middle of a draft.
+    ``seconds``, ``prefill_seconds``, ``draft_seconds``, ``verify_seconds``, ``commit_seconds``, ``host_seconds``
+        the sum, and its parts; the prefill's is not in the other parts.
+    ``ms_per_token``, ``ms_per_token_with_prefill``, ``tokens_per_second``, ``tokens_per_second_with_prefill``
+        over N tokens and the steps' time, or over all tokens and all time.
+    ``draft_ms_per_step``, ``draft_ms_per_token``
+        REST's retrieval time.
     """
     total = sums(runs)
     return {name: total[name] for name in (*_COUNTS, *_TIMES)} | {
-        name: _ratio(total[above], total[below]) for name, (above, below) in RATES.items()
+        name: total[above] / total[below] if total[below] else float("nan") for name, (above, below) in RATES.items()
     }

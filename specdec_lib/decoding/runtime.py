@@ -1,8 +1,7 @@
 """Passes of a few fixed widths over buffers that stay in place: as they are, or as CUDA graphs.
 
 A pass over a draft is padded to the next of these widths and attends over the whole buffers. Nothing of it then depends
-on the step but the contents of its input buffers, so that a pass can be recorded once for each width and replayed. Plain
-eager passes, which need none of this, are what a target runs without a runtime.
+on the step but the contents of its input buffers, so that it can be recorded once for each width and replayed.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ class _Inputs:
 
 
 class CudaRecorder:
-    """Records what a call does as a CUDA graph, and the tensor that holds what it returns after each replay.
-
-    In a stream of its own; graphs share one pool of memory, as one runs at a time.
-    """
+    """Records what a call does as a CUDA graph, and the tensor that holds what it returns after each replay."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -116,8 +112,8 @@ class Runtime:
         ``"static"`` runs the model as it is; ``"graph"`` records that as CUDA graphs and replays them. ``"auto"`` is
         ``"graph"`` on a GPU, where the model allows it, and ``"static"`` elsewhere.
     widths : sequence of int
-        Ascending. A draft that is wider than the last of them is verified by an eager pass over the same cache, for which
-        there is room up to a width of 128 at any length. Graphs of all widths are recorded when a pass first needs one.
+        Ascending. A draft wider than the last of them is verified by an eager pass over the same cache, for which there is
+        room up to a width of 128.
     recorder : callable, optional
         Records the passes of graph mode as :class:`CudaRecorder` does, which is the default.
 
@@ -144,8 +140,7 @@ class Runtime:
         places = {parameter.device for parameter in model.parameters()}
         if len(places) > 1 or torch.device("meta") in places:
             raise ValueError(
-                f"the model lies on {sorted(map(str, places))}; a runtime with buffers in place needs it on one "
-                "device: leave the runtime out, or load the model without device_map and offloading"
+                f"the model lies on {sorted(map(str, places))}; a runtime needs it on one device: leave the runtime out"
             )
         self.device = input_device(model)
         if mode not in MODES:
@@ -184,27 +179,24 @@ class Runtime:
         return f"Runtime({type(self.model).__name__}, {self.mode}, capacity={self.capacity}, widths={self.widths})"
 
     def take(self, holder: object, model: PreTrainedModel, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
-        """Give the buffers to a target until :meth:`give_back`, emptied; the hidden states' buffers are returned.
-
-        ``holder`` has them as long as it lives; ``longest`` are the tokens of its prompt and output.
+        """Give the emptied buffers to ``holder`` until :meth:`give_back`, or for as long as it lives; those of the hidden states
+        are returned.
         """
         if model is not self.model:
             raise ValueError("the runtime was made for another model; make one for this model")
         if longest > self.capacity:
             raise ValueError(
-                f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make it "
-                "with a larger capacity"
+                f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make a larger one"
             )
         place = input_device(model)
         if place != self.device:
             raise ValueError(
-                f"the model has moved to {place} and the runtime's buffers are on {self.device}; make a new one"
+                f"the model has moved to {place}, the runtime's buffers are on {self.device}; make a new runtime"
             )
         with _TAKING:
             if self._holder is not None and self._holder() is not None:
                 raise RuntimeError(
-                    "the runtime is in use by another generation; a draft model that is the target itself "
-                    "needs a runtime of its own"
+                    "the runtime is in use by another generation; make one of its own for a draft model that is the target"
                 )
             self._holder = weakref.ref(holder)
         self.cache.length = 0

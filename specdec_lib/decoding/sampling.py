@@ -2,8 +2,7 @@
 
 ``Sampling`` gives one uniform number for each absolute position and a token is found by inverting the cumulative
 distribution at it. A verified run then emits the very tokens that plain decoding emits with the same seed, for every
-drafter that proposes tokens without probabilities. Each generation first binds the seed to its prompt
-(:meth:`Sampling.for_prompt`), so that different prompts, and the turns of one conversation, see different numbers.
+drafter that proposes tokens without probabilities. The seed is first bound to the prompt (:meth:`Sampling.for_prompt`).
 """
 
 from __future__ import annotations
@@ -36,29 +35,20 @@ def _mix(x: int) -> int:
 class Sampling:
     """How the next token follows from the target's logits.
 
-    Parameters
-    ----------
-    temperature : float, optional
-        0 takes the most likely token; otherwise logits are divided by it.
-    top_p : float, optional
-        Nucleus: the smallest set of most likely tokens whose probabilities reach ``top_p``. 1 keeps all.
-    top_k : int, optional
-        Keep the ``top_k`` most likely tokens. 0 keeps all.
-    seed : int
-        The same seed and prompt give the same tokens, whatever drafter is used. Different prompts see different random
-        numbers under one seed.
-
     Notes
     -----
-    None stands for what it does in a ``generation_config`` of transformers: a temperature of 1, and no filter. Filters are
-    applied in the order of transformers: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all
-    stay. Of tokens that tie at the edge of the nucleus as many stay as ``top_p`` needs, those with the largest ids; transformers
-    keeps as many, but which ones depends on how torch sorts on the device at hand.
+    None stands for a temperature of 1, and for no filter, as in a ``generation_config`` of transformers. Filters are applied in
+    its order: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all stay. Of tokens that tie at the edge of the
+    nucleus as many stay as ``top_p`` needs, those with the largest ids; which ones transformers keeps depends on torch's sort.
     """
 
+    #: 0 takes the most likely token; otherwise logits are divided by it.
     temperature: float | None = 0.0
+    #: Nucleus: the smallest set of most likely tokens whose probabilities reach ``top_p``. 1 keeps all.
     top_p: float | None = 1.0
+    #: Keep the ``top_k`` most likely tokens. 0 keeps all.
     top_k: int | None = 0
+    #: The same seed and prompt give the same tokens, whatever drafter is used.
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -86,8 +76,7 @@ class Sampling:
         """These settings with a seed of the prompt's own, a hash of this seed and the prompt's tokens.
 
         :func:`specdec_lib.generate`, :func:`specdec_lib.record` and :func:`specdec_lib.custom_generate` call it with their
-        prompt; a turn of a conversation has the turns before in its prompt. Code that draws by itself with
-        :meth:`uniform` calls it first.
+        prompt. Code that draws by itself with :meth:`uniform` calls it first.
         """
         text = f"{self.seed}:".encode() + np.asarray(prompt, dtype="<i8").tobytes()
         digest = hashlib.blake2b(text, digest_size=8).digest()
@@ -106,10 +95,7 @@ class Sampling:
 
 
 def most_likely(logits: torch.Tensor) -> list[int]:
-    """Token of the largest logit in each row of ``logits``, shape (n, vocabulary).
-
-    FloatingPointError if a row holds NaN.
-    """
+    """Token of the largest logit in each row of ``logits``, shape (n, vocabulary); FloatingPointError if a row holds NaN."""
     # NaN counts as largest. On a CPU numpy finds it several times faster than torch.
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
         values = logits.detach().numpy()
@@ -147,10 +133,9 @@ def not_numbers() -> FloatingPointError:
 
 
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Probabilities of the next token after temperature, top-k and top-p.
+    """Probabilities of the next token after temperature (above 0), top-k and top-p: float64, of shape (..., vocabulary).
 
-    At a temperature above 0. ``logits`` has shape (..., vocabulary), and so have the probabilities, in float64: each row sums
-    to 1, filtered tokens have 0. FloatingPointError if a row holds NaN or +infinity, or nothing but -infinity.
+    FloatingPointError if a row holds NaN or +infinity, or nothing but -infinity.
     """
     probabilities = unchecked_distribution(logits, sampling)
     if bool(probabilities[..., 0].isnan().any()):  # one such number makes its whole row NaN
@@ -159,10 +144,7 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def unchecked_distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """:func:`distribution` without a look at the result: a row that is no distribution holds NaN.
-
-    On a GPU nothing is read back, so that the host need not wait for the device.
-    """
+    """:func:`distribution` with nothing read back from a GPU: a row that is no distribution holds NaN."""
     scores = logits.double() / sampling.temperature
     vocabulary = scores.shape[-1]
     if 0 < sampling.top_k < vocabulary:

@@ -1,15 +1,11 @@
-"""The one description of a model: its parts, its vocabulary, how far it reaches, and why it cannot be served.
-
-A model may come in the wrapper of ``torch.compile``, with rows of padding in its embeddings, with settings in its
-configuration that its architecture does not read, or with weights that lie elsewhere until they are needed. Every
-question of that kind is answered here.
-"""
+"""The one description of a model: its parts, its vocabulary, how far it reaches, and why it cannot be served."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 import weakref
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -61,10 +57,9 @@ def setting(model: PreTrainedModel, name: str):
     value = getattr(decoder_config(model), name, None)
     if value is None:
         return None
-    own = [
-        _source(module) for module in {type(part).__module__ for part in model.modules()} if "torch.nn" not in module
-    ]
-    return value if any(source is None or name in source for source in own) else None
+    modules = {type(part).__module__ for part in model.modules()}
+    sources = [_source(module) for module in modules if "torch.nn" not in module]
+    return value if any(source is None or name in source for source in sources) else None
 
 
 def base_model(model: PreTrainedModel) -> torch.nn.Module:
@@ -73,8 +68,7 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
     base = getattr(model, model.base_model_prefix, None)
     if base is None:
         raise UnsupportedModel(
-            f"{type(model).__name__} has no part called {model.base_model_prefix!r}, where its decoder would "
-            "be, so hidden states cannot be captured; use a drafter that needs none"
+            f"{type(model).__name__} has no part called {model.base_model_prefix!r}: hidden states cannot be captured"
         )
     return base
 
@@ -86,8 +80,7 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
         if isinstance(child, torch.nn.ModuleList) and len(child) == count:
             return child
     raise UnsupportedModel(
-        f"{type(unwrapped(model)).__name__}: its base model has no list of {count} decoder blocks, so hidden "
-        "states and attention rows cannot be captured; use a drafter that needs neither"
+        f"{type(unwrapped(model)).__name__} has no list of {count} decoder blocks: its states cannot be captured"
     )
 
 
@@ -109,8 +102,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
             if found is not None:
                 return torch.device("cuda", found) if isinstance(found, int) else torch.device(found)
     raise UnsupportedModel(
-        f"{type(unwrapped(model)).__name__} has no weights: its embeddings lie on the device 'meta' and nothing brings them "
-        "elsewhere; load the checkpoint with from_pretrained"
+        f"{type(unwrapped(model)).__name__} has no weights on any device but 'meta'; load the checkpoint with from_pretrained"
     )
 
 
@@ -135,18 +127,15 @@ def context_limit(model: PreTrainedModel) -> int | None:
 def windows(model: PreTrainedModel) -> dict[str, int | None]:
     """The sliding window in tokens of each kind of layer; None for layers that attend to the whole context."""
     kinds = set(setting(model, "layer_types") or [SLIDING])
-    window = setting(model, "sliding_window")
-    if not isinstance(window, int) or SLIDING not in kinds or not getattr(
-        decoder_config(model), "use_sliding_window", True
-    ):  # fmt: skip
+    window, used = setting(model, "sliding_window"), getattr(decoder_config(model), "use_sliding_window", True)
+    if not isinstance(window, int) or SLIDING not in kinds or not used:
         return {FULL: None}
     return {SLIDING: window} | ({FULL: None} if FULL in kinds else {})
 
 
 def exact_length(model: PreTrainedModel) -> int | None:
-    """Longest sequence within which a tree can be verified, None where there is no such length.
-
-    That is where a long-context rotary embedding changes over, or the window of a model that does not follow masks.
+    """Longest sequence within which a tree can be verified, None where there is no such length: where a long-context rotary
+    embedding changes over, or the window of a model that does not follow masks.
     """
     model = unwrapped(model)
     bounds = [windows(model)[SLIDING]] if model in WITHIN_WINDOW else []
@@ -160,8 +149,7 @@ def exact_length(model: PreTrainedModel) -> int | None:
 def last_position(model: PreTrainedModel, unbounded: int) -> int:
     """Largest position that a pass may hold, ``unbounded`` where the model states none.
 
-    Padding and passengers stand behind the text, where they must not reach a position at which the whole pass would be
-    rotated by other frequencies, or one that the model has not.
+    At a later one, as padding or a passenger might have, the whole pass would be rotated by other frequencies.
     """
     return min((length - 1 for length in (context_limit(model), exact_length(model)) if length), default=unbounded)
 
@@ -172,9 +160,8 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 
 
 def token_ids(model: PreTrainedModel) -> int:
-    """Number of token ids of the tokenizer that the model was loaded with; without one, the rows that it embeds.
-
-    Rows beyond the tokenizer are padding: Qwen 2.5 has 151,936 or 152,064 rows for one tokenizer of 151,665 tokens.
+    """Number of token ids of the tokenizer that the model was loaded with; without one, the rows that it embeds, which may be
+    padded: Qwen 2.5 has 151,936 or 152,064 rows for one tokenizer of 151,665 tokens.
     """
     return _TOKEN_IDS.get(unwrapped(model)) or vocabulary_size(model)
 
@@ -183,8 +170,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) 
     """Refuse a tokenizer with more ids than the model embeds, by a ValueError."""
     if len(tokenizer) > vocabulary_size(model):
         raise ValueError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: they do "
-            "not belong together; load both from the same place"
+            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: load both from one place"
         )
 
 
@@ -196,7 +182,7 @@ def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -
 
 
 def check_paired(draft: PreTrainedModel, ids: int) -> None:
-    """Refuse a draft model for a target with so many token ids, by a ValueError, unless one tokenizer may be behind both.
+    """Refuse a draft model that cannot share a tokenizer with a target of ``ids`` token ids.
 
     Where a tokenizer is not known its model's rows count, which padding makes more: they may differ by a sixteenth.
     """
@@ -208,57 +194,55 @@ def check_paired(draft: PreTrainedModel, ids: int) -> None:
         )
 
 
+def _refusals(model: PreTrainedModel, longest: int) -> Iterator[tuple[bool, str]]:
+    """Whether each reason not to serve a model holds, and what it is."""
+    config, used = decoder_config(model), model.config._attn_implementation
+    yield model.config.is_encoder_decoder, "is an encoder-decoder model; expected a decoder-only causal language model"
+    yield model.training, "is in training mode, where dropout changes the output; call model.eval() first"
+    takes = set(inspect.signature(type(model).forward).parameters)
+    yield (
+        not {"cache", "past_key_values"} & takes and bool({"mems", "cache_params", "state"} & takes),
+        "has no key-value cache, which drafts are verified over; expected a model whose forward takes past_key_values",
+    )
+    odd = sorted(set(getattr(config, "layer_types", None) or []) - {FULL, SLIDING})
+    yield (
+        bool(odd) and setting(model, "layer_types") is not None,
+        f"has layers of type {', '.join(odd)}; tree verification needs attention over the whole context ({FULL} or {SLIDING})",
+    )
+    yield (
+        used not in ("sdpa", "eager", attention.NAME),
+        f"uses attn_implementation={used!r}, which takes no tree mask; load it with attn_implementation='sdpa' (or 'eager')",
+    )
+    yield (
+        used != "eager" and bool(setting(model, "attn_logit_softcapping")),
+        "caps its attention scores, which SDPA does not do; load it with attn_implementation='eager', as load_model does",
+    )
+    yield (
+        config.model_type == "bloom"
+        or any(getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))),
+        "has ALiBi position biases, which follow the place in the block and not the path in the tree; choose a model with "
+        "rotary or learned positions",
+    )
+    yield (
+        "local" in (getattr(config, "attention_layers", None) or []),
+        "has local layers, whose window counts places in the cache, a rejected draft's among them; choose a model whose windows "
+        "go by position",
+    )
+    yield (
+        bool(setting(model, "keep_window_size")),
+        "attends to the tokens that it scores highest, which a draft's are among; choose one that attends to the whole context",
+    )
+    bound = exact_length(model)
+    yield (
+        bound is not None and longest > bound,
+        f"attends to the last {bound} tokens only, or changes its positions after so many, but prompt and output may take "
+        f"{longest}; shorten them to fit",
+    )
+
+
 def check_kind(model: PreTrainedModel, longest: int) -> None:
     """See from its configuration that a model can be decoded by tree verification up to ``longest`` tokens."""
     model = unwrapped(model)
-    name, config = type(model).__name__, decoder_config(model)
-    if model.config.is_encoder_decoder:
-        raise UnsupportedModel(f"{name} is an encoder-decoder model; expected a decoder-only causal language model")
-    if model.training:
-        raise UnsupportedModel(f"{name} is in training mode, where dropout changes the output; call model.eval() first")
-    takes = inspect.signature(type(model).forward).parameters
-    if not {"cache", "past_key_values"} & set(takes) and {"mems", "cache_params", "state"} & set(takes):
-        raise UnsupportedModel(
-            f"{name} has no key-value cache, which drafts are verified over; expected a causal language model whose forward "
-            "takes past_key_values"
-        )
-    odd = sorted(set(getattr(config, "layer_types", None) or []) - {FULL, SLIDING})
-    if odd and setting(model, "layer_types") is not None:
-        raise UnsupportedModel(
-            f"{name} has layers of type {', '.join(odd)}; tree verification needs attention over the "
-            f"whole context ({FULL} or {SLIDING})"
-        )
-    used = model.config._attn_implementation
-    if used not in ("sdpa", "eager", attention.NAME):
-        raise UnsupportedModel(
-            f"{name} uses attn_implementation={used!r}, which takes no tree "
-            "mask; load it with attn_implementation='sdpa' (or 'eager')"
-        )
-    if used != "eager" and setting(model, "attn_logit_softcapping"):
-        raise UnsupportedModel(
-            f"{name} caps its attention scores, which SDPA does not do; load it with "
-            "attn_implementation='eager', as specdec_lib.load_model does"
-        )
-    if config.model_type == "bloom" or any(
-        getattr(place, "alibi", False) for place in (config, getattr(config, "attn_config", None))
-    ):
-        raise UnsupportedModel(
-            f"{name} has ALiBi position biases, which follow the place in the block and not the path "
-            "in the tree; choose a model with rotary or learned positions"
-        )
-    if "local" in (getattr(config, "attention_layers", None) or []):
-        raise UnsupportedModel(
-            f"{name} has local layers, whose window counts places in the cache, a rejected draft's among them; choose a model "
-            "whose windows go by position"
-        )
-    if setting(model, "keep_window_size"):
-        raise UnsupportedModel(
-            f"{name} attends to the tokens that it scores highest, which a draft's are among; choose a model with attention "
-            "over the whole context"
-        )
-    bound = exact_length(model)
-    if bound is not None and longest > bound:
-        raise UnsupportedModel(
-            f"{name} attends to the last {bound} tokens only, or changes its positions after so many, but "
-            f"prompt and output may take {longest}; shorten them to fit"
-        )
+    for holds, reason in _refusals(model, longest):
+        if holds:
+            raise UnsupportedModel(f"{type(model).__name__} {reason}")

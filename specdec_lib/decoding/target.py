@@ -53,17 +53,8 @@ _CHECKED: weakref.WeakSet = weakref.WeakSet()
 class Target:
     """A causal language model with its cache, ready to verify drafts of one sequence.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    longest : int
-        Length that prompt and output may reach; checked against :func:`~specdec_lib.decoding.served_models.exact_length`.
-    capture : Capture
-    capacity : int, optional
-        Positions the buffers hold at first; they grow by half when exceeded. ``longest`` and a draft by default.
-    runtime : Runtime, optional
-        Runs passes over drafts with buffers in place, whose capacity then holds; None runs them eagerly.
-
+    Prompt and output may reach ``longest`` tokens. The buffers hold ``capacity`` positions at first, by default ``longest`` and a
+    draft, and grow by half when exceeded; those of a ``runtime``, which runs passes over drafts in place, keep its capacity.
     UnsupportedModel if tree verification would not compute what the model computes, or what is to be captured cannot be.
     """
 
@@ -138,9 +129,8 @@ class Target:
     ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
-        The values of a tensor, on the model's device, are not read by the host. ``each`` gets the logits after each of the
-        tokens, some at a time, shape (n, vocabulary), before the next pass overwrites them. Gives those after the last,
-        shape (vocabulary,).
+        ``tokens`` may be a tensor on the model's device. ``each`` gets the logits after each of the tokens, some at a time, shape
+        (n, vocabulary), before the next pass overwrites them. Gives those after the last, shape (vocabulary,).
         """
         size = PREFILL_CHUNK
         if each is not None:
@@ -165,10 +155,9 @@ class Target:
         return logits[-1]
 
     def extend_rows(self, tokens: Sequence[int], positions: Sequence[int], visible: torch.Tensor) -> torch.Tensor:
-        """Run and commit n tokens that need not continue each other, such as the next ones of several branches.
+        """Run and commit n tokens that need not continue each other; gives the logits after each, shape (n, vocabulary).
 
         ``visible``, shape (n, length + n), is what each attends to of the committed tokens and of these, itself included.
-        Gives the logits after each, shape (n, vocabulary).
         """
         self._reserve(len(tokens))
         length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
@@ -181,10 +170,8 @@ class Target:
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root, the tree's n nodes and its p passengers, after the committed positions.
-
-        The root is the last emitted token, whose keys are not cached yet. Gives the logits after each, in that order,
-        shape (1 + n + p, vocabulary).
+        """One pass over the root (the last emitted token), the tree's n nodes and its p passengers: the logits after each, in
+        that order, shape (1 + n + p, vocabulary).
         """
         width, length = tree.width, self.cache.length
         self._tree = tree
@@ -294,13 +281,11 @@ class Target:
         name = type(unwrapped(self.model)).__name__
         if self._unseen:
             raise UnsupportedModel(
-                f"{name} ran without showing the hidden states of layers {sorted(self._unseen)}: a part of it is called in a way "
-                "that leaves out hooks; use a drafter that needs none"
+                f"{name} ran without showing the hidden states of layers {sorted(self._unseen)}; use a drafter that needs none"
             )
         if self.rows is not None and any(row is None for row in self.rows.held()):
             raise UnsupportedModel(
-                f"{name} computes attention by code of its own, not by the function that its configuration names, so that "
-                "its attention rows cannot be captured; use PLD+ (h), PromptLookupHidden, which reads hidden states"
+                f"{name} computes attention by code of its own, so that its rows cannot be read; use PLD+ (h), PromptLookupHidden"
             )
 
     def _layer(self, layer: int) -> int:
@@ -309,12 +294,11 @@ class Target:
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
             raise ValueError(
-                f"layer is {layer}; expected 0 (embeddings) to {self.layers} (after the final norm), or LAST ({LAST})"
+                f"layer is {layer}; expected 0 (embeddings) to {self.layers} (the final norm), or LAST ({LAST})"
             )
         if layer < self.layers and getattr(decoder_config(self.model), "altup_num_inputs", 1) > 1:
             raise UnsupportedModel(
-                f"{type(unwrapped(self.model)).__name__} has several hidden states for each token between its blocks, of "
-                "which none is the one a drafter compares; capture LAST, or use a drafter that needs none"
+                f"{type(unwrapped(self.model)).__name__} has several hidden states for each token; capture LAST alone"
             )
 
         # The model may serve others at the same time: another thread, or a draft that is the target itself. A pass of
@@ -356,9 +340,8 @@ def check_model(model: PreTrainedModel) -> None:
     """See once per model that verifying a tree computes what the model computes on each path alone.
 
     Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask. The
-    model is run as it is written and in its own precision, whatever the caller compiled or autocasts. One with a
-    sliding window is also run beyond it, on a copy with the same weights and a window of a few tokens, and is served
-    within its window alone where that fails.
+    model is run as it is written and in its own precision. One with a sliding window is also run beyond it, on a copy with the
+    same weights and a window of a few tokens, and is served within its window alone where that fails.
 
     UnsupportedModel if the model cannot run by itself, or the logits differ by more than rounding explains.
     """
@@ -443,8 +426,7 @@ def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
 def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree) -> str | None:
     """What differs between verified drafts and the model's own logits; None where rounding explains it.
 
-    ``texts`` are the prompt, of ``start`` tokens, the root and a path of the tree each, the second with the token after
-    it; ``tree`` has nodes a, b, c, d, where c follows a and d follows b.
+    ``texts`` are the prompt, of ``start`` tokens, the root and a path of the tree each, the second with the token after it.
     """
     tolerance = TOLERANCE_HALF if any(weights.dtype in HALF for weights in model.parameters()) else TOLERANCE
 

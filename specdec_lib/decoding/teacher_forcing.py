@@ -19,8 +19,7 @@ from specdec_lib.decoding.tree import DraftTree
 
 
 class Forced(NamedTuple):
-    """A trace of given tokens, and what the model would have written itself: those up to the first other token, that one
-    included. ``written`` are the given tokens where the model agrees with all of them."""
+    """A trace of given tokens, and what the model would have written: those up to the first other token, that one included."""
 
     trace: Trace
     written: list[int]
@@ -35,19 +34,10 @@ def record_known(
     max_new_tokens: int = 128,
     capture: Capture = Capture(),
 ) -> Forced:
-    """Record what :func:`specdec_lib.record` would, given the tokens that it would write.
+    """Record what :func:`specdec_lib.record` would, given the tokens that it would write, at least one, and why it ended.
 
     States, attention rows and most likely tokens are those of plain decoding up to rounding: one pass over many tokens
     adds in another order than one over a single token.
-
-    Parameters
-    ----------
-    model, sampling, max_new_tokens, capture
-        As for :func:`specdec_lib.record`.
-    prompt, tokens : sequence of int
-        The new tokens, at least one, with the end token where one was reached.
-    finish_reason : str
-        Why the run ended.
     """
     if not 0 < len(tokens) <= max_new_tokens:
         raise ValueError(f"{len(tokens)} tokens are given; expected 1 to max_new_tokens, which is {max_new_tokens}")

@@ -45,19 +45,16 @@ def _check_settings(config) -> None:
         value = getattr(config, name, None)
         if value is not None and value != nothing:
             raise ValueError(
-                f"{name} is {value!r}, which asks for another decoding method than the one given as "
-                f"custom_generate; leave it out (or pass {name}={nothing!r})"
+                f"{name} is {value!r}, which asks for another decoding method; leave it out, or pass {name}={nothing!r}"
             )
     if config.cache_implementation == "quantized":
         raise ValueError(
-            "cache_implementation is 'quantized', but this decoding method has its own cache of the model's "
-            "type; leave it out"
+            "cache_implementation is 'quantized', but this decoding method has a cache of its own; leave it out"
         )
     for name in _OUTPUTS:
         if getattr(config, name, None):
             raise ValueError(
-                f"{name} is set, but this decoding method gives tokens only; leave it out, or use "
-                "specdec_lib.record(..., capture=...) for hidden states and attention rows"
+                f"{name} is set, but this decoding method gives tokens only; leave it out, or use specdec_lib.record"
             )
 
 
@@ -112,14 +109,10 @@ def custom_generate(
     seed : int
         For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
     streamer : transformers.BaseStreamer, optional
-        Gets the prompt, the tokens and, whatever happens, the end, so that a reader in another thread does not wait for
-        ever. Give it here: transformers passes ``generate(streamer=...)`` on to its own methods alone.
+        Gets the prompt, the tokens and, whatever happens, the end. Give it here: transformers passes
+        ``generate(streamer=...)`` on to its own methods alone.
     on_finish : callable, optional
         Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
-
-    Returns
-    -------
-    callable
 
     Raises
     ------
@@ -129,14 +122,13 @@ def custom_generate(
 
     Notes
     -----
-    The output ends where prompt and output fill the model's context (``max_position_embeddings``), also where
-    ``max_new_tokens`` allows more; transformers' own methods go on with a warning.
+    The output ends where prompt and output fill the model's ``max_position_embeddings``, also where ``max_new_tokens`` allows more.
 
     The cache is this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and
     ``compile_config`` have no effect; a quantized cache is refused.
 
-    Transformers keeps some arguments of ``generate`` for its own methods: instead of ``streamer`` pass it here, instead of
-    ``assistant_model`` a :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
+    Transformers keeps some arguments of ``generate`` for its own methods: instead of
+    ``assistant_model`` pass a :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
     ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``.
 
     Examples

@@ -14,15 +14,8 @@ class Passengers:
     """Tokens that ride along in a pass: the drafter is shown their outputs, and they are never committed.
 
     No node attends to them, so the nodes' logits do not depend on them. Each attends to all committed tokens and to what
-    ``visible`` says of the block that is verified. Lookahead's window is of this kind.
-
-    Parameters
-    ----------
-    tokens : sequence of int, length p
-    depths : sequence of int, length p
-        Position of each relative to the root, 0 or more. Positions after the model's last one count as the last one.
-    visible : bool array, shape (p, 1 + n + p)
-        What each attends to: the root, the n nodes of the tree, the p passengers.
+    ``visible``, bool (p, 1 + n + p), says of the root, the n nodes and the p passengers. ``depths`` are their positions relative to
+    the root; those after the model's last one count as the last. Lookahead's window is of this kind.
     """
 
     __slots__ = ("tokens", "depths", "visible")
@@ -34,9 +27,7 @@ class Passengers:
         if len(self.depths) != count:
             raise ValueError(f"{count} passengers but {len(self.depths)} depths; expected one depth a passenger")
         if self.visible.ndim != 2 or len(self.visible) != count:
-            raise ValueError(
-                f"visible has shape {self.visible.shape}; expected one row for each of the {count} passengers"
-            )
+            raise ValueError(f"visible has shape {self.visible.shape}; expected one row for each of {count} passengers")
         for name, values in (("tokens", self.tokens), ("depths", self.depths)):
             if values and min(values) < 0:
                 raise ValueError(f"{name} of passengers hold {min(values)}; expected numbers of 0 or more")
@@ -67,12 +58,10 @@ class DraftTree:
     Parameters
     ----------
     tokens : sequence of int, length n
-        Token id of each node.
     parents : sequence of int, length n
-        Index of each node's parent, -1 for the root; ``parents[i] < i``.
     probabilities : float tensor, shape (n, vocabulary), optional
-        The distribution each node's token was drawn from. Given by drafters that sample from a draft model;
-        verification is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`), and the tree a chain.
+        The distribution each node's token was drawn from, of a chain drawn from a draft model; verification is then by
+        rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
     scores, sources, passengers
         As for :meth:`annotated`.
 
@@ -80,7 +69,7 @@ class DraftTree:
     ----------
     copied_from : int or None
         Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
-        after it. Drafters that copy say so (:meth:`chain`). It is no part of equality, as nothing is verified by it.
+        after it (:meth:`chain`). It is no part of equality.
     """
 
     __slots__ = (
@@ -116,12 +105,11 @@ class DraftTree:
         if probabilities is not None:
             if not self.is_chain:
                 raise ValueError(
-                    "probabilities are given for a tree that is not a chain; rejection sampling needs a chain"
+                    "probabilities are given for a tree that is not a chain, which rejection sampling needs"
                 )
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
                 raise ValueError(
-                    f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each of the "
-                    f"{len(self.tokens)} tokens"
+                    f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each token"
                 )
         self._annotate(scores, sources, passengers)
 
@@ -132,8 +120,7 @@ class DraftTree:
                 raise ValueError(f"{len(values)} {name} but {count} tokens; expected one a node")
         if passengers is not None and passengers.visible.shape[1] != 1 + count + len(passengers):
             raise ValueError(
-                f"visible has shape {passengers.visible.shape}; expected {1 + count + len(passengers)} columns: "
-                f"the root, {count} nodes, {len(passengers)} passengers"
+                f"visible has shape {passengers.visible.shape}; expected {1 + count + len(passengers)} columns"
             )
         self.scores = None if scores is None else [float(score) for score in scores]
         self.sources = None if sources is None else list(sources)
@@ -148,8 +135,7 @@ class DraftTree:
     ) -> DraftTree:
         """The same tree with the drafter's notes instead of those it has.
 
-        ``scores`` are its own estimates for each node, which have no part in verification; ``sources`` say where each node
-        comes from; ``passengers`` ride along.
+        ``scores`` are its own estimates for each node; ``sources`` say where each node comes from; ``passengers`` ride along.
         """
         tree = self._copy()
         tree._annotate(scores, sources, passengers)
@@ -213,8 +199,7 @@ class DraftTree:
     def batch(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
         """A batch of drafts, each a branch of its own, as a dense batch is verified: for comparison.
 
-        Equal prefixes are nodes several times. Following the tokens leads to the first of them, whose state
-        and keys are those of the others, so the longest match over all drafts is found.
+        Equal prefixes are nodes several times; following the tokens leads to the first of them, so the longest match is found.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -289,8 +274,7 @@ class DraftTree:
         return self.is_chain and self.passengers is None
 
     def children(self) -> dict[tuple[int, int], int]:
-        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first
-        such child's."""
+        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first such child's."""
         if self._children is None:
             self._children = {(p, t): i for i, (p, t) in enumerate(zip(self.parents, self.tokens, strict=True))}
         return self._children
@@ -303,10 +287,7 @@ class DraftTree:
         return self.children().get((node, token))
 
     def truncated(self, depth: int) -> DraftTree:
-        """The nodes no deeper than ``depth``; the tree itself where nothing is cut.
-
-        Passengers stay, whatever their depth; they no longer attend to nodes that are cut.
-        """
+        """The nodes no deeper than ``depth``, and all passengers, which no longer attend to nodes that are cut."""
         if self.depth <= depth:
             return self
         if self.is_chain:
@@ -347,8 +328,7 @@ class DraftTree:
     def mask(self) -> np.ndarray:
         """Which entries of the block (root, n nodes, p passengers) each attends to, bool, shape (n + 1 + p, n + 1 + p).
 
-        Of the root and the nodes, entry ``[i, j]`` is true iff ``j`` is the root, ``i`` itself or an ancestor of ``i``; the
-        passengers' rows are as they were given.
+        A node attends to the root, its ancestors and itself; the passengers' rows are as they were given.
         """
         size = len(self.tokens) + 1
         if self.passengers is not None:

@@ -30,14 +30,7 @@ EDGE = 1e-6
 
 
 class ResidualBlock(nn.Module):
-    """x + SiLU(W x + b), as released: no normalisation, no dropout.
-
-    Parameters
-    ----------
-    width : int
-    zero : bool
-        Begin as the identity (W = 0, b = 0), which the released code has as a comment.
-    """
+    """x + SiLU(W x + b), as released; with ``zero`` it begins as the identity, which the released code has as a comment."""
 
     def __init__(self, width: int, zero: bool = False):
         super().__init__()
@@ -51,28 +44,13 @@ class ResidualBlock(nn.Module):
 
 
 class AcceptanceHead(nn.Module):
-    """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers).
+    """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers), for states of ``width`` values.
 
     The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The released head has
-    two logits and takes their softmax; that is the sigmoid of their difference.
-
-    Parameters
-    ----------
-    width : int
-        Of the draft model's states.
-    depth : int
-        D, 0 to 4: how many times a block is applied.
-    tied : bool
-        One block applied ``depth`` times, as the released code does; otherwise ``depth`` blocks.
-    zero : bool
-        Begin with blocks that do nothing.
-    draft : str
-        Fingerprint of the draft model whose states it reads.
-    story : dict
-        How it was trained; kept with it, JSON.
-    sees_confidence : bool
-        Also read the log-odds of the probability that the draft model gave the token, which the paper's head does not: a
-        small model's state after a token says little about how likely it found it.
+    two logits and takes their softmax; that is the sigmoid of their difference. If ``tied``, one block is applied ``depth`` times,
+    0 to 4, as the released code does; with ``zero`` the blocks begin as the identity. A head that ``sees_confidence`` also reads
+    the log-odds of the probability that the draft model gave the token, which the paper's does not. ``draft`` is the fingerprint
+    of the draft model whose states it reads, ``story`` how it was trained, JSON.
     """
 
     def __init__(
@@ -96,8 +74,7 @@ class AcceptanceHead(nn.Module):
         self.out = nn.Linear(inputs, 1)
 
     def forward(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits f(e) of acceptance, float of shape (...), for states of shape (..., width) and the probability that the draft
-        model gave each token, shape (...), which is read where the head was made to."""
+        """Logits of acceptance, (...), for states (..., width) and the draft model's probabilities of the tokens, (...)."""
         x = states
         if self.sees_confidence:
             x = torch.cat([x, confidence.to(x).clamp(EDGE, 1 - EDGE).logit()[..., None]], dim=-1)
@@ -113,8 +90,7 @@ class AcceptanceHead(nn.Module):
     def scorer(self, device: torch.device | None = None) -> Callable[[torch.Tensor, float], float | torch.Tensor]:
         """The head as a function of one state on ``device``, shape (width,), and one confidence, at the least cost.
 
-        It gives a float on a CPU, and elsewhere a tensor of no dimension that nothing was read back for; NaN for a state
-        that holds NaN.
+        It gives a float on a CPU, and elsewhere a tensor of no dimension that nothing was read back for; NaN for a state with NaN.
         """
         device = device or self.out.weight.device
         own = copy.deepcopy(self).to(device)
@@ -141,8 +117,7 @@ class AcceptanceHead(nn.Module):
         if self.draft != own:
             made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"
             raise ValueError(
-                f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: {COMMAND} "
-                "--draft ... --target ... --out ..."
+                f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: {COMMAND}"
             )
         width = decoder_config(model).hidden_size
         if self.width != width:
@@ -186,9 +161,8 @@ def _checked(values: torch.Tensor) -> torch.Tensor:
 def _logit(weights, shifts, order, last, bias, state, confidence):  # pragma: no cover
     """The head's logit of one state; compiled, because a call into torch costs more than products this small.
 
-    ``weights`` has shape (blocks, n, n) and is transposed: ``weights[b, j]`` is what input ``j`` adds; ``shifts`` has shape
-    (blocks, n), ``order`` says which block each step applies. A state of n - 1 values has the confidence's log-odds as its
-    last input.
+    ``weights`` has shape (blocks, n, n) and is transposed: ``weights[b, j]`` is what input ``j`` adds; ``order`` says which
+    block each step applies. A state of n - 1 values has the confidence's log-odds as its last input.
     """
     count = len(last)
     x = np.empty(count, np.float32)
@@ -214,20 +188,13 @@ def _logit(weights, shifts, order, last, bias, state, confidence):  # pragma: no
 
 @dataclass(frozen=True)
 class Examples:
-    """What a head is trained on.
+    """What a head is trained on; float32 tensors."""
 
-    Attributes
-    ----------
-    states : float32 tensor, shape (n, width)
-        The draft model's final state at each token that it drew.
-    acceptance : float32 tensor, shape (n,)
-        Probability that the target accepts that token.
-    confidence : float32 tensor, shape (n,), optional
-        Probability that the draft model gave it; for heads that see it.
-    """
-
+    #: The draft model's final state at each token that it drew, shape (n, width).
     states: torch.Tensor = field(repr=False)
+    #: Probability that the target accepts that token, shape (n,).
     acceptance: torch.Tensor = field(repr=False)
+    #: Probability that the draft model gave it, shape (n,); for heads that see it.
     confidence: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

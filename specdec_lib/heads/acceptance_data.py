@@ -31,21 +31,13 @@ LABELS = ("decoding", "raw")
 
 @dataclass(frozen=True, eq=False)
 class Response(Answer):
-    """X, what the target answered, drafted along by the draft model.
+    """X, what the target answered, drafted along by the draft model; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    drawn : int array, shape (n,)
-        Y: ``drawn[i]`` follows the prompt and ``tokens[:i]``.
-    acceptance : float32 array, shape (n,)
-        Probability that the target accepts ``drawn[i]`` there.
-    confidence : float32 array, shape (n,)
-        Probability of ``drawn[i]`` under the distribution it was chosen by; under the draft model's own
-        (temperature 1) where decoding is greedy.
-    """
-
+    #: Y, int: ``drawn[i]`` follows the prompt and ``tokens[:i]``.
     drawn: np.ndarray
+    #: Probability that the target accepts ``drawn[i]`` there, float32.
     acceptance: np.ndarray
+    #: Probability of ``drawn[i]`` under the distribution it was drawn from, float32; temperature 1 if greedy.
     confidence: np.ndarray
 
 
@@ -143,8 +135,7 @@ def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
     made, own = json.loads(manifest.read_text(encoding="utf-8"))["draft"], fingerprint(draft)
     if made != own:
         raise ValueError(
-            f"{folder} was made with another draft model (fingerprint {made[:12]}, this one has {own[:12]}); record data for "
-            "this pair with python -m specdec_lib train-acceptance-head --data and an empty folder"
+            f"{folder} was made with another draft model ({made[:12]}, this one is {own[:12]}); record data in an empty folder"
         )
     return load(Response, folder)
 
@@ -169,15 +160,8 @@ def examples(
 ) -> Examples:
     """The draft model's states over a mixture of both models' tokens, at those it drew itself.
 
-    Parameters
-    ----------
-    draft : PreTrainedModel
-    responses : sequence of Response
-    mixing : float, optional
-        r: probability of each Z_i being X_i; only the others are learned from (section 3.3; 0.15 as
-        released). None: each Y_i behind the unmixed prefix X_1 .. X_{i-1}, all at once, which is where the
-        label was taken.
-    seed : int
+    ``mixing`` is r, the probability of each Z_i being X_i; only the others are learned from (section 3.3; 0.15 as released). With
+    None each Y_i follows the unmixed prefix X_1 .. X_{i-1}, which is where the label was taken.
     """
     check_mixing(mixing)
     last, known = decoder_config(draft).num_hidden_layers, draft_vocabulary(draft)

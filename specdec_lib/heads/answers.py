@@ -18,9 +18,8 @@ from transformers import PreTrainedModel
 from specdec_lib.datastores.store_files import build_lock
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Drafter
-from specdec_lib.decoding.generate import as_token_list, generate
+from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.target import check_model
 from specdec_lib.files import replacing
 from specdec_lib.models.fingerprint import fingerprint
@@ -31,10 +30,7 @@ MANIFEST = "about.json"
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A prompt, int array of shape (m,), with the tokens that the target answered, int array of shape (n,).
-
-    A subclass adds arrays with one entry a token of the answer.
-    """
+    """A prompt, int array (m,), and the target's answer, int array (n,); a subclass adds arrays with one entry a token of it."""
 
     prompt: np.ndarray
     tokens: np.ndarray
@@ -50,11 +46,7 @@ def record_answers(
     shard_size: int = 32,
     progress: bool = True,
 ) -> list[Answer]:
-    """Let the target answer prompts into a folder (:func:`kept`).
-
-    ``drafter`` is one that does not change the tokens (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer
-    sooner.
-    """
+    """Let the target answer prompts into a folder (:func:`kept`); a ``drafter`` that does not change the tokens saves time."""
 
     def answer(number: int, prompt: list[int]) -> Answer:
         tokens = generate(target, prompt, drafter, sampling, max_new_tokens).tokens
@@ -81,15 +73,7 @@ def kept(
     """
     whole("shard_size", shard_size, 1)
     whole("max_new_tokens", about["max_new_tokens"], 1)
-    if not len(prompts):
-        raise ValueError("no prompts; expected at least one")
-    prompts, limit = [as_token_list(prompt, vocabulary_size(target)) for prompt in prompts], context_limit(target)
-    for number, prompt in enumerate(prompts):
-        if limit is not None and len(prompt) >= limit:
-            raise ValueError(
-                f"prompt {number} has {len(prompt)} tokens and the target's context is {limit}: no room for a new token; "
-                "shorten it or leave it out"
-            )
+    prompts = as_token_lists(prompts, target)
     check_model(target)
     digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     about = {"format": FORMAT, **about, "shard_size": shard_size, "prompts": len(prompts), "prompts_sha256": digest}
@@ -130,7 +114,7 @@ def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise FileNotFoundError(
-            f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with the command that began it"
+            f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with what began it"
         )
     return [answer for path in shards for answer in _load(kind, path)]
 

@@ -32,17 +32,9 @@ RANKS, DEPTHS = 10, 6
 class HeadTraining:
     """How drafting heads are trained.
 
-    Parameters
-    ----------
-    batch : int
-        Answers of a step.
-    rate : float, optional
-        Peak rate of AdamW, a cosine after a linear rise; the recipe's without it.
-    loss : {"published", "total-variation"}
-        The recipe's cross-entropy, or instead of it the total variation distance of the head's distribution from the
-        target's. One minus that distance is the probability that a draft drawn from the head is accepted.
-    seed : int
-        Chooses the initial weights, the order of the answers and the noise.
+    ``rate`` is the peak rate of AdamW, the recipe's without it. With the loss "total-variation" the distance of the head's
+    distribution from the target's stands for the recipe's cross-entropy: one minus it is the probability that a draft drawn
+    from the head is accepted. ``seed`` chooses the order of the answers and the noise.
     """
 
     epochs: int = 10
@@ -62,8 +54,7 @@ class HeadTraining:
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """An answer with the target's states: int64 tokens of shape (n,), bfloat16 states of shape (n, d) on the host, and the length
-    of the prompt."""
+    """An answer with the target's states: int64 tokens (n,), bfloat16 states (n, d) on the host, the length of the prompt."""
 
     tokens: torch.Tensor
     states: torch.Tensor
@@ -93,13 +84,8 @@ def read_by(target: PreTrainedModel, answers: Sequence[Answer], progress: bool =
 class Batch:
     """Texts side by side, the shorter ones filled up at the end.
 
-    Attributes
-    ----------
-    tokens : int64 tensor, shape (b, n)
-    states : float32 tensor, shape (b, n, d)
-    where : bool tensor, shape (b, n)
-        Positions t whose depth 1 predicts a token of the answer that is there: t + 1 is in the answer, and so is t + 2.
-    lengths : int64 tensor, shape (b,)
+    ``tokens`` are int64 (b, n), ``states`` float32 (b, n, d), ``lengths`` int64 (b,); ``where``, bool (b, n), marks the positions t
+    whose depth 1 predicts a token of the answer that is there: t + 1 is in the answer, and so is t + 2.
     """
 
     tokens: torch.Tensor
@@ -119,8 +105,9 @@ class Batch:
         return cls(tokens.to(device), states, where.to(device), lengths.to(device))
 
     def ahead(self, depth: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For each position that is predicted from: whether the token of that depth is there, and for those where it is
-        the token, int64 (m,), and the state that the target predicts it from, float32 (m, d)."""
+        """Whether the token of that depth is there for each position, and for those where it is the token, int64 (m,), and the
+        state that the target predicts it from, float32 (m, d).
+        """
         rows, places = self.where.nonzero(as_tuple=True)
         there = places + 1 + depth < self.lengths[rows]
         rows, places = rows[there], places[there]
@@ -181,10 +168,10 @@ def mean_loss(head: DraftHead, ends: Ends, texts: Sequence[Text], settings: Head
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """How good heads are along texts, by depth: at how many places the choice of each rank was the text's token, shape (depths,
-    ranks), the sum of the distances of the distributions, and how many places there are, shape (depths,).
+    """How good heads are along texts, by depth, whatever the depths above would have chosen.
 
-    All choices are made along the text: those of a depth are counted whatever the depths above would have chosen.
+    At how many places the choice of each rank was the text's token, shape (depths, ranks), the sum of the distances of the
+    distributions, and how many places there are, shape (depths,).
     """
 
     right: np.ndarray
@@ -229,24 +216,12 @@ def train_heads(
     checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> DraftHead:
-    """Train new heads in place; of all epochs the one with the least loss on ``held_out`` is kept.
+    """Train new heads in place; of all epochs the one with the least loss on ``held_out``, of other prompts, is kept.
 
-    Parameters
-    ----------
-    target : PreTrainedModel
-        Its weights stay as they are.
-    texts, held_out : sequence of Text
-        Of different prompts.
-    checkpoint : path, optional
-        Written after each epoch and removed at the end. Where it is there, the training goes on from it and ends with the
-        weights of one that was not interrupted.
-
-    Returns
-    -------
-    DraftHead
-        The same, in evaluation mode, its weights rounded to bfloat16 as they are saved. Its ``story`` holds the settings, the
-        number of answers and predictions, the epoch kept, the ``accuracies`` on ``held_out`` and the ``curve``: for each epoch
-        ``epoch``, ``loss`` (of the training batches) and ``held_out``.
+    A ``checkpoint`` is written after each epoch and removed at the end. Where it is there, the training goes on from it and ends
+    with the weights of one that was not interrupted. Gives the head in evaluation mode, its weights rounded to bfloat16. Its
+    ``story`` holds the settings, the number of answers and predictions, the epoch kept, the ``accuracies`` on ``held_out`` and the
+    ``curve``: for each epoch ``epoch``, ``loss`` (of the training batches) and ``held_out``.
     """
     head.check(target)
     for name, given in (("texts", texts), ("held_out", held_out)):
@@ -278,9 +253,7 @@ def train_heads(
             bar.update()
             bar.set_postfix(held_out=state.curve[-1]["held_out"])
     if state.best is None:
-        raise FloatingPointError(
-            f"the loss is {state.curve[-1]['held_out']} after every epoch; lower the rate ({rate})"
-        )
+        raise FloatingPointError(f"the loss is {state.curve[-1]['held_out']} in every epoch; lower the rate ({rate})")
     rounded = {name: values.to(torch.bfloat16).float() for name, values in state.best["head"].items()}
     head.load_state_dict(rounded)
     head.story = {
@@ -329,8 +302,7 @@ class _State:
             ) from error
         if differ:
             raise ValueError(
-                f"{path} is of an unfinished training with another {', '.join(differ)}; go on with those settings, or delete "
-                "it to start again"
+                f"{path} is of an unfinished training with another {', '.join(differ)}; delete it to start again"
             )
         self.head.load_state_dict(held["head"])
         self.optimizer.load_state_dict(held["optimizer"])

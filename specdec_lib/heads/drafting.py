@@ -1,8 +1,7 @@
 """Heads that draft: small networks on the target's final states, which share its embeddings and its output layer.
 
 Medusa (Cai et al. 2024), Hydra (Ankner et al. 2024) and EAGLE (Li et al. 2024). A head of depth 1 predicts the token after the
-newest one, whose own state is not computed yet; the state it reads is that of the token before. What the heads share is
-:class:`DraftHead`: depths, files, and the check that a head is used with the target it was trained for.
+newest one, whose own state is not computed yet; the state it reads is that of the token before.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ COMMAND = "python -m specdec_lib train-heads"
 
 
 class Ends:
-    """The two ends of a target, which heads share and do not train: its embeddings and its output layer.
-
-    Heads that draft are moved to the output layer's ``device`` and ``dtype``; ``vocabulary`` is the number of the target's
-    token ids, ``width`` that of values of one of its states. UnsupportedModel if the model has no output layer.
-    """
+    """The two ends of a target, which heads share and do not train: its embeddings and its output layer."""
 
     def __init__(self, model: PreTrainedModel):
         self._embeddings, self._output = model.get_input_embeddings(), model.get_output_embeddings()
@@ -54,8 +49,7 @@ class Ends:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Embeddings of int64 tokens of any shape, (..., d), divided by their root mean square over the vocabulary.
 
-        The published heads read them as they are, some fifty times smaller than the states. The factor is one that the
-        first weights could hold; with it a short training can learn them.
+        The published heads read them as they are, some fifty times smaller than the states; a short training cannot learn that.
         """
         return (self._embeddings(tokens.to(self._embeddings.weight.device)) * self._scale).to(self.device)
 
@@ -73,27 +67,19 @@ class Ends:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The published loss of a kind of head.
+    """The published loss of a kind of head."""
 
-    Parameters
-    ----------
-    labels : {"tokens", "target"}
-        Cross-entropy with the answer's tokens, or with the target's own distribution.
-    weight, decay : float
-        Of that cross-entropy; of each depth over that of the depth above.
-    regression : float
-        Weight of the smooth L1 distance of the first depth's states from the target's.
-    noise : float
-        Width of uniform noise on the states that are read, for sequences of 512 tokens; shorter ones get more.
-    only_first : bool
-        Train the first depth alone; the others are the same network on its own states.
-    """
-
+    #: Cross-entropy with the answer's tokens, or with the target's own distribution.
     labels: Literal["tokens", "target"]
+    #: Of that cross-entropy.
     weight: float = 1.0
+    #: Weight of each depth over that of the depth above.
     decay: float = 1.0
+    #: Weight of the smooth L1 distance of the first depth's states from the target's.
     regression: float = 0.0
+    #: Width of uniform noise on the states that are read, for sequences of 512 tokens; shorter ones get more.
     noise: float = 0.0
+    #: Train the first depth alone; the others are the same network on its own states.
     only_first: bool = False
     rate: float = 1e-3
     weight_decay: float = 0.0
@@ -102,16 +88,8 @@ class Recipe:
 class DraftHead(nn.Module):
     """What the kinds of heads share: depths, files, and the check that heads are used with the target of their training.
 
-    Attributes
-    ----------
-    options : dict
-        What a subclass was made with, JSON.
-    target : str
-        Fingerprint of the target that it was trained for.
-    story : dict
-        How it was trained and how often it was right; kept with it, JSON.
-    depth : int
-        Depths that it predicts at most; 0 for as many as are asked for.
+    ``options`` are what a subclass was made with and ``story`` how it was trained, both JSON; ``target`` is the fingerprint of
+    its target, ``depth`` how many depths it predicts at most, 0 for as many as are asked for.
     """
 
     kind: ClassVar[str]
@@ -126,8 +104,7 @@ class DraftHead(nn.Module):
 
     @classmethod
     def for_target(cls, model: PreTrainedModel, own_vocabulary: bool = False, **options: Any) -> Self:
-        """New heads for a target, before their training; ``own_vocabulary`` gives each depth an output layer of its own, which
-        begins as the target's."""
+        """New heads for a target; ``own_vocabulary`` gives each depth an output layer of its own, which begins as the target's."""
         ends = Ends(model)
         if own_vocabulary:
             options["vocabulary"] = len(ends.weight)
@@ -140,21 +117,10 @@ class DraftHead(nn.Module):
     def features(
         self, ends: Ends, states: torch.Tensor, tokens: torch.Tensor, where: torch.Tensor, depths: int
     ) -> list[torch.Tensor]:
-        """What goes into the output layer of each depth, along the tokens of texts.
+        """What goes into the output layer of each depth k from 1: a list of float tensors of shape (m, d).
 
-        Parameters
-        ----------
-        states : float tensor, shape (b, n, d)
-            The target's final states.
-        tokens : int64 tensor, shape (b, n)
-        where : bool tensor, shape (b, n)
-            The positions t whose predictions are wanted.
-
-        Returns
-        -------
-        list of float tensor, shape (m, d)
-            For depth k from 1, at each of the m positions: what token t + 1 + k is predicted from, given the state of t and
-            the tokens up to t + k.
+        It is what token t + 1 + k is predicted from at each of the m positions t in ``where``, bool (b, n), given ``states``,
+        (b, n, d), up to t and ``tokens``, (b, n), up to t + k.
         """
         raise NotImplementedError
 
@@ -208,8 +174,7 @@ def _own_layers(count: int, width: int, vocabulary: int) -> nn.ModuleList:
 class GroundedBlock(nn.Module):
     """Hydra's released block, M x + SiLU(W x + b) of x = [h, e_1, ..., e_k]; it starts as h.
 
-    With k = 0 it is Medusa's, whose released block has the identity for M. Heads that share the target's output layer need
-    the map: a residual block alone says too little about another depth.
+    With k = 0 it is Medusa's, whose released block has the identity for M: heads that share an output layer need the map.
     """
 
     def __init__(self, width: int, depth: int = 0):
@@ -228,16 +193,8 @@ class GroundedBlock(nn.Module):
 class MedusaHeads(DraftHead):
     """Medusa-1: each depth from the same state, independently of the others (Cai et al. 2024, section 2.2.1).
 
-    Parameters
-    ----------
-    width : int
-    heads : int
-        Depths.
-    layers : int
-        How often the block of a depth is applied: one block each time, as released.
-    vocabulary : int
-        0 for the target's own output layer, shared and frozen; otherwise the number of tokens of an output layer for each
-        depth, as published.
+    Each of ``heads`` depths applies its block ``layers`` times: one block each time, as released. ``vocabulary`` is 0 for the
+    target's own output layer, or the number of tokens of an output layer for each depth, as published.
     """
 
     kind = "medusa"
@@ -273,19 +230,9 @@ class MedusaHeads(DraftHead):
 class HydraHeads(DraftHead):
     """Hydra: each depth from the state and the tokens between (Ankner et al. 2024, section 3).
 
-    Depth k reads h_t and the embeddings of x_{t+1}, ..., x_{t+k}.
-
-    Parameters
-    ----------
-    width, heads, vocabulary
-        As for :class:`MedusaHeads`.
-    layers : int
-        Blocks of a depth: the one that reads the embeddings, then another one applied ``layers - 1`` times; 4 in Hydra++.
-    prefix : int
-        0, or the attention heads of the prefix layer of Hydra++: a decoder layer over the states of the text so far, whose
-        output stands for h_t.
-    mlp : int
-        Inner width of the prefix layer's network.
+    Depth k reads h_t and the embeddings of x_{t+1}, ..., x_{t+k}. A second block is applied ``layers - 1`` times, 3 in Hydra++.
+    ``prefix`` is 0, or the attention heads of the prefix layer of Hydra++, of inner width ``mlp``: a decoder layer over the states
+    of the text so far, whose output stands for h_t. ``vocabulary`` is that of :class:`MedusaHeads`.
     """
 
     kind = "hydra"
@@ -339,9 +286,8 @@ class HydraHeads(DraftHead):
 class EagleHead(DraftHead):
     """EAGLE: the next state from the state and the next token, by one decoder layer (Li et al. 2024, section 3.1).
 
-    What it reads at position i is fc([e(x_{i+1}), f_i]); what it gives stands for f_{i+1}, from which the target's own output
-    layer predicts x_{i+2}. Deeper predictions read its own states. ``heads`` are attention heads, ``mlp`` is the inner width
-    of the layer's network.
+    It reads fc([e(x_{i+1}), f_i]) at position i and gives f_{i+1}, from which the target's own output layer predicts x_{i+2}.
+    Deeper predictions read its own states. ``heads`` are attention heads, ``mlp`` is the inner width of the layer's network.
     """
 
     kind = "eagle"
@@ -368,8 +314,7 @@ class EagleHead(DraftHead):
         past: Past | None = None,
         visible: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, Past]:
-        """Predicted next states; arguments as for :class:`~specdec_lib.heads.layer.DecoderLayer`, embeddings and states of
-        shape (b, n, d)."""
+        """Predicted next states, shape (b, n, d); arguments as for :class:`~specdec_lib.heads.layer.DecoderLayer`."""
         return self.layer(self.fc(torch.cat([embeddings.to(states.dtype), states], dim=-1)), positions, past, visible)
 
     def features(self, ends, states, tokens, where, depths):

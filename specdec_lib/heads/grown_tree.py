@@ -14,12 +14,10 @@ Shape = list[tuple[int, int]]
 def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
     """The tree of ``nodes`` nodes with the most expected accepted tokens (Medusa, section 2.3.3 and appendix C).
 
-    The node reached by ranks r_1, ..., r_m is right with probability a_1[r_1] ... a_m[r_m], as if depths were independent,
-    and the expected number of accepted tokens is the sum over nodes. No factor exceeds 1, so a child is worth no more than
-    its parent: taking the best node whose parent is in the tree, again and again, gives the largest sum.
-
-    ``accuracies[m][r]`` is the share of places where the choice of rank ``r`` at depth ``m + 1`` is right. Nodes come level by
-    level, in each level by parent, then rank.
+    ``accuracies[m][r]`` is the share of places where the choice of rank ``r`` at depth ``m + 1`` is right. The node reached by
+    ranks r_1, ..., r_m is right with probability a_1[r_1] ... a_m[r_m], as if depths were independent. No factor exceeds 1: taking
+    the best node whose parent is in the tree, again and again, gives the largest sum. Nodes come level by level, by parent, then
+    rank.
     """
     nodes = whole("nodes", nodes, 1)
     if not len(accuracies):

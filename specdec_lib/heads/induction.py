@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,10 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.generate import as_token_list, record
+from specdec_lib.decoding.generate import as_token_lists, record
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.files import replacing
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -30,7 +31,8 @@ FORMAT = 1
 
 def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None:
     """Where in the prompt the token at ``position`` was copied from: the same token with the longest common suffix, the last one
-    among equals; None if the prompt does not have it."""
+    among equals; None if the prompt does not have it.
+    """
     best, longest = None, 0
     for place in range(prompt_length):
         if text[place] != text[position]:
@@ -47,16 +49,8 @@ def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None
 class InductionHeads:
     """What was found in a model.
 
-    Attributes
-    ----------
-    peaks : float array, shape (blocks, heads)
-        Share of the copied tokens at whose origin the head's attention row had its maximum.
-    attention : float array, shape (blocks, heads)
-        Mean attention on the origin (prefix matching).
-    copied : int
-        Copied tokens looked at.
-    fingerprint : str
-        Of the model (:func:`specdec_lib.models.fingerprint.fingerprint`).
+    ``peaks``, shape (blocks, heads), is the share of the ``copied`` tokens at whose origin the head's attention row had its
+    maximum, ``attention`` the mean attention on the origin (prefix matching); ``fingerprint`` is the model's.
     """
 
     peaks: np.ndarray
@@ -66,8 +60,7 @@ class InductionHeads:
 
     def ranked(self) -> list[tuple[int, int]]:
         """Heads credited at least once, most often credited first, by mean attention among equals."""
-        blocks, heads = self.peaks.shape
-        found = [(b, h) for b in range(blocks) for h in range(heads) if self.peaks[b, h] > 0]
+        found = [bh for bh in np.ndindex(self.peaks.shape) if self.peaks[bh] > 0]
         return sorted(found, key=lambda bh: (-self.peaks[bh], -self.attention[bh], bh))
 
     def top(self, count: int) -> list[tuple[int, int]]:
@@ -104,13 +97,10 @@ class InductionHeads:
         own = fingerprint(model)
         if made_for != own:
             raise ValueError(
-                f"{path} was made for another model (fingerprint {made_for[:12]}, this one has "
-                f"{own[:12]}): identify the heads of this model"
+                f"{path} was made for another model ({made_for[:12]}, this one is {own[:12]}); identify the heads of this model"
             )
         if not all(a.shape == shape and np.isfinite(a).all() for a in (peaks, attention)):
-            raise ValueError(
-                f"{path} does not hold induction heads of {shape} blocks and heads; identify the heads again"
-            )
+            raise ValueError(f"{path} does not hold induction heads of {shape} blocks and heads; identify them again")
         return cls(peaks, attention, copied, own)
 
 
@@ -122,16 +112,7 @@ def identify(
     progress: bool = True,
 ) -> InductionHeads:
     """Generate on calibration prompts, whose answers copy, and credit the heads that look at the origin of what is copied."""
-    if not len(prompts):
-        raise ValueError("no prompts; expected at least one calibration prompt")
-    texts = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts]
-    limit = context_limit(model)
-    for i, text in enumerate(texts):
-        if limit is not None and len(text) >= limit:
-            raise ValueError(
-                f"prompt {i} has {len(text)} tokens and the model's context is {limit}: no room for a new "
-                "token; shorten it or leave it out"
-            )
+    texts = as_token_lists(prompts, model)
     shown = tqdm(texts, desc="induction heads", unit="prompt", disable=not progress)
     return credited(model, (record(model, text, sampling, max_new_tokens, capture=every_head(model)) for text in shown))
 
@@ -139,9 +120,7 @@ def identify(
 def every_head(model: PreTrainedModel) -> Capture:
     """The attention rows of all heads, which :func:`credited` reads."""
     config = decoder_config(model)
-    return Capture(
-        heads=tuple((b, h) for b in range(config.num_hidden_layers) for h in range(config.num_attention_heads))
-    )
+    return Capture(heads=tuple(product(range(config.num_hidden_layers), range(config.num_attention_heads))))
 
 
 def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
@@ -151,8 +130,7 @@ def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
     for trace in traces:
         if trace.heads != every:
             raise ValueError(
-                f"a run has attention rows of {len(trace.heads)} heads; expected those of all {len(every)}, in order: "
-                "record it with capture=every_head(model)"
+                f"a run has attention rows of {len(trace.heads)} heads; expected all {len(every)}, in order: every_head(model)"
             )
         runs += 1
         text, length = [*trace.prompt, *trace.tokens], len(trace.prompt)

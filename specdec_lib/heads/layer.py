@@ -12,7 +12,8 @@ Past = tuple[torch.Tensor, torch.Tensor]
 
 def rotated(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
     """Rotary position embedding (Su et al. 2021), halves paired as in Llama, of float x of shape (b, heads, n, width) at int64
-    positions of shape (n,); ``theta`` is the base of the frequencies."""
+    positions of shape (n,).
+    """
     half = x.shape[-1] // 2
     frequencies = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = positions[:, None].float() * frequencies
@@ -43,22 +44,10 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: torch.Tensor, positions: torch.Tensor, past: Past | None = None, visible: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Past]:
-        """Read ``n`` tokens after those in ``past``.
+        """Read ``n`` tokens, float (b, n, width), at int64 positions (n,), after those in ``past``.
 
-        Parameters
-        ----------
-        x : float tensor, shape (b, n, width)
-        positions : int64 tensor, shape (n,)
-        past : pair of tensors, optional
-            What an earlier call gave back, cut to the tokens that still count.
-        visible : bool tensor, shape (n, p + n), optional
-            What each token attends to of the ``p`` in ``past`` and of these; without it, all before it and itself.
-
-        Returns
-        -------
-        float tensor, shape (b, n, width)
-        Past
-            With the new tokens at the end.
+        ``visible``, bool (n, p + n), is what each token attends to of the ``p`` in ``past`` and of these; without it, all before it
+        and itself. Gives the output, float (b, n, width), and the past with the new tokens at the end.
         """
         b, n, width = x.shape
         read = self.norm(x)

@@ -17,21 +17,9 @@ from specdec_lib.heads.acceptance import AcceptanceHead, Examples, weighted_loss
 class Training:
     """How a head is trained.
 
-    Parameters
-    ----------
-    reject_weight : float
-        w_rej; w_acc is 1. With another value than 1 the prediction that minimises the loss is not P but
-        P / (P + w_rej (1 - P)): refusals are overstated on purpose.
-    epochs, batch : int
-    rate : float
-        Peak rate of AdamW; a cosine after a linear rise over the first 3 % of the steps, as released.
-    seed : int
-        Chooses the initial weights and the order of the examples.
-
-    Notes
-    -----
-    Released: 3 epochs over some 10 million tokens at a rate of 5e-5. The defaults here are for some ten
-    thousand.
+    ``reject_weight`` is w_rej; w_acc is 1. With another value than 1 the prediction that minimises the loss is not P but
+    P / (P + w_rej (1 - P)): refusals are overstated on purpose. ``rate`` is the peak rate of AdamW; a cosine after a linear rise,
+    as released. Released are 3 epochs over some 10 million tokens at 5e-5; the defaults here are for some ten thousand.
     """
 
     reject_weight: float = 6.0
@@ -54,8 +42,7 @@ def evaluate(head: AcceptanceHead, examples: Examples, reject_weight: float = 1.
 
 @torch.no_grad()
 def divergence(head: AcceptanceHead, examples: Examples) -> float:
-    """Mean binary Kullback-Leibler divergence of the labels from the prediction, in nats (the released dev
-    metric)."""
+    """Mean binary Kullback-Leibler divergence of the labels from the prediction, in nats (the released dev metric)."""
     label = examples.acceptance
     entropy = -(torch.xlogy(label, label) + torch.xlogy(1 - label, 1 - label)).mean()
     return evaluate(head, examples) - float(entropy)
@@ -120,7 +107,7 @@ def train(
             best, kept = row["held_out"], (epoch, copy.deepcopy(head.state_dict()))
     if kept is None:
         raise FloatingPointError(
-            f"the loss is {curve[-1]['held_out']} after every epoch; lower the rate ({settings.rate})"
+            f"the loss is {curve[-1]['held_out']} in every epoch; lower the rate ({settings.rate})"
         )
     head.load_state_dict(kept[1])
     head.story = {

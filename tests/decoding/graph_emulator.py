@@ -50,13 +50,7 @@ class EmulatedGraph:
 
 
 class EmulatedRecorder:
-    """A :class:`specdec_lib.decoding.runtime.Recorder` for tests.
-
-    Attributes
-    ----------
-    operations : list of list of str
-        Names of what each graph does, in order.
-    """
+    """Records passes on the CPU; ``operations`` are the names of what each graph does, in order."""
 
     def __init__(self):
         self.operations: list[list[str]] = []

@@ -81,23 +81,21 @@ def test_rejection_sampling_keeps_the_target_distribution():
     assert surprise(chain_outcomes(6000), PAIRS) < RIGHT
 
 
-@pytest.mark.parametrize(
-    "accept",
-    [lambda p, q: min(1.0, p / q) ** 0.5, lambda p, q: 1.0 if p >= 0.5 * q else 0.0, lambda p, q: p],
-    ids=["square root", "threshold", "p alone"],
-)
-def test_a_biased_acceptance_rule_is_found_out(accept):
-    assert surprise(chain_outcomes(6000, accept=accept), PAIRS) > WRONG
+BIASED = {
+    "square root": {"accept": lambda p, q: min(1.0, p / q) ** 0.5},
+    "threshold": {"accept": lambda p, q: 1.0 if p >= 0.5 * q else 0.0},
+    "p alone": {"accept": lambda p, q: p},
+    "a draw from the target after a rejection": {"residual": lambda p, q: p},
+    "the draft token's number again": {"ACCEPT": DRAFT},
+}
 
 
-def test_drawing_again_from_the_target_after_a_rejection_is_found_out(monkeypatch):
-    monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
-    assert surprise(chain_outcomes(6000), PAIRS) > WRONG
-
-
-def test_reusing_the_draft_token_number_for_acceptance_is_found_out(monkeypatch):
-    monkeypatch.setattr(acceptance, "ACCEPT", DRAFT)
-    assert surprise(chain_outcomes(6000), PAIRS) > WRONG
+@pytest.mark.parametrize("how", BIASED)
+def test_a_biased_rule_is_found_out(how, monkeypatch):
+    rule = dict(BIASED[how])
+    for name in {"residual", "ACCEPT"} & set(rule):
+        monkeypatch.setattr(acceptance, name, rule.pop(name))
+    assert surprise(chain_outcomes(6000, **rule), PAIRS) > WRONG
 
 
 BRANCHES = DraftTree([1, 2, 3], [-1, -1, -1])
@@ -142,14 +140,8 @@ def test_a_stop_token_ends_the_walk_of_either_rule():
 
 # End to end: a target of five tokens and a draft that differs from it, three tokens after the prefill's.
 
-SMALL = {
-    "vocab_size": 5,
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-}
+SMALL = {"vocab_size": 5, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 2}
 START, NEW = [3, 1, 2], 4
 HOT = Sampling(temperature=1.4, top_p=0.95)
 
@@ -186,13 +178,6 @@ def emitted(target, drafter, runs: int, beyond: int = 0) -> tuple[Counter, list[
     return counts, accepted
 
 
-@pytest.mark.core_cases(0)
-def test_a_sampled_draft_model_keeps_the_target_distribution_end_to_end(pair, exact):
-    counts, accepted = emitted(pair[0], DraftModel(pair[1], 2), 1200)
-    assert set(accepted) == {0, 1, 2}, "every depth of acceptance must occur for the test to say something"
-    assert surprise(counts, exact) < RIGHT
-
-
 @pytest.mark.parametrize("rows", [4, 6, 8], ids=lambda rows: f"{rows} rows")
 def test_a_draft_padded_to_other_rows_keeps_the_target_distribution(pair, exact, rows):
     """One tokenizer, other numbers of rows: what one model alone has no token for has no probability in a draft."""
@@ -224,13 +209,6 @@ KNOWN = DraftVocabulary([0, 1, 3, 4])
 
 def mapped(pair) -> DraftModel:
     return DraftModel(cut(pair[1], KNOWN.ids.tolist()), 2, vocabulary=KNOWN)
-
-
-@pytest.mark.core_cases(0)
-def test_a_draft_with_a_vocabulary_of_its_own_keeps_the_target_distribution(pair, exact):
-    counts, accepted = emitted(pair[0], mapped(pair), 1200)
-    assert set(accepted) == {0, 1, 2} and any(2 in cell for cell in counts)
-    assert surprise(counts, exact) < RIGHT
 
 
 def test_an_acceptance_that_ignores_the_draft_vocabulary_is_found_out(pair, exact, monkeypatch):
@@ -294,9 +272,19 @@ class Bush(Drafter):
         return DraftTree.from_drafts(itertools.product(range(5), range(0, 5, 2)))
 
 
-def test_a_tree_keeps_the_target_distribution_end_to_end(pair, exact):
-    counts, accepted = emitted(pair[0], Bush(), 1200)
-    assert set(accepted) == {1, 2}
+DRAFTS = {
+    "drawn": (lambda pair: DraftModel(pair[1], 2), {0, 1, 2}),
+    "drawn from a vocabulary of its own": (mapped, {0, 1, 2}),
+    "a tree": (lambda pair: Bush(), {1, 2}),
+}
+
+
+@pytest.mark.core_cases(3)
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_drafts_keep_the_target_distribution_end_to_end(pair, exact, draft):
+    make, depths = DRAFTS[draft]
+    counts, accepted = emitted(pair[0], make(pair), 1200)
+    assert set(accepted) == depths, "every depth of acceptance must occur for the test to say something"
     assert surprise(counts, exact) < RIGHT
 
 

@@ -19,9 +19,7 @@ from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup, SpecDecPP
-from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.models.fingerprint import fingerprint
-from tests.chaos import Chaos
+from tests.chaos import Chaos, head_of
 from tests.families import perturbed, prompt
 
 DEVICE, MODE = "cuda", "graph"
@@ -47,14 +45,6 @@ def build(head_dim: int = 64, kv_heads: int = 4, dtype: torch.dtype = torch.floa
         tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="sdpa",
     )  # fmt: skip
     return LlamaForCausalLM(config).to(DEVICE, dtype).eval()
-
-
-def head_of(draft) -> AcceptanceHead:
-    torch.manual_seed(1)
-    head = AcceptanceHead(draft.config.hidden_size, 2, False, True, fingerprint(draft), {}, True)
-    for weights in head.parameters():
-        torch.nn.init.normal_(weights, std=0.1)
-    return head
 
 
 @torch.inference_mode()
@@ -94,13 +84,9 @@ def test_graphs_compute_what_static_and_eager_passes_do(dtype, head_dim, kv_head
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_graphs_and_static_passes_of_one_width_give_the_same_tokens(dtype):
     model, ids = build(dtype=DTYPES[dtype]), prompt(1, 40)
-    outputs = {
-        mode: generate(
-            model, ids, PromptLookup(3, 7), max_new_tokens=60, runtime=Runtime(model, 120, mode, (8,))
-        ).tokens
-        for mode in (MODE, "static")
-    }
-    assert outputs[MODE] == outputs["static"]
+    runtimes = (Runtime(model, 120, mode, (8,)) for mode in (MODE, "static"))
+    graph, static = (generate(model, ids, PromptLookup(3, 7), max_new_tokens=60, runtime=each) for each in runtimes)
+    assert graph.tokens == static.tokens
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "sampled"])
@@ -122,7 +108,7 @@ def test_draft_models_under_graphs_draft_what_they_draft_eagerly(judged, samplin
     draft = perturbed(target)
 
     def drafter(runtime):
-        return SpecDecPP(draft, head_of(draft), 0.6, runtime=runtime) if judged else DraftModel(draft, 4, runtime)
+        return SpecDecPP(draft, head_of(draft, True), 0.6, runtime=runtime) if judged else DraftModel(draft, 4, runtime)
 
     eager = generate(target, ids, drafter(None), sampling, max_new_tokens=60)
     runtimes = Runtime(target, 120, MODE, WIDTHS), Runtime(draft, 120, MODE, (1, 2, 4))
@@ -139,7 +125,9 @@ def test_drafting_waits_for_the_device_once_a_round_or_once_a_token(judged):
     draft = perturbed(target)
     runtimes = Runtime(target, 120, MODE, WIDTHS), Runtime(draft, 120, MODE, (1, 2, 4))
     drafter = (
-        SpecDecPP(draft, head_of(draft), 0.6, runtime=runtimes[1]) if judged else DraftModel(draft, 4, runtimes[1])
+        SpecDecPP(draft, head_of(draft, True), 0.6, runtime=runtimes[1])
+        if judged
+        else DraftModel(draft, 4, runtimes[1])
     )
     generate(target, ids, drafter, max_new_tokens=60, runtime=runtimes[0])  # records the graphs
     with warnings.catch_warnings(record=True) as told:

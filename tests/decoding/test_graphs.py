@@ -37,14 +37,16 @@ def test_replayed_passes_change_no_token_in_any_family(library, family):
     assert runtime._recorder.operations and {*runtime.passes} > {1, 16, "eager"}
 
 
-@pytest.mark.parametrize("family", ["llama", "llama-gqa", "gemma3", "qwen3", "gpt-neox", "gpt2"])
-def test_states_and_rows_of_replayed_passes_are_those_of_eager_ones(library, family):
+@pytest.mark.parametrize("how", ["static", "graph"])
+@pytest.mark.parametrize("family", ["llama", "llama-gqa", "mistral-window", "gemma3", "qwen3", "gpt-neox", "gpt2"])
+def test_states_and_rows_of_passes_in_place_are_those_of_eager_ones(library, family, how):
     model = library[family]
-    runtime = graphs(model)
+    runtime = graphs(model, widths=(1, 2, 4, 8)) if how == "graph" else Runtime(model, 60, widths=(1, 2, 4, 8))
     eager = captured(model, None)
     for _ in range(2):
-        for replayed, expected in zip(captured(model, runtime), eager, strict=True):
-            torch.testing.assert_close(replayed, expected, rtol=1e-3, atol=1e-4)
+        for got, expected in zip(captured(model, runtime), eager, strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+    assert runtime.passes == {"eager": 2, 4: 8, 8: 6}
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-gqa"])

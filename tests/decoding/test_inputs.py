@@ -5,13 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
-from specdec_lib import Capture, DraftTree, Sampling, Trace, UnsupportedModel, generate, record, replay
+from specdec_lib import (
+    Capture,
+    DraftTree,
+    Passengers,
+    Sampling,
+    Trace,
+    UnsupportedModel,
+    generate,
+    record,
+    replay,
+)
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.drafters import Lookahead, PromptLookup
 from tests.chaos import Perfect, Silent
-from tests.families import CONTEXT, REFUSED, VOCABULARY, build, prompt, tokenizer
+from tests.families import CONTEXT, VOCABULARY, build, prompt, tokenizer
 
 
 @pytest.fixture
@@ -23,50 +34,51 @@ def idle(llama):
     hook.remove()
 
 
-@pytest.mark.parametrize(
-    "ids, kind, says",
-    [
-        ([], ValueError, "input_ids is empty"),
-        (torch.empty((1, 0), dtype=torch.long), ValueError, "input_ids is empty"),
-        ([1, VOCABULARY], ValueError, f"token id {VOCABULARY} is outside the model's vocabulary of {VOCABULARY}"),
-        ([1, -1], ValueError, "token id -1 is outside"),
-        (torch.tensor([[1, 2], [3, 4]]), ValueError, "input_ids holds 2 prompts"),
-        ([[1, 2], [3, 4], [5, 6]], ValueError, "input_ids holds 3 prompts"),
-        (torch.ones((1, 1, 3), dtype=torch.long), ValueError, r"shape \(1, 1, 3\)"),
-        ("import os", TypeError, "input_ids is text"),
-        (["import", "os"], TypeError, "expected whole numbers"),
-        ([1.0, 2.0], TypeError, "float64; expected whole numbers"),
-        (torch.tensor([True, False]), TypeError, "bool; expected whole numbers"),
-        (list(range(2, 90)) * 2, ValueError, f"the prompt has 176 tokens and the model's context is {CONTEXT}"),
-        ([5] * CONTEXT, ValueError, f"the prompt has {CONTEXT} tokens .* no room"),
-    ],
-)
-def test_prompts_that_cannot_be_decoded(idle, ids, kind, says):
-    for run in (generate, record):
-        with pytest.raises(kind, match=says):
-            run(idle, ids)
+TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
 
 
 @pytest.mark.parametrize(
     "arguments, kind, says",
     [
+        ({"input_ids": []}, ValueError, "input_ids is empty"),
+        ({"input_ids": torch.empty((1, 0), dtype=torch.long)}, ValueError, "input_ids is empty"),
+        ({"input_ids": [1, VOCABULARY]}, ValueError, f"token id {VOCABULARY} is outside the model's vocabulary of"),
+        ({"input_ids": [1, -1]}, ValueError, "token id -1 is outside"),
+        ({"input_ids": torch.tensor([[1, 2], [3, 4]])}, ValueError, "input_ids holds 2 prompts"),
+        ({"input_ids": [[1, 2], [3, 4], [5, 6]]}, ValueError, "input_ids holds 3 prompts"),
+        ({"input_ids": torch.ones((1, 1, 3), dtype=torch.long)}, ValueError, r"shape \(1, 1, 3\)"),
+        ({"input_ids": "import os"}, TypeError, "input_ids is text"),
+        ({"input_ids": ["import", "os"]}, TypeError, "expected whole numbers"),
+        ({"input_ids": [1.0, 2.0]}, TypeError, "float64; expected whole numbers"),
+        ({"input_ids": torch.tensor([True, False])}, TypeError, "bool; expected whole numbers"),
+        ({"input_ids": [5] * 176}, ValueError, f"the prompt has 176 tokens and the model's context is {CONTEXT}"),
+        ({"input_ids": [5] * CONTEXT}, ValueError, f"the prompt has {CONTEXT} tokens .* no room"),
+        *(
+            ({"eos_token_id": given}, TypeError, "eos_token_id is .* expected")
+            for given in ("</s>", [2.7], 2.7, ["</s>"])
+        ),
         ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
         ({"max_new_tokens": -3}, ValueError, "max_new_tokens is -3"),
         ({"max_new_tokens": 2.0}, ValueError, "max_new_tokens is 2.0"),
         ({"sampling": 0.7}, TypeError, "sampling is 0.7; expected a specdec_lib.Sampling"),
         ({"stop_strings": ["x"]}, ValueError, "stop_strings needs the tokenizer"),
         ({"stop_strings": ["x", ""], "tokenizer": tokenizer()}, ValueError, "stop_strings is .*not empty"),
+        ({"stop_strings": ["x"], "tokenizer": tokenizer(97)}, ValueError, "has 97 tokens, the model embeds 96"),
+        ({"model": BertModel(BertConfig(**TINY))}, TypeError, "model is a BertModel; expected a causal language model"),
         (
-            {"stop_strings": ["x"], "tokenizer": tokenizer(VOCABULARY + 1)},
-            ValueError,
-            f"the tokenizer has {VOCABULARY + 1} tokens, the model embeds {VOCABULARY}",
+            {"model": LlamaModel(LlamaConfig(**TINY))},
+            TypeError,
+            "model is a LlamaModel; expected a causal language model",
         ),
+        ({"model": torch.nn.Linear(2, 2)}, TypeError, "model is a Linear; expected a causal language model"),
+        ({"model": None}, TypeError, "model is a NoneType; expected a causal language model"),
+        ({"model": "pocket"}, TypeError, "model is a str; expected a causal language model"),
     ],
 )
-def test_arguments_out_of_range(idle, arguments, kind, says):
+def test_what_cannot_be_decoded_is_refused_before_the_model_runs(idle, arguments, kind, says):
     for run in (generate, record):
         with pytest.raises(kind, match=says):
-            run(idle, [1, 2], **arguments)
+            run(**{"model": idle, "input_ids": [1, 2]} | arguments)
 
 
 class Duck:
@@ -79,32 +91,70 @@ class Duck:
         return DraftTree.chain([])
 
 
+def declaring(**declared) -> Silent:
+    drafter = Silent()
+    vars(drafter).update(declared)
+    return drafter
+
+
+EXPECTED = r"expected an object with capture, start\(\) and propose\(\).*"
+
+
 @pytest.mark.parametrize(
-    "drafter, says",
+    "drafter, kind, says",
     [
-        (Duck(), "a subclass of specdec_lib.Drafter"),
-        ("pld", "a subclass of specdec_lib.Drafter"),
-        (PromptLookup, r"make one, PromptLookup\(...\)"),
+        (Duck(), TypeError, EXPECTED + "a subclass of specdec_lib.Drafter"),
+        ("pld", TypeError, EXPECTED + "a subclass of specdec_lib.Drafter"),
+        (PromptLookup, TypeError, EXPECTED + r"make one, PromptLookup\(...\)"),
+        (declaring(capture=(1,)), TypeError, r"has capture \(1,\); expected"),
+        (declaring(replays="sometimes"), ValueError, "has replays 'sometimes'; expected"),
     ],
-    ids=["duck", "text", "class"],
+    ids=["duck", "text", "class", "capture", "replays"],
 )
-def test_what_is_no_drafter_is_told_what_to_be(llama, idle, drafter, says):
+def test_what_is_no_drafter_is_told_what_to_be(llama, idle, drafter, kind, says):
     trace = Trace([3], [4, 5], Sampling(), VOCABULARY, Limits(2), "length")
     for run in (lambda: generate(idle, [3, 4], drafter), lambda: replay(trace, drafter)):
-        with pytest.raises(TypeError, match=rf"expected an object with capture, start\(\) and propose\(\).*{says}"):
+        with pytest.raises(kind, match=says):
+            run()
+
+
+class Proposes(Silent):
+    def __init__(self, proposal):
+        super().__init__()
+        self.proposal = proposal
+
+    def propose(self, context, limit):
+        return self.proposal
+
+
+FAR = DraftTree.chain([]).annotated(passengers=Passengers([96], [1], np.ones((1, 2), bool)))
+
+
+@pytest.mark.parametrize(
+    "proposal, kind, says",
+    [
+        (None, TypeError, r"propose\(\) of Proposes.* returned None; expected a specdec_lib.DraftTree"),
+        ([3, 4], TypeError, r"returned \[3, 4\]; expected a specdec_lib.DraftTree"),
+        ((DraftTree.chain([3]), 1), TypeError, r"returned \(.*; expected a specdec_lib.DraftTree"),
+        (DraftTree.chain([99]), ValueError, "drafted token id 99, which is outside the target's vocabulary of 96"),
+        (FAR, ValueError, "drafted token id 96, which is outside the target's vocabulary of 96"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_verified_is_named(llama, proposal, kind, says):
+    trace = record(llama, [3, 4], max_new_tokens=5, eos_token_id=[])
+    for run in (
+        lambda: generate(llama, [3, 4], Proposes(proposal), eos_token_id=[]),
+        lambda: generate(llama, [3, 4], Proposes(proposal), Sampling(0.7), eos_token_id=[]),
+        lambda: replay(trace, Proposes(proposal)),
+    ):
+        with pytest.raises(kind, match=says):
             run()
 
 
 @pytest.mark.parametrize(
     "ids",
-    [
-        [3, 4, 5],
-        (3, 4, 5),
-        np.array([3, 4, 5], dtype=np.int32),
-        torch.tensor([3, 4, 5]),
-        torch.tensor([[3, 4, 5]]),
-        np.array([[3, 4, 5]]),
-    ],
+    [(3, 4, 5), np.array([3, 4, 5], dtype=np.int32), torch.tensor([3, 4, 5]), np.array([[3, 4, 5]])],
     ids=lambda ids: type(ids).__name__,
 )
 def test_every_form_of_one_prompt_is_taken_and_left_unchanged(llama, ids):
@@ -139,23 +189,11 @@ def test_the_models_own_end_token_counts_unless_another_is_given():
     assert generate(model, [3, 4, 5], max_new_tokens=9, eos_token_id=[]).tokens == plain
 
 
-@pytest.mark.parametrize("family", REFUSED)
-def test_models_that_tree_verification_cannot_serve_are_refused(family):
-    model = build(family)
-    with pytest.raises(UnsupportedModel, match=type(model).__name__):
-        generate(model, prompt(0, 8), max_new_tokens=3)
-
-
 def changing_over_at_32():
     """A model whose positions are rotated by other frequencies past 32 tokens."""
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "short_factor": [1.0] * 4,
-        "long_factor": [9.0] * 4,
-        "original_max_position_embeddings": 32,
-    }
-    return build("llama", rope_parameters=rope, original_max_position_embeddings=32)
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
+    length = {"original_max_position_embeddings": 32}
+    return build("llama", rope_parameters=rope | length, **length)
 
 
 def test_long_context_positions_that_change_over_are_refused_past_the_change():
@@ -167,59 +205,12 @@ def test_long_context_positions_that_change_over_are_refused_past_the_change():
 
 def test_passengers_and_padding_stay_below_the_change_over_of_long_context_positions():
     """A single token past it, and the frequencies of the whole pass would be others."""
-    model = changing_over_at_32()
-    ids = prompt(0, 12)
-    plain = generate(model, ids, max_new_tokens=20, eos_token_id=[])
-    riding = generate(model, ids, Lookahead(), max_new_tokens=20, eos_token_id=[])
-    padded = generate(
-        model,
-        ids,
-        Perfect([*ids, *plain.tokens], 3),
-        max_new_tokens=20,
-        eos_token_id=[],
-        runtime=Runtime(model, 32, widths=(1, 8)),
-    )
+    model, ids, limits = changing_over_at_32(), prompt(0, 12), {"max_new_tokens": 20, "eos_token_id": []}
+    plain = generate(model, ids, **limits)
+    riding = generate(model, ids, Lookahead(), **limits)
+    runtime = Runtime(model, 32, widths=(1, 8))
+    padded = generate(model, ids, Perfect([*ids, *plain.tokens], 3), **limits, runtime=runtime)
     assert riding.tokens == padded.tokens == plain.tokens
-
-
-@pytest.mark.parametrize("given", ["</s>", [2.7], 2.7, ["</s>"]], ids=repr)
-def test_an_end_token_that_is_no_id_is_refused_by_name(given):
-    with pytest.raises(TypeError, match="eos_token_id is .* expected token ids"):
-        generate(build("llama"), [1, 2, 3], eos_token_id=given)
-
-
-def test_a_model_in_training_mode_is_refused():
-    with pytest.raises(UnsupportedModel, match="training mode"):
-        generate(build("llama").train(), [1, 2, 3])
-
-
-def test_an_attention_that_takes_no_tree_mask_is_refused():
-    model = build("llama")
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(UnsupportedModel, match="flash_attention_2"):
-        generate(model, [1, 2, 3])
-
-
-def test_capped_attention_scores_under_sdpa_are_refused():
-    # Some releases of transformers run such a model under SDPA without the cap.
-    model = build("gemma2")
-    assert generate(model, [1, 2, 3], max_new_tokens=2).tokens
-    model.config._attn_implementation = "sdpa"
-    with pytest.raises(UnsupportedModel, match="caps its attention scores"):
-        generate(model, [1, 2, 3])
-
-
-class OutOfVocabulary(Silent):
-    def propose(self, context, limit):
-        return DraftTree.chain([VOCABULARY + 3])
-
-
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7)], ids=str)
-def test_a_draft_with_an_id_the_model_does_not_know_is_an_error(llama, sampling):
-    with pytest.raises(
-        ValueError, match=f"drafted token id {VOCABULARY + 3}, which is outside the target's vocabulary of {VOCABULARY}"
-    ):
-        generate(llama, [1, 2, 3], OutOfVocabulary(), sampling, 5)
 
 
 def test_on_tokens_that_raises_ends_the_run_and_leaves_the_model_usable(llama):

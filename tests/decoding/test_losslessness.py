@@ -158,13 +158,7 @@ def test_a_prompt_longer_than_window_and_prefill_pass(library, monkeypatch, fami
 def test_tokens_are_handed_over_as_they_are_emitted(library, plain):
     start, expected = plain("llama-gqa", GREEDY, 20)
     blocks: list[list[int]] = []
-    run = generate(
-        library["llama-gqa"],
-        start,
-        FACTORIES["chaos"](library, "llama-gqa", start + expected, 0),
-        GREEDY,
-        NEW,
-        on_tokens=lambda tokens: blocks.append(list(tokens)),
-    )
+    made = FACTORIES["chaos"](library, "llama-gqa", start + expected, 0)
+    run = generate(library["llama-gqa"], start, made, GREEDY, NEW, on_tokens=lambda new: blocks.append(list(new)))
     assert [t for block in blocks for t in block] == expected
     assert blocks == [expected[:1], *(list(step.tokens) for step in run.steps)]

@@ -14,7 +14,7 @@ from specdec_lib import Capture, Sampling, Trace, generate, record, replay
 from specdec_lib.decoding import replay as replaying
 from specdec_lib.decoding.contract import LAST
 from specdec_lib.drafters import PromptLookup
-from tests.chaos import FACTORIES, SAMPLING, Chaos
+from tests.chaos import FACTORIES, SAMPLING, Chaos, Recycling, Silent
 from tests.families import prompt, tokenizer
 
 NEW = 24
@@ -30,6 +30,7 @@ def ends(model) -> dict[str, dict]:
     plain = generate(model, prompt(3, 20), max_new_tokens=NEW).tokens
     words = tokenizer()
     return {
+        "context": {"max_new_tokens": 50},
         "length": {"max_new_tokens": NEW},
         "one token": {"max_new_tokens": 1},
         "eos": {"max_new_tokens": NEW, "eos_token_id": [plain[13], 10**6]},
@@ -39,38 +40,29 @@ def ends(model) -> dict[str, dict]:
 
 
 @pytest.mark.core_cases(5)
-@pytest.mark.parametrize("how", ["length", "one token", "eos", "eos first", "stop string"])
+@pytest.mark.parametrize("how", ["context", "length", "one token", "eos", "eos first", "stop string"])
 @pytest.mark.parametrize("drafter", FACTORIES)
 def test_replay_equals_the_real_run_step_by_step(library, llama, drafter, how):
     limits = ends(llama)[how]
     for sampling in (Sampling(), Sampling(0.8, 0.95, seed=2)):
         if drafter in SAMPLING and not sampling.greedy:
             continue
-        trace = record(llama, prompt(3, 20), sampling, capture=EVERYTHING, **limits)
+        start = prompt(5, 112) if how == "context" else prompt(3, 20)
+        trace = record(llama, start, sampling, capture=EVERYTHING, **limits)
         # Drafts reach past the end of the run, where the target would go on as drafted.
-        text = trace.prompt + generate(llama, trace.prompt, None, sampling, NEW + 12).tokens
+        text = start + generate(llama, start, None, sampling, NEW + 12).tokens
         real, again = (FACTORIES[drafter](library, "llama-gqa", text, 5) for _ in range(2))
         if again.replays == "never":
             with pytest.raises(ValueError, match=r"cannot be replayed \(replays='never'\)"):
                 replay(trace, again)
             continue
-        run = generate(llama, trace.prompt, real, sampling, **limits)
+        run = generate(llama, start, real, sampling, **limits)
         replayed = replay(trace, again)
         assert run.tokens == replayed.tokens == trace.tokens
         assert steps(run) == steps(replayed)
         assert run.finish_reason == replayed.finish_reason == trace.finish_reason
-        assert run.prompt_length == replayed.prompt_length == 20
-
-
-@pytest.mark.parametrize("drafter", FACTORIES)
-def test_replay_equals_the_real_run_at_the_end_of_the_context(library, llama, drafter):
-    trace = record(llama, prompt(5, 112), max_new_tokens=50, capture=EVERYTHING)
-    assert trace.finish_reason == "context"
-    real, again = (FACTORIES[drafter](library, "llama-gqa", trace.prompt + trace.tokens, 1) for _ in range(2))
-    if again.replays == "never":
-        return
-    run, replayed = generate(llama, trace.prompt, real, max_new_tokens=50), replay(trace, again)
-    assert steps(run) == steps(replayed) and replayed.finish_reason == "context"
+        assert (how == "context") == (run.finish_reason == "context")
+        assert run.prompt_length == replayed.prompt_length == len(start)
 
 
 class Notes(Chaos):
@@ -101,13 +93,8 @@ def test_a_replayed_drafter_is_shown_the_states_of_the_real_run(llama):
 
 @pytest.mark.parametrize("how", ["length", "eos", "stop string"])
 def test_a_saved_trace_is_read_back_whole(llama, tmp_path, how):
-    trace = record(
-        llama,
-        prompt(3, 20),
-        Sampling(0.8, 0.9, 7, seed=3) if how == "length" else None,
-        capture=EVERYTHING,
-        **ends(llama)[how],
-    )
+    sampling = Sampling(0.8, 0.9, 7, seed=3) if how == "length" else None
+    trace = record(llama, prompt(3, 20), sampling, capture=EVERYTHING, **ends(llama)[how])
     trace.save(tmp_path / "trace.safetensors")
     back = Trace.load(tmp_path / "trace.safetensors")
     assert [p.name for p in tmp_path.iterdir()] == ["trace.safetensors"]
@@ -115,10 +102,8 @@ def test_a_saved_trace_is_read_back_whole(llama, tmp_path, how):
         assert getattr(back, name) == getattr(trace, name), name
     assert back.limits.max_new_tokens == trace.limits.max_new_tokens and back.limits.eos == trace.limits.eos
     assert back.limits.context == trace.limits.context
-    assert back.hidden.keys() == trace.hidden.keys()
-    assert all(torch.equal(back.hidden[k], trace.hidden[k]) for k in trace.hidden)
-    assert len(back.attention) == len(trace.attention)
-    assert all(torch.equal(a, b) for a, b in zip(back.attention, trace.attention, strict=True))
+    torch.testing.assert_close(back.hidden, trace.hidden, rtol=0, atol=0)
+    torch.testing.assert_close(back.attention, trace.attention, rtol=0, atol=0)
     a, b = (replay(t, Chaos(t.prompt + t.tokens, 3, capture=EVERYTHING)) for t in (trace, back))
     assert steps(a) == steps(b) and a.finish_reason == b.finish_reason
 
@@ -146,6 +131,10 @@ DAMAGE = {
     "a prompt of less than no token": lambda tensors, about: about | {"prompt_length": -3},
     "no new token": lambda tensors, about: about | {"prompt_length": len(tensors["tokens"])},
     "a token outside of the vocabulary": lambda tensors, about: (tensors["tokens"].fill_(10**6), about)[1],
+    "an output too few": lambda tensors, about: (
+        tensors.update({"outputs.tokens": tensors["outputs.tokens"][1:]}),
+        about,
+    )[1],
     "a later format": lambda tensors, about: about | {"format": 3},
     "a list": lambda tensors, about: [1],
     "null": lambda tensors, about: None,
@@ -202,12 +191,30 @@ def test_a_replay_measures_the_drafters_time(llama):
     assert drafted and min(drafted) >= 0.005 and run.prefill_seconds + sum(drafted) <= whole
 
 
-def test_states_that_were_not_recorded_are_named(llama):
-    trace = record(llama, prompt(3, 8), max_new_tokens=4, capture=Capture(layers=(1,), heads=((0, 0),)))
-    with pytest.raises(ValueError, match=r"hidden states of layers \[2\], the trace has \[1\]"):
-        replay(trace, Chaos([], capture=Capture(layers=(1, 2))))
-    with pytest.raises(ValueError, match=r"attention rows of heads \[\(1, 1\)\], the trace has \[\(0, 0\)\]"):
-        replay(trace, Chaos([], capture=Capture(heads=((1, 1),))))
+class Greedy(Silent):
+    replays = "greedy"
+
+
+@pytest.mark.parametrize(
+    "drafter, says",
+    [
+        (Chaos([], capture=Capture(layers=(1, 2))), r"hidden states of layers \[2\], the trace has \[1\]"),
+        (
+            Chaos([], capture=Capture(heads=((1, 1),))),
+            r"attention rows of heads \[\(1, 1\)\], the trace has \[\(0, 0\)\]",
+        ),
+        (Chaos([], capture=Capture(topk=4)), "the 4 most likely tokens of each position, the trace has 3"),
+        (Greedy(), "the trace was sampled and .*Greedy.*replay a greedy trace"),
+        (Recycling(), "Recycling.* cannot be replayed .*run it with generate"),
+    ],
+    ids=["states", "rows", "outputs", "greedy", "never"],
+)
+def test_what_cannot_be_replayed_on_a_trace_is_named(llama, drafter, says):
+    capture = Capture(layers=(1,), heads=((0, 0),), topk=3)
+    with pytest.raises(ValueError, match=says):
+        replay(record(llama, prompt(3, 8), Sampling(0.7), 4, capture=capture), drafter)
+    if isinstance(drafter, Greedy):
+        assert replay(record(llama, prompt(3, 8), max_new_tokens=4), drafter).tokens
 
 
 def test_one_trace_serves_drafters_that_need_different_heads(llama):

@@ -55,33 +55,15 @@ def test_uniforms_are_spread_evenly_along_positions_seeds_and_salts(fixed):
     assert abs(((counts - 200) ** 2 / 200).sum() - 99) < 70
 
 
-@pytest.mark.parametrize(
-    "a, b",
-    list(
-        itertools.combinations(
-            [
-                {"seed": 0},
-                {"seed": 1},
-                {"seed": 2**32},
-                {"seed": 0, "stream": DRAFT},
-                {"seed": 0, "stream": ACCEPT},
-                {"seed": 0, "stream": RESIDUAL},
-                {"seed": 0, "salt": 1},
-            ],
-            2,
-        )
-    ),
-    ids=str,
-)
+SEQUENCES = [{"seed": 0}, {"seed": 1}, {"seed": 2**32}, {"seed": 0, "salt": 1}]
+SEQUENCES += [{"seed": 0, "stream": stream} for stream in (DRAFT, ACCEPT, RESIDUAL)]
+
+
+@pytest.mark.parametrize("a, b", list(itertools.combinations(SEQUENCES, 2)), ids=str)
 def test_sequences_of_different_seeds_streams_and_salts_are_uncorrelated(a, b):
     x, y = uniforms(10_000, **a), uniforms(10_000, **b)
     assert abs(np.corrcoef(x, y)[0, 1]) < 0.05
     assert abs(np.corrcoef(x[:-1], y[1:])[0, 1]) < 0.05
-
-
-@pytest.mark.parametrize("family", ["stream", "salt"])
-def test_the_same_arguments_give_the_same_number(family):
-    assert Sampling(seed=9).uniform(4, **{family: 2}) == Sampling(seed=9, temperature=0.4).uniform(4, **{family: 2})
 
 
 @settings(max_examples=150, deadline=None)
@@ -175,17 +157,26 @@ def test_choose_draws_with_the_uniform_of_its_position():
         )
 
 
-@pytest.mark.parametrize("broken", [[0.0, float("nan"), 1.0], [float("nan")] * 3])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7), Sampling(0.7, 0.9), Sampling(1.0, top_k=2)], ids=str)
-def test_nan_logits_are_an_error_and_no_token(broken, sampling):
-    with pytest.raises(FloatingPointError, match="NaN"):
-        choose(torch.tensor(broken), sampling, 0)
+SAMPLINGS = [Sampling(), Sampling(0.7), Sampling(0.7, 0.9), Sampling(1.0, top_k=2), Sampling(1.0, 0.9, 50)]
 
 
-@pytest.mark.parametrize("value", [float("inf"), -float("inf")])
-def test_infinite_logits_are_an_error_when_sampling(value):
-    with pytest.raises(FloatingPointError):
-        choose(torch.tensor([value] * 3), Sampling(1.0), 0)
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_no_numbers_are_an_error_and_no_token(broken, sampling):
+    large = torch.randn(3000, generator=torch.Generator().manual_seed(0))
+    rows = [torch.full((3,), broken)]
+    if broken != -torch.inf:  # one token that cannot be chosen is no error
+        rows += [torch.tensor([0.0, broken, 1.0]), large.index_fill(0, torch.tensor([2999]), broken)]
+    for row in rows:
+        calls = [lambda: choose(row, sampling, 0)]
+        if not sampling.greedy:
+            calls += [lambda: distribution(row, sampling)]
+            calls += [lambda: choose_each(torch.stack([torch.zeros_like(row), row]), sampling, [4, 5])]
+        elif not row.isnan().any():
+            continue
+        for call in calls:
+            with pytest.raises(FloatingPointError, match="NaN"):
+                call()
 
 
 @pytest.mark.parametrize("further", [0, 20_000], ids=["few logits", "many logits"])
@@ -228,23 +219,9 @@ def test_values_out_of_range_are_refused_by_name(arguments, says):
         Sampling(**arguments)
 
 
-def test_none_is_what_it_is_in_a_generation_config():
+def test_none_and_integers_of_numpy_are_settings_too():
     assert Sampling(None, None, None) == Sampling(1.0, 1.0, 0)
-
-
-def test_numpy_integers_are_seeds_too():
     assert Sampling(seed=np.int64(7), top_k=np.int32(5)) == Sampling(seed=7, top_k=5)
-    assert Sampling(seed=np.int64(7)).uniform(3) == Sampling(seed=7).uniform(3)
-
-
-@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
-def test_logits_that_are_no_numbers_are_refused_with_a_nucleus_of_a_large_vocabulary_too(broken):
-    logits = torch.randn(3, 3000, generator=torch.Generator().manual_seed(0))
-    logits[1, 2999] = broken
-    for sampling in (Sampling(1.0, top_p=0.9), Sampling(1.0, top_p=0.9, top_k=50), Sampling(1.0)):
-        for row in (distribution, lambda x, s: choose(x[1], s, 4), lambda x, s: choose_each(x, s, [4, 5, 6])):
-            with pytest.raises(FloatingPointError, match="NaN"):
-                row(logits, sampling)
 
 
 def kolmogorov(numbers: np.ndarray) -> float:
@@ -272,15 +249,8 @@ def test_a_prompts_seed_depends_on_seed_and_tokens_alone():
     assert Sampling(0.7, 0.9, 5, 1).for_prompt(start) == Sampling(0.7, 0.9, 5, SEED_OF)
     for same in (tuple(start), np.array(start, np.int32), torch.tensor(start)):
         assert Sampling(seed=1).for_prompt(same).seed == SEED_OF
-    others = [
-        (2, start),
-        (2**64 + 1, start),
-        (1, start[::-1]),
-        (1, [*start, 0]),
-        (1, [0, *start]),
-        (1, start[:2]),
-        (11, start),
-    ]
+    others = [*((seed, start) for seed in (2, 2**64 + 1, 11))]
+    others += [(1, tokens) for tokens in (start[::-1], [*start, 0], [0, *start], start[:2])]
     seeds = {Sampling(seed=seed).for_prompt(tokens).seed for seed, tokens in others}
     assert len(seeds) == len(others) and SEED_OF not in seeds
 
@@ -310,14 +280,9 @@ def test_every_way_in_draws_by_seed_prompt_and_position(even):
         assert drafted.tokens == tokens
         replayed = replay(trace, PromptLookup(1, 4))
         assert [s.tokens for s in replayed.steps] == [s.tokens for s in drafted.steps]
-        through = even.generate(
-            torch.tensor([start]),
-            custom_generate=custom_generate(PromptLookup(1, 4), seed=4),
-            do_sample=True,
-            top_k=0,
-            max_new_tokens=40,
-            eos_token_id=-1,
-        )
+        settings = {"do_sample": True, "top_k": 0, "max_new_tokens": 40, "eos_token_id": -1}
+        method = custom_generate(PromptLookup(1, 4), seed=4)
+        through = even.generate(torch.tensor([start]), custom_generate=method, **settings)
         assert through[0, len(start) :].tolist() == tokens
         drawn.append(tokens)
     table = np.array(drawn)

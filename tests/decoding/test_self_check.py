@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, XLNetConfig, XLNetLMH
 from specdec_lib import UnsupportedModel, generate
 from specdec_lib.decoding.target import check_model
 from tests.chaos import Chaos, Recycling
-from tests.families import _COMMON, SERVED, build, prompt
+from tests.families import _COMMON, REFUSED, SERVED, build, prompt
 
 HALF = [torch.bfloat16, torch.float16]
 
@@ -30,26 +30,12 @@ def test_served_models_pass_in_half_precision(family, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
-def test_a_model_that_is_not_causal_is_refused_in_every_precision(dtype):
-    with pytest.raises(UnsupportedModel, match="RoCBertForCausalLM.*when other tokens follow.*it is not causal"):
-        check_model(made("roc_bert").to(dtype))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("ignored", ["attention_mask", "position_ids"])
 def test_a_model_that_ignores_mask_or_positions_is_found_out(monkeypatch, ignored, dtype):
     model = build("llama").to(dtype)
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda *args, **kwargs: forward(*args, **{**kwargs, ignored: None}))
     with pytest.raises(UnsupportedModel, match="do not follow the tree mask|cannot run a draft tree"):
-        generate(model, [1, 2, 3])
-
-
-def test_weights_that_are_no_numbers_are_named():
-    model = build("llama")
-    with torch.no_grad():
-        model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
-    with pytest.raises(UnsupportedModel, match="its weight model.layers.1.mlp.up_proj.weight holds NaN"):
         generate(model, [1, 2, 3])
 
 
@@ -111,22 +97,44 @@ def test_the_check_beyond_a_window_leaves_the_model_as_it_was():
     assert model.config.sliding_window == model.model.config.sliding_window == 12
 
 
+def damaged():
+    model = build("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
+    return model
+
+
+def using(family: str, implementation: str):
+    model = build(family)
+    model.config._attn_implementation = implementation
+    return model
+
+
+TYPES = {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4}
+XLNET = XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=2, d_inner=32)
+
+
 @pytest.mark.parametrize(
-    "kind, own, says",
+    "make, says",
     [
-        ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4}, "local layers"),
-        ("doge", {"keep_window_size": 40}, "the tokens that it scores highest"),
+        *((lambda family=family: build(family), "ForCausalLM") for family in REFUSED),
+        *(
+            (lambda dtype=dtype: made("roc_bert").to(dtype), "RoCBert.*when other tokens follow.*it is not causal")
+            for dtype in (torch.float32, *HALF)
+        ),
+        (lambda: made("gpt_neo", **TYPES), "local layers"),
+        (lambda: made("doge", keep_window_size=40), "the tokens that it scores highest"),
+        (lambda: XLNetLMHeadModel(XLNET).eval(), "XLNetLMHeadModel has no key-value cache"),
+        (lambda: build("llama").train(), "training mode"),
+        (lambda: using("llama", "flash_attention_2"), "flash_attention_2"),
+        # Some releases of transformers run such a model under SDPA without the cap.
+        (lambda: using("gemma2", "sdpa"), "caps its attention scores"),
+        (damaged, "its weight model.layers.1.mlp.up_proj.weight holds NaN"),
     ],
 )
-def test_an_attention_that_no_mask_describes_is_refused_with_its_reason(kind, own, says):
+def test_a_model_that_cannot_be_served_is_refused_with_its_reason(make, says):
     with pytest.raises(UnsupportedModel, match=says):
-        generate(made(kind, **own), prompt(1, 20), max_new_tokens=4)
-
-
-def test_a_model_without_a_key_value_cache_is_refused_with_that_reason():
-    model = XLNetLMHeadModel(XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=2, d_inner=32)).eval()
-    with pytest.raises(UnsupportedModel, match="XLNetLMHeadModel has no key-value cache"):
-        generate(model, [5, 6, 7], max_new_tokens=4)
+        generate(make(), prompt(1, 20), max_new_tokens=4)
 
 
 # What stands around a model, or beside it in its configuration.

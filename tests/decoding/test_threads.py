@@ -27,15 +27,11 @@ DRAFTERS = {
 @pytest.fixture(scope="module")
 def models():
     """A draft model, prompts, and targets with their plain outputs."""
-    draft, prompts = build("llama-gqa", seed=1), [prompt(seed, 24) for seed in range(4)]
-    return (
-        draft,
-        prompts,
-        {
-            family: (model, [generate(model, ids, max_new_tokens=NEW).tokens for ids in prompts])
-            for family, model in ((family, build(family)) for family in ("llama", "llama-gqa", "gemma3"))
-        },
-    )
+    draft, prompts, made = build("llama-gqa", seed=1), [prompt(seed, 24) for seed in range(4)], {}
+    for family in ("llama", "llama-gqa", "gemma3"):
+        model = build(family)
+        made[family] = model, [generate(model, ids, max_new_tokens=NEW).tokens for ids in prompts]
+    return draft, prompts, made
 
 
 @pytest.fixture(autouse=True)

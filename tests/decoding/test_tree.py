@@ -106,26 +106,33 @@ def test_a_truncated_chain_keeps_the_probabilities_of_what_is_left():
 
 
 @pytest.mark.parametrize(
-    "arguments, says",
+    "make, says",
     [
-        (([1, 2], [-1]), "2 tokens but 1 parents"),
-        (([1, 2], [-1, 1]), r"parents\[1\] is 1"),
-        (([1], [-2]), r"parents\[0\] is -2"),
-        (([-4], [-1]), r"tokens\[0\] is -4"),
-        (([5, 5], [-1, -1]), "two children of one node carry the same token"),
-        (([1, 2], [-1, -1], torch.ones(2, 9)), "not a chain"),
-        (([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
-        (([1, 2], [-1, 0], torch.ones(9)), "one row for each"),
+        (lambda: DraftTree([1, 2], [-1]), "2 tokens but 1 parents"),
+        (lambda: DraftTree([1, 2], [-1, 1]), r"parents\[1\] is 1"),
+        (lambda: DraftTree([1], [-2]), r"parents\[0\] is -2"),
+        (lambda: DraftTree([-4], [-1]), r"tokens\[0\] is -4"),
+        (lambda: DraftTree([5, 5], [-1, -1]), "two children of one node carry the same token"),
+        (lambda: DraftTree([1, 2], [-1, -1], torch.ones(2, 9)), "not a chain"),
+        (lambda: DraftTree([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
+        (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row for each"),
+        (lambda: DraftTree.chain([1, -3]), "-3"),
+        (lambda: DraftTree.chain([3, 4]).annotated(scores=[1.0]), "1 scores but 2 tokens"),
+        (lambda: DraftTree([3, 4], [-1, -1], sources=["a", "b", "c"]), "3 sources but 2 tokens"),
+        (
+            lambda: DraftTree.chain([3, 4]).annotated(passengers=Passengers([1], [1], np.ones((1, 3)))),
+            r"visible has shape \(1, 3\); expected 4 columns",
+        ),
+        (lambda: Passengers([1, 2], [1], np.ones((2, 3))), "2 passengers but 1 depths"),
+        (lambda: Passengers([1, 2], [1, 1], np.ones((1, 3))), r"visible has shape \(1, 3\)"),
+        (lambda: Passengers([1, 2], [1, 1], np.ones(2)), r"visible has shape \(2,\)"),
+        (lambda: Passengers([1, -2], [1, 1], np.ones((2, 3))), "tokens of passengers hold -2"),
+        (lambda: Passengers([1, 2], [1, -1], np.ones((2, 3))), "depths of passengers hold -1"),
     ],
 )
-def test_malformed_trees_are_refused(arguments, says):
+def test_malformed_trees_are_refused(make, says):
     with pytest.raises(ValueError, match=says):
-        DraftTree(*arguments)
-
-
-def test_a_chain_refuses_negative_ids():
-    with pytest.raises(ValueError, match="-3"):
-        DraftTree.chain([1, -3])
+        make()
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, lambda tokens: list(np.array(tokens))])

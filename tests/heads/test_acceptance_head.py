@@ -73,19 +73,10 @@ def test_certain_states_score_without_overflow():
 def test_a_state_with_nan_is_an_error():
     head, bad = AcceptanceHead(WIDTH, 2), states(1)
     bad[0, 3] = math.nan
-    for ask in (
-        lambda: head.probability(bad),
-        lambda: Examples(bad, torch.ones(1)),
-    ):
+    for ask in (head.probability, lambda states: Examples(states, torch.ones(1))):
         with pytest.raises(FloatingPointError, match="the draft model's states hold NaN"):
-            ask()
+            ask(bad)
     assert math.isnan(head.scorer()(bad[0]))
-
-
-def test_a_scorer_works_where_the_states_are_and_the_head_stays():
-    head = AcceptanceHead(WIDTH, 1, sees_confidence=True)
-    assert head.scorer(torch.device("meta"))(torch.zeros(WIDTH, device="meta"), 0.3).device.type == "meta"
-    assert head.out.weight.device.type == "cpu"
 
 
 def test_a_scorer_keeps_the_head_as_it_was():
@@ -96,6 +87,8 @@ def test_a_scorer_keeps_the_head_as_it_was():
         for weight in head.parameters():
             weight.fill_(1.0)
     assert score(state) == before != head.scorer()(state)
+    assert head.scorer(torch.device("meta"))(torch.zeros(WIDTH, device="meta"), 0.3).device.type == "meta"
+    assert head.out.weight.device.type == "cpu"
 
 
 def test_the_loss_is_the_weighted_cross_entropy():
@@ -170,11 +163,8 @@ def test_training_depends_on_the_seed_alone(learnable):
         (lambda: AcceptanceHead(WIDTH, 1.0), "depth is 1.0"),
         (lambda: AcceptanceHead(0), "width is 0"),
         *(
-            (
-                lambda wrong=wrong: Examples(states(2), torch.tensor([0.5, wrong])),
-                "acceptance holds .*; expected probabilities",
-            )
-            for wrong in (-0.01, 1.01, math.nan)
+            (lambda p=p: Examples(states(2), torch.tensor([0.5, p])), "acceptance holds")
+            for p in (-0.01, 1.01, math.nan)
         ),
         (lambda: Examples(states(2), torch.ones(2), torch.tensor([0.5, 2.0])), "confidence holds 2.0"),
         (lambda: Examples(states(2), torch.zeros(3)), "expected one entry for each of 2 states"),

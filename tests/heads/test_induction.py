@@ -36,10 +36,12 @@ def test_scores_are_those_of_eager_attention(library, family):
     model = library[family]
     prompts = [list(range(2, 80)), list(range(91, 10, -1))]
     found = identify(model, prompts, max_new_tokens=20, progress=False)
-    peaks, weight, copied = np.zeros((2, 4)), np.zeros((2, 4)), 0
+    peaks, weight, copied, known = np.zeros((2, 4)), np.zeros((2, 4)), 0, []
     for prompt in prompts:
-        new = generate(model, prompt, max_new_tokens=20).tokens
-        text = [*prompt, *new]
+        run = generate(model, prompt, max_new_tokens=20)
+        capture = every_head(model) | Capture(layers=(1,))
+        known.append(record_known(model, prompt, run.tokens, run.finish_reason, None, 20, capture).trace)
+        text = [*prompt, *run.tokens]
         model.set_attn_implementation("eager")
         with torch.no_grad():
             rows = torch.stack(model(torch.tensor([text]), output_attentions=True).attentions)[:, 0].numpy()
@@ -52,9 +54,35 @@ def test_scores_are_those_of_eager_attention(library, family):
             peaks += seen.argmax(-1) == place
             weight += seen[..., place]
             copied += 1
-    assert found.copied == copied > 0
-    assert np.allclose(found.peaks, peaks / copied, atol=0.02)
-    assert np.allclose(found.attention, weight / copied, atol=1e-4)
+    for each in (found, credited(model, known)):
+        assert each.copied == copied > 0 and each.fingerprint == fingerprint(model)
+        assert np.allclose(each.peaks, peaks / copied, atol=0.02)
+        assert np.allclose(each.attention, weight / copied, atol=1e-4)
+
+
+LONG = [2 + i % 80 for i in range(families.CONTEXT)]
+
+
+@pytest.mark.parametrize(
+    "find, says",
+    [
+        (lambda model: identify(model, []), "no prompts"),
+        (
+            lambda model: identify(model, [LONG[:9], LONG], progress=False),
+            "prompt 1 has 128 tokens and the model's context",
+        ),
+        (
+            lambda model: credited(
+                model, [record(model, LONG[:70], max_new_tokens=4, capture=Capture(heads=((0, 1),)))]
+            ),
+            "rows of 1 heads; expected all 8, in order: every_head",
+        ),
+    ],
+)
+def test_what_nothing_can_be_found_in_is_refused(library, monkeypatch, find, says):
+    monkeypatch.setattr("specdec_lib.heads.induction.record", None)
+    with pytest.raises(ValueError, match=says):
+        find(library["llama-gqa"])
 
 
 def test_ranking_is_by_peaks_then_attention():
@@ -84,19 +112,6 @@ def test_fingerprint_sees_weights_and_not_the_type_they_are_loaded_in():
     assert fingerprint(model) != fingerprint(families.build("llama", seed=1))
 
 
-def test_nothing_to_look_at_is_an_error(library):
-    with pytest.raises(ValueError, match="no prompts"):
-        identify(library["llama"], [])
-
-
-def test_a_prompt_that_fills_the_context_is_refused_before_any_is_run(library, monkeypatch):
-    model = library["llama-gqa"]
-    monkeypatch.setattr("specdec_lib.heads.induction.record", None)
-    long = [2 + i % 80 for i in range(families.CONTEXT)]
-    with pytest.raises(ValueError, match=r"prompt 1 has 128 tokens and the model's context is 128"):
-        identify(model, [long[:9], long], progress=False)
-
-
 def test_a_run_ends_where_the_context_does(library, monkeypatch):
     model, traces = library["llama-gqa"], []
     prompt = [2 + i % 80 for i in range(families.CONTEXT - 6)]
@@ -111,27 +126,3 @@ def test_a_run_ends_where_the_context_does(library, monkeypatch):
     monkeypatch.undo()
     same = identify(model, [prompt], max_new_tokens=6, progress=False)
     assert found.copied == same.copied and np.array_equal(found.peaks, same.peaks)
-
-
-@pytest.mark.parametrize("family", ["llama-gqa", "gpt-neox"])
-def test_recorded_runs_credit_the_heads_that_new_runs_do(library, family):
-    model = library[family]
-    prompts = [list(range(2, 80)), list(range(91, 10, -1))]
-    capture = every_head(model) | Capture(layers=(1,))
-    written = [generate(model, prompt, max_new_tokens=20) for prompt in prompts]
-    known = [
-        record_known(model, prompt, run.tokens, run.finish_reason, None, 20, capture).trace
-        for prompt, run in zip(prompts, written, strict=True)
-    ]
-    found, expected = credited(model, known), identify(model, prompts, max_new_tokens=20, progress=False)
-    assert found.copied == expected.copied and found.fingerprint == expected.fingerprint
-    assert np.allclose(found.peaks, expected.peaks, atol=0.02) and np.allclose(
-        found.attention, expected.attention, atol=1e-4
-    )
-
-
-def test_runs_without_the_rows_of_all_heads_are_refused(library):
-    model = library["llama-gqa"]
-    trace = record(model, list(range(2, 80)), max_new_tokens=4, capture=Capture(heads=((0, 1),)))
-    with pytest.raises(ValueError, match=r"rows of 1 heads; expected those of all 8, in order: .*every_head"):
-        credited(model, [trace])

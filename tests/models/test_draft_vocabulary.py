@@ -68,7 +68,10 @@ def test_acceptance_is_labelled_over_the_targets_tokens(folders, sampling):
 def test_a_draft_whose_embedding_is_padded_to_another_length_drafts(rows):
     """As those of Qwen2.5 are; what the target does not have is never drafted."""
     llama = build("llama-gqa")
-    padded = padded_copy(llama, rows)
+    kept = list(range(min(rows, VOCABULARY)))
+    padded = cut(llama, kept + [kept[-1]] * (rows - len(kept)), unknown=False)
+    with torch.no_grad():
+        padded.lm_head.weight[VOCABULARY:] *= 100  # the new rows would be chosen always
     start = [token for token in prompt(3, 30) if token < VOCABULARY - 4]
     run = generate(llama, start, DraftModel(padded, 4), max_new_tokens=30)
     assert run.tokens == generate(llama, start, max_new_tokens=30).tokens
@@ -77,19 +80,6 @@ def test_a_draft_whose_embedding_is_padded_to_another_length_drafts(rows):
     assert max(token for step in sampled.steps for token in step.tree.tokens) < VOCABULARY
     found = label(llama, padded, start, run.tokens, Sampling())
     assert found.drawn.max() < VOCABULARY and found.acceptance.mean() > 0.5
-
-
-def padded_copy(model, rows):
-    """With rows more or fewer than the model's; those that are new would be chosen always."""
-    kept = list(range(min(rows, VOCABULARY)))
-    other = cut(model, kept + [kept[-1]] * (rows - len(kept)), unknown=False)
-    with torch.no_grad():
-        other.lm_head.weight[VOCABULARY:] *= 100
-    return other
-
-
-def write(folder, **tensors):
-    save_file(tensors, folder / FILE)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +95,7 @@ def write(folder, **tensors):
     ],
 )
 def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path, llama, tensors, says):
-    write(save(cut(llama, IDS), tmp_path), **tensors)
+    save_file(tensors, save(cut(llama, IDS), tmp_path) / FILE)
     with pytest.raises(ValueError, match=says):
         load_model(tmp_path, "cpu")
 

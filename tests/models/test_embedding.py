@@ -21,13 +21,9 @@ from tests.families import SERVED, VOCABULARY, build, prompt
 @pytest.fixture
 def store():
     rng = random.Random(0)
+    documents = [[rng.randrange(92) for _ in range(rng.randrange(2, 90))] for _ in range(12)]
     with scratch() as folder:
-        yield datastores.build_tokens(
-            folder / "store",
-            [[rng.randrange(92) for _ in range(rng.randrange(2, 90))] for _ in range(12)],
-            VOCABULARY,
-            progress=False,
-        )
+        yield datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
 
 
 def alone(model, tokens) -> np.ndarray:
@@ -52,17 +48,8 @@ def test_padded_batches_give_the_last_hidden_states_of_transformers(library, fam
 @pytest.mark.parametrize("cover", ["truncate", "windows"])
 def test_an_embedded_store_holds_each_documents_own_states(library, store, family, cover):
     model = library[family]
-    found = embed_store(
-        model,
-        store,
-        store.path.with_name("states"),
-        window=40,
-        overlap=15,
-        cover=cover,
-        batch_tokens=100,
-        dtype="float32",
-        progress=False,
-    )
+    options = {"window": 40, "overlap": 15, "cover": cover, "batch_tokens": 100, "dtype": "float32"}
+    found = embed_store(model, store, store.path.with_name("states"), **options, progress=False)
     assert found.model == fingerprint(model) and found.width == 32
     positions, states = (np.concatenate(parts) for parts in zip(*found, strict=True))
     for i in range(len(store)):
@@ -112,20 +99,17 @@ def test_a_model_with_broken_weights_is_refused_with_the_place(llama, store):
 
 def test_what_does_not_fit_the_model_is_refused(llama, store, tmp_path):
     path = store.path.with_name("states")
-    with pytest.raises(ValueError, match="window is 1024 .*, the model's context 128"):
-        embed_store(llama, store, path, progress=False)
-    with pytest.raises(ValueError, match="window is 128 with a prefix of 1"):
-        embed_store(llama, store, path, window=128, prefix=[1], progress=False)
-    with pytest.raises(ValueError, match=r"prefix is \[96\]; expected token ids below 96"):
-        embed_store(llama, store, path, window=40, prefix=[96], progress=False)
-    with pytest.raises(ValueError, match="expected one of model, bfloat16"):
-        embed_store(llama, store, path, window=40, compute="int4", progress=False)
-    with pytest.raises(ValueError, match="in training mode"):
-        embed_store(build("llama").train(), store, path, window=40, progress=False)
     wide = datastores.build_tokens(tmp_path / "wide", [[1, 2]], VOCABULARY + 1, progress=False)
-    with pytest.raises(ValueError, match="has 97 token ids, the model 96: they do not share a tokenizer"):
-        embed_store(llama, wide, path, window=40, progress=False)
-    with pytest.raises(StoreError, match="no datastore at"):
-        embed_store(llama, tmp_path / "none", path, window=40, progress=False)
+    for model, tokens, options, error, says in (
+        (llama, store, {"window": 1024}, ValueError, "window is 1024 .*, the model's context 128"),
+        (llama, store, {"window": 128, "prefix": [1]}, ValueError, "window is 128 with a prefix of 1"),
+        (llama, store, {"prefix": [96]}, ValueError, r"prefix is \[96\]; expected token ids below 96"),
+        (llama, store, {"compute": "int4"}, ValueError, "expected one of model, bfloat16"),
+        (build("llama").train(), store, {}, ValueError, "in training mode"),
+        (llama, wide, {}, ValueError, "has 97 token ids, the model 96: they do not share a tokenizer"),
+        (llama, tmp_path / "none", {}, StoreError, "no datastore at"),
+    ):
+        with pytest.raises(error, match=says):
+            embed_store(model, tokens, path, **{"window": 40, "progress": False} | options)
     assert not path.exists()
     assert isinstance(TokenStore.open(store.path), TokenStore)

