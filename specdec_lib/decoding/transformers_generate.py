@@ -127,8 +127,8 @@ def custom_generate(
     The cache is this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and
     ``compile_config`` have no effect; a quantized cache is refused.
 
-    Transformers keeps some arguments of ``generate`` for its own methods: instead of
-    ``assistant_model`` pass a :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
+    Transformers keeps some arguments of ``generate`` for its own methods: instead of ``assistant_model`` pass a
+    :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
     ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``.
 
     Examples
