@@ -99,7 +99,7 @@ test-random: venv  ## run the tests that draw their cases with other ones (ROUND
 	  echo "seed $$seed; repeat it with: make test-random SEED=$$seed ROUNDS=1"; \
 	  SPECDEC_TESTS_DRAW=random $(PYTEST) -q -m 'hypothesis or draws' --hypothesis-seed=$$seed $(ARGS); done
 
-GPU_TESTS = tests/decoding/test_gpu.py tests/decoding/test_runtime.py tests/drafters/test_specdec_pp.py
+GPU_TESTS = tests/decoding/test_gpu.py tests/drafters/test_specdec_pp.py
 test-gpu:  ## run the tests of a GPU, which need torch, transformers, numpy, numba and pytest alone
 	@"$(PYTHON)" -m pytest -m gpu $(GPU_TESTS) $(ARGS)
 
