@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from itertools import product
 
 from specdec_lib import Sampling, load_model, paths
 from specdec_lib.decoding.generate import end_tokens
@@ -26,24 +27,23 @@ def main() -> None:
     model, tokenizer = load_model("smollm2")
     weights, (end,) = recordings.identity(model), end_tokens(model, None)
     begun = time.monotonic()
-    for half in options.half or ("report", "choose"):
-        for sampling in SAMPLINGS:
-            asked = prompts.load(half, per_task=None if sampling.greedy else SAMPLED)
-            said = {prompt: [] for prompt in asked}
-            for turn in range(max(len(prompt.turns) for prompt in asked)):
-                left = [prompt for prompt in asked if len(prompt.turns) > turn]
-                contexts = {prompt: render(prompt, tokenizer, said[prompt]) for prompt in left}
-                missing = [p for p in left if recordings.kept(weights, sampling, contexts[p]) is None]
-                missing.sort(key=lambda prompt: len(contexts[prompt]))
-                for first in range(0, len(missing), BATCH):
-                    batch = missing[first : first + BATCH]
-                    own = [contexts[prompt] for prompt in batch]
-                    for ids, run in zip(own, decode_together(model, own, [sampling] * len(own), LENGTH, end), strict=True):
-                        recordings.keep(weights, sampling, ids, run.tokens, run.finish_reason)
-                    print(f"{half}, {sampling}: turn {turn}, {time.monotonic() - begun:.0f} s", flush=True)
-                for prompt in left:
-                    answer = recordings.kept(weights, sampling, contexts[prompt])
-                    said[prompt].append(tokenizer.decode(answer.tokens, skip_special_tokens=True))
+    for half, sampling in product(options.half or ("report", "choose"), SAMPLINGS):
+        asked = prompts.load(half, per_task=None if sampling.greedy else SAMPLED)
+        said: list[list[str]] = [[] for _ in asked]
+        for turn in range(max(len(prompt.turns) for prompt in asked)):
+            left = [i for i, prompt in enumerate(asked) if len(prompt.turns) > turn]
+            contexts = {i: render(asked[i], tokenizer, said[i]) for i in left}
+            keys = {i: recordings.key_of(weights, sampling, contexts[i]) for i in left}
+            missing = sorted((i for i in left if recordings.kept(keys[i]) is None), key=lambda i: len(contexts[i]))
+            for first in range(0, len(missing), BATCH):
+                batch = missing[first : first + BATCH]
+                runs = decode_together(model, [contexts[i] for i in batch], [sampling] * len(batch), LENGTH, end)
+                for i, run in zip(batch, runs, strict=True):
+                    recordings.keep(keys[i], recordings.Answer(run.tokens, run.finish_reason), weights)
+                done = f"{min(first + BATCH, len(missing))} of {len(missing)}, {time.monotonic() - begun:.0f} s"
+                print(f"{half}, {sampling}, turn {turn}: {done}", flush=True)
+            for i in left:
+                said[i].append(tokenizer.decode(recordings.kept(keys[i]).tokens, skip_special_tokens=True))
     about = {"command": "python scripts/record_answers.py", "prompts": "data/prompts and HumanEval"}
     target = paths.RECORDINGS.with_name("smollm2.npz")
     print(f"{recordings.commit(recordings.folder(), target, [weights], about, add=True)} outputs in {target.name}")

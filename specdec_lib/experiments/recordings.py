@@ -87,12 +87,12 @@ def record_once(
 
         def answer(ids: list[int]) -> Trace:
             key = key_of(weights, sampling, ids)
-            kept = _kept(key)
-            known = None if kept is None else kept.cut(max_new_tokens)
+            found = kept(key)
+            known = None if found is None else found.cut(max_new_tokens)
             if known is None:
                 trace = record(model, ids, sampling, max_new_tokens)
                 known = Answer(trace.tokens, trace.finish_reason)
-                _keep(key, known, weights)
+                keep(key, known, weights)
                 decoded.add(key)
             elif key not in _checked and int(key[:8], 16) % SAMPLE == 0:
                 again = record(model, ids, sampling, max_new_tokens)
@@ -170,7 +170,8 @@ def fresh_folder() -> Iterator[Path]:
                 path.replace(cache / path.name)
 
 
-def _kept(key: str) -> Answer | None:
+def kept(key: str) -> Answer | None:
+    """The answer that is kept under a key (:func:`key_of`), by this run, an earlier one or the repository."""
     path = folder() / f"{key}.json"
     if path.is_file():
         try:
@@ -180,11 +181,13 @@ def _kept(key: str) -> Answer | None:
             raise RecordingError(f"{path} is no recording ({type(error).__name__}: {error}); delete it") from None
     if os.environ.get(FRESH):
         return None
-    path = paths.RECORDINGS
-    return _committed(path, path.stat().st_mtime_ns).get(key) if path.is_file() else None
+    # A file a model; the key names the weights.
+    files = sorted(paths.RECORDINGS.parent.glob("*.npz"))
+    return next((found[key] for path in files if key in (found := _committed(path, path.stat().st_mtime_ns))), None)
 
 
-def _keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
+def keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
+    """Keep an answer of the model of these weights (:func:`identity`) under a key."""
     write_atomic(folder() / f"{key}.json", json.dumps(answer._asdict() | weights))
 
 
@@ -222,7 +225,7 @@ def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about:
     return len(answers)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _committed(path: Path, changed: int) -> dict[str, Answer]:
     """The answers of a file that :func:`commit` wrote, by key; ``changed`` is when, in nanoseconds."""
     try:
