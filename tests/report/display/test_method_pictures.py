@@ -35,7 +35,7 @@ def test_a_picture_holds_what_one_pass_accepted_and_the_first_that_it_refused(na
     assert shown.path == tuple(shown.tree.path(shown.path[-1]))
 
 
-@pytest.mark.parametrize("page", ["one-verifier", *{METHODS[name].page for name in ("PLD", "DReSD", "One tree")}])
+@pytest.mark.parametrize("page", ["one-verifier", *(METHODS[name].page for name in ("PLD", "DReSD", "One tree"))])
 def test_no_word_of_a_picture_leaves_it(page):
     figure = method_pictures.PICTURES[page]()
     figure.draw_without_rendering()
