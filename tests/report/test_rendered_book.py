@@ -78,6 +78,7 @@ def test_no_page_has_a_fault_and_the_search_and_the_first_page_work(page):
         assert {name: kinds for name, kinds in found.items() if kinds} == {}
         page.goto(f"{site}/search.html?q=speculative")
         page.wait_for_selector("#search-results li")
+        page.wait_for_load_state("networkidle")  # it fetches a summary of each page that it found
     facts = visit(page, (HTML / "intro.html").as_uri())
     assert facts["errors"] == [] and facts["title"]
     assert [name for name in HTML.rglob("*.html") if str(ROOT) in name.read_text(encoding="utf-8")] == []
