@@ -25,7 +25,7 @@ def decode(weights, key="ab" * 16):
     """Stands for a run of the notebooks that decodes one prompt."""
 
     def run(profile, **options):
-        recordings._keep(key, recordings.Answer([5, 6, 7], "length"), weights)
+        recordings.keep(key, recordings.Answer([5, 6, 7], "length"), weights)
         return []
 
     return run
@@ -39,7 +39,7 @@ def test_a_run_of_the_notebooks_is_committed_and_nothing_older(target, monkeypat
     assert (about["outputs"], about["tokens"]) == (1, 3) and target in about["models"]
     assert about["command"] == "python -m specdec_lib recordings" and about["machine"]["cores"]
     assert about["commit"] and about["date"] and about["profile"] == "default"
-    assert recordings._kept("ab" * 16) == ([5, 6, 7], "length")
+    assert recordings.kept("ab" * 16) == ([5, 6, 7], "length")
     assert main(["recordings", "--from-cache"]) == 0
     assert json.loads(paths.RECORDINGS.with_suffix(".json").read_text())["outputs"] == 2
 

@@ -70,13 +70,13 @@ def test_a_store_of_shards_is_built_once_and_its_first_shards_are_a_store(folder
     tokenizer = load_model("pocket")[1]
     texts = package_files([wheels], [installed])
     index = stores.text_shards("packages", tokenizer, 3000, texts, shard_tokens=1000)
-    counts = [shard.index.store.count for shard in index.shards]
+    counts = [shard.store.count for shard in index.shards]
     assert len(counts) == 3 and max(counts) <= 1000 and index.store.count == sum(counts)
     monkeypatch.setattr(stores, "build_sharded", lambda *_, **__: pytest.fail("built a second time"))
     again = stores.text_shards("packages", tokenizer, 3000, texts, shard_tokens=1000)
     first = again.first(1)
     assert first.store.count == counts[0] and len(first.shards) == 1
-    whole = again.shards[0].index
+    whole = again.shards[0]
     context = whole.store.document(0)[:9].tolist()
     assert propose(Rest(first), context, whole.store.vocabulary) == propose(
         Rest(whole), context, whole.store.vocabulary

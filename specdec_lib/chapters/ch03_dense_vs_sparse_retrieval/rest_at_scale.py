@@ -119,7 +119,7 @@ def _growing(
         shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, progress=True)
         for size in sizes:
             if size < 0.95 * shard:
-                yield stores.first_part(shards.shards[0].index, size)
+                yield stores.first_part(shards.shards[0], size)
             else:
                 yield shards.first(min(len(shards.shards), -(-size // shard)))
         return
