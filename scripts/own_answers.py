@@ -2,11 +2,13 @@
 
 The model writes users' turns after the chat template's opening of one (Xu et al. 2024, Magpie), answers them, and is asked to
 edit, summarise and explain its own answers and functions of Python's standard library. The choosing half of the book's prompts
-comes with several answers each. Everything follows from the seed; files of 256 outputs in a folder make it resumable.
+comes with several answers each. Everything follows from the seed; files in a folder make it resumable. Some millions of tokens
+take two minutes on a GPU and many hours on a processor.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import math
@@ -16,16 +18,19 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdec_lib import load_model
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.batched import write
 from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.files import write_atomic
+from specdec_lib.files import replacing, write_atomic
 
-QUESTIONS, BATCH, SHARD = 2688, 192, 384
+SHARD = 4096  # outputs of a file
 LONGEST_QUESTION, LONGEST_PROMPT, LONGEST_ANSWER = 80, 600, 200
 #: Temperatures of the answers, in turns: the book decodes greedily and samples.
 TEMPERATURES = (0.0, 1.0, 0.0, 0.7)
@@ -58,77 +63,61 @@ def sampled(temperatures: Sequence[float], seed: int) -> Callable[[torch.Tensor,
 
     def choose(logits: torch.Tensor, rows: list[int], step: int) -> torch.Tensor:
         chosen, own = logits.argmax(-1), heat[rows]
-        drawn, warm = torch.rand(len(rows), generator=generator), own > 0
-        sums = (logits[warm] / own[warm, None]).softmax(-1).cumsum(-1)
-        chosen[warm] = torch.searchsorted(sums, drawn[warm, None] * sums[:, -1:])[:, 0]
+        warm = (own > 0).nonzero()[:, 0].to(logits.device)
+        drawn = torch.rand(len(rows), 1, generator=generator).to(logits.device)[warm]
+        sums = (logits[warm] / own.to(logits.device)[warm, None]).softmax(-1).cumsum(-1)
+        chosen[warm] = torch.searchsorted(sums, drawn * sums[:, -1:])[:, 0].clamp_(max=logits.shape[-1] - 1)
         return chosen
 
     return choose
 
 
-def in_shards(
-    name: str,
-    folder: Path,
-    jobs: Sequence[dict],
-    made: Callable[[list[dict], int], list[dict]],
-) -> list[dict]:
-    """What ``made`` gives for all jobs, kept in a file for each :data:`SHARD` of them; files that are there are read."""
-    begun, fresh = time.monotonic(), 0
-    numbers = range(math.ceil(len(jobs) / SHARD))
-    paths = [folder / f"{name}-{number:03d}.json" for number in numbers]
-    # A second process with --last-first halves the time; both read what the other made.
-    for number in reversed(numbers) if "--last-first" in sys.argv else numbers:
-        path, first = paths[number], number * SHARD
-        if not path.is_file():
-            part = made(list(jobs[first : first + SHARD]), number)
+class Answers:
+    """Outputs of a model, kept in files of a folder; ``room`` tokens are decoded side by side."""
+
+    def __init__(self, model: PreTrainedModel, folder: Path, room: int, seed: int):
+        self.model, self.folder, self.room, self.seed = model, folder, room, seed
+        self.end = model.generation_config.eos_token_id
+
+    def of(self, name: str, asked: Sequence[Sequence[int]], heats: Sequence[float], longest: int) -> list[dict]:
+        """Each prompt with its answer, as token lists, and its temperature."""
+        jobs = [{"prompt": list(ids), "heat": heats[i % len(heats)]} for i, ids in enumerate(asked)]
+        paths = [self.folder / f"{name}-{number:03d}.json" for number in range(math.ceil(len(jobs) / SHARD))]
+        begun, fresh = time.monotonic(), 0
+        for number, path in enumerate(paths):
+            if path.is_file():
+                continue
+            part = []
+            for batch in self._batches(jobs[number * SHARD : (number + 1) * SHARD], longest):
+                choose = sampled([job["heat"] for job in batch], self.seed + 1000 * number + len(part))
+                outputs = write(self.model, [job["prompt"] for job in batch], choose, longest, self.end)
+                part += [job | {"answer": output} for job, output in zip(batch, outputs, strict=True)]
             write_atomic(path, json.dumps(part))
-            fresh += len(part)
+            fresh += 1
             left = sum(not other.is_file() for other in paths)
-            minutes = (time.monotonic() - begun) / fresh * SHARD * left / 60
+            minutes = (time.monotonic() - begun) / fresh * left / 60
             print(f"{name}: {left} of {len(paths)} files to make, {minutes:.0f} min", file=sys.stderr, flush=True)
-    return [row for path in paths for row in json.loads(path.read_text(encoding="utf-8"))]
+        return [row for path in paths for row in json.loads(path.read_text(encoding="utf-8"))]
+
+    def _batches(self, jobs: list[dict], longest: int) -> Iterator[list[dict]]:
+        """Jobs of similar length together."""
+        batch: list[dict] = []
+        for job in sorted(jobs, key=lambda job: len(job["prompt"])):
+            if batch and (len(job["prompt"]) + longest) * (len(batch) + 1) > self.room:
+                yield batch
+                batch = []
+            batch.append(job)
+        yield batch
 
 
-def batches(jobs: list[dict]) -> Iterator[list[dict]]:
-    """Jobs of similar length together."""
-    ordered = sorted(jobs, key=lambda job: len(job["prompt"]))
-    for first in range(0, len(ordered), BATCH):
-        yield ordered[first : first + BATCH]
-
-
-def questions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, seed: int) -> list[str]:
+def questions(answers: Answers, tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
     """Users' turns that the model writes itself, each once."""
     mark = "\0"
     text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)
-    opening, end = tokenizer(text[: text.index(mark)])["input_ids"], model.generation_config.eos_token_id
-
-    def made(jobs: list[dict], number: int) -> list[dict]:
-        found = []
-        for part, batch in enumerate(batches(jobs)):
-            choose = sampled([0.85] * len(batch), seed + 1000 * number + part)
-            outputs = write(model, [opening] * len(batch), choose, LONGEST_QUESTION, end)
-            found += [{"text": tokenizer.decode(o[:-1]).strip(), "ended": o[-1] == end} for o in outputs]
-        return found
-
-    rows = in_shards("questions", folder, [{"prompt": []}] * QUESTIONS, made)
-    good = [row["text"] for row in rows if row["ended"] and 5 <= len(row["text"].split()) <= 100]
-    return list(dict.fromkeys(good))
-
-
-def answered(model: PreTrainedModel, folder: Path, name: str, asked: Sequence[Sequence[int]], seed: int) -> list[dict]:
-    """Prompts and answers as token lists."""
-    jobs = [{"prompt": list(ids), "heat": TEMPERATURES[i % len(TEMPERATURES)]} for i, ids in enumerate(asked)]
-
-    def made(jobs: list[dict], number: int) -> list[dict]:
-        found = []
-        for part, batch in enumerate(batches(jobs)):
-            choose = sampled([job["heat"] for job in batch], seed + 1000 * number + part)
-            end = model.generation_config.eos_token_id
-            outputs = write(model, [job["prompt"] for job in batch], choose, LONGEST_ANSWER, end)
-            found += [job | {"answer": output} for job, output in zip(batch, outputs, strict=True)]
-        return found
-
-    return in_shards(name, folder, jobs, made)
+    opening = tokenizer(text[: text.index(mark)])["input_ids"]
+    rows = answers.of("questions", [opening] * count, [0.85], LONGEST_QUESTION)
+    texts = [tokenizer.decode(row["answer"][:-1]).strip() for row in rows if row["answer"][-1] == answers.end]
+    return [text for text in dict.fromkeys(texts) if 5 <= len(text.split()) <= 100]
 
 
 def library_functions(count: int, seed: int) -> list[str]:
@@ -144,45 +133,67 @@ def library_functions(count: int, seed: int) -> list[str]:
     return found[:count]
 
 
-def make(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, seed: int = 0) -> list[dict]:
-    """All prompts with the model's answers: ``prompt`` and ``answer`` as token lists, ``heat`` the temperature.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A chat model, in bfloat16 where the processor has products for it.
-    folder : Path
-        Keeps what is made; a later call goes on.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+def make(answers: Answers, tokenizer: PreTrainedTokenizerBase, options: argparse.Namespace) -> list[dict]:
+    """All prompts with the model's answers: ``prompt`` and ``answer`` as token lists, ``heat`` the temperature."""
 
     def chat(text: str) -> list[int]:
-        return list(
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True
-            )["input_ids"]
-        )
+        message = [{"role": "user", "content": text}]
+        return list(tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"])
 
-    asked = [chat(text) for text in questions(model, tokenizer, folder, seed)]
-    first = answered(model, folder, "answers", asked, seed)
+    asked = [chat(text) for text in questions(answers, tokenizer, options.questions)]
+    first = answers.of("answers", asked, TEMPERATURES, LONGEST_ANSWER)
     texts = [
         tokenizer.decode(row["answer"], skip_special_tokens=True).strip() for row in first if len(row["answer"]) > 60
     ]
-    edits = [chat(f"{TEXT_TASKS[i % len(TEXT_TASKS)]}\n\n{text}") for i, text in enumerate(texts[:1000])]
-    code = library_functions(700, seed)
-    edits += [chat(f"{CODE_TASKS[i % len(CODE_TASKS)]}\n\n```python\n{text}\n```") for i, text in enumerate(code)]
+    random.Random(options.seed).shuffle(texts)
+    edits = [chat(f"{TEXT_TASKS[i % len(TEXT_TASKS)]}\n\n{text}") for i, text in enumerate(texts[: options.texts])]
+    for i, text in enumerate(library_functions(options.functions, options.seed)):
+        edits += [chat(f"{CODE_TASKS[(i + j) % len(CODE_TASKS)]}\n\n```python\n{text}\n```") for j in (0, 3)]
     edits = [ids for ids in edits if len(ids) <= LONGEST_PROMPT]
-    random.Random(seed).shuffle(edits)
-    second = answered(model, folder, "edits", edits, seed + 1)
-    own = [render(prompt, tokenizer) for prompt in prompts.load("choose")]
-    own = [ids for ids in own if len(ids) <= LONGEST_PROMPT + 300]
-    third = answered(model, folder, "choosing", [ids for ids in own for _ in range(3)], seed + 2)
+    random.Random(options.seed).shuffle(edits)
+    second = answers.of("edits", edits, TEMPERATURES, LONGEST_ANSWER)
+    own = [ids for ids in (render(prompt, tokenizer) for prompt in prompts.load("choose")) if len(ids) <= 900]
+    third = answers.of("choosing", [ids for ids in own for _ in range(4)], TEMPERATURES, LONGEST_ANSWER)
     return [*first, *second, *third]
 
 
-if __name__ == "__main__":
-    from specdec_lib import load_model
+def pack(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """All rows in one file, for :func:`unpack`."""
+    parts = {name: [np.array(row[name], np.uint16) for row in rows] for name in ("prompt", "answer")}
+    held = {f"{name}_ends": np.cumsum([len(ids) for ids in lists]) for name, lists in parts.items()}
+    held |= {name: np.concatenate(lists) for name, lists in parts.items()}
+    with replacing(path) as aside, aside.open("wb") as file:
+        np.savez_compressed(file, heat=np.array([row["heat"] for row in rows], np.float32), **held)
 
-    target, words = load_model("smollm2", dtype="bfloat16")
-    rows = make(target, words, Path("_build/companions/answers"))
+
+def unpack(path: Path) -> list[dict[str, Any]]:
+    """Rows with ``prompt`` and ``answer``, int64 arrays, and ``heat``."""
+    with np.load(path, allow_pickle=False) as held:
+        lists = {n: np.split(held[n].astype(np.int64), held[f"{n}_ends"][:-1]) for n in ("prompt", "answer")}
+        return [
+            {"prompt": prompt, "answer": answer, "heat": float(heat)}
+            for prompt, answer, heat in zip(lists["prompt"], lists["answer"], held["heat"], strict=True)
+        ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("_build/companions"))
+    parser.add_argument("--questions", type=int, default=16384, help="turns that the model writes")
+    parser.add_argument("--texts", type=int, default=4000, help="answers that are edited")
+    parser.add_argument("--functions", type=int, default=1500, help="of the standard library, with two tasks each")
+    parser.add_argument("--room", type=int, default=1_000_000, help="tokens decoded side by side")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    target, words = load_model("smollm2", options.device, options.dtype)
+    folder = options.data / "answers"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = make(Answers(target, folder, options.room, options.seed), words, options)
+    pack(rows, options.data / "answers.npz")
     print(f"{len(rows)} answers, {sum(len(row['answer']) for row in rows)} tokens")
+
+
+if __name__ == "__main__":
+    main()

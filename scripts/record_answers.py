@@ -1,52 +1,105 @@
 """Record what SmolLM2 writes to the book's prompts, many at a time, and commit the tokens.
 
-Greedy for every prompt, and sampled (temperature 1, and 0.7 with top-p 0.95) for some, with three seeds. A batch writes, and each
-prompt alone verifies its own output (:mod:`specdec_lib.experiments.batched`). What is kept is not decoded again.
+Greedy for every prompt, and sampled (temperature 1, and 0.7 with top-p 0.95) for some, with three seeds. On a processor a batch
+writes, and each prompt alone verifies its own output (:mod:`specdec_lib.experiments.batched`). On a GPU the tokens are those of
+the batch; whoever reads them decodes a sample again and compares. What is kept is not decoded again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from itertools import product
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
 
 from specdec_lib import Sampling, load_model, paths
 from specdec_lib.decoding.generate import end_tokens
+from specdec_lib.decoding.sampling import invert_cdfs, unchecked_distribution
 from specdec_lib.experiments import prompts, recordings
-from specdec_lib.experiments.batched import decode_together
+from specdec_lib.experiments.batched import decode_together, write
+from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 
-LENGTH, BATCH, SAMPLED = 256, 32, 8  # new tokens; prompts of a batch; prompts of each task that are sampled
-SAMPLINGS = [Sampling(), *(Sampling(*how, seed=seed) for how in ((1.0,), (0.7, 0.95)) for seed in range(3))]
+LENGTH, SAMPLED, SEEDS = 256, 8, 3  # new tokens; prompts of each task that are sampled
+WARM = ((1.0,), (0.7, 0.95))
+
+
+def asked(sets: Path | None) -> Iterator[tuple[Prompt, Sampling]]:
+    """Every prompt with every way to decode it: the book's, or those of a file."""
+    if sets is None:
+        for half in ("report", "choose"):
+            yield from ((prompt, Sampling()) for prompt in prompts.load(half))
+        for prompt in prompts.load("report", per_task=SAMPLED):
+            yield from ((prompt, Sampling(*how, seed=seed)) for how in WARM for seed in range(SEEDS))
+        return
+    for row in json.loads(sets.read_text(encoding="utf-8")):
+        prompt = Prompt(row["id"], row["task"], tuple(row["turns"]), row["chat"])
+        yield prompt, Sampling()
+        yield from ((prompt, Sampling(*how, seed=seed)) for how in row.get("sampled", ()) for seed in range(SEEDS))
+
+
+def guesses(model, contexts: Sequence[list[int]], samplings: Sequence[Sampling], end: int) -> list[list[int]]:
+    """What a batch writes; the samplings differ in their seeds alone."""
+    own = [sampling.for_prompt(context) for sampling, context in zip(samplings, contexts, strict=True)]
+
+    def choose(logits: torch.Tensor, rows: list[int], step: int) -> torch.Tensor:
+        if own[0].greedy:
+            return logits.argmax(-1)
+        uniforms = [own[row].uniform(len(contexts[row]) + step) for row in rows]
+        return invert_cdfs(unchecked_distribution(logits, own[0]), uniforms)
+
+    return write(model, contexts, choose, LENGTH, end)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--half", choices=("choose", "report"), action="append")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--room", type=int, default=40_000, help="tokens decoded side by side")
+    parser.add_argument("--sets", type=Path, help="JSON list of other prompts instead of the book's")
+    parser.add_argument("--out", type=Path, default=paths.RECORDINGS.with_name("smollm2.npz"))
     options = parser.parse_args()
-    model, tokenizer = load_model("smollm2")
-    weights, (end,) = recordings.identity(model), end_tokens(model, None)
+    model, tokenizer = load_model("smollm2", options.device, "float32")
+    weights, (end,) = recordings.identity(model) | {"device": "cpu"}, end_tokens(model, None)
+    jobs = list(asked(options.sets))
+    said: list[list[str]] = [[] for _ in jobs]
     begun = time.monotonic()
-    for half, sampling in product(options.half or ("report", "choose"), SAMPLINGS):
-        asked = prompts.load(half, per_task=None if sampling.greedy else SAMPLED)
-        said: list[list[str]] = [[] for _ in asked]
-        for turn in range(max(len(prompt.turns) for prompt in asked)):
-            left = [i for i, prompt in enumerate(asked) if len(prompt.turns) > turn]
-            contexts = {i: render(asked[i], tokenizer, said[i]) for i in left}
-            keys = {i: recordings.key_of(weights, sampling, contexts[i]) for i in left}
-            missing = sorted((i for i in left if recordings.kept(keys[i]) is None), key=lambda i: len(contexts[i]))
-            for first in range(0, len(missing), BATCH):
-                batch = missing[first : first + BATCH]
-                runs = decode_together(model, [contexts[i] for i in batch], [sampling] * len(batch), LENGTH, end)
-                for i, run in zip(batch, runs, strict=True):
-                    recordings.keep(keys[i], recordings.Answer(run.tokens, run.finish_reason), weights)
-                done = f"{min(first + BATCH, len(missing))} of {len(missing)}, {time.monotonic() - begun:.0f} s"
-                print(f"{half}, {sampling}, turn {turn}: {done}", flush=True)
-            for i in left:
-                said[i].append(tokenizer.decode(recordings.kept(keys[i]).tokens, skip_special_tokens=True))
-    about = {"command": "python scripts/record_answers.py", "prompts": "data/prompts and HumanEval"}
-    target = paths.RECORDINGS.with_name("smollm2.npz")
-    print(f"{recordings.commit(recordings.folder(), target, [weights], about, add=True)} outputs in {target.name}")
+    about = {"command": "python scripts/record_answers.py"}
+    about["decoded_on"] = torch.cuda.get_device_name() if model.device.type == "cuda" else "cpu"
+    for turn in range(2):
+        left = [i for i, (prompt, _) in enumerate(jobs) if len(prompt.turns) > turn]
+        contexts = {i: render(jobs[i][0], tokenizer, said[i]) for i in left}
+        keys = {i: recordings.key_of(weights, jobs[i][1], contexts[i]) for i in left}
+        missing = [i for i in left if recordings.kept(keys[i]) is None]
+        missing.sort(key=lambda i: (jobs[i][1].temperature, jobs[i][1].top_p, len(contexts[i])))
+        done = 0
+        while done < len(missing):
+            batch = [missing[done]]
+            for i in missing[done + 1 :]:
+                first, own = jobs[batch[0]][1], jobs[i][1]
+                alike = (own.temperature, own.top_p) == (first.temperature, first.top_p)
+                if not alike or (len(contexts[i]) + LENGTH) * (len(batch) + 1) > options.room:
+                    break
+                batch.append(i)
+            ids, how = [contexts[i] for i in batch], [jobs[i][1] for i in batch]
+            if model.device.type == "cuda":
+                outputs = [
+                    recordings.Answer(tokens, "eos" if tokens[-1] == end else "length")
+                    for tokens in guesses(model, ids, how, end)
+                ]
+            else:
+                runs = decode_together(model, ids, how, LENGTH, end)
+                outputs = [recordings.Answer(run.tokens, run.finish_reason) for run in runs]
+            for i, output in zip(batch, outputs, strict=True):
+                recordings.keep(keys[i], output, weights)
+            done += len(batch)
+            print(f"turn {turn + 1}: {done} of {len(missing)}, {time.monotonic() - begun:.0f} s", flush=True)
+        for i in left:
+            said[i].append(tokenizer.decode(recordings.kept(keys[i]).tokens, skip_special_tokens=True))
+    count = recordings.commit(recordings.folder(), options.out, [weights], about, add=True)
+    print(f"{count} outputs in {options.out.name}")
 
 
 if __name__ == "__main__":

@@ -11,238 +11,210 @@ import json
 import math
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from own_answers import unpack
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from specdec_lib import load_model
+from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
 HELD_OUT = 20  # one row in so many
-WINDOW_TOKENS = 4096  # of a step
+PROMPT_WEIGHT = 0.2  # of a prompt's token in the loss; an answer's weighs 1
 
 
-def rows_of(folder: Path) -> list[dict]:
-    """Prompts and answers that scripts/own_answers.py made, each once."""
-    names = ("answers", "edits", "choosing")
-    rows = [
-        row for name in names for path in sorted(folder.glob(f"{name}-*.json")) for row in json.loads(path.read_text())
-    ]
-    return [row for row in rows if len(row["answer"]) > 4]
+def student(options: argparse.Namespace, target: PreTrainedModel, known: torch.Tensor) -> LlamaForCausalLM:
+    """The draft model before training; row V of its embedding stands for all tokens that it does not know."""
+    base = {
+        "vocab_size": len(known) + 1,
+        "max_position_embeddings": target.config.max_position_embeddings,
+        "rope_parameters": target.config.rope_parameters,
+        "bos_token_id": int((known == 1).nonzero()[0]),
+        "eos_token_id": int((known == 2).nonzero()[0]),
+        "pad_token_id": None,
+        "tie_word_embeddings": True,
+    }
+    torch.manual_seed(options.seed)
+    if options.start == "scratch":
+        shape = {
+            "hidden_size": options.width,
+            "num_hidden_layers": options.layers,
+            "intermediate_size": options.width * 8 // 3,
+            "num_attention_heads": options.width // 64,
+            "num_key_value_heads": options.width // 64,
+        }
+        return LlamaForCausalLM(LlamaConfig(**base, **shape))
+    kept = [int(layer) for layer in options.keep.split(",")]
+    config = target.config.to_dict() | base | {"num_hidden_layers": len(kept)}
+    for name in ("architectures", "dtype", "quantization_config"):
+        config.pop(name, None)
+    model = LlamaForCausalLM(LlamaConfig(**config))
+    with torch.no_grad():
+        rows = target.model.embed_tokens.weight.float().cpu()
+        model.model.embed_tokens.weight[:-1] = rows[known]
+        model.model.embed_tokens.weight[-1] = rows.mean(0)
+        for new, old in enumerate(kept):
+            model.model.layers[new].load_state_dict(target.model.layers[old].state_dict())
+        model.model.norm.load_state_dict(target.model.norm.state_dict())
+    return model
 
 
-def states(target, rows: list[dict], path: Path) -> np.ndarray:
-    """Final states of the target at every token of every row, bfloat16 as int16, in order; kept in a file."""
-    lengths = [len(row["prompt"]) + len(row["answer"]) for row in rows]
-    shape = (sum(lengths), target.config.hidden_size)
-    stamp = path.with_suffix(".done")
-    if not stamp.is_file() or stamp.read_text() != str(shape):
-        kept = np.lib.format.open_memmap(path, "w+", np.int16, shape)
-        starts = np.cumsum([0, *lengths])
-        order = sorted(range(len(rows)), key=lengths.__getitem__)
-        begun = time.monotonic()
-        with torch.inference_mode():
-            for first in range(0, len(order), 16):
-                batch = order[first : first + 16]
-                ids = torch.full((len(batch), max(lengths[i] for i in batch)), 2)
-                for place, i in enumerate(batch):
-                    ids[place, : lengths[i]] = torch.tensor(rows[i]["prompt"] + rows[i]["answer"])
-                found = target.model(ids).last_hidden_state.to(torch.bfloat16).view(torch.int16).numpy()
-                for place, i in enumerate(batch):
-                    kept[starts[i] : starts[i + 1]] = found[place, : lengths[i]]
-                if first % 640 == 0:
-                    print(f"states: {first} of {len(order)} rows, {time.monotonic() - begun:.0f} s", flush=True)
-        kept.flush()
-        stamp.write_text(str(shape))
-    return np.load(path, mmap_mode="r")
+class Trainer:
+    """A draft model, its target and the rows it learns from."""
 
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.target, self.tokenizer = load_model("smollm2", options.device, "float32")
+        self.device, self.weights = self.target.device, fingerprint(self.target)
+        if self.device.type == "cuda":
+            self.target.to(torch.bfloat16)
+        self.target.requires_grad_(False)
+        self.rows = unpack(options.data / "answers.npz")
+        self.lengths = [len(row["prompt"]) + len(row["answer"]) for row in self.rows]
+        self.held_out = [i for i in range(len(self.rows)) if i % HELD_OUT == 0]
+        self.training = [i for i in range(len(self.rows)) if i % HELD_OUT]
+        counts = np.zeros(self.target.config.vocab_size, np.int64)
+        for i in self.training:
+            np.add.at(counts, self.rows[i]["answer"], 4)
+            np.add.at(counts, self.rows[i]["prompt"], 1)
+        counts[:3] = counts.max() + 1  # the chat markers
+        known = np.sort(np.argsort(-counts, kind="stable")[: options.vocabulary])
+        self.vocabulary = DraftVocabulary(torch.from_numpy(known))
+        self.known = self.vocabulary.ids.to(self.device)
+        self.ids_of = torch.full((self.target.config.vocab_size,), len(known))
+        self.ids_of[self.vocabulary.ids] = torch.arange(len(known))
+        answered = torch.from_numpy(np.concatenate([self.rows[i]["answer"] for i in self.held_out]))
+        self.covered = float((self.ids_of[answered] < len(known)).float().mean())
+        self.model = student(options, self.target, self.vocabulary.ids).to(self.device)
+        self.output = self.target.get_output_embeddings().weight[self.known]
 
-class Batches:
-    """Rows side by side with the target's states, about so many tokens in each."""
-
-    def __init__(self, rows, kept, ids_of):
-        self.rows, self.kept, self.ids_of = rows, kept, ids_of
-        self.lengths = [len(row["prompt"]) + len(row["answer"]) for row in rows]
-        self.starts = np.cumsum([0, *self.lengths])
-
-    def groups(self, chosen, seed):
-        """Lists of row numbers of similar length, in random order."""
+    def groups(self, chosen: Sequence[int], seed: int) -> list[list[int]]:
+        """Rows of similar length, about ``--window`` tokens together, in random order."""
         generator = random.Random(seed)
         order = sorted(chosen, key=lambda i: (self.lengths[i] // 32, generator.random()))
-        groups, now = [], []
+        groups: list[list[int]] = [[]]
         for i in order:
-            if now and max(self.lengths[j] for j in [*now, i]) * (len(now) + 1) > WINDOW_TOKENS:
-                groups.append(now)
-                now = []
-            now.append(i)
-        groups.append(now)
+            widest = max(self.lengths[j] for j in [*groups[-1], i])
+            if groups[-1] and widest * (len(groups[-1]) + 1) > self.options.window:
+                groups.append([])
+            groups[-1].append(i)
         generator.shuffle(groups)
         return groups
 
-    def batch(self, group):
-        """Draft ids, states, and which positions predict: an answer's tokens weigh 1, a prompt's 0.2."""
-        width = max(self.lengths[i] for i in group)
-        ids = torch.zeros(len(group), width, dtype=torch.long)
-        weight = torch.zeros(len(group), width)
-        hidden = torch.zeros(len(group), width, self.kept.shape[1], dtype=torch.bfloat16)
+    def compare(self, group: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Probabilities of the target, log probabilities of the draft, both (n, V), and the weights of the n positions."""
+        ids = torch.zeros(len(group), max(self.lengths[i] for i in group), dtype=torch.long)
+        weight = torch.zeros(ids.shape)
         for place, i in enumerate(group):
-            n, prompt = self.lengths[i], len(self.rows[i]["prompt"])
-            ids[place, :n] = torch.tensor(self.rows[i]["prompt"] + self.rows[i]["answer"])
-            weight[place, : n - 1] = 0.2
-            weight[place, prompt - 1 : n - 1] = 1.0
-            hidden[place, :n] = torch.from_numpy(np.array(self.kept[self.starts[i] : self.starts[i + 1]])).view(
-                torch.bfloat16
-            )
-        return self.ids_of[ids], hidden, weight
+            prompt, answer = self.rows[i]["prompt"], self.rows[i]["answer"]
+            ids[place, : self.lengths[i]] = torch.from_numpy(np.concatenate([prompt, answer]))
+            weight[place, : self.lengths[i] - 1] = PROMPT_WEIGHT
+            weight[place, len(prompt) - 1 : self.lengths[i] - 1] = 1.0
+        weight = weight.to(self.device)
+        places = weight > 0
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            with torch.no_grad():
+                states = self.target.model(ids.to(self.device), use_cache=False).last_hidden_state[places]
+                wanted = F.linear(states, self.output).float().softmax(-1)
+            states = self.model.model(self.ids_of[ids].to(self.device), use_cache=False).last_hidden_state[places]
+            own = self.model.lm_head(states)[..., :-1].float().log_softmax(-1)
+        return wanted, own, weight[places]
 
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """On answers held out: cross-entropy, how often the first choices agree, and the mass that both have in common."""
+        self.model.eval()
+        sums = np.zeros(4)
+        for group in self.groups(self.held_out, 0):
+            wanted, own, weight = self.compare(group)
+            at = weight == 1
+            loss = -(wanted * own).sum(-1)[at].sum()
+            same = (wanted.argmax(-1) == own.argmax(-1))[at].sum()
+            common = torch.minimum(wanted, own.exp()).sum(-1)[at].sum()
+            sums += [float(loss), float(same), float(common), int(at.sum())]
+        self.model.train()
+        return {name: round(float(sums[i] / sums[3]), 4) for i, name in enumerate(("loss", "agreement", "acceptance"))}
 
-def student(options, target, vocabulary):
-    """The draft model before training."""
-    base = dict(
-        vocab_size=len(vocabulary) + 1,
-        max_position_embeddings=target.config.max_position_embeddings,
-        rope_parameters=target.config.rope_parameters,
-        bos_token_id=int((vocabulary == 1).nonzero()[0]) if 1 in vocabulary else None,
-        eos_token_id=int((vocabulary == 2).nonzero()[0]),
-        pad_token_id=None,
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(options.seed)
-    if options.start == "scratch":
-        shape = dict(
-            hidden_size=options.width, num_hidden_layers=options.layers, intermediate_size=options.width * 8 // 3
-        )
-        heads = dict(num_attention_heads=options.width // 64, num_key_value_heads=options.width // 64)
-        return LlamaForCausalLM(LlamaConfig(**base, **shape, **heads))
-    kept = [int(layer) for layer in options.keep.split(",")]
-    config = target.config.to_dict() | base | {"num_hidden_layers": len(kept)}
-    model = LlamaForCausalLM(
-        LlamaConfig(**{k: v for k, v in config.items() if k not in ("architectures", "dtype", "quantization_config")})
-    )
-    with torch.no_grad():
-        model.model.embed_tokens.weight[:-1] = target.model.embed_tokens.weight[vocabulary].float()
-        model.model.embed_tokens.weight[-1] = target.model.embed_tokens.weight.float().mean(0)
-        for new, old in enumerate(kept):
-            model.model.layers[new].load_state_dict(
-                {k: v.float() for k, v in target.model.layers[old].state_dict().items()}
-            )
-        model.model.norm.load_state_dict({k: v.float() for k, v in target.model.norm.state_dict().items()})
-    return model
+    def train(self) -> None:
+        """Train, and keep the epoch with the least loss on held-out answers."""
+        options = self.options
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.01)
+        total = options.epochs * len(self.groups(self.training, 0))
+        tokens, size = sum(self.lengths[i] for i in self.training), self.model.num_parameters()
+        print(f"{tokens} tokens, {size / 1e6:.2f} M parameters, {self.covered:.3f} of answers covered", flush=True)
+        begun, step, curve, best = time.monotonic(), 0, [], math.inf
+        for epoch in range(options.epochs):
+            for group in self.groups(self.training, options.seed * 1000 + epoch + 1):
+                # The rate follows the clock too, so that training that has to end in time ends well.
+                done = min(1.0, max(step / total, (time.monotonic() - begun) / 60 / options.minutes))
+                rate = options.rate * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * done))
+                for setting in optimizer.param_groups:
+                    setting["lr"] = rate
+                wanted, own, weight = self.compare(group)
+                loss = -((wanted * own).sum(-1) * weight).sum() / weight.sum()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                optimizer.step()
+                step += 1
+                if step % 200 == 0:
+                    print(
+                        f"step {step} of {total}, {time.monotonic() - begun:.0f} s, loss {loss.item():.3f}", flush=True
+                    )
+                if done >= 1:
+                    break
+            seconds = round(time.monotonic() - begun)
+            curve.append({"epoch": epoch + 1, "step": step, "seconds": seconds} | self.evaluate())
+            print(json.dumps(curve[-1]), flush=True)
+            if curve[-1]["loss"] < best:
+                best = curve[-1]["loss"]
+                self.save(curve, tokens)
+            if done >= 1:
+                break
+
+    def save(self, curve: list[dict], tokens: int) -> None:
+        """The draft in bfloat16, its vocabulary, and how it came about."""
+        out, options = self.options.out, self.options
+        self.model.to(torch.bfloat16).save_pretrained(out)
+        self.model.float()
+        self.vocabulary.save(out)
+        self.tokenizer.save_pretrained(out)
+        used = ("start", "width", "layers") if options.start == "scratch" else ("start", "keep")
+        story = {name: getattr(options, name) for name in (*used, "vocabulary", "epochs", "window", "rate", "seed")}
+        story |= {
+            "target": self.weights,
+            "answers": len(self.training),
+            "tokens": tokens,
+            "parameters": self.model.num_parameters(),
+            "covered": round(self.covered, 4),
+            "device": torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu",
+            "torch": torch.__version__,
+            "curve": curve,
+        }
+        (out / "training.json").write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("_build/companions"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--start", choices=("scratch", "layers"), default="layers")
+    parser.add_argument("--start", choices=("scratch", "layers"), default="scratch")
     parser.add_argument("--keep", default="0,29", help="layers of the target")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--vocabulary", type=int, default=8191)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=8e-4)
-    parser.add_argument("--minutes", type=float, default=30, help="the rate has fallen to zero by then at the latest")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--window", type=int, default=16384, help="tokens of a step")
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--minutes", type=float, default=600, help="the rate has fallen to zero by then at the latest")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    target, tokenizer = load_model("smollm2", dtype="bfloat16")
-    rows = rows_of(options.data / "answers")
-    kept = states(target, rows, options.data / "states.npy")
-    held = [i for i in range(len(rows)) if i % HELD_OUT == 0]
-    training = [i for i in range(len(rows)) if i % HELD_OUT]
-    counts = np.zeros(target.config.vocab_size, np.int64)
-    for i in training:
-        np.add.at(counts, rows[i]["answer"], 4)
-        np.add.at(counts, rows[i]["prompt"], 1)
-    counts[[0, 1, 2]] = counts.max() + 1
-    vocabulary = torch.from_numpy(np.sort(np.argsort(-counts)[: options.vocabulary]).copy())
-    ids_of = torch.full((target.config.vocab_size,), len(vocabulary))
-    ids_of[vocabulary] = torch.arange(len(vocabulary))
-    covered = np.mean([float((ids_of[torch.tensor(rows[i]["answer"])] < len(vocabulary)).float().mean()) for i in held])
-    batches = Batches(rows, kept, ids_of)
-    model = student(options, target, vocabulary)
-    output = target.get_output_embeddings().weight.detach()[vocabulary]  # bfloat16
-    size = sum(p.numel() for p in model.parameters())
-    tokens = sum(batches.lengths[i] for i in training)
-    print(
-        f"{len(rows)} rows, {tokens} tokens to train on, {size / 1e6:.2f} M parameters, {covered:.3f} of answers covered",
-        flush=True,
-    )
-
-    def losses(group, train=True):
-        ids, hidden, weight = batches.batch(group)
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            wanted = F.linear(hidden, output).float()
-        with torch.autocast("cpu", torch.bfloat16):
-            own = model(ids, use_cache=False).logits[..., :-1]
-        own = own.float()
-        places = weight > 0
-        wanted, own, weight = wanted[places], own[places], weight[places]
-        p, log_q = wanted.softmax(-1), own.log_softmax(-1)
-        loss = -(p * log_q).sum(-1)
-        if train:
-            return (loss * weight).sum() / weight.sum()
-        answers = weight == 1
-        same = (wanted.argmax(-1) == own.argmax(-1))[answers].float()
-        common = torch.minimum(p, log_q.exp()).sum(-1)[answers]
-        return loss[answers].sum().item(), same.sum().item(), common.sum().item(), int(answers.sum())
-
-    def evaluate():
-        model.eval()
-        with torch.inference_mode():
-            sums = np.sum([losses(group, train=False) for group in batches.groups(held, 0)], axis=0)
-        model.train()
-        return {"loss": sums[0] / sums[3], "agreement": sums[1] / sums[3], "overlap": sums[2] / sums[3]}
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.01)
-    total = options.epochs * len(batches.groups(training, 0))
-    begun, step, curve, best = time.monotonic(), 0, [], None
-    print(json.dumps({"epoch": 0} | evaluate()), flush=True)
-    for epoch in range(options.epochs):
-        for group in batches.groups(training, options.seed * 1000 + epoch):
-            done = max(step / total, (time.monotonic() - begun) / 60 / options.minutes)
-            factor = min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
-            for setting in optimizer.param_groups:
-                setting["lr"] = options.rate * factor
-            loss = losses(group)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            step += 1
-            if step % 100 == 0:
-                print(f"step {step} of {total}, {time.monotonic() - begun:.0f} s, loss {loss.item():.3f}", flush=True)
-            if done >= 1:
-                break
-        found = evaluate()
-        curve.append(
-            {"epoch": epoch + 1, "step": step, "seconds": round(time.monotonic() - begun)}
-            | {k: round(v, 4) for k, v in found.items()}
-        )
-        print(json.dumps(curve[-1]), flush=True)
-        if best is None or found["loss"] < best:
-            best = found["loss"]
-            model.to(torch.bfloat16).save_pretrained(options.out)
-            model.float()
-            save_file({"ids": vocabulary.long()}, str(options.out / "vocabulary.safetensors"))
-            story = {
-                k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items() if k not in ("data", "out")
-            }
-            story |= {
-                "target": fingerprint(target),
-                "rows": len(rows),
-                "tokens": tokens,
-                "parameters": size,
-                "covered": round(float(covered), 4),
-                "curve": curve,
-            }
-            (options.out / "training.json").write_text(json.dumps(story, indent=1) + "\n")
-        if done >= 1:
-            break
-    tokenizer.save_pretrained(options.out)
+    Trainer(parser.parse_args()).train()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Train a pair like the pocket pair from nothing: a tokenizer, a small Llama target, and a smaller draft distilled from it.
 
-The text is the training side of Python's standard library, with conversations that a program makes from it, so that the pair
-learns to copy and to end an answer. The pair that ships was made by an earlier, longer recipe (``data/models/pocket/README.md``).
-Thousands of steps take hours on two cores. ``--steps 2 --batch 2 --length 128 --modules 20 --conversations 0`` shows in seconds
-that everything works.
+The text is Python's standard library. The pair that ships was made by an earlier, longer recipe
+(``data/models/pocket/README.md``). Thousands of steps take hours on two cores. ``--steps 2 --batch 2 --length 128 --modules 20``
+shows in seconds that everything works.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specdec_lib.experiments import made_tasks
 from specdec_lib.experiments.corpus import stdlib_modules
 
 VOCABULARY, CONTEXT = 4096, 2048
@@ -39,7 +37,6 @@ SHAPES = {
     "draft": {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 352},
 }
 REPORT_EVERY = 50  # steps
-PROMPTS_A_SEED = 200  # of each task, as far as the rarest one goes
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -59,21 +56,6 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         model_max_length=CONTEXT,
         chat_template=CHAT_TEMPLATE,
     )
-
-
-def conversations(tokenizer: PreTrainedTokenizerFast, per_task: int, seed: int) -> list[str]:
-    """Mechanical tasks from the training side with their right answers, as the chat template writes them."""
-    texts = []
-    for task in made_tasks.TASKS:
-        for start in range(0, per_task, PROMPTS_A_SEED):
-            count = min(PROMPTS_A_SEED, per_task - start)
-            for prompt in made_tasks.prompts(task, count, seed + start, split="train"):
-                if prompt.chat:
-                    messages = []
-                    for turn, answer in zip(prompt.turns, prompt.meta["answers"], strict=True):
-                        messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
-                    texts.append(tokenizer.apply_chat_template(messages, tokenize=False))
-    return texts
 
 
 def rows(tokenizer: PreTrainedTokenizerFast, texts: list[str], length: int) -> torch.Tensor:
@@ -161,7 +143,6 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=768, help="tokens of a row")
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
     parser.add_argument("--modules", type=int, help="at most so many modules of the standard library (default: all)")
-    parser.add_argument("--conversations", type=int, default=4000, help="of each mechanical task")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -169,12 +150,12 @@ def main() -> None:
         parser.error(f"{options.out} exists; name a new folder, so that no trained pair is overwritten")
     if min(options.steps, options.batch, options.length) < 1:
         parser.error("--steps, --batch and --length must be 1 or more")
-    texts = [module.text for module in stdlib_modules("train")][: options.modules]
-    tokenizer = train_tokenizer(texts)
-    documents = [text + END for text in texts] + conversations(tokenizer, options.conversations, options.seed)
-    random.Random(options.seed).shuffle(documents)
+    texts = [module.text + END for module in stdlib_modules()]
+    random.Random(options.seed).shuffle(texts)
+    held_out, documents = texts[:40], texts[40:][: options.modules]
+    tokenizer = train_tokenizer(documents)
     training = rows(tokenizer, documents, options.length)
-    heldout = rows(tokenizer, [module.text for module in stdlib_modules("heldout")[:40]], options.length)[:16]
+    heldout = rows(tokenizer, held_out, options.length)[:16]
     print(f"{len(documents)} documents, {len(training)} rows of {options.length} tokens", flush=True)
     teacher = None
     for name in SHAPES:

@@ -27,7 +27,10 @@ DATA = ROOT / "data" if ROOT else PACKAGE / "_data"
 """Data that the project ships."""
 
 POCKET = DATA / "models" / "pocket"
-"""The pocket target and draft models."""
+"""The pocket target and draft models, the fixture of the tests."""
+
+SMOLLM2 = DATA / "models" / "smollm2"
+"""What was trained for SmolLM2: draft model, heads, weights of one tree."""
 
 POCKET_QWEN = DATA / "models" / "pocket_qwen"
 """A second target of the same tokenizer, in the shape of Qwen3."""

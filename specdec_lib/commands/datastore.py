@@ -37,7 +37,7 @@ class Texts:
 
     Parameters
     ----------
-    library : {"train", "heldout"}, optional
+    library : bool
         Modules of the Python standard library, one document each.
     texts : sequence of path
         Text files, one document each; these and the next plain, ``.gz`` or ``.zip``.
@@ -52,7 +52,7 @@ class Texts:
 
     def __init__(
         self,
-        library: str | None,
+        library: bool,
         texts: Sequence[Path],
         lines: Sequence[Path],
         field: str,
@@ -75,9 +75,7 @@ class Texts:
         """What a manifest says of them."""
         about = []
         if self.library:
-            about.append(
-                {"name": "Python standard library", "split": self.library, "python": platform.python_version()}
-            )
+            about.append({"name": "Python standard library", "python": platform.python_version()})
         for kind, named in (("text", self.texts), ("JSON lines", self.lines)):
             for path in named:
                 with path.open("rb") as file:
@@ -98,13 +96,13 @@ class Texts:
 
     def bytes(self) -> int:
         """Bytes of all parts together, of packed files as they are packed."""
-        modules = corpus.stdlib_modules(self.library) if self.library else ()
+        modules = corpus.stdlib_modules() if self.library else ()
         return sum(len(module.text) for module in modules) + sum(path.stat().st_size for path in self.paths)
 
     def __iter__(self) -> Iterator[str]:
         (number, count), total, at = self.part, self.bytes(), 0
         begin, end = total * number // count, total * (number + 1) // count
-        for module in corpus.stdlib_modules(self.library) if self.library else ():
+        for module in corpus.stdlib_modules() if self.library else ():
             if begin <= at < end:
                 yield module.text
             at += len(module.text)
@@ -224,8 +222,8 @@ def build(
     jsonl: Annotated[list[Path] | None, typer.Option(help="a file of JSON lines, one document a line")] = None,
     field: Annotated[str, typer.Option(help="the text's name in JSON lines")] = "text",
     python_library: Annotated[
-        Literal["train", "heldout"] | None, typer.Option(help="modules of the Python standard library of one side")
-    ] = None,
+        bool, typer.Option("--python-library", help="modules of the Python standard library")
+    ] = False,
     tokenizer: Annotated[str, typer.Option(help="pocket, a directory or a name on the hub")] = "pocket",
     max_tokens: Annotated[int | None, typer.Option(help="stop before the first document that would exceed it")] = None,
     shards: Annotated[int | None, typer.Option(help="cut the texts into so many shards")] = None,

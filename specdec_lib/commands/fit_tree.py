@@ -37,15 +37,15 @@ def fit_tree(
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.decoding.contract import Capture
     from specdec_lib.decoding.sampling import Sampling
-    from specdec_lib.experiments import made_tasks
-    from specdec_lib.experiments.input_guided import calibration_prompts
+    from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.recorded_runs import load_pair, record_prompts
+    from specdec_lib.experiments.tasks import choosing_prompts
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.models.loading import load_model
 
-    tasks = list(task or made_tasks.TASKS)
+    tasks = list(task or TASKS)
     # Prompts first: a model can take minutes to load, a misspelt task is found at once.
-    chosen = calibration_prompts(tasks, prompts, split="train")
+    chosen = choosing_prompts(tasks, prompts)
     names = tuple(dict.fromkeys(source or methods.TREE_SOURCES))
     methods.check_sources(names)
     for name in names:

@@ -21,11 +21,11 @@ def recordings(
     """Decode the prompts of the book again, and commit what the shipped models write into data/results/recordings."""
     paths.root()
     from specdec_lib.experiments import recordings
-    from specdec_lib.models.loading import POCKET_PARTS, load_model
+    from specdec_lib.models.loading import load_model
     from specdec_lib.report.build import runner
     from specdec_lib.report.display import provenance
 
-    models = [recordings.identity(load_model(name, "cpu", "float32")[0]) for name in POCKET_PARTS]
+    models = [recordings.identity(load_model(name, "cpu", "float32")[0]) for name in ("pocket", "pocket-draft")]
     facts = provenance.collect()
     about = {"command": "python -m specdec_lib recordings" + " --from-cache" * from_cache}
     about |= {"profile": profile, **{name: facts[name] for name in ("date", "commit", "versions", "machine")}}

@@ -19,8 +19,8 @@ Data = Annotated[
 
 
 def train_acceptance_head(
-    target: options.Target = "pocket",
-    draft: Annotated[str, typer.Option(help="The draft model; the head is for it.")] = "pocket-draft",
+    target: options.Target = "smollm2",
+    draft: Annotated[str, typer.Option(help="The draft model; the head is for it.")] = "smollm2-draft",
     out: Annotated[Path, options.OutputFile] = Path("_build/head/acceptance.safetensors"),
     data: Data = Path("_build/head"),
     device: options.Device = "auto",
@@ -114,7 +114,7 @@ def _number(option: str, text: str) -> float:
 
 
 def train_heads(
-    target: options.Target = "pocket",
+    target: options.Target = "smollm2",
     kind: Annotated[
         list[str] | None, typer.Option(help="medusa, hydra or eagle; may be repeated (default: all).")
     ] = None,
@@ -123,7 +123,7 @@ def train_heads(
         typer.Option(
             parser=options.output_folder,
             metavar="FOLDER",
-            help="Of the heads (default: the pocket pair's in a checkout).",
+            help="Of the heads (default: SmolLM2's in a checkout).",
         ),
     ] = None,
     data: Data = Path("_build/heads"),
@@ -172,7 +172,7 @@ def train_heads(
     from specdec_lib.heads.drafting import KINDS
     from specdec_lib.models.loading import load_model
 
-    out = out or options.output_folder(paths.POCKET / "heads" if paths.ROOT else "heads")
+    out = out or options.output_folder(paths.SMOLLM2 / "heads" if paths.ROOT else "heads")
     kinds = list(kind or KINDS)
     options.one_of("--kind", kinds, KINDS)
     settings = HeadTraining(epochs, batch, rate, loss, seed)

@@ -17,30 +17,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments.prompts import TASKS
 from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.tasks import choosing_prompts
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance_data import Response, examples, generate_data
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.fingerprint import fingerprint
 
-#: Tasks that the shipped head is trained on; of two-turn the first turn alone, which is a rename.
-TASKS = ("rename", "remove-docstring", "quote-lines", "outline", "complete", "two-turn")
 #: Tokens of the longest prompt to train on.
 LONGEST = 700
 
 
-def training_prompts(
-    tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int, seed: int = 0
-) -> list[list[int]]:
-    """First turns of prompts of at most :data:`LONGEST` tokens to train on, the tasks in turn; of mechanical tasks those
-    from modules that are not held out."""
-    from specdec_lib.experiments import made_tasks
-
-    by_task = []
-    for task in tasks:
-        own = {"split": "train", "seed": seed} if task in made_tasks.TASKS else {"seed": seed}
-        by_task.append([render(p, tokenizer) for p in load_task(task, limit=per_task, **own)])
+def training_prompts(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int) -> list[list[int]]:
+    """First turns of prompts of at most :data:`LONGEST` tokens to train on (:func:`choosing_prompts`), the tasks in turn."""
+    by_task = [[render(p, tokenizer) for p in choosing_prompts([task], per_task)] for task in tasks]
     turns = [group[i] for i in range(per_task) for group in by_task if i < len(group)]
     return [ids for ids in turns if len(ids) <= LONGEST]
 
@@ -90,7 +81,7 @@ def train_heads(
     All are fitted to the same examples: the seed of ``settings`` draws the prompts and the mixtures, it and those after it
     choose the first weights and the order of the examples.
     """
-    prompts = training_prompts(tokenizer, tasks, per_task, settings.seed)
+    prompts = training_prompts(tokenizer, tasks, per_task)
     responses = generate_data(target, draft, prompts, folder, sampling, labels, max_new_tokens, PromptLookup())
     fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))
     about, own, trained = json.loads((folder / "about.json").read_text()), fingerprint(draft), []

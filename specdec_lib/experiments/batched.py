@@ -44,14 +44,15 @@ def write(
     end : int
         The token that ends a row.
     """
-    width = max(map(len, contexts))
+    width, device = max(map(len, contexts)), model.device
     ids = torch.full((len(contexts), width), end)
     mask = torch.zeros(len(contexts), width, dtype=torch.long)
     for row, context in enumerate(contexts):
         ids[row, width - len(context) :] = torch.tensor(context)
         mask[row, width - len(context) :] = 1
+    ids, mask = ids.to(device), mask.to(device)
     outputs: list[list[int]] = [[] for _ in contexts]
-    alive = torch.arange(len(contexts))
+    alive, on = torch.arange(len(contexts)), torch.ones(len(contexts), dtype=torch.bool)
     cache = DynamicCache(config=model.config)
     for step in range(longest):
         places = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
@@ -61,11 +62,12 @@ def write(
         chosen = choose(out.logits[:, -1].float(), alive.tolist(), step)
         for row, token in zip(alive.tolist(), chosen.tolist(), strict=True):
             outputs[row].append(token)
-        on = torch.tensor([end not in outputs[row] for row in alive.tolist()])
-        ids, mask = chosen[:, None], torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], 1)
+        on &= chosen.cpu() != end
+        ids, mask = chosen[:, None], torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
         if on.sum() <= _ALIVE * len(on):
-            alive, ids, mask = alive[on], ids[on], mask[on]
-            cache.batch_select_indices(on.nonzero()[:, 0])
+            kept = on.nonzero()[:, 0].to(device)
+            alive, ids, mask, on = alive[on], ids[kept], mask[kept], on[on]
+            cache.batch_select_indices(kept)
         if not len(alive):
             break
     return [tokens[: tokens.index(end) + 1] if end in tokens else tokens for tokens in outputs]

@@ -47,7 +47,7 @@ class TokensAlone:
     """A :class:`specdec_lib.methods.Workbench` without models: it has prices, weights of one tree, and a datastore if given.
 
     Whatever else a method asks for raises :class:`specdec_lib.methods.Unavailable`. The weights are those that come with the
-    pocket pair unless ``weights`` names a file of ``python -m specdec_lib fit-tree``.
+    SmolLM2 unless ``weights`` names a file of ``python -m specdec_lib fit-tree``.
     """
 
     _OF_MODELS = {
@@ -81,7 +81,7 @@ class TokensAlone:
     @cached_property
     def tree_probabilities(self) -> TreeProbabilities:
         """The weights of one tree: they tell of sources, not of models, and go on learning."""
-        return TreeProbabilities.load(self._weights or paths.POCKET / "one_tree.safetensors")
+        return TreeProbabilities.load(self._weights or paths.SMOLLM2 / "one_tree.safetensors")
 
     def length(self, method: str) -> int:
         """Draft length of a method: its row's."""

@@ -146,9 +146,9 @@ class Hindsight:
 
 
 def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:
-    """At least ``length`` tokens of held-out modules of the standard library, repeated where they are too few, each below
+    """At least ``length`` tokens of modules of the standard library, repeated where they are too few, each below
     ``vocabulary``."""
-    text = "\n\n".join(module.text for module in corpus.stdlib_modules("heldout")[:12])
+    text = "\n\n".join(module.text for module in corpus.stdlib_modules()[:12])
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return [token % vocabulary for token in ids] * (1 + length // len(ids))
 

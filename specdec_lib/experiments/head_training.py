@@ -78,7 +78,7 @@ def _answered(
     target, tokenizer, data, seed, tasks, per_task, max_new_tokens, progress
 ) -> tuple[list[Text], list[Text]]:
     """Answers to train on and held-out ones, recorded where they are not in ``data`` yet."""
-    prompts = training_prompts(tokenizer, tasks, per_task, seed)
+    prompts = training_prompts(tokenizer, tasks, per_task)
     answers = record_answers(target, prompts, data, Sampling(), max_new_tokens, PromptLookup(), progress=progress)
     texts, held_out = (read_by(target, part, progress) for part in parted(answers))
     return texts, held_out

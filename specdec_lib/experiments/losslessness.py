@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
 from tqdm import tqdm
@@ -15,10 +16,9 @@ from tqdm import tqdm
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments.made_tasks import TASKS
+from specdec_lib.experiments import prompts
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.rounding import SLACK, Judge, Mismatch
-from specdec_lib.experiments.tasks import load_task
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, Unavailable
 
@@ -29,10 +29,9 @@ COUNTED = ("outputs", "tokens", "calls", "mismatches", "explained")
 
 
 def choose_prompts(count: int) -> list[Prompt]:
-    """``count`` prompts, the mechanical tasks in turn."""
-    each = -(-count // len(TASKS))
-    by_task = [load_task(task, limit=each, seed=0) for task in TASKS]
-    return [prompts[i] for i in range(each) for prompts in by_task][:count]
+    """``count`` prompts of the reporting half, the tasks in turn, as long as they last."""
+    by_task = [prompts.load("report", (task,)) for task in prompts.TASKS]
+    return [prompt for turn in zip_longest(*by_task) for prompt in turn if prompt is not None][:count]
 
 
 def lossless_names() -> list[str]:
@@ -57,7 +56,7 @@ def _made(bench: ModelPair, names: Sequence[str]) -> tuple[dict[str, tuple[Draft
 
 def compare_all(
     bench: ModelPair,
-    prompts: Sequence[tuple[str, Sequence[int]]],
+    asked: Sequence[tuple[str, Sequence[int]]],
     samplings: Sequence[Sampling],
     max_new_tokens: int,
     progress: bool = True,
@@ -80,7 +79,7 @@ def compare_all(
     counts: dict[tuple[str, str], dict[str, Any]] = {}
     mismatches: list[Mismatch] = []
     judge = Judge(target)
-    for name, ids in tqdm(prompts, unit="prompt", disable=not progress):
+    for name, ids in tqdm(asked, unit="prompt", disable=not progress):
         for sampling in samplings:
             expected = generate(target, ids, None, sampling, max_new_tokens).tokens
             for method, (drafter, exact) in drafters.items():

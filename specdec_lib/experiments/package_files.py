@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from specdec_lib.datastores.ray_data import PIECE_BYTES
-from specdec_lib.experiments.corpus import stdlib_modules
-from specdec_lib.experiments.stores import LARGEST_FILE, SHARED_RUNS, _runs, key_of
+from specdec_lib.experiments.stores import LARGEST_FILE, key_of
 
 #: Smaller files hold little but a licence.
 SMALLEST_FILE = 200
@@ -42,16 +41,11 @@ class PackageFile:
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """Texts of Python files, read as they are needed; starts again with each ``iter()`` and can be pickled.
-
-    Files that share more than :data:`~specdec_lib.experiments.stores.SHARED_RUNS` runs of three lines with held-out modules
-    are left out as they are read.
-    """
+    """Texts of Python files, read as they are needed; starts again with each ``iter()`` and can be pickled."""
 
     files: tuple[PackageFile, ...]
 
     def __iter__(self) -> Iterator[str]:
-        heldout = {run for module in stdlib_modules("heldout") for run in _runs(module.text)}
         with ExitStack() as stack:
             archives: dict[Path, zipfile.ZipFile] = {}
             for file in self.files:
@@ -62,9 +56,7 @@ class PackageFiles:
                 else:
                     stream = file.path.open("rb")
                 with io.TextIOWrapper(stream, encoding="utf-8", errors="replace") as reader:
-                    text = reader.read()
-                if len(heldout & _runs(text)) <= SHARED_RUNS:
-                    yield text
+                    yield reader.read()
 
     @cached_property
     def key(self) -> str:

@@ -1,9 +1,4 @@
-"""Datastores of the experiments: which text, and each built once.
-
-No store sees a held-out module, from which the prompts come: the standard library is split by
-:mod:`specdec_lib.experiments.corpus`, and files of other packages that share text with a held-out module (backports,
-vendored copies, under whatever name) are left out.
-"""
+"""Datastores of the experiments: which text, and each built once."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
 from specdec_lib.datastores import (
@@ -39,14 +34,13 @@ from specdec_lib.datastores.store_files import VERSION, build_lock
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments.corpus import Module, paragraphs, stdlib_modules
+from specdec_lib.experiments.corpus import Module, stdlib_modules
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.files import sha256
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
 
-#: Runs of three lines that a file may share with held-out modules, and their least length in characters.
-SHARED_RUNS, RUN_CHARS = 4, 60
 #: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
 LARGEST_FILE = 400_000
 #: How often one looks whether another process has built a store, in seconds.
@@ -74,8 +68,8 @@ def _mixed(names: Iterable[str]) -> dict[str, str]:
     return {name: hashlib.sha256(name.encode()).hexdigest() for name in names}
 
 
-def _training_modules() -> list[Module]:
-    modules = stdlib_modules("train")
+def _mixed_modules() -> list[Module]:
+    modules = stdlib_modules()
     order = _mixed(module.name for module in modules)
     return sorted(modules, key=lambda module: order[module.name])
 
@@ -93,35 +87,29 @@ def _once(name: str, parts: Iterable[object], build: Callable[[Path], Any]) -> P
 
 
 def stdlib_texts() -> Texts:
-    """Training-side modules of the standard library, the text that the pocket pair was trained on."""
-    modules = _training_modules()
+    """Modules of the standard library, in an order that mixes its packages."""
+    modules = _mixed_modules()
     return Texts(lambda: (module.text for module in modules), key_of(*(module.text for module in modules)))
 
 
-def prose_texts() -> Texts:
-    """Paragraphs of prose in the docstrings of training-side modules, joined by module."""
-    modules = _training_modules()
+def chat_texts() -> Texts:
+    """What SmolLM2 answered to questions of its own (``scripts/own_answers.py``)."""
+    path = paths.SMOLLM2 / "answers.npz"
 
     def read() -> Iterator[str]:
-        texts = ("\n\n".join(s.text for s in paragraphs(module, 80, 2000)) for module in modules)
-        return (text for text in texts if text)
+        tokenizer = AutoTokenizer.from_pretrained(paths.SMOLLM2 / "draft")
+        with np.load(path, allow_pickle=False) as held:
+            answers = np.split(held["answer"], held["answer_ends"][:-1])
+        return (tokenizer.decode(answer, skip_special_tokens=True) for answer in answers)
 
-    return Texts(read, key_of("prose", *(module.text for module in modules)))
-
-
-def _runs(text: str) -> set[int]:
-    """Hashes of each three lines in a row, blank ones and indentation left out."""
-    lines = [line for line in map(str.strip, text.split("\n")) if line]
-    runs = ("\n".join(lines[i : i + 3]) for i in range(len(lines) - 2))
-    return {hash(run) for run in runs if len(run) >= RUN_CHARS}
+    return Texts(read, key_of("chat", sha256(path)))
 
 
 def package_texts(folder: str | Path | None = None) -> Texts:
     """Python files of the installed packages, other people's code, in an order that mixes the packages.
 
-    Files that share more than :data:`SHARED_RUNS` runs of three lines with held-out modules are left out as they are read,
-    and so are empty files and those above :data:`LARGEST_FILE`. The default folder is where this Python's
-    packages are installed.
+    Small files and those above :data:`LARGEST_FILE` are left out. The default folder is where this Python's packages are
+    installed.
     """
     root = Path(folder or sysconfig.get_paths()["purelib"])
     files = [file for file in root.rglob("*.py") if 200 < file.stat().st_size <= LARGEST_FILE]
@@ -131,11 +119,9 @@ def package_texts(folder: str | Path | None = None) -> Texts:
     names = {file: file.relative_to(root).as_posix() for file in files}
     order = _mixed(names.values())
     files.sort(key=lambda file: order[names[file]])
-    heldout = {run for module in stdlib_modules("heldout") for run in _runs(module.text)}
 
     def read() -> Iterator[str]:
-        texts = (file.read_text(encoding="utf-8", errors="replace") for file in files)
-        return (text for text in texts if len(heldout & _runs(text)) <= SHARED_RUNS)
+        return (file.read_text(encoding="utf-8", errors="replace") for file in files)
 
     return Texts(
         read, key_of("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns) for file in files))
@@ -143,7 +129,7 @@ def package_texts(folder: str | Path | None = None) -> Texts:
 
 
 #: Texts of :func:`text_store` by name.
-TEXTS = {"stdlib": stdlib_texts, "packages": package_texts, "prose": prose_texts}
+TEXTS = {"stdlib": stdlib_texts, "packages": package_texts, "chat": chat_texts}
 
 
 def text_store(
@@ -151,7 +137,7 @@ def text_store(
 ) -> SuffixIndex:
     """A store of text with its suffix array, opened if it was built before, in :func:`specdec_lib.paths.cache`.
 
-    ``name`` is ``"stdlib"``, ``"packages"``, ``"prose"``, or any other with ``texts`` (else ValueError). Documents are
+    ``name`` is ``"stdlib"``, ``"packages"``, ``"chat"``, or any other with ``texts`` (else ValueError). Documents are
     taken from the first on while they have no more than ``max_tokens`` tokens together; those of more bytes than this
     are left out.
     """

@@ -1,27 +1,26 @@
-"""Tasks by name: the real data sets and the mechanical tasks that need no download."""
+"""Tasks by name: the book's own prompts, which need no download, and the published sets."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from specdec_lib.experiments import prompts
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, Root
 
-__all__ = ["BadRecord", "MissingData", "load_task", "task_names"]
-
-MECHANICAL_LIMIT = 24
-"""How many prompts a mechanical task gives where no limit is named; it could make many more."""
+__all__ = ["BadRecord", "MissingData", "choosing_prompts", "load_task", "task_names"]
 
 
 def task_names(subsets: bool = False) -> list[str]:
-    """Return the names that :func:`load_task` knows: the mechanical tasks, then the real sets, also with their subsets."""
-    names = list(_made_tasks().TASKS)
+    """Return the names that :func:`load_task` knows: the book's, then the published sets, also with their subsets."""
+    names = list(prompts.TASKS)
     for name, dataset in DATASETS.items():
         names.append(name)
         if subsets:
@@ -41,11 +40,11 @@ def load_task(
     root : path, optional
         Folder of the real data sets; without it the environment variable ``SPECDEC_DATASETS``.
     limit : int, optional
-        At most this many prompts. Without it a real set is given whole and a mechanical task gives 24.
+        At most this many prompts; without it, all.
     **options
-        Of a mechanical task: ``seed`` (int, default 0) and ``split`` (``"heldout"`` or ``"train"``). Of a real set: those of
-        its row in :data:`~specdec_lib.experiments.published_sets.DATASETS`, such as ``subset`` or ``style``, and ``seed``
-        (int; default None: in the order of the file). With it the prompts are permuted before the limit cuts, by
+        Of the book's own: ``half`` (``"report"`` or ``"choose"``). Of a published set: those of its row in
+        :data:`~specdec_lib.experiments.published_sets.DATASETS`, such as ``subset`` or ``style``, and ``seed`` (int; default
+        None: in the order of the file). With it the prompts are permuted before the limit cuts, by
         ``numpy.random.default_rng(seed).permutation``, which is also how Hugging Face ``datasets`` shuffles: DReSD's
         choice is ``limit=100, seed=42`` on the complete Code Alpaca.
 
@@ -61,7 +60,7 @@ def load_task(
     _whole("limit", limit, "no limit")
     base, _, subset = name.partition("/")
     if base not in DATASETS:
-        return _load_mechanical(name, limit, options)
+        return _load_own(name, limit, options)
     dataset = DATASETS[base]
     if "/" in name:
         if subset not in dataset.subsets:
@@ -76,12 +75,12 @@ def load_task(
     seed = options.pop("seed", None)
     _whole("seed", seed, "the order of the file")
     task = f"{base}/{options['subset']}" if options.get("subset") else base
-    prompts = iter(dataset.read(Root(task, root), **options))
+    found = iter(dataset.read(Root(task, root), **options))
     if seed is None:
         # at least one is read, so that a missing file is told at limit 0 too
-        chosen = list(islice(prompts, None if limit is None else max(limit, 1)))[:limit]
+        chosen = list(islice(found, None if limit is None else max(limit, 1)))[:limit]
     else:
-        everything = list(prompts)
+        everything = list(found)
         order = np.random.default_rng(seed).permutation(len(everything))
         chosen = [everything[i] for i in order[:limit]]
     for id, count in Counter(prompt.id for prompt in chosen).items():
@@ -90,20 +89,19 @@ def load_task(
     return chosen
 
 
-def _load_mechanical(name: str, limit: int | None, options: dict[str, Any]) -> list[Prompt]:
-    made_tasks = _made_tasks()
-    if name not in made_tasks.TASKS:
+def choosing_prompts(names: Sequence[str], limit: int) -> list[Prompt]:
+    """Up to ``limit`` prompts of each task to choose or to train on: the choosing half of the book's own, another set's first."""
+    half = {name: {"half": "choose"} if name in prompts.TASKS else {} for name in names}
+    return [prompt for name in names for prompt in load_task(name, limit=limit, **half[name])]
+
+
+def _load_own(name: str, limit: int | None, options: dict[str, Any]) -> list[Prompt]:
+    if name not in prompts.TASKS:
         close = difflib.get_close_matches(name, task_names(subsets=True), n=1)
         meant = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"task {name!r} is unknown.{meant} There are {_listed(task_names())}")
-    _check_options(name, options, ["seed", "split"])
-    return made_tasks.prompts(name, MECHANICAL_LIMIT if limit is None else limit, **options)
-
-
-def _made_tasks():
-    from specdec_lib.experiments import made_tasks  # reads the standard library, which the real sets do not need
-
-    return made_tasks
+    _check_options(name, options, ["half"])
+    return prompts.load(options.get("half", "report"), (name,), limit)
 
 
 def _whole(name: str, value: Any, none: str) -> None:

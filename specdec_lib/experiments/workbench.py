@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,8 +22,7 @@ from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.drafters import PromptLookupHidden
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments import input_guided, stores
-from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments import input_guided, prompts, stores
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.heads import induction
 from specdec_lib.heads.acceptance import AcceptanceHead
@@ -40,6 +40,13 @@ class Narrowed:
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As the index's own, on the first entries of each state."""
         return self.index.search(torch.as_tensor(states)[..., : self.index.width].float(), k)
+
+
+def companions(target: PreTrainedModel) -> Path:
+    """The folder of what was trained for a target; for a target that nothing ships for, SmolLM2's, whose heads it refuses."""
+    about = paths.POCKET / "heads" / "accuracies.json"
+    own = about.is_file() and json.loads(about.read_text(encoding="utf-8"))["target"] == fingerprint(target)
+    return paths.POCKET if own else paths.SMOLLM2
 
 
 @dataclass
@@ -63,10 +70,10 @@ class ModelPair:
         that were measured for this pair, ``ModelPair(..., prices=PassPrices(widths, drafted_token=...))``, or set the field once
         they are known. The default is a processor's curve, and drafting counts as free in it.
     heads_folder : Path, optional
-        Of the heads of Medusa, Hydra and EAGLE; those that come with the pocket pair by default.
+        Of the heads of Medusa, Hydra and EAGLE; by default those that are shipped for the target (:func:`companions`).
     tree_weights : Path, optional
-        What ``python -m specdec_lib fit-tree`` wrote, with the names of the sources that one tree drafts from; the weights that
-        come with the pocket pair by default.
+        What ``python -m specdec_lib fit-tree`` wrote, with the names of the sources that one tree drafts from; the shipped
+        weights by default.
     """
 
     target: PreTrainedModel
@@ -118,8 +125,8 @@ class ModelPair:
 
     @cached_property
     def acceptance_head(self) -> AcceptanceHead:
-        """The shipped acceptance head of the pocket draft; another draft model has none."""
-        head = AcceptanceHead.load(paths.POCKET / "head" / "acceptance-confidence.safetensors")
+        """The acceptance head that is shipped for the draft model; another has none."""
+        head = AcceptanceHead.load(companions(self.target) / "head" / "acceptance-confidence.safetensors")
         if head.draft != fingerprint(self.draft):
             raise methods.Unavailable(
                 "an acceptance head trained for this draft model: python -m specdec_lib train-acceptance-head"
@@ -128,7 +135,7 @@ class ModelPair:
 
     def draft_heads(self, kind: str) -> DraftHead:
         """The heads of a kind in the pair's folder of heads, which must be of this target."""
-        heads = DraftHead.load((self.heads_folder or paths.POCKET / "heads") / f"{kind}.safetensors")
+        heads = DraftHead.load((self.heads_folder or companions(self.target) / "heads") / f"{kind}.safetensors")
         if heads.target != fingerprint(self.target):
             raise methods.Unavailable(
                 f"{kind} heads trained for this target: python -m specdec_lib train-heads --kind {kind}"
@@ -137,13 +144,12 @@ class ModelPair:
 
     @cached_property
     def tree_probabilities(self) -> TreeProbabilities:
-        """The weights of one tree's sources. Those that are shipped were fitted on the pocket pair's answers; they tell of
-        sources, not of models, and go on learning as decoding does."""
-        return TreeProbabilities.load(self.tree_weights or paths.POCKET / "one_tree.safetensors")
+        """The weights of one tree's sources. They tell of sources, not of models, and go on learning as decoding does."""
+        return TreeProbabilities.load(self.tree_weights or companions(self.target) / "one_tree.safetensors")
 
     @property
     def layer(self) -> int:
-        """The layer whose states PLD+ compares, chosen on calibration prompts unless it was before."""
+        """The layer whose states PLD+ compares: noted, shipped for the target, or chosen on prompts of the choosing half."""
         return self._chosen("layer")
 
     @property
@@ -153,17 +159,20 @@ class ModelPair:
 
     def _chosen(self, name: str) -> Any:
         if name not in self.notes:
-            self.choose_heads()
+            kept = companions(self.target) / "pld_plus.json"
+            about = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+            if about.get("target") == fingerprint(self.target):
+                self.notes |= {"layer": about["layer"], "heads": [tuple(head) for head in about["heads"]]}
+            else:
+                self.choose_heads()
         return self.notes[name]
 
-    def choose_heads(
-        self, without: Sequence[Prompt] = (), count: int = 8, per_task: int = 8, max_new_tokens: int = 64
-    ) -> None:
-        """Choose PLD+'s layer and ``count`` heads on calibration prompts, whose text none of ``without`` has, and note them."""
-        prompts = input_guided.calibration_prompts(input_guided.CALIBRATION, per_task, without=without)
+    def choose_heads(self, count: int = 8, per_task: int = 8, max_new_tokens: int = 64) -> None:
+        """Choose PLD+'s layer and ``count`` heads on prompts of the choosing half, and note them."""
+        asked = prompts.load("choose", input_guided.CALIBRATION, per_task)
         layers = tuple(range(decoder_config(self.target).num_hidden_layers + 1))
         everything = induction.every_head(self.target) | Capture(layers)
-        tuned = record_once(self.target, self.tokenizer, prompts, None, max_new_tokens, everything)
+        tuned = record_once(self.target, self.tokenizer, asked, None, max_new_tokens, everything)
         credited = induction.credited(self.target, (recording.trace for recording in tuned))
         short = methods.METHODS["PLD"].length
         self.notes["layer"] = input_guided.best_layer(tuned, lambda i: PromptLookupHidden(i, short), layers)

