@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib import load_model
+from specdec_lib import load_model, paths
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.batched import write
 from specdec_lib.experiments.recorded_runs import render
@@ -191,7 +191,7 @@ def main() -> None:
     folder = options.data / "answers"
     folder.mkdir(parents=True, exist_ok=True)
     rows = make(Answers(target, folder, options.room, options.seed), words, options)
-    pack(rows, options.data / "answers.npz")
+    pack(rows, paths.SMOLLM2 / "answers.npz")
     print(f"{len(rows)} answers, {sum(len(row['answer']) for row in rows)} tokens")
 
 

@@ -1,4 +1,8 @@
-"""Train SmolLM2's heads that draft (Medusa, Hydra, EAGLE) on answers that own_answers.py wrote."""
+"""Train what SmolLM2 drafts with, on answers that own_answers.py wrote: Medusa, Hydra, EAGLE, and SpecDec++'s acceptance heads.
+
+The acceptance heads are of the draft model (train_draft.py). They learn from greedy answers, where a drafted token is accepted if
+it is the answer's.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,25 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from own_answers import unpack
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib import load_model
+from specdec_lib import load_model, paths
+from specdec_lib.heads.acceptance_data import Response, examples
 from specdec_lib.heads.draft_training import HeadTraining, Text, train_heads
 from specdec_lib.heads.drafting import KINDS
+from specdec_lib.heads.training import Training, train
+from specdec_lib.models.draft_vocabulary import draft_vocabulary
+from specdec_lib.models.fingerprint import fingerprint
 
 HELD_OUT = 40  # one answer in so many
 TOGETHER = 32  # answers that the target reads in one pass
+SEEDS = 5  # acceptance heads
 
 
 @torch.inference_mode()
@@ -24,53 +36,99 @@ def texts(target: PreTrainedModel, rows: list[dict]) -> list[Text]:
     """The target's final states of each prompt and answer."""
     found = {}
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["prompt"]) + len(rows[i]["answer"]))
-    for first in range(0, len(order), TOGETHER):
-        tokens = [
-            torch.from_numpy(rows[i][name]) for i in order[first : first + TOGETHER] for name in ("prompt", "answer")
-        ]
-        joined = [torch.cat(pair) for pair in zip(tokens[::2], tokens[1::2], strict=True)]
+    for first in tqdm(range(0, len(order), TOGETHER), desc="states"):
+        numbers = order[first : first + TOGETHER]
+        joined = [torch.from_numpy(np.concatenate([rows[i]["prompt"], rows[i]["answer"]])) for i in numbers]
         ids = torch.nn.utils.rnn.pad_sequence(joined, batch_first=True)
         states = target.model(ids.to(target.device), use_cache=False).last_hidden_state.to(torch.bfloat16).cpu()
-        for place, i in enumerate(order[first : first + TOGETHER]):
+        for place, i in enumerate(numbers):
             found[i] = Text(joined[place], states[place, : len(joined[place])].clone(), len(rows[i]["prompt"]))
     return [found[i] for i in range(len(rows))]
 
 
+def about(began: float, device: torch.device) -> dict[str, Any]:
+    """Where and with what something was trained."""
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    return {"seconds": round(time.monotonic() - began), "torch": torch.__version__, "device": name}
+
+
+def train_drafting(kinds: list[str], rows: list[dict], options: argparse.Namespace) -> None:
+    """Heads of some kinds, and how often their choices were right on answers held out."""
+    target, _ = load_model("smollm2", options.device, "float32")
+    known = texts(target, rows)
+    training = [text for place, text in enumerate(known) if place % HELD_OUT]
+    print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
+    folder = options.out / "heads"
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in kinds:
+        began = time.monotonic()
+        torch.manual_seed(options.seed)
+        # Hydra has a depth fewer, because its files grow with the square of the depths.
+        shape = {"medusa": {"heads": 4}, "hydra": {"heads": 3, "prefix": False}}
+        head = KINDS[kind].for_target(target, **shape.get(kind, {}))
+        settings = HeadTraining(options.epochs, options.batch, seed=options.seed)
+        train_heads(head, target, training, known[::HELD_OUT], settings, options.data / f"{kind}.checkpoint")
+        head.story |= about(began, target.device)
+        head.save(folder / f"{kind}.safetensors")
+        print(kind, json.dumps(head.story["curve"]), [row[0] for row in head.accuracies], flush=True)
+
+
+@torch.inference_mode()
+def responses(draft: PreTrainedModel, rows: list[dict]) -> list[Response]:
+    """Greedy answers with the draft's first choice after each prefix, and whether it is the answer's token."""
+    known, found = draft_vocabulary(draft), []
+    for row in tqdm(rows, desc="drafts"):
+        ids = known.to_draft([*row["prompt"], *row["answer"]])
+        logits = draft(torch.tensor([ids[:-1]], device=draft.device), use_cache=False).logits
+        confidence, first = logits[0, len(row["prompt"]) - 1 :, : len(known)].float().softmax(-1).max(-1)
+        drawn = np.asarray(known.to_target(first.tolist()), np.int32)
+        accepted = (drawn == row["answer"]).astype(np.float32)
+        prompt, answer = (row[name].astype(np.int32) for name in ("prompt", "answer"))
+        found.append(Response(prompt, answer, drawn, accepted, confidence.cpu().numpy()))
+    return found
+
+
+def train_acceptance(rows: list[dict], options: argparse.Namespace) -> None:
+    """The paper's head with each seed, and one that reads the draft's probability too."""
+    draft, _ = load_model(options.out / "draft", options.device, "float32")
+    answered = responses(draft, rows)
+    parts = [r for place, r in enumerate(answered) if place % HELD_OUT], answered[::HELD_OUT]
+    fit, held_out = (examples(draft, part, seed=options.seed) for part in parts)
+    folder = options.out / "head"
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in range(SEEDS + 1):
+        began, sees = time.monotonic(), place == SEEDS
+        settings = Training(epochs=options.epochs, batch=512, seed=options.seed + place % SEEDS)
+        head = train(fit, held_out, settings, draft=fingerprint(draft), sees_confidence=sees)
+        head.story |= about(began, draft.device) | {"answers": len(rows), "mixing": 0.15, "labels": "greedy"}
+        head.story["mean_acceptance"] = float(fit.acceptance.mean())
+        name = "acceptance-confidence" if sees else f"acceptance-{place}" if place else "acceptance"
+        head.save(folder / f"{name}.safetensors")
+        print(name, json.dumps(head.story["curve"]), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("_build/companions"))
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--kind", action="append", choices=list(KINDS), help="may be repeated (default: all)")
-    parser.add_argument("--answers", type=int, default=6000)
-    parser.add_argument("--heads", type=int, default=4, help="depths of Medusa and Hydra")
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=8, help="answers of a step")
+    parser.add_argument("--data", type=Path, default=Path("_build/companions"), help="checkpoints")
+    parser.add_argument("--answers", type=Path, default=paths.SMOLLM2 / "answers.npz")
+    parser.add_argument("--out", type=Path, default=paths.SMOLLM2)
+    parser.add_argument(
+        "--kind", action="append", choices=[*KINDS, "acceptance"], help="may be repeated (default: all)"
+    )
+    parser.add_argument("--count", type=int, default=2600, help="greedy answers to learn from, one in 40 held out")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=16, help="answers of a step")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    target, _ = load_model("smollm2", options.device, "float32")
-    rows = [row for row in unpack(options.data / "answers.npz") if row["heat"] == 0 and len(row["answer"]) > 4]
-    chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(options.seed))[: options.answers]
-    known = texts(target, [rows[i] for i in chosen.tolist()])
-    held_out = known[::HELD_OUT]
-    training = [text for place, text in enumerate(known) if place % HELD_OUT]
-    print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for kind in options.kind or KINDS:
-        began = time.monotonic()
-        torch.manual_seed(options.seed)
-        shape = {"medusa": {"heads": options.heads}, "hydra": {"heads": options.heads, "prefix": False}}
-        head = KINDS[kind].for_target(target, **shape.get(kind, {}))
-        settings = HeadTraining(options.epochs, options.batch, seed=options.seed)
-        train_heads(head, target, training, held_out, settings, options.data / f"{kind}.checkpoint", progress=False)
-        head.story |= {
-            "seconds": round(time.monotonic() - began),
-            "torch": torch.__version__,
-            "device": torch.cuda.get_device_name() if target.device.type == "cuda" else "cpu",
-        }
-        head.save(options.out / f"{kind}.safetensors")
-        shares = [row[0] for row in head.accuracies]
-        print(kind, json.dumps(head.story["curve"]), f"first choice right by depth {shares}", flush=True)
+    rows = [row for row in unpack(options.answers) if row["heat"] == 0 and len(row["answer"]) > 4]
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(options.seed))[: options.count]
+    chosen = [rows[i] for i in order.tolist()]
+    kinds = options.kind or [*KINDS, "acceptance"]
+    if drafting := [kind for kind in kinds if kind != "acceptance"]:
+        train_drafting(drafting, chosen, options)
+    if "acceptance" in kinds:
+        train_acceptance(chosen, options)
 
 
 if __name__ == "__main__":

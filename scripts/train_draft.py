@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from own_answers import unpack
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from specdec_lib import load_model
+from specdec_lib import load_model, paths
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -74,7 +74,7 @@ class Trainer:
         if self.device.type == "cuda":
             self.target.to(torch.bfloat16)
         self.target.requires_grad_(False)
-        self.rows = unpack(options.data / "answers.npz")
+        self.rows = unpack(options.answers)
         self.lengths = [len(row["prompt"]) + len(row["answer"]) for row in self.rows]
         self.held_out = [i for i in range(len(self.rows)) if i % HELD_OUT == 0]
         self.training = [i for i in range(len(self.rows)) if i % HELD_OUT]
@@ -201,8 +201,8 @@ class Trainer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("_build/companions"))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--answers", type=Path, default=paths.SMOLLM2 / "answers.npz")
+    parser.add_argument("--out", type=Path, default=paths.SMOLLM2 / "draft")
     parser.add_argument("--start", choices=("scratch", "layers"), default="scratch")
     parser.add_argument("--keep", default="0,29", help="layers of the target")
     parser.add_argument("--width", type=int, default=256)
