@@ -1,7 +1,7 @@
 """Train what SmolLM2 drafts with, on answers that own_answers.py wrote: Medusa, Hydra, EAGLE, and SpecDec++'s acceptance heads.
 
 The acceptance heads are of the draft model (train_draft.py). They learn from greedy answers, where a drafted token is accepted if
-it is the answer's.
+it is the answer's. ``--kind pld+`` chooses PLD+'s layer and heads on the choosing half of the book's prompts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from specdec_lib import load_model, paths
+from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.acceptance_data import Response, examples
 from specdec_lib.heads.draft_training import HeadTraining, Text, train_heads
 from specdec_lib.heads.drafting import KINDS
@@ -107,13 +108,26 @@ def train_acceptance(rows: list[dict], options: argparse.Namespace) -> None:
         print(name, json.dumps(head.story["curve"]), flush=True)
 
 
+def choose_layer_and_heads(options: argparse.Namespace) -> None:
+    """PLD+'s layer and heads, as the workbench chooses them for any model."""
+    target, tokenizer = load_model("smollm2", options.device, "float32")
+    pair = ModelPair(target, None, tokenizer)
+    pair.choose_heads()
+    chosen = {
+        "target": fingerprint(target),
+        "layer": pair.layer,
+        "heads": [list(map(int, head)) for head in pair.heads],
+    }
+    (options.out / "pld_plus.json").write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("_build/companions"), help="checkpoints")
     parser.add_argument("--answers", type=Path, default=paths.SMOLLM2 / "answers.npz")
     parser.add_argument("--out", type=Path, default=paths.SMOLLM2)
     parser.add_argument(
-        "--kind", action="append", choices=[*KINDS, "acceptance"], help="may be repeated (default: all)"
+        "--kind", action="append", choices=[*KINDS, "acceptance", "pld+"], help="may be repeated (default: all)"
     )
     parser.add_argument("--count", type=int, default=2600, help="greedy answers to learn from, one in 40 held out")
     parser.add_argument("--epochs", type=int, default=5)
@@ -124,11 +138,13 @@ def main() -> None:
     rows = [row for row in unpack(options.answers) if row["heat"] == 0 and len(row["answer"]) > 4]
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(options.seed))[: options.count]
     chosen = [rows[i] for i in order.tolist()]
-    kinds = options.kind or [*KINDS, "acceptance"]
-    if drafting := [kind for kind in kinds if kind != "acceptance"]:
+    kinds = options.kind or [*KINDS, "acceptance", "pld+"]
+    if drafting := [kind for kind in kinds if kind in KINDS]:
         train_drafting(drafting, chosen, options)
     if "acceptance" in kinds:
         train_acceptance(chosen, options)
+    if "pld+" in kinds:
+        choose_layer_and_heads(options)
 
 
 if __name__ == "__main__":

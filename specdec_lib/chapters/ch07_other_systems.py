@@ -27,8 +27,8 @@ TASKS = {
     "code": "code editing",
     "short": "short text editing",
     "long": "long text editing",
-    "turn": "multi-turn",
-    "mt": "multi-turn",
+    "turn": "conversation",
+    "mt": "conversation",
 }
 _ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|long|turn|mt)")
 
