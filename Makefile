@@ -29,7 +29,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book test test-core test-notebooks test-realmodel test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness check lint clean distclean
+.PHONY: gpu help venv book companions test test-core test-notebooks test-realmodel test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -63,6 +63,20 @@ book: venv  ## execute the notebooks and render the book (PROFILE=default)
 
 readme: venv  ## renew the README's numbers and figure from data/results/cpu
 	@$(PY) -m specdec_lib.report.build.readme
+
+# Each step that ended leaves a stamp, so that the same command goes on after an interruption.
+COMPANIONS := _build/companions
+define step
+	@[ -e $(COMPANIONS)/$(1).done ] || { echo "== $(1)"; $(PY) $(2); mkdir -p $(COMPANIONS); touch $(COMPANIONS)/$(1).done; }
+endef
+companions: venv  ## remake all that depends on SmolLM2's weights: a quarter of an hour on a GPU, some 40 hours on two cores
+	@echo "A quarter of an hour on a GPU, some 40 hours on two cores; the same command goes on where it was interrupted."
+	$(call step,answers,scripts/own_answers.py)
+	$(call step,draft,scripts/train_draft.py)
+	$(call step,heads,scripts/train_companions.py)
+	$(call step,recordings,scripts/record_answers.py)
+	$(call step,tree,-m specdec_lib fit-tree --target smollm2 --draft smollm2-draft --heads data/models/smollm2/heads \
+	  --out data/models/smollm2/one_tree.safetensors)
 
 # Each test runs on one thread, so two processes use two cores; a file stays in one process, with what its tests share.
 WORKERS ?= 2
