@@ -1,17 +1,8 @@
-"""A store with one damage at a time, and everything that drafts from it.
-
-As a program (``python -m tests.datastores.corruption SEED COUNT``) it tries ``COUNT`` damages of each file and prints
-the outcomes. Run it with ``NUMBA_BOUNDSCHECK=1`` and a ``NUMBA_CACHE_DIR`` of its own: a compiled loop then raises
-IndexError where it would read or write outside of an array, whether or not that ends the process.
-"""
+"""A store with one damage at a time, and everything that drafts from it."""
 
 from __future__ import annotations
 
 import random
-import shutil
-import sys
-import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,25 +97,3 @@ def outcome(path: Path) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "used"
-
-
-def main(seed: int, count: int) -> int:
-    outcomes: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        sound = make(Path(folder))
-        copy = shutil.copytree(sound, Path(folder) / "copy")
-        for name in FILES:
-            for words, data in damages(sound, name, count, seed):
-                (copy / name).write_bytes(data)
-                result = outcome(copy)
-                if result not in ("used", "refused"):
-                    print(f"{words}: {result}")
-                    result = "failed"
-                outcomes[result] += 1
-            shutil.copy(sound / name, copy / name)
-    print(f"seed {seed}: {dict(outcomes)}")
-    return 1 if outcomes["failed"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))

@@ -192,32 +192,6 @@ def in_child(work) -> int:
 
 
 @KINDS
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.draws
-def test_a_kill_at_any_moment_leaves_the_old_one_or_the_new_one_whole(made, seed):
-    rng, known = random.Random(seed), []
-    for side in (1, 0):
-        began = time.perf_counter()
-        known.append(made.build(side))
-        duration = time.perf_counter() - began
-    unfinished = 0
-    for kill in range(20):
-        side = kill % 2
-        pid = in_child(lambda side=side: made.build(side))
-        time.sleep(rng.random() * 1.3 * duration)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        made.opened().verify()
-        assert made.manifest() in known
-        unfinished += made.manifest() != known[1 - side] or not alone(made)
-    assert unfinished > 0, "no kill came in time: the test shows nothing"
-    # What is there already is not built again, and then the other side's unfinished folder stays: build both.
-    for last in (1 - side, side):
-        assert made.build(last) == known[1 - last]
-    assert alone(made)
-
-
-@KINDS
 @pytest.mark.parametrize("moment", [0, 1, 2], ids=["before", "between", "after"])
 def test_a_kill_around_the_two_renames_leaves_one_of_the_two(made, monkeypatch, moment):
     old, left, rename, remove = made.build(0), moment, os.rename, shutil.rmtree
@@ -309,16 +283,6 @@ def test_what_lies_behind_a_symbolic_link_is_built_there_and_the_link_stays(made
         made.opened().verify()
         assert made.path.is_symlink() and made.manifest() == manifest and alone(made)
         assert [path.name for path in large.parent.iterdir()] == ["data"]
-
-
-def test_a_dense_index_that_is_a_link_stays_one_when_its_store_is_built_again(tmp_path):
-    index = dense_stores.build(dense_stores.random_store(tmp_path))
-    shutil.move(index.path, tmp_path / "large")
-    index.path.symlink_to(tmp_path / "large")
-    again = dense_stores.random_store(tmp_path)
-    assert (again.path / "dense").is_symlink()
-    for path in (again.path, again.path / "dense"):
-        DenseIndex.open(path).verify()
 
 
 @KINDS

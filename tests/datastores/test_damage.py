@@ -6,8 +6,6 @@ import faulthandler
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -17,8 +15,6 @@ from specdec_lib import datastores
 from specdec_lib.__main__ import main
 from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, TokenStore, states, store_files
 from specdec_lib.datastores.sharded import write_shards
-from specdec_lib.datastores.suffix_array import _shared, longest_suffix
-from specdec_lib.paths import PACKAGE
 from tests.datastores import corruption
 
 
@@ -66,40 +62,6 @@ def test_a_store_with_one_damage_is_refused_or_used(sound, tmp_path, name, seed)
         assert result in ("used", "refused"), f"{words}: {result}"
         outcomes[result] += 1
     assert outcomes["refused"] or name == "dense/index.faiss", outcomes  # most of it are the keys' own bits
-
-
-@pytest.mark.draws
-@pytest.mark.slow  # compiles all loops with checks: a minute
-def test_no_compiled_loop_leaves_its_arrays_whatever_is_damaged(tmp_path, seed):
-    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.datastores.corruption", str(seed), "200"],
-        cwd=PACKAGE.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-
-
-def test_a_search_of_entries_in_any_order_stays_in_its_range_and_reads_nothing_before_the_first_token():
-    rng, run = np.random.default_rng(0), 8
-    tokens = np.array([2, *[1] * run, 2, 0, *[1] * run, 2], np.uint16)
-    context = np.ones(40, np.int64)
-    for _ in range(500):
-        suffixes = rng.integers(1, len(tokens) - 1, int(rng.integers(1, 30))).astype(np.int32)
-        first = np.array([0, rng.integers(0, len(suffixes) + 1), len(suffixes)])
-        length, start, stop, _ = longest_suffix(tokens, suffixes, first, np.zeros(1, np.uint64), context, 40, 40)
-        if first[1] == first[2]:
-            assert (length, start, stop) == (0, 0, 0)
-        else:
-            assert first[1] <= start < stop <= first[2] and length >= 1
-    # In any other order than that of the entries, one near the beginning seems to share what its neighbours do. An
-    # index before 0 counts from the end of the array, where there are ones again.
-    for position in range(1, run):
-        assert _shared(tokens, position, context, 39, position + 2, 40) == position + 2
 
 
 def put(place, value):
@@ -204,21 +166,6 @@ def test_each_damage_is_refused_in_one_sentence(sound, tmp_path, capsys, name, c
         assert main(["datastore", "verify", str(copy / kind)]) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1
-
-
-@pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
-def test_every_flip_of_a_bit_in_the_header_of_an_array_is_refused_or_changes_nothing(sound, tmp_path):
-    path, data = tmp_path / "a.npy", (sound / "store" / "documents.npy").read_bytes()
-    array = np.load(sound / "store" / "documents.npy")
-    for place in range(store_files.NPY_HEADER):
-        for bit in range(8):
-            path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
-            try:
-                opened = store_files.open_array(path, array.dtype, *array.shape)
-            except StoreError as error:
-                assert "\n" not in str(error)
-            else:
-                assert np.array_equal(opened, array)
 
 
 def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searched(sound, tmp_path):

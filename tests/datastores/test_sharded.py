@@ -10,16 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, datastores, generate
+from specdec_lib import datastores, generate
 from specdec_lib.datastores import StoreError, sharded
 from specdec_lib.datastores.states import ArrayStates
-from specdec_lib.decoding.contract import Context
-from specdec_lib.drafters import Dresd, Rest
-from tests.datastores.stores import WIDTHS, build, document_lists, propose, rest_sizes, scratch, tree_paths
+from specdec_lib.drafters import Rest
+from tests.datastores.stores import WIDTHS, build, document_lists, propose, rest_sizes, scratch
 
 
 def write(folder: Path, documents, cuts, vocabulary) -> Path:
@@ -96,13 +94,6 @@ def test_threads_that_share_a_store_of_shards_draft_as_each_would_alone():
             assert all(found == alone for found in threads.map(drafts, orders))
 
 
-def test_a_uniform_draw_is_that_of_one_store_where_all_occurrences_are_taken():
-    documents = [[1, 2, i] for i in range(3, 9)]
-    with build(documents, 10) as one, shards_of(documents, [2, 4], 10) as many:
-        drafts = [propose(Rest(store, subsample="uniform", max_matches=6), [1, 2], 10) for store in (one, many)]
-        assert drafts[0] == drafts[1] and len(drafts[0]) == 6
-
-
 @pytest.mark.parametrize("options", [{"subsample": "uniform"}, {"selection": "random", "length": 1, "choices": 4}])
 def test_each_occurrence_in_shards_of_any_size_is_drawn_as_often_as_any_other(options):
     # Twelve occurrences, in shards of one, three and eight, of which four are taken.
@@ -157,19 +148,6 @@ def test_the_neighbours_of_shards_are_those_of_one_index(tmp_path):
         assert [one.score for one in nearest] == pytest.approx(scores[0].tolist(), abs=1e-5)
         expected = [whole.store.continuation(position, 4) for position in positions[0].tolist()]
         assert [one.tokens for one in nearest] == expected
-
-
-def test_dresd_drafts_from_shards_what_it_drafts_from_one_index(tmp_path):
-    whole, path, states = dense_shards(tmp_path, [3, 4])
-    for row, state in enumerate(states[::5]):
-        hidden = torch.from_numpy(np.stack([state, state]))
-        context = Context([0, 1, row % 5], 0, 5, Sampling(), hidden=lambda layer, rows=hidden: rows)
-        drafters = [Dresd(index, length=4) for index in (whole, path)]
-        for drafter in drafters:
-            drafter.start(context)
-        trees = [drafter.propose(context, 10) for drafter in drafters]
-        assert tree_paths(trees[0].tokens, trees[0].parents) == tree_paths(trees[1].tokens, trees[1].parents)
-        assert drafters[0].survivors == drafters[1].survivors
 
 
 def test_dense_shards_with_reductions_of_their_own_are_refused(tmp_path):

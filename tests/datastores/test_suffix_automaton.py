@@ -98,12 +98,3 @@ def test_a_tree_of_one_sequence_is_its_continuation_with_the_shares_of_the_count
     # "1 2" occurs four times and is followed by 3 twice, by 4 once, and once by nothing; "1 2 3" by 9 and by 5.
     assert (tokens, parents, match) == ([3, 4, 5, 9], [-1, -1, 0, 0], 2)
     assert shares == [0.5, 0.25, 0.25, 0.25] and score == sum(shares)
-
-
-def test_a_node_at_the_bound_is_there_whatever_the_path_to_it():
-    automaton = SuffixAutomaton()
-    for text in ([1, 2, 3], [1, 2, 4], [1, 2, 5], *[[1, 6]] * 7):
-        automaton.extend(text)
-        automaton.end_text()
-    tokens, _, shares, *_ = automaton.best_tree([1], 9.0, 0.0, 64, 64, 9, 0.1)
-    assert (tokens, shares) == ([6, 2, 3, 4, 5], [0.7, 0.3, 0.1, 0.1, 0.1])

@@ -76,25 +76,6 @@ def test_attention_rows_equal_those_of_eager_attention(library, family):
     run_with_tree_commits(model, Capture(heads=HEADS), check)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rows_read_under_an_additive_mask_are_those_under_a_boolean_one(dtype):
-    model = build("llama-gqa").to(dtype)
-    module = model.model.layers[0].self_attn
-    generator = torch.Generator().manual_seed(0)
-    query, key = (3 * torch.randn((1, heads, n, 8), generator=generator).to(dtype) for heads, n in ((4, 5), (2, 12)))
-    visible = torch.rand((5, 12), generator=generator) < 0.5
-    visible[range(5), range(7, 12)] = True  # each sees itself
-    rows = []
-    with torch.inference_mode(), Target(model, 20, Capture(heads=((0, 1), (0, 2)))) as target:
-        additive = target.forward.as_taken(visible)
-        for mask in (visible[None, None], additive):
-            target.rows.begin(last_only=False)
-            target.rows.read(module, query, key, mask, None)
-            rows.append(torch.stack(target.rows.held()))
-    assert additive.dtype == dtype and torch.equal(*rows)
-    assert not rows[0][:, ~visible].any()
-
-
 def traces_left(model) -> list:
     """Settings, hooks and attributes by which a run could be told to have happened."""
     modules = list(model.modules())
@@ -189,16 +170,6 @@ def test_states_that_cannot_be_captured_are_refused_by_name_and_the_model_is_ser
     assert plain == theirs[0, 20:].tolist()
     with pytest.raises(UnsupportedModel, match=f"{type(model).__name__}.* {says}"):
         record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
-
-
-def test_a_target_keeps_its_states_and_rows_while_the_model_serves_another(llama):
-    text = prompt(2, 9)
-    with torch.inference_mode(), Target(llama, 20, Capture((1,), ((0, 1), (1, 2)))) as one:
-        one.extend(text)
-        states, rows = one.hidden(1).clone(), one.attention().clone()
-        llama(torch.tensor([prompt(3, 15)]), use_cache=False)
-        assert torch.equal(one.hidden(1), states)
-        assert torch.equal(one.attention(), rows)
 
 
 def test_a_model_has_its_own_attention_again_when_the_last_target_is_closed_or_gone():

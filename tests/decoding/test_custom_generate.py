@@ -114,13 +114,6 @@ def test_sampled_output_equals_plain_decoding_with_the_same_seed(library, llama,
                 assert through(llama, drafter, do_sample=True, seed=seed, settings=settings)[0] == expected, name
 
 
-def test_sampling_through_transformers_equals_sampling_through_generate(llama):
-    for seed in (1, 2):
-        ours = generate(llama, IDS, None, Sampling(0.7, 0.9, 15, seed), NEW).tokens
-        settings = {"temperature": 0.7, "top_p": 0.9, "top_k": 15}
-        assert through(llama, do_sample=True, seed=seed, settings=settings)[0] == ours
-
-
 @pytest.mark.core_cases(4)
 @pytest.mark.parametrize(
     "settings, sampling",

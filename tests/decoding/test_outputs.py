@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Capture, DraftTree, Passengers, Runtime, Sampling, Trace, generate, record, replay
+from specdec_lib import Capture, DraftTree, Passengers, Runtime, Sampling, generate, record, replay
 from specdec_lib.decoding import target as targets
-from specdec_lib.decoding.outputs import QueuedTopK
 from specdec_lib.decoding.served_models import windows
 from specdec_lib.decoding.target import Target
 from tests.chaos import Chaos
@@ -83,15 +82,6 @@ def test_the_most_likely_tokens_are_those_of_a_full_forward_over_each_path(libra
         assert rejected > 10
 
 
-def test_a_drafter_that_asks_for_nothing_is_shown_nothing(llama):
-    drafter = Witness([], branches=0, depth=0)
-    drafter.capture = Capture()
-    plain = generate(llama, prompt(1, 9), max_new_tokens=6).tokens
-    drafter.text = prompt(1, 9) + plain
-    generate(llama, prompt(1, 9), drafter, max_new_tokens=6)
-    assert drafter.prompt is None and [seen[-1] for seen in drafter.seen] == [None] * len(drafter.seen)
-
-
 def test_captures_join_to_the_larger_k_and_no_more_than_the_vocabulary_is_asked_for(llama):
     assert Capture(topk=3) | Capture((1,), topk=5) | Capture(heads=((0, 1),)) == Capture((1,), ((0, 1),), 5)
     with pytest.raises(ValueError, match="topk is -1"):
@@ -103,13 +93,6 @@ def test_captures_join_to_the_larger_k_and_no_more_than_the_vocabulary_is_asked_
     ):
         with pytest.raises(ValueError, match=f"topk is 97 and the model's vocabulary has {VOCABULARY}"):
             run()
-
-
-def test_most_likely_tokens_of_half_precision_logits_have_float32_probabilities():
-    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    tokens, logprobs = QueuedTopK(logits, 3).arrays()
-    for i, row in enumerate(logits.float().log_softmax(-1)):
-        assert_most_likely(tokens[i], logprobs[i], row)
 
 
 @pytest.mark.parametrize("ends", ["length", "eos on a draft", "one token", "context"])
@@ -141,16 +124,6 @@ def test_a_replay_shows_what_is_on_record_and_nothing_else(llama, ends):
     if ends == "eos on a draft":
         tree, path = again.seen[-1][1:3]
         assert tree.tokens[path[-1]] == options["eos_token_id"], "what follows the end token is on record too"
-
-
-def test_recorded_outputs_are_those_of_a_full_forward(llama, tmp_path):
-    trace = record(llama, prompt(2, 9), Sampling(0.9, seed=2), max_new_tokens=8, capture=Capture((1,), topk=K))
-    expected = log_probabilities(llama, trace.prompt + trace.tokens)
-    trace.save(tmp_path / "trace")
-    for each in (trace, Trace.load(tmp_path / "trace")):
-        assert each.outputs.tokens.shape == (17, K)
-        for i, row in enumerate(expected):
-            assert_most_likely(each.outputs.tokens[i], each.outputs.logprobs[i], row)
 
 
 def random_passengers(rng: random.Random, nodes: int, count: int, deepest: int = 9) -> Passengers:
@@ -254,29 +227,3 @@ def test_positions_of_passengers_after_the_models_last_one_count_as_the_last(lib
             target.extend(start)
             logits.append(target.verify(3, tree).clone())
     assert torch.equal(*logits)
-
-
-def test_outputs_of_passengers_are_shown_apart(llama):
-    start, rng = prompt(1, 9), random.Random(2)
-    text = start + generate(llama, start, max_new_tokens=12).tokens
-    seen = []
-
-    class Rides(Witness):
-        def propose(self, context, limit):
-            tree = DraftTree.chain(self.text[len(context.tokens) :][: min(3, limit)])
-            return tree.annotated(passengers=random_passengers(rng, len(tree), 4))
-
-        def verified(self, tree, path, outputs):
-            seen.append((list(self.context.tokens), tree, path, outputs))
-
-    run = generate(llama, start, Rides(text), max_new_tokens=12)
-    assert run.tokens == text[9:]
-    for (tokens, tree, path, outputs), step in zip(seen, run.steps, strict=True):
-        before = tokens[: len(tokens) - len(step.tokens) - 1]
-        assert step.width == 1 + len(tree) + (4 if tree.passengers else 0)
-        if tree.passengers is None:
-            continue  # the last pass, for which nothing is asked
-        expected = naive(llama, before, outputs.root, tree).log_softmax(-1)[1 + len(tree) :]
-        assert outputs.passenger_tokens.shape == (4, K)
-        for i, row in enumerate(expected):
-            assert_most_likely(outputs.passenger_tokens[i], outputs.passenger_logprobs[i], row)

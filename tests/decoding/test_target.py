@@ -123,36 +123,6 @@ def test_committed_keys_values_and_states_equal_those_computed_anew(llama, seed)
                 assert relative(grown.hidden(layer), fresh.hidden(layer)) < CLOSE
 
 
-@pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.float32, torch.bfloat16)], ids=str)
-@pytest.mark.parametrize("shapes", [((2, 8), (2, 8)), ((2, 8), (2, 5)), ((4, 8), (2, 8))], ids=str)
-def test_growing_the_cache_keeps_keys_and_values_of_every_layer_apart(shapes, types):
-    cache = TreeCache(3, 4)
-    (heads, width), (value_heads, value_width) = shapes
-    generator = torch.Generator().manual_seed(0)
-    keys = [torch.randn((1, heads, 4, width), generator=generator).to(types[0]) for _ in range(3)]
-    values = [torch.randn((1, value_heads, 4, value_width), generator=generator).to(types[1]) for _ in range(3)]
-    for i in range(3):
-        cache.update(keys[i], values[i], i)
-    cache.commit(range(4))
-    cache.reserve(9)
-    assert cache.capacity >= 13
-    for i, layer in enumerate(cache.layers):
-        assert torch.equal(layer.keys[:, :, :4], keys[i]) and torch.equal(layer.values[:, :, :4], values[i])
-
-
-def test_a_commit_keeps_the_chosen_entries_in_order():
-    cache = TreeCache(1, 10)
-    rows = torch.arange(6.0).reshape(1, 1, 6, 1)
-    cache.update(rows[:, :, :1], -rows[:, :, :1], 0)
-    cache.commit([0])
-    cache.update(rows[:, :, 1:], -rows[:, :, 1:], 0)
-    cache.commit([0, 2, 4])
-    keys, values = cache.update(torch.full((1, 1, 1, 1), 9.0), torch.full((1, 1, 1, 1), -9.0), 0)
-    assert keys.flatten().tolist() == [0, 1, 3, 5, 9]
-    assert torch.equal(values, -keys)
-    assert cache.get_seq_length() == cache.length == 4
-
-
 def test_truncating_beyond_what_is_committed_is_refused():
     cache = TreeCache(1, 4)
     with pytest.raises(ValueError, match="length is 1; expected 0 to 0"):

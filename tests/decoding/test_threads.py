@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
@@ -75,42 +74,6 @@ def test_captures_of_one_generation_leave_those_of_other_threads_alone(models, f
     assert at_the_same_time(lambda: ours(name), second) == [expected, expected]
     assert model.config._attn_implementation == "sdpa"
     assert not any(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
-
-
-class PassesAtEachChange(OrderedDict):
-    """What a module knows of its hooks, which runs a pass of another thread before each change."""
-
-    def __init__(self, other_thread):
-        super().__init__()
-        self.other_thread, self.passes = other_thread, []
-
-    def __setitem__(self, key, value):
-        self.passes.append(self.other_thread())
-        super().__setitem__(key, value)
-
-    def __delitem__(self, key):
-        self.passes.append(self.other_thread())
-        super().__delitem__(key)
-
-
-def test_a_pass_may_find_a_capture_half_registered_or_half_removed(models):
-    # torch puts a hook on a module in two steps, and takes it off in two; the pass of another thread may lie between.
-    draft, prompts, made = models
-    model, expected = made["llama"]
-    ids = torch.tensor([prompts[0]])
-    with ThreadPoolExecutor(1) as pool, torch.no_grad():
-        plain = model(ids).logits
-        block = model.model.layers[1]
-        before = block._forward_pre_hooks_with_kwargs
-        block._forward_pre_hooks_with_kwargs = PassesAtEachChange(
-            lambda: pool.submit(lambda: model(ids).logits).result(60)
-        )
-        try:
-            assert generate(model, prompts[0], PromptLookupHidden(1, 4), max_new_tokens=NEW).tokens == expected[0]
-            passes = block._forward_pre_hooks_with_kwargs.passes
-        finally:
-            block._forward_pre_hooks_with_kwargs = before
-    assert len(passes) == 2 and all(torch.equal(logits, plain) for logits in passes)
 
 
 @pytest.mark.parametrize("name", [name for name in DRAFTERS if name != "plain"])

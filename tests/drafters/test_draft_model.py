@@ -9,7 +9,6 @@ from specdec_lib import Sampling, generate
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import DraftModel
-from specdec_lib.models.fingerprint import fingerprint
 from tests.families import VOCABULARY, bounded, build, perturbed, prompt
 
 
@@ -112,16 +111,3 @@ def test_the_draft_goes_on_past_its_own_window(library):
         expected = windowed.generate(torch.tensor([text[:length]]), do_sample=False, max_new_tokens=4)
         assert list(step.tree.tokens) == expected[0, length:].tolist()[: len(step.tree.tokens)]
         length += len(step.tokens)
-
-
-def test_a_draft_of_another_vocabulary_is_refused_before_any_draft(llama):
-    other = build("llama", vocab_size=VOCABULARY + 8)
-    with pytest.raises(ValueError, match=f"the draft model has {VOCABULARY + 8} token ids, the target"):
-        generate(llama, [1, 2], DraftModel(other))
-
-
-def test_a_compiled_draft_is_the_model_that_it_wraps(llama, small):
-    compiled = torch.compile(small, backend="eager", dynamic=True)
-    assert fingerprint(compiled) == fingerprint(small)
-    runs = [generate(llama, prompt(1, 10), DraftModel(draft, 3), max_new_tokens=12) for draft in (compiled, small)]
-    assert [step.tree.tokens for step in runs[0].steps] == [step.tree.tokens for step in runs[1].steps]

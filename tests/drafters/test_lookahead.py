@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate
-from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import Lookahead
 from specdec_lib.drafters.lookahead import Pool
 from tests.families import build, prompt
@@ -100,28 +99,6 @@ def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(windo
     assert drafted > 5
 
 
-def test_a_pass_over_a_full_pool_has_the_published_width():
-    model, start = build("llama-gqa"), prompt(3, 12)
-    for window, levels, guesses, full in ((7, 5, 7, True), (7, 5, 7, False), (15, 5, 15, True)):
-        drafter = Lookahead(window, levels, guesses, full_match=full)
-        widths = []
-
-        class Primed(type(drafter)):
-            def propose(self, context, limit):
-                tree = super().propose(context, limit)
-                if self._filled and limit > 10:
-                    widths.append(tree.width if self.pool.after(context.tokens[-1]) == [] else None)
-                    for i in range(self.guesses):
-                        self.pool.add(context.tokens[-1], tuple((i + j) % 90 for j in range(self.levels - 1)))
-                    widths.append(super().propose(context, limit).width)
-                return tree
-
-        drafter.__class__ = Primed
-        generate(model, start, drafter, GREEDY, 16)
-        assert (levels - 1) * window in widths
-        assert max(width or 0 for width in widths) == (levels - 1) * (window + guesses)
-
-
 @pytest.mark.parametrize("merge", [False, True])
 @pytest.mark.parametrize("full", [True, False])
 def test_a_full_match_counts_all_its_tokens_or_as_the_released_code_all_but_one(full, merge):
@@ -157,23 +134,6 @@ def test_the_pool_forgets_what_was_seen_longest_ago():
             row.pop(0)
         row.append(ngram)
         assert all(pool.after(token) == known.get(token, []) for token in range(4))
-
-
-def test_riding_tokens_change_no_node_s_logits():
-    model, start, compared = build("llama-gqa"), prompt(4, 12), 0
-    text = [*start, *generate(model, start, None, GREEDY, 30).tokens]
-    run = generate(model, start, Lookahead(), GREEDY, 30)
-    done = len(start)
-    for step in run.steps:
-        if step.tree.passengers is not None and len(step.tree):
-            with torch.inference_mode(), Target(model, 100) as target:
-                target.extend(text[:done])
-                riding = target.verify(text[done], step.tree).clone()
-                alone = target.verify(text[done], step.tree.annotated()).clone()
-            torch.testing.assert_close(riding[: len(alone)], alone, rtol=1e-5, atol=1e-5)
-            compared += 1
-        done += len(step.tokens)
-    assert compared > 3
 
 
 def test_the_text_s_own_ngrams_are_pooled_where_that_is_asked_for():

@@ -78,14 +78,6 @@ def test_the_merged_nodes_are_the_union_of_the_sources_paths(seed):
         assert merged.proposed[node].tolist() == [path in _paths(draft) for draft in drafts]
 
 
-def test_pairs_of_sources_have_a_feature_each():
-    merged = _merged([DraftTree.chain([1]), DraftTree.chain([2]), DraftTree.chain([1]), DraftTree.chain([1])])
-    pairs = list(itertools.combinations(range(4), 2))
-    assert width(4) == 4 * len(FEATURES) + len(pairs)
-    row = merged.features[0, 4 * len(FEATURES) :]
-    assert [pair for pair, set_ in zip(pairs, row, strict=True) if set_] == [(0, 2), (0, 3), (2, 3)]
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_probabilities_are_the_conditional_logit(seed):
     rng = np.random.default_rng(seed)
@@ -374,26 +366,6 @@ def test_what_sources_cost_is_part_of_the_step_that_pays():
     assert sizes[True] > sizes[False]
 
 
-def test_expected_tokens_are_close_to_those_emitted_where_the_source_is_what_it_says(library):
-    """Calibration in one number: what the steps were expected to emit against what they did."""
-    torch.manual_seed(0)
-    model = library["llama-gqa"]
-    prompt = list(range(3, 30))
-    expected = generate(model, prompt, None, None, 60).tokens
-    drafter = OneTree({"a": Fixed(expected[:1])}, FLAT, rate=0.2)
-    predicted, drafter_propose = [], drafter.propose
-
-    def watch(context, limit):
-        tree = drafter_propose(context, limit)
-        predicted.append(drafter.expected)
-        return tree
-
-    drafter.propose = watch
-    runs = [generate(model, prompt, drafter, None, 60) for _ in range(4)]
-    emitted = sum(len(run.tokens) - 1 for run in runs)
-    assert sum(predicted) == pytest.approx(emitted, rel=0.1)
-
-
 def test_a_batch_of_drafts_is_merged_as_its_trie_is():
     """Prefixes that a batch has several times are one node, with the features of the first."""
     drafts = [[1, 2, 3], [1, 2, 4], [5], [1, 2, 3, 6]]
@@ -431,27 +403,6 @@ def test_a_draft_model_is_asked_where_the_room_is_full(library):
     run = generate(model, prompt, drafter, max_new_tokens=8)
     assert run.tokens == generate(model, prompt, max_new_tokens=8).tokens
     assert max(step.width for step in run.steps) == 4
-
-
-class Fails(Fixed):
-    """Breaks at its third proposal."""
-
-    count = 0
-
-    def propose(self, context, limit):
-        self.count += 1
-        if self.count == 3:
-            raise RuntimeError("broken")
-        return super().propose(context, limit)
-
-
-def test_a_generation_after_one_that_failed_is_as_good_as_the_first(library):
-    model, prompt = library["llama-gqa"], [5, 6, 7, 8, 5, 6]
-    expected = generate(model, prompt, max_new_tokens=12).tokens
-    drafter = OneTree({"a": PromptLookup(3, 4), "b": Fails([1])}, FLAT)
-    with pytest.raises(RuntimeError, match="broken"):
-        generate(model, prompt, drafter, max_new_tokens=12)
-    assert generate(model, prompt, drafter, max_new_tokens=12).tokens == expected
 
 
 def test_a_source_serves_one_generation_at_a_time(library):

@@ -147,20 +147,6 @@ def test_with_one_candidate_all_steps_are_those_of_prompt_lookup_with_single_tok
         assert drafts(replay(trace, drafter)) == drafts(expected)
 
 
-def test_states_lie_where_they_were_written_and_are_not_copied_as_the_text_grows(library):
-    places = set()
-
-    class Watching(PromptLookupHidden):
-        def propose(self, context, limit):
-            states = context.hidden(1)
-            places.add(states.data_ptr())
-            assert len(states) == len(context.tokens) - 1
-            return super().propose(context, limit)
-
-    run_of(library["llama-gqa"], families.prompt(3, 40, 12), Watching(1, 6))
-    assert len(places) == 1
-
-
 def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
     model, prompt = library["llama-gqa"], families.prompt(3, 40, 12)
     run = {
@@ -179,16 +165,3 @@ def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
     for last, got in run["printed"]:
         expected = by_equation(text, last, len(prompt), lambda j: 0, 6, len(text) - last - 2, first=1)
         assert got == expected
-
-
-@pytest.mark.parametrize(
-    "drafter, message",
-    [
-        (PromptLookupHidden(3), "layer is 3"),
-        (PromptLookupAttention([(2, 0)]), "block from 0 to 1"),
-        (PromptLookupAttention([(0, 4)]), "expected a head from 0 to 3"),
-    ],
-)
-def test_a_layer_or_head_the_model_does_not_have_is_refused(library, drafter, message):
-    with pytest.raises(ValueError, match=message):
-        generate(library["llama-gqa"], [3, 4, 5], drafter, max_new_tokens=4)

@@ -174,23 +174,6 @@ def test_the_released_selection_is_that_of_a_plain_reading(question, rows, seed)
     assert kept == sorted(kept) and len(kept) <= sizes["choices"]
 
 
-@given(questions(), st.integers(1, 12), st.integers(0, 5))
-@example(REPEATS, 2, 5)
-@settings(max_examples=100, deadline=None)
-def test_arbitrary_rows_are_paths_that_the_released_rule_keeps(question, rows, seed):
-    vocabulary, documents, context, sizes = question
-    with build(documents, vocabulary) as index:
-        options = dict(sizes, min_ngram=1, selection="released", seed=seed)
-        whole = propose(Rest(index, **options), context, vocabulary)
-        some = propose(Rest(index, rows=rows, **options), context, vocabulary)
-    kept, all_paths = (set(tree_paths(tree.tokens, tree.parents)) for tree in (some, whole))
-    assert kept <= all_paths and bool(kept) == bool(all_paths)
-    leaves = {path for path in kept if not any(other[:-1] == path for other in kept)}
-    assert len(leaves) <= rows
-    if rows >= len(all_paths):
-        assert kept == all_paths
-
-
 @given(questions(), st.integers(0, 5))
 @settings(max_examples=100, deadline=None)
 def test_the_random_selection_takes_whole_continuations_of_different_occurrences(question, seed):

@@ -11,7 +11,6 @@ from specdec_lib import Sampling, generate
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
-from specdec_lib.heads.acceptance import AcceptanceHead
 from tests.chaos import head_of
 from tests.families import VOCABULARY, build, perturbed, prompt
 
@@ -106,15 +105,6 @@ def test_checking_the_newest_token_stops_one_earlier(small, head):
     assert len(lengths) > 2
 
 
-def test_a_head_is_shown_the_confidence_where_its_rule_does_not_need_it(small):
-    drafter, seen = started(SpecDecPP(small, head_of(small, sees_confidence=True), 0.9), prompt(1, 10))
-    tree = drafter.propose(seen, 5)
-    rows, states = rows_and_states(small, seen.tokens + tree.tokens, len(tree))
-    confidence = rows.softmax(-1).max(-1).values
-    expected = drafter.head.probability(states, confidence)[: len(tree) - 1]
-    assert drafter._round.acceptance == pytest.approx(expected.tolist(), rel=1e-3, abs=1e-5)
-
-
 @pytest.mark.parametrize("newest", [False, True])
 def test_bounds_hold_whatever_the_head_says(small, head, newest):
     sure, never = head_of(small), head_of(small)
@@ -146,13 +136,6 @@ def test_states_that_are_no_numbers_are_an_error_and_no_draft(small, head):
     drafter._score = lambda state, confidence: head.scorer()(state * float("nan"), confidence)
     with pytest.raises(FloatingPointError, match="the draft model's states hold NaN"):
         drafter.propose(seen, 10)
-
-
-def test_the_head_is_asked_where_the_draft_model_is(small, head, monkeypatch):
-    asked, own = [], AcceptanceHead.scorer
-    monkeypatch.setattr(AcceptanceHead, "scorer", lambda self, device=None: asked.append(device) or own(self))
-    SpecDecPP(small, head, 0.6)
-    assert asked == [small.device]
 
 
 @pytest.mark.gpu

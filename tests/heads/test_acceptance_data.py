@@ -176,24 +176,6 @@ def test_a_bad_call_leaves_nothing_behind(pair, tmp_path, wrong, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_manifest_is_written_once_and_whole(pair, tmp_path, monkeypatch):
-    folder, write = tmp_path / "data", type(tmp_path).write_text
-
-    def full(self, text, *args, **options):
-        write(self, text[:5])
-        raise OSError("disk full")
-
-    with monkeypatch.context() as failing:
-        failing.setattr(type(tmp_path), "write_text", full)
-        with pytest.raises(OSError, match="disk full"):
-            generate_data(*pair, PROMPTS[:1], folder, max_new_tokens=2, progress=False)
-        assert list(folder.iterdir()) == []
-    for _ in range(2):
-        generate_data(*pair, PROMPTS[:1], folder, max_new_tokens=2, progress=False)
-        monkeypatch.setattr(type(tmp_path), "write_text", full)
-    assert sorted(path.name for path in folder.iterdir()) == ["about.json", "shard-00000.safetensors"]
-
-
 def test_two_processes_do_not_fill_one_folder(pair, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in (tmp_path / "data", "data"):
