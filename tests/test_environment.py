@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from specdec_lib import paths
@@ -37,35 +36,12 @@ def conda() -> tuple[list[str], list[str]]:
     return [entry for entry in content["dependencies"] if isinstance(entry, str)], pip
 
 
-def test_the_packages_that_were_asked_for_are_declared():
-    wanted = {
-        "torch",
-        "transformers",
-        "jupyter",
-        "jupyter-book",
-        "nbclient",
-        "papermill",
-        "faiss-cpu",
-        "faiss-gpu",
-        "matplotlib",
-        "pytest",
-    }
-    assert wanted <= set(declared())
-
-
 def test_the_conda_file_brings_python_pip_and_the_project_with_its_extras():
     packages, pip = conda()
     match = re.fullmatch(r"-e \.\[(.+)\]", pip[0])
     assert len(pip) == 1 and match, pip
     assert set(match[1].split(",")) == set(EXTRAS) - {"gpu", "ray"}
     assert [re.split(r"[<>=]", package)[0] for package in packages] == ["python", "pip"]
-
-
-def test_the_conda_file_and_the_project_ask_for_the_same_python():
-    python = SpecifierSet(conda()[0][0].removeprefix("python"))
-    required = SpecifierSet(PROJECT["requires-python"])
-    for minor in range(8, 14):
-        assert (f"3.{minor}" in python) == (f"3.{minor}" in required)
 
 
 def test_the_makefile_and_the_conda_file_install_the_same_extras():
@@ -90,15 +66,6 @@ def test_a_users_installation_pins_nothing_exactly():
 def test_faiss_for_cpu_and_for_gpu_never_come_in_one_extra():
     for name, requirements in {**EXTRAS, "": DEPENDENCIES}.items():
         assert len([r for r in requirements if r.name.startswith("faiss")]) <= 1, name
-
-
-def test_every_dependency_says_why_it_is_there():
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for name, requirement in declared().items():
-        line = next(
-            line for line in text.splitlines() if f'"{requirement.name}' in line and not line.startswith("name")
-        )
-        assert re.search(r"# \w.{8,}", line), f"{name} has no comment"
 
 
 def test_every_package_that_the_code_imports_is_declared():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 
 import pytest
 
@@ -145,18 +144,6 @@ def test_a_wrong_word_about_the_index_is_told_before_any_text_is_embedded(inputs
     assert [p.name for p in inputs.glob("store*")] == ["store"]
 
 
-@pytest.mark.parametrize("place", ["store.states", "store/dense"])
-def test_a_folder_of_ones_own_in_the_way_of_a_dense_index_is_told_before_a_model_is_loaded(
-    inputs, capsys, monkeypatch, place
-):
-    assert run("build", inputs / "store", inputs / "a.txt") == 0
-    (inputs / place).mkdir()
-    (inputs / place / "mine").write_text("kept")
-    monkeypatch.setattr(datastore, "_load_model", lambda *names: pytest.fail("a model is loaded"))
-    assert run("dense", inputs / "store", *SMALL) == 2
-    assert "exists and is no" in capsys.readouterr().err and (inputs / place / "mine").read_text() == "kept"
-
-
 def test_an_index_that_could_not_be_written_is_made_from_the_states_that_are_there(inputs, monkeypatch):
     path = inputs / "store"
     assert run("build", path, inputs / "a.txt") == 0
@@ -166,30 +153,3 @@ def test_an_index_that_could_not_be_written_is_made_from_the_states_that_are_the
     monkeypatch.setattr(embedding, "last_states", lambda *_, **__: pytest.fail("embedded again"))
     assert run("dense", path, *SMALL) == 0
     assert [p.name for p in inputs.glob("store*")] == ["store"]
-
-
-def test_the_same_build_again_keeps_the_dense_index_and_another_is_refused(inputs, capsys):
-    path = inputs / "store"
-    assert run("build", path, inputs / "a.txt") == run("dense", path, *SMALL, "--dims", "6") == 0
-    assert run("build", path, inputs / "a.txt") == 0
-    assert DenseIndex.open(path, device="cpu").dims == 6
-    (inputs / "a.txt").write_text("something else\n")
-    assert run("build", path, inputs / "a.txt") == 2
-    assert "dense index is not of the tokens that were built now" in capsys.readouterr().err
-    assert run("verify", path) == 0
-
-
-def test_every_path_may_begin_at_home_and_a_link_stays_a_link(inputs, monkeypatch):
-    monkeypatch.setenv("HOME", str(inputs))
-    (inputs / "large").mkdir()
-    os.symlink(inputs / "large", inputs / "store")
-    for named in (["~/a.txt"], ["--text", "~/a.txt"], ["--jsonl", "~/b.jsonl.gz", "--field", "output"]):
-        assert run("build", "~/store", *named, "--tokenizer", "pocket") == 0
-    assert run("dense", "~/store/", *SMALL) == run("verify", "~/store") == run("info", "~/store") == 0
-    assert sorted(path.name for path in inputs.iterdir()) == ["a.txt", "b.jsonl.gz", "large", "store"]
-    assert (inputs / "store").is_symlink() and TokenStore.open("~/store").path == inputs / "large"
-
-
-def test_a_word_that_is_no_option_is_refused_and_help_ends_well(capsys):
-    assert run("build", "s", "--nonsense") == 2 and "--nonsense" in capsys.readouterr().err
-    assert run("dense", "--help") == 0 and "--factory" in capsys.readouterr().out

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from specdec_lib import generate, load_model, methods, paths
+from specdec_lib import generate, load_model, methods
 from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
@@ -196,23 +193,6 @@ def test_the_command_prints_a_table_and_writes_json_and_a_page(decoded, store, t
     text = page.read_text()
     assert "<svg" in text and "One tree" in text and "One tree" in told and "Copied:" in told
     assert "SpecDec is not predicted: it needs a draft model." in told
-
-
-def test_a_terminal_that_cannot_print_a_dash_gets_plain_characters_after_the_files(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"prompt": "a b c d", "answer": "a b c d e"}\n' * 2)
-    words = [
-        sys.executable,
-        "-m",
-        "specdec_lib",
-        "diagnose",
-        str(tmp_path / "log.jsonl"),
-        "--json",
-        str(tmp_path / "a"),
-    ]
-    ascii_alone = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(words, cwd=paths.PACKAGE.parent, env=ascii_alone, capture_output=True, check=False)
-    assert done.returncode == 0 and json.loads((tmp_path / "a").read_text())["answers"] == 2, done.stderr
-    assert b"-" in done.stdout and b"?" not in done.stdout.split(b"How the methods")[0]
 
 
 def test_every_method_that_is_switched_on_elsewhere_is_one_of_the_book():

@@ -96,20 +96,6 @@ def test_the_first_step_says_what_was_drafted_accepted_and_paid(page):
     }
 
 
-def test_the_place_that_a_draft_was_copied_from_is_marked_and_said(browser, tmp_path):
-    # Text so far: "abxx " and the first token "a"; the draft copies what stands five tokens back.
-    copied = run((DraftTree.chain(points("bxx"), copied_from=1), [0], "bc"), (DraftTree.chain([]), [], "f"))
-    page = browser.new_page()
-    viewer = stepper.stepper({"PLD": copied}, Letters(), points("abxx "), PRICES)
-    assert visit(page, written(tmp_path / "copied.html", viewer))["errors"] == []
-    assert summary(page).startswith("Step 1 of 2. PLD drafted 3 tokens, copied from 5 tokens back, after “a”;")
-    marked = page.locator(".text .source")
-    assert "".join(marked.all_text_contents()) == "bxx"
-    press(page, "ArrowRight")
-    assert summary(page).startswith("Step 2 of 2. PLD drafted nothing") and marked.count() == 0
-    page.close()
-
-
 def test_keys_buttons_and_the_slider_step_through(page):
     page.get_by_role("button", name="one step on").focus()
     assert press(page, "ArrowRight", "ArrowRight", "ArrowRight", "Home", "End", "ArrowLeft") == "233032"
@@ -121,23 +107,6 @@ def test_keys_buttons_and_the_slider_step_through(page):
     assert step(page) == "2" and page.get_by_role("slider").get_attribute("aria-valuetext") == "step 2 of 3"
     page.get_by_role("button", name="first step").click()
     assert summary(page).startswith("Step 0. The pass over the prompt")
-
-
-def test_arrows_step_while_the_viewer_is_in_view_and_nothing_has_the_focus(page):
-    page.evaluate("document.addEventListener('keydown', (e) => { window.turned = (window.turned || 0) + 1; })")
-    assert press(page, "ArrowRight", "ArrowRight", "ArrowLeft") == "232"
-    # A theme that turns the page with these keys does not hear them.
-    assert page.evaluate("window.turned") is None
-    page.evaluate(
-        "document.body.append(document.createElement('input')); document.querySelector('body > input').focus()"
-    )
-    assert press(page, "ArrowRight") == "2"
-    page.evaluate("document.activeElement.blur()")
-    assert press(page, "ArrowRight") == "3"
-    # Scrolled out of view, it leaves the keys to the page.
-    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<p style=height:5000px></p>'); scrollTo(0, 4000)")
-    page.wait_for_function("document.querySelector('.specdec-stepper').getBoundingClientRect().bottom < 0")
-    assert press(page, "ArrowLeft") == "3"
 
 
 def test_every_control_is_reached_by_tab_alone(page):
@@ -182,17 +151,6 @@ def test_it_fits_a_phone(browser, address, scheme):
     heights = page.get_by_role("button").evaluate_all("all => all.map(one => one.getBoundingClientRect().height)")
     assert min(heights) >= 32
     page.close()
-
-
-def test_without_a_script_and_on_paper_the_static_text_is_there(browser, address, page):
-    context = browser.new_context(java_script_enabled=False)
-    bare = context.new_page()
-    bare.goto(address)
-    assert bare.locator(".specdec-tokens").first.is_visible() and bare.get_by_role("slider").count() == 0
-    context.close()
-    assert not page.locator(".specdec-static").is_visible()
-    page.emulate_media(media="print")
-    assert page.locator(".specdec-static").is_visible() and not page.locator(".specdec-live").is_visible()
 
 
 def test_it_starts_where_a_notebook_puts_it_into_the_page_and_of_two_one_moves(browser):

@@ -103,13 +103,6 @@ def test_a_draft_past_the_length_it_is_served_to_is_silent(library):
     assert found[-1][0] == 0
 
 
-def test_a_draft_goes_on_past_its_own_window(library):
-    windowed = library["mistral-window"]
-    trace = record(library["mistral"], prompt(2, 20), max_new_tokens=30)
-    found = counted(draft_along(trace, windowed), stopping.FixedLength(4))
-    assert found == steps(trace, AdaptiveDraftModel(windowed, stopping.FixedLength(4), max_tokens=4))
-
-
 def test_examples_are_first_choices_behind_the_recorded_text(pair, traces):
     trace = traces[0]
     found = draft_along(trace, pair[1]).examples()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -14,7 +13,6 @@ from specdec_lib.decoding.results import PARTS
 from specdec_lib.drafters import Rest, SpecDecPP
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import input_guided, pass_costs, recorded_runs
-from specdec_lib.experiments.published_numbers import pass_prices
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.results import SPEED, ratio, table
 from specdec_lib.experiments.workbench import ModelPair
@@ -142,21 +140,6 @@ def test_proposals_are_priced_in_the_one_token_passes_of_plain_decoding():
     assert found.drafted_token == pytest.approx((0.1 / 20) / 0.04) and found.widths == {1: 1.0, 8: 1.5}
     # The prices put the timed plain run together again: its passes, and the loop's own work.
     assert 10 * (1 + found.step) * 0.04 == pytest.approx(0.44)
-
-
-def test_at_published_prices_a_step_costs_what_its_width_costs_there(replayed):
-    recordings, runs = replayed
-    curves, found = pass_prices(), speeds.published_prices()
-    assert set(found) == set(curves) and len({prices.name for prices in found.values()}) == len(curves)
-    for who, prices in found.items():
-        frame = speeds.at_prices(table(recordings, runs), prices)
-        widths, known = zip(*sorted(curves[who].items()), strict=True)
-        for name, draft in (("plain", 0.0), ("PLD", 0.0), ("SpecDec", 0.0234 / 0.108)):
-            steps = [step for run in runs[name] for step in run.steps]
-            assert max(step.width for step in steps) <= 11
-            if widths[-1] >= 11:  # what is beyond the last width is a test of PassPrices
-                spent = sum(float(np.interp(step.width, widths, known)) + draft * step.drafted for step in steps)
-                assert frame[frame.method == name].price.sum() == pytest.approx(spent)
 
 
 def test_passes_of_every_runtime_attend_over_the_same_slots(pair):

@@ -154,11 +154,6 @@ def test_what_no_page_could_show_or_refer_to_is_refused(arguments, words):
         Table(FRAME, **{"name": "tab-x", "caption": "c"} | arguments)
 
 
-def test_html_of_a_table_shows_the_texts_and_no_markup_of_theirs():
-    page = Text(Table(FRAME, "tab-x", "c").to_html())
-    assert "<i>" in page.text and "i" not in page.tags
-
-
 def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_and_linked(tmp_path, monkeypatch):
     run = run_context.RunContext("01_small", "smoke", str(tmp_path / "files"), "0" * 64)
     monkeypatch.setenv(run_context.VARIABLE, run.dumps())
