@@ -17,7 +17,6 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
 from specdec_lib.drafters import (
     AdaptiveDraftModel,
     DraftModel,
-    Dresd,
     PromptLookup,
     Rest,
     SpecDecPP,
@@ -294,7 +293,6 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
             bench.sparse, min_ngram=1, subsample="uniform", max_matches=8, selection="released"
         ),
     },
-    "DReSD": {"DReSD batch": lambda bench: Dresd(bench.dense, drafts=4, length=6, deduplicate=False, share=False)},
     "SpecDec": {
         **{
             f"SpecDec {name}": lambda bench, rule=rule: AdaptiveDraftModel(bench.draft, rule())

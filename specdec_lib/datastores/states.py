@@ -169,10 +169,7 @@ def write_states(
     about : dict, optional
         More for the manifest that decides what the states are.
 
-    Raises
-    ------
-    ValueError
-        Also if a state is not finite; the unfinished folder is then removed.
+    A state that is not finite is a ValueError, and the unfinished folder is then removed.
     """
     path = store_files.located(path)
     window, width = whole("window", window, 1), whole("width", width, 1)

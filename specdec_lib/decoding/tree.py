@@ -48,6 +48,15 @@ class Passengers:
     __hash__ = None
 
 
+def path_to(node: int, parents: Sequence[int]) -> list[int]:
+    """Nodes from the root's child down to ``node``, by the parent of each; empty for the root, -1."""
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
 class DraftTree:
     """Candidate continuations of the last emitted token, merged on common prefixes.
 
@@ -319,11 +328,7 @@ class DraftTree:
 
     def path(self, node: int) -> list[int]:
         """Indices from the root's child down to ``node``; empty for the root (-1)."""
-        nodes = []
-        while node >= 0:
-            nodes.append(node)
-            node = self.parents[node]
-        return nodes[::-1]
+        return path_to(node, self.parents)
 
     def mask(self) -> np.ndarray:
         """Which entries of the block (root, n nodes, p passengers) each attends to, bool, shape (n + 1 + p, n + 1 + p).

@@ -30,11 +30,11 @@ class Dresd(Drafter):
         Drafts kept (B; mostly 10 in the paper), and tokens of each (N) without x_t. The released code counts x_t: 20 drafts 19.
     neighbours : int
         Neighbours looked up; the released code takes 50, the paper names no number.
-    deduplicate : bool
-        Let each of the ``drafts`` be another one, which the released code does not.
-    share : bool
-        Merge common prefixes into one tree. Without it each draft is a branch of its own, as in the paper's dense batch
-        (section 3.6): the same tokens are accepted and more are verified.
+
+    Notes
+    -----
+    Each of the ``drafts`` is another one, which the released code does not ask for. Common prefixes are merged into one tree; in
+    the paper's dense batch (section 3.6) each draft is a branch of its own, which accepts the same tokens and verifies more.
 
     Attributes
     ----------
@@ -52,13 +52,10 @@ class Dresd(Drafter):
         drafts: int = 10,
         length: int = 10,
         neighbours: int = 50,
-        deduplicate: bool = True,
-        share: bool = True,
     ):
         self.index = open_dense_index(index) if isinstance(index, (str, Path)) else index
         self.drafts, self.length = whole("drafts", drafts, 1), whole("length", length, 1)
         self.neighbours = whole("neighbours", neighbours, 1)
-        self.deduplicate, self.share = deduplicate, share
         self.survivors = 0
         self._drafted: tuple[DraftTree, list[tuple[float, list[int]]]] = (EMPTY, [])
 
@@ -74,10 +71,7 @@ class Dresd(Drafter):
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         found = list(self._continuations(context, min(self.length, limit)))
-        drafts = [draft for _, draft in found]
-        tree = EMPTY
-        if drafts:
-            tree = DraftTree.from_drafts(drafts) if self.share else DraftTree.batch(drafts)
+        tree = DraftTree.from_drafts(draft for _, draft in found) if found else EMPTY
         self._drafted = tree, found
         return tree
 
@@ -87,8 +81,6 @@ class Dresd(Drafter):
     @property
     def similarities(self) -> list[float]:
         tree, found = self._drafted
-        if not self.share:
-            return [score for score, draft in found for _ in draft]
         scores: list[float | None] = [None] * len(tree)
         for score, draft in found:
             node = -1
@@ -113,15 +105,12 @@ class Dresd(Drafter):
             survivors = ((score_at[at], self.index.store.continuation(at + 1, length)) for at in positions)
             self.survivors = len(positions)
         seen: set[tuple[int, ...]] = set()
-        count = 0
         for score, draft in survivors:
-            if not draft or (self.deduplicate and tuple(draft) in seen):
-                continue
-            seen.add(tuple(draft))
-            yield score, draft
-            count += 1
-            if count == self.drafts:
-                return
+            if draft and tuple(draft) not in seen:
+                seen.add(tuple(draft))
+                yield score, draft
+                if len(seen) == self.drafts:
+                    return
 
     def _survivors(self, positions: np.ndarray, token: int) -> np.ndarray:
         """The positions whose continuation starts with the target's token."""

@@ -136,12 +136,3 @@ class StaticTreeDrafter(HeadDrafter):
     ) -> list[list[int]]:
         """For each of the nodes ``above`` of the draft so far, all of depth ``depth - 1``: the ``width`` most likely tokens
         after it."""
-
-
-def path_to(node: int, parents: Sequence[int]) -> list[int]:
-    """Nodes from the root's child down to ``node``; empty for the root, -1."""
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]

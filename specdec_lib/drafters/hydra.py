@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from specdec_lib.decoding.contract import Context
-from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters.head_drafter import StaticTreeDrafter, path_to
+from specdec_lib.decoding.tree import DraftTree, path_to
+from specdec_lib.drafters.head_drafter import StaticTreeDrafter
 from specdec_lib.drafters.medusa import LEVELS, RANKS
 from specdec_lib.heads.drafting import HydraHeads
 from specdec_lib.heads.layer import Past

@@ -108,13 +108,7 @@ def checked_vocabulary(model: PreTrainedModel, vocabulary: DraftVocabulary) -> D
 
 
 def load_vocabulary(folder: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Attach the vocabulary that a model's folder holds, if it does, and check that the tokenizer is the model's.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged, or the tokenizer, the vocabulary and the model do not belong together.
-    """
+    """Attach the vocabulary that a model's folder holds, if it does, and check that the tokenizer is the model's."""
     path = Path(folder) / FILE
     if not path.exists():
         return know_tokenizer(tokenizer, model)

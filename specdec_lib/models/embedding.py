@@ -58,8 +58,6 @@ def embed_store(
 
     Parameters
     ----------
-    model : PreTrainedModel
-    store : TokenStore or path
     path : path
         Folder of the states; about ``d`` times 2 or 4 bytes a token.
     window, overlap, cover, max_states
@@ -74,12 +72,6 @@ def embed_store(
         As which the states are stored.
     batch_tokens : int
         Tokens run at once, padding included.
-    progress : bool
-        Show a bar.
-
-    Returns
-    -------
-    States
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)

@@ -12,17 +12,7 @@ from specdec_lib.decoding.served_models import UnsupportedModel
 
 
 def read(path: Path, dtype: torch.dtype | str, **options) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and the tokenizer of a GGUF file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ImportError
-        If the package gguf is not installed.
-    UnsupportedModel
-        If transformers cannot read it.
-    """
+    """The model and the tokenizer of a GGUF file; UnsupportedModel if transformers cannot read it."""
     if not path.is_file():
         raise FileNotFoundError(f"no model at {path}: expected a GGUF file")
     if importlib.util.find_spec("gguf") is None:

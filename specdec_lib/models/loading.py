@@ -25,13 +25,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 def resolve_device(device: str = "auto") -> torch.device:
-    """``"auto"`` takes a GPU where there is one.
-
-    Raises
-    ------
-    ValueError
-        If the device is unknown or not there.
-    """
+    """``"auto"`` takes a GPU where there is one; ValueError if the device is unknown or not there."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -85,12 +79,6 @@ def load_model(
 
     Raises
     ------
-    FileNotFoundError
-        If SmolLM2 cannot be fetched, or a shipped model, or a path with a separator that is no hub name, is not there.
-    ValueError
-        If device or dtype cannot be used, or the tokenizer does not fit the model.
-    UnsupportedModel
-        (a ValueError) If transformers cannot read a GGUF file.
     ImportError
         If a GGUF file is named and gguf is not installed, or ``device`` is ``"map"`` and accelerate is not installed.
     """

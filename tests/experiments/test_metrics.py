@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from specdec_lib import DraftTree, Generation, generate
 from specdec_lib.decoding.results import Step, metrics
-from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.experiments.metrics import (
     acceptance_by_position,
     ends_in_loop,
@@ -180,24 +179,6 @@ def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refuse
 @pytest.fixture(scope="module")
 def model():
     return build("gpt-neox")  # repeats itself at times, so that prompt lookup finds something
-
-
-@pytest.mark.parametrize("end", [None, 7])
-@pytest.mark.parametrize("drafter", ["lookup", "draft"])
-def test_drafted_and_calls_equal_emitted_and_discarded_for_chains(model, drafter, end):
-    made = PromptLookup(1, 3, "transformers") if drafter == "lookup" else DraftModel(perturbed(model), 4)
-    plain = generate(model, prompt(1, 30), max_new_tokens=40).tokens
-    run = generate(model, prompt(1, 30), made, max_new_tokens=40, eos_token_id=[] if end is None else plain[end])
-    drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
-    n, calls = len(run.tokens) - 1, len(run.steps)
-    inside = len(run.steps[-1].tokens) == run.steps[-1].accepted
-    assert accepted > 0 or end is not None
-    assert drafted + calls == n + (drafted - accepted) + inside
-    assert run.stats["discard_rate"] * n == pytest.approx(drafted - accepted)
-    assert run.stats["verification_rate"] * n == pytest.approx(calls)
-    assert run.stats["draft_ms_per_step"] == pytest.approx(
-        run.stats["draft_ms_per_token"] * run.stats["tokens_per_forward"]
-    )
 
 
 def test_the_hosts_share_counts_as_time_of_the_steps():

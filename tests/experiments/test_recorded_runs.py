@@ -109,17 +109,6 @@ def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tok
     assert first.trace.tokens == generate(model, first.trace.prompt, max_new_tokens=40).tokens
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_replays_are_the_real_runs_step_by_step(model, tokenizer, sampling):
-    recordings = recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 30)
-    real = recorded_runs.run_again(model, recordings, PromptLookup(num_tokens=4))
-    replayed = recorded_runs.replay_all(recordings, PromptLookup(num_tokens=4))
-    assert comparison.compare(recordings, real).divergences == []
-    assert all(comparison.same_steps(a, b) for a, b in zip(real, replayed, strict=True))
-    other = recorded_runs.replay_all(recordings, PromptLookup(num_tokens=2))
-    assert not all(comparison.same_steps(a, b) for a, b in zip(real, other, strict=True))
-
-
 def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recordings):
     lengths = [1, 2, 3, 5, 8, 13, 20]
     runs = recorded_runs.sweep_draft_model(recordings, draft, lengths)
@@ -262,33 +251,6 @@ def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
         recorded_runs.load_pair(str(tmp_path / "a"), str(tmp_path / "b"), "cpu")
     loaded, small, _ = recorded_runs.load_pair(str(tmp_path / "a"), str(tmp_path / "a"), "cpu")
     assert loaded is not small
-
-
-def test_the_oracle_is_the_fewest_calls_of_a_drafter_that_knows_the_output(draft, recordings):
-    hindsight = draft_costs.Hindsight.of(recordings, draft)
-    for recording, agreed, calls in zip(recordings, hindsight.agreement, hindsight.calls, strict=True):
-        run = replay(recording.trace, _Clairvoyant([True, *agreed], recording.trace.tokens))
-        assert len(run.steps) == calls
-        assert sum(step.drafted - step.accepted for step in run.steps) == 0
-    assert any(agreed.any() and not agreed.all() for agreed in hindsight.agreement)
-    for runs in recorded_runs.sweep_draft_model(recordings, draft, [1, 2, 4, 8, 16]).values():
-        assert all(len(run.steps) >= calls for run, calls in zip(runs, hindsight.calls, strict=True))
-
-
-class _Clairvoyant(Drafter):
-    """Drafts as far as the draft model's first choices are the target's tokens."""
-
-    def __init__(self, agreed, tokens):
-        self.agreed, self.tokens = agreed, tokens
-
-    def start(self, context):
-        pass
-
-    def propose(self, context, limit):
-        place = end = len(context.tokens) - context.prompt_length
-        while end < len(self.tokens) and self.agreed[end]:
-            end += 1
-        return DraftTree.chain(self.tokens[place:end][:limit])
 
 
 def test_the_best_fixed_length_is_the_one_of_least_time(draft, recordings):

@@ -9,12 +9,9 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, paths, record
-from specdec_lib.datastores.exact_search import ExactIndex
-from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.teacher_forcing import record_known
-from specdec_lib.drafters import Dresd, PromptLookupAttention, PromptLookupHidden
-from specdec_lib.experiments import comparison, recorded_runs, recordings, stores
+from specdec_lib.experiments import recorded_runs, recordings
 from specdec_lib.experiments.recordings import Answer, RecordingError, record_once
 from tests.experiments.test_recorded_runs import GREEDY, PROMPTS, SAMPLED, tiny
 from tests.experiments.test_recorded_runs import model as model
@@ -120,26 +117,6 @@ def test_one_pass_gives_the_states_rows_and_outputs_of_token_by_token(model, tok
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
         assert np.array_equal(fast.outputs.tokens, slow.outputs.tokens)
         np.testing.assert_allclose(fast.outputs.logprobs, slow.outputs.logprobs, rtol=1e-4, atol=1e-4)
-
-
-def test_drafts_on_states_of_one_pass_are_those_of_token_by_token(model, tokenizer):
-    texts = stores.text_store("stdlib", tokenizer, 3_000)
-    first = texts.store.tokens[:400].astype("int64") % model.config.vocab_size  # a mark stands between documents
-    with torch.no_grad():
-        last = model.model(torch.tensor(first[None])).last_hidden_state[0, :-1].numpy()
-    states = ArrayStates(np.arange(1, 400), last)
-    drafters = {
-        "PLD+ (h)": PromptLookupHidden(1, 6),
-        "PLD+ (a)": PromptLookupAttention([(0, 1), (1, 3)], 6),
-        "DReSD": Dresd(ExactIndex(states, texts.store, dims=16)),
-    }
-    capture = Capture((1, LAST), ((0, 1), (1, 3)))
-    slow = recorded_runs.record_prompts(model, tokenizer, PROMPTS, GREEDY, 30, capture)
-    fast = record_once(model, tokenizer, PROMPTS, GREEDY, 30, capture)
-    for drafter in drafters.values():
-        ours, theirs = (recorded_runs.replay_all(recordings, drafter) for recordings in (slow, fast))
-        assert all(comparison.same_steps(a, b) for a, b in zip(ours, theirs, strict=True))
-        assert sum(step.drafted for run in ours for step in run.steps) > 10
 
 
 def altered(model, tokenizer):

@@ -9,10 +9,8 @@ import pandas as pd
 import pytest
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
-from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments.metrics import pooled
-from specdec_lib.experiments.results import ACCEPTANCE, PER_PASS, priced
+from specdec_lib.experiments.results import priced
 from specdec_lib.models.fingerprint import fingerprint
 from tests.experiments.made import made_up
 
@@ -60,21 +58,6 @@ def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path
     assert measures.speed(rows, price).value == pytest.approx(7 / brute)
 
 
-def test_counts_of_replays_are_those_of_the_metrics():
-    of = pooled([replay(r.trace, PromptLookup()) for r in recordings()])
-    for value, metric in (
-        (PER_PASS, "tokens_per_forward"),
-        (measures.LENGTH, "mean_accepted_drafts"),
-        (ACCEPTANCE, "acceptance_rate"),
-    ):
-        assert measures.rate(outputs(), value).value == pytest.approx(of[metric])
-    price = {1: 1.0, 256: 256.0}
-    frame = outputs()
-    assert measures.speed(frame, price).value == pytest.approx(
-        frame.tokens.sum() / (frame.passes + frame.drafted).sum()
-    )
-
-
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):
     drafters = {length: PromptLookup(num_tokens=length) for length in (2, 5)}
     monkeypatch.setattr("specdec_lib.experiments.all_cores.ALONE_SECONDS", 0.0)  # in processes of their own
@@ -88,12 +71,6 @@ def test_several_drafters_are_counted_as_each_alone(monkeypatch):
             .sum()
             .equals(alone[["tokens", "passes", "accepted", "depth"]].sum())
         )
-
-
-def test_turns_of_one_prompt_are_drawn_together():
-    alone = pd.DataFrame({"prompt": ["a", "b", "c"], "tokens": [3.0, 9.0, 4.0], "passes": [2.0, 3.0, 4.0]})
-    turns = pd.concat([alone.assign(tokens=alone.tokens / 2, passes=alone.passes / 2)] * 2)
-    assert measures.rate(turns) == measures.rate(alone)
 
 
 def test_a_ratio_of_a_frame_to_itself_is_one_for_certain():

@@ -153,11 +153,3 @@ def test_passes_of_every_runtime_attend_over_the_same_slots(pair):
     assert all(row["ms_low"] <= row["ms"] <= row["ms_high"] <= row["ms_p99"] for row in rows)
     with pytest.raises(ValueError, match="runtime is 'quick'"):
         pass_costs.step_times(pair.draft, 40, "quick")
-
-
-def test_a_pass_between_two_measured_widths_costs_what_lies_between():
-    times, widths = {1: 2.0, 4: 2.6, 8: 4.6}, (1, 2, 4, 6, 8, 10)
-    expected = pytest.approx([2.0, 2.2, 2.6, 3.6, 4.6, 5.6])
-    assert [pass_costs.step_seconds(times, width) for width in widths] == expected
-    curve = PassPrices(times).curve(10)
-    assert [2.0 * curve[width - 1] for width in widths] == expected
