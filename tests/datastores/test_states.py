@@ -83,14 +83,6 @@ def test_each_kept_state_is_that_of_its_window_and_stored_once_in_order(window, 
         found.verify()
 
 
-def test_batches_hold_no_more_than_asked_with_their_padding_and_every_window_once():
-    lengths = np.array([5, 90, 7, 7, 30, 1, 64, 12])
-    taken = [batch.tolist() for batch in states.batches(lengths, 64)]
-    assert sorted(sum(taken, [])) == list(range(8))
-    for batch in taken:
-        assert len(batch) == 1 or len(batch) * lengths[batch].max() <= 64
-
-
 def test_half_precision_is_rounded_and_overflow_is_refused(store):
     found = write(store, dtype="float16")
     np.testing.assert_allclose(everything(found)[1], everything(write(store, name="b"))[1], rtol=1e-3)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import time
-import warnings
 
 import pytest
 import torch
@@ -81,14 +80,6 @@ def test_graphs_compute_what_static_and_eager_passes_do(dtype, head_dim, kv_head
                     torch.testing.assert_close(got.float(), expected.float(), **tolerance)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_graphs_and_static_passes_of_one_width_give_the_same_tokens(dtype):
-    model, ids = build(dtype=DTYPES[dtype]), prompt(1, 40)
-    runtimes = (Runtime(model, 120, mode, (8,)) for mode in (MODE, "static"))
-    graph, static = (generate(model, ids, PromptLookup(3, 7), max_new_tokens=60, runtime=each) for each in runtimes)
-    assert graph.tokens == static.tokens
-
-
 @pytest.mark.parametrize("sampling", [Sampling(), SEEDED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("kv_heads", [4, 2], ids=["mha", "gqa"])
 def test_trees_under_graphs_change_no_token(kv_heads, sampling):
@@ -117,30 +108,6 @@ def test_draft_models_under_graphs_draft_what_they_draft_eagerly(judged, samplin
     assert [step.tree.tokens for step in graph.steps] == [step.tree.tokens for step in eager.steps]
     if sampling.greedy:
         assert graph.tokens == generate(target, ids, max_new_tokens=60).tokens
-
-
-@pytest.mark.parametrize("judged", [False, True], ids=["SpecDec", "SpecDec++"])
-def test_drafting_waits_for_the_device_once_a_round_or_once_a_token(judged):
-    target, ids = build(), prompt(1, 40)
-    draft = perturbed(target)
-    runtimes = Runtime(target, 120, MODE, WIDTHS), Runtime(draft, 120, MODE, (1, 2, 4))
-    drafter = (
-        SpecDecPP(draft, head_of(draft, True), 0.6, runtime=runtimes[1])
-        if judged
-        else DraftModel(draft, 4, runtimes[1])
-    )
-    generate(target, ids, drafter, max_new_tokens=60, runtime=runtimes[0])  # records the graphs
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            run = generate(target, ids, drafter, max_new_tokens=60, runtime=runtimes[0])
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    waits = sum("synchronizing" in str(each.message) for each in told)
-    drafted = sum(len(step.tree) if judged else bool(len(step.tree)) for step in run.steps)
-    # Each step's verification waits once; the two prompts' passes are eager.
-    assert waits <= len(run.steps) + drafted + 8
 
 
 def test_the_parts_of_a_generation_add_up_to_the_wall_clock():
@@ -175,15 +142,6 @@ def test_memory_is_flat_over_twenty_generations(mode):
         assert [once() for _ in range(20)] == [before] * 20
     finally:
         gc.enable()
-
-
-def test_cudnn_attention_is_off_in_passes_alone():
-    model = build(128, dtype=torch.bfloat16)
-    was = torch.backends.cuda.cudnn_sdp_enabled()
-    with backends(model.device):
-        assert not torch.backends.cuda.cudnn_sdp_enabled()
-    generate(model, prompt(1, 40), max_new_tokens=4)
-    assert torch.backends.cuda.cudnn_sdp_enabled() == was
 
 
 def test_a_capture_that_failed_leaves_the_device_usable():

@@ -208,17 +208,6 @@ def kolmogorov(numbers: np.ndarray) -> float:
     return max(np.max(steps[1:] - numbers), np.max(numbers - steps[:-1])) * n**0.5
 
 
-def test_prompts_of_one_seed_have_numbers_of_their_own():
-    starts = [prompt(i, 20) for i in range(50)]
-    positions = range(20, 220)
-    table = np.array([[Sampling(seed=3).for_prompt(p).uniform(i) for i in positions] for p in starts])
-    assert len(np.unique(table)) == table.size
-    # The 1e-4 point of the Kolmogorov distribution is 2.2: for the pool, and across the prompts at each position.
-    assert kolmogorov(table.ravel()) < 2.2 and max(kolmogorov(column) for column in table.T) < 2.6
-    correlations = np.corrcoef(table)[np.triu_indices(50, 1)]
-    assert abs(correlations).max() < 0.4 and abs(correlations.mean()) < 0.01
-
-
 def test_a_prompts_seed_depends_on_seed_and_tokens_alone():
     start = [5, 0, 7]
     # Committed: a seed's tokens must not change from one release of Python or of this library to another.
