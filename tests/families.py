@@ -23,20 +23,16 @@ CONTEXT = 128
 #: Sliding window of the families that have one: passed by the prompts of most tests, and several times by outputs.
 WINDOW = 12
 _COMMON = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": CONTEXT,
-    "initializer_range": 0.35,
-    "bos_token_id": 0,
-    "eos_token_id": None,
-    "pad_token_id": None,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": CONTEXT, "initializer_range": 0.35,
+    "bos_token_id": 0, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False,
+}  # fmt: skip
 _GROUPED = {"num_key_value_heads": 2}
+_LATENT = {
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12,
+    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+    "moe_intermediate_size": 16, "first_k_dense_replace": 1,
+}  # fmt: skip
 _MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 
 #: Name of each family that is served: transformers' model type and what differs from the common
@@ -70,23 +66,7 @@ SERVED: dict[str, tuple[str, dict]] = {
         },
     ),
     "gpt2": ("gpt2", {"n_positions": CONTEXT}),
-    "deepseek-v3": (
-        "deepseek_v3",
-        {
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 12,
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "n_group": 1,
-            "topk_group": 1,
-            "moe_intermediate_size": 16,
-            "first_k_dense_replace": 1,
-        },
-    ),
+    "deepseek-v3": ("deepseek_v3", _LATENT),
 }
 #: Families that tree verification cannot serve.
 REFUSED: dict[str, tuple[str, dict]] = {

@@ -11,30 +11,14 @@ from specdec_lib import paths
 
 #: What only the book, a dense index or a cluster needs, and which takes a second and more to import.
 EXTRAS = {
-    "pandas",
-    "matplotlib",
-    "papermill",
-    "nbformat",
-    "nbclient",
-    "jupyter_client",
-    "jupyter_book",
-    "IPython",
-    "sphinx",
-    "faiss",
-    "ray",
-}
+    "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "jupyter_client", "jupyter_book", "IPython",
+    "sphinx", "faiss", "ray",
+}  # fmt: skip
 PUBLIC = (
-    "specdec_lib",
-    "specdec_lib.drafters",
-    "specdec_lib.datastores",
-    "specdec_lib.heads.acceptance",
-    "specdec_lib.heads.induction",
-    "specdec_lib.heads.training",
-    "specdec_lib.models.loading",
-    "specdec_lib.models.embedding",
-    "specdec_lib.decoding.generate",
-    "specdec_lib.decoding.transformers_generate",
-)
+    "specdec_lib", "specdec_lib.drafters", "specdec_lib.datastores", "specdec_lib.heads.acceptance",
+    "specdec_lib.heads.induction", "specdec_lib.heads.training", "specdec_lib.models.loading",
+    "specdec_lib.models.embedding", "specdec_lib.decoding.generate", "specdec_lib.decoding.transformers_generate",
+)  # fmt: skip
 
 
 @pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")

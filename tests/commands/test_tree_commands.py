@@ -22,13 +22,8 @@ SOURCES = ("PLD", "REST", "SuffixDecoding", "SpecDec++")
 def fitted(tmp_path_factory):
     """Weights of other sources than the shipped ones."""
     path = tmp_path_factory.mktemp("fit") / "tree.safetensors"
-    words = [
-        "--target",
-        "pocket",
-        "--draft",
-        "pocket-draft",
-        *(word for source in SOURCES for word in ("--source", source)),
-    ]
+    words = ["--target", "pocket", "--draft", "pocket-draft"]
+    words += [word for source in SOURCES for word in ("--source", source)]
     few = ["--task", "rename", "--prompts", "2", "--max-new-tokens", "24", "--store-tokens", "20000"]
     assert main(["fit-tree", *words, *few, "--out", str(path)]) == 0
     return path

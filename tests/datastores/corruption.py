@@ -16,17 +16,9 @@ from tests.datastores.dense_stores import build, random_states, source
 
 VOCABULARY = 40
 FILES = (
-    "manifest.json",
-    "tokens.npy",
-    "documents.npy",
-    "suffix_array.json",
-    "suffix_array.npy",
-    "first.npy",
-    "keys.npy",
-    "dense/dense.json",
-    "dense/positions.npy",
-    "dense/index.faiss",
-)
+    "manifest.json", "tokens.npy", "documents.npy", "suffix_array.json", "suffix_array.npy", "first.npy", "keys.npy",
+    "dense/dense.json", "dense/positions.npy", "dense/index.faiss",
+)  # fmt: skip
 SWITCHES = (
     {"max_ngram": 64},
     {"max_matches": 7, "choices": 16},

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import datastores, generate
+from specdec_lib import Sampling, datastores, generate
 from specdec_lib.datastores import StoreError, sharded
 from specdec_lib.datastores.states import ArrayStates
-from specdec_lib.drafters import Rest
-from tests.datastores.stores import WIDTHS, build, document_lists, propose, rest_sizes, scratch
+from specdec_lib.decoding.contract import Context
+from specdec_lib.drafters import Dresd, Rest
+from tests.datastores.stores import WIDTHS, build, document_lists, propose, rest_sizes, scratch, tree_paths
 
 
 def write(folder: Path, documents, cuts, vocabulary) -> Path:
@@ -148,6 +150,19 @@ def test_the_neighbours_of_shards_are_those_of_one_index(tmp_path):
         assert [one.score for one in nearest] == pytest.approx(scores[0].tolist(), abs=1e-5)
         expected = [whole.store.continuation(position, 4) for position in positions[0].tolist()]
         assert [one.tokens for one in nearest] == expected
+
+
+def test_dresd_drafts_from_shards_what_it_drafts_from_one_index(tmp_path):
+    whole, path, states = dense_shards(tmp_path, [3, 4])
+    for row, state in enumerate(states[::5]):
+        hidden = torch.from_numpy(np.stack([state, state]))
+        context = Context([0, 1, row % 5], 0, 5, Sampling(), hidden=lambda layer, rows=hidden: rows)
+        drafters = [Dresd(index, length=4) for index in (whole, path)]
+        for drafter in drafters:
+            drafter.start(context)
+        trees = [drafter.propose(context, 10) for drafter in drafters]
+        assert tree_paths(trees[0].tokens, trees[0].parents) == tree_paths(trees[1].tokens, trees[1].parents)
+        assert drafters[0].survivors == drafters[1].survivors
 
 
 def test_dense_shards_with_reductions_of_their_own_are_refused(tmp_path):

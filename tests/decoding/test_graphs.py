@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
+from transformers import PreTrainedModel
 
-from specdec_lib import Runtime, Sampling, generate, record
+from specdec_lib import Capture, Runtime, Sampling, generate, record
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.experiments import recorded_runs
 from specdec_lib.experiments.prompt import Prompt
 from tests.chaos import Chaos, Riding
-from tests.decoding.captured_passes import captured
 from tests.decoding.graph_emulator import EmulatedRecorder
 from tests.families import SERVED, bounded, build, prompt
 
@@ -20,6 +24,23 @@ SEEDED = Sampling(temperature=1.0, top_p=0.9, seed=3)
 
 def graphs(model, capacity=60, widths=WIDTHS) -> Runtime:
     return Runtime(model, capacity, "graph", widths, EmulatedRecorder())
+
+
+def captured(model: PreTrainedModel, runtime: Runtime | None) -> list[torch.Tensor]:
+    """States, rows and logits of a prompt, six drafts committed in part, and a few tokens more."""
+    capture = Capture(layers=(0, 1, 2), heads=tuple((b, h) for b in range(2) for h in range(4)))
+    tree = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
+    seen, rng = [], random.Random(1)
+    with torch.inference_mode(), Target(model, 60, capture, runtime=runtime) as target:
+        target.extend(prompt(2, 9))
+        for i in range(7):
+            draft = tree if i % 2 else DraftTree.chain([3, 4])
+            logits = target.verify(rng.randrange(2, 90), draft) if i < 6 else target.extend(prompt(3, 3))
+            seen.append(logits.clone())
+            if i < 6:
+                target.commit(tree.path(i) if i % 2 else [0])
+            seen += [target.attention(), *(target.hidden(layer).clone() for layer in capture.layers)]
+    return seen
 
 
 @pytest.mark.core_cases(4)

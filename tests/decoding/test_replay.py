@@ -92,6 +92,8 @@ def test_a_saved_trace_is_read_back_whole(llama, tmp_path, how):
     assert back.limits.context == trace.limits.context
     torch.testing.assert_close(back.hidden, trace.hidden, rtol=0, atol=0)
     torch.testing.assert_close(back.attention, trace.attention, rtol=0, atol=0)
+    for kept in ("tokens", "logprobs"):
+        assert (getattr(back.outputs, kept) == getattr(trace.outputs, kept)).all()
     a, b = (replay(t, Chaos(t.prompt + t.tokens, 3, capture=EVERYTHING)) for t in (trace, back))
     assert steps(a) == steps(b) and a.finish_reason == b.finish_reason
 

@@ -174,6 +174,9 @@ def test_a_vocabulary_smaller_than_the_ranks_leaves_nodes_out():
     drafter = drafter_of(model, "medusa", shape)
     # Ranks 5 and up, and what follows them, are not there.
     assert len(drafter.propose(context_of(model, [1, 2, 3]), 4)) == 2
+    for name in ("medusa", "hydra", "eagle", "hydra plain"):  # nor is what would follow a level that is not there
+        run = same_as_plain(model, [1, 2, 3], drafter_of(model, name, [(-1, 5), (0, 0)]))
+        assert not any(step.drafted for step in run.steps)
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra", "eagle", "eagle2"])

@@ -12,7 +12,6 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import draft_costs, metrics, recorded_runs
 from specdec_lib.experiments import input_guided as guided
-from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
 from tests import families
@@ -66,17 +65,6 @@ def test_calibration_prompts_share_no_text_with_those_of_the_experiment():
         assert not bodies & {p.text.split("\n\n", 1)[1] for p in chosen}
     with pytest.raises(ValueError, match="per_task is 0"):
         guided.calibration_prompts(guided.CALIBRATION, 0)
-
-
-@pytest.mark.parametrize("task", ["code-completion", "rename"])
-def test_calibration_prompts_are_made_from_the_side_that_is_asked_for(task):
-    sides = {side: {module.name for module in stdlib_modules(side)} for side in ("train", "heldout")}
-    for side, modules in sides.items():
-        chosen = guided.calibration_prompts([task], 5, split=side)
-        assert {prompt.meta["module"] for prompt in chosen} <= modules
-    assert not sides["train"] & sides["heldout"]
-    used = guided.calibration_prompts([task], 3)
-    assert not {p.text for p in used} & {p.text for p in guided.calibration_prompts([task], 3, without=used)}
 
 
 def test_an_output_is_right_if_it_is_the_reference_or_was_cut_before_its_end(tokenizer):

@@ -55,47 +55,20 @@ TWO = generation(9, [step(DraftTree.chain([1, 2, 3]), [0, 1], None, 0.1, 0.4, 0)
 PLAIN = generation(9, [step(DraftTree.chain([]), [], t, 0, 0.5, 0) for t in range(6)], prefill=1.0)
 
 BY_HAND = {
-    "new_tokens": 7,
-    "calls": 3,
-    "calls_with_prefill": 4,
-    "calls_with_draft": 2,
-    "tokens_per_forward": 6 / 3,
-    "tokens_per_forward_with_prefill": 7 / 4,
-    "mean_accepted_drafts": 3 / 2,
-    "acceptance_rate": 3 / (4 + 2),
-    "acceptance_rate_nodes": 3 / 9,
-    "acceptance_rate_step_mean": (2 / 4 + 1 / 2) / 2,
-    "discard_rate": 6 / 6,
-    "verification_rate": 3 / 6,
-    "prefill_seconds": 1.0,
-    "draft_seconds": 0.06,
-    "verify_seconds": 0.6,
-    "commit_seconds": 0.004,
-    "host_seconds": 0.0,
-    "seconds": 1.664,
-    "ms_per_token": 664 / 6,
-    "ms_per_token_with_prefill": 1664 / 7,
-    "tokens_per_second": 6 / 0.664,
-    "tokens_per_second_with_prefill": 7 / 1.664,
-    "draft_ms_per_step": 60 / 3,
-    "draft_ms_per_token": 60 / 6,
-}
+    "new_tokens": 7, "calls": 3, "calls_with_prefill": 4, "calls_with_draft": 2, "tokens_per_forward": 6 / 3,
+    "tokens_per_forward_with_prefill": 7 / 4, "mean_accepted_drafts": 3 / 2, "acceptance_rate": 3 / (4 + 2),
+    "acceptance_rate_nodes": 3 / 9, "acceptance_rate_step_mean": (2 / 4 + 1 / 2) / 2, "discard_rate": 6 / 6,
+    "verification_rate": 3 / 6, "prefill_seconds": 1.0, "draft_seconds": 0.06, "verify_seconds": 0.6,
+    "commit_seconds": 0.004, "host_seconds": 0.0, "seconds": 1.664, "ms_per_token": 664 / 6,
+    "ms_per_token_with_prefill": 1664 / 7, "tokens_per_second": 6 / 0.664,
+    "tokens_per_second_with_prefill": 7 / 1.664, "draft_ms_per_step": 60 / 3, "draft_ms_per_token": 60 / 6,
+}  # fmt: skip
 POOLED_BY_HAND = {
-    "new_tokens": 10,
-    "calls": 4,
-    "calls_with_prefill": 6,
-    "calls_with_draft": 3,
-    "tokens_per_forward": 8 / 4,
-    "tokens_per_forward_with_prefill": 10 / 6,
-    "mean_accepted_drafts": 5 / 3,
-    "acceptance_rate": 5 / (4 + 2 + 3),
-    "acceptance_rate_nodes": 5 / 12,
-    "acceptance_rate_step_mean": (2 / 4 + 1 / 2 + 2 / 3) / 3,
-    "discard_rate": 7 / 8,
-    "verification_rate": 4 / 8,
-    "seconds": 2.664 - 0.5 + 0.5,
-    "tokens_per_second": 8 / 1.164,
-}
+    "new_tokens": 10, "calls": 4, "calls_with_prefill": 6, "calls_with_draft": 3, "tokens_per_forward": 8 / 4,
+    "tokens_per_forward_with_prefill": 10 / 6, "mean_accepted_drafts": 5 / 3, "acceptance_rate": 5 / (4 + 2 + 3),
+    "acceptance_rate_nodes": 5 / 12, "acceptance_rate_step_mean": (2 / 4 + 1 / 2 + 2 / 3) / 3, "discard_rate": 7 / 8,
+    "verification_rate": 4 / 8, "seconds": 2.664 - 0.5 + 0.5, "tokens_per_second": 8 / 1.164,
+}  # fmt: skip
 
 
 def test_every_metric_of_one_run_by_hand():

@@ -156,22 +156,6 @@ def test_a_metric_that_is_no_ratio_has_no_counts():
         counts([], "calls")
 
 
-@pytest.mark.parametrize("runs", [[1, 1, 1, 1], [1, 2, 3, 2], [2, 2, 2]])
-def test_samples_drawn_once_for_a_number_of_prompts_are_those_drawn_each_time(runs):
-    names = [prompt for prompt, count in enumerate(runs) for _ in range(count)]
-    table = np.random.default_rng(1).random((len(names), 2))
-    generator = np.random.default_rng(statistics.SEED)
-    times = generator.multinomial(len(runs), np.full(len(runs), 1 / len(runs)), size=statistics.SAMPLES)
-    expected = np.zeros((statistics.SAMPLES, 2))
-    for count in sorted(set(runs)):
-        alike = [prompt for prompt, each in enumerate(runs) if each == count]
-        rows = [place for prompt in alike for place, name in enumerate(names) if name == prompt]
-        weights = generator.multinomial(times[:, alike] * count, np.full(count, 1 / count))
-        expected += weights.reshape(statistics.SAMPLES, -1) @ table[rows]
-    for _ in range(2):  # drawn, and known
-        assert np.array_equal(statistics._drawn_sums(table, names), expected)
-
-
 def test_the_median_has_the_interval_of_its_repeats():
     values = np.random.default_rng(4).lognormal(0, 0.5, 41)
     found = statistics.median(values)

@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
+from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments.results import priced
+from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.results import ACCEPTANCE, PER_PASS, priced
 from specdec_lib.models.fingerprint import fingerprint
 from tests.experiments.made import made_up
 
@@ -56,6 +58,21 @@ def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path
         assert priced(frame, curve).price[0] == pytest.approx(brute, abs=0.1)
     assert back.widths[0].sum() == pytest.approx(len(widths), abs=0.05)
     assert measures.speed(rows, price).value == pytest.approx(7 / brute)
+
+
+def test_counts_of_replays_are_those_of_the_metrics():
+    of = pooled([replay(r.trace, PromptLookup()) for r in recordings()])
+    for value, metric in (
+        (PER_PASS, "tokens_per_forward"),
+        (measures.LENGTH, "mean_accepted_drafts"),
+        (ACCEPTANCE, "acceptance_rate"),
+    ):
+        assert measures.rate(outputs(), value).value == pytest.approx(of[metric])
+    price = {1: 1.0, 256: 256.0}
+    frame = outputs()
+    assert measures.speed(frame, price).value == pytest.approx(
+        frame.tokens.sum() / (frame.passes + frame.drafted).sum()
+    )
 
 
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):

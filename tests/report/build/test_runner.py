@@ -17,7 +17,7 @@ import pytest
 
 from specdec_lib import files, paths
 from specdec_lib.report import numbers
-from specdec_lib.report.build import params, plan, runner
+from specdec_lib.report.build import execution, params, plan, runner
 from tests.report.notebook_factory import write_notebook
 
 
@@ -169,6 +169,24 @@ def start_run(folder: Path, folders: dict[str, Path], temporary: Path | None = N
     )
 
 
+def test_two_runs_at_once_do_not_meet_and_leave_no_sockets(tmp_path):
+    runs = []
+    before = sorted(path.name for path in paths.root().iterdir())
+    # The name of the second temporary folder is too long for sockets in it.
+    for number, temporary in ((1, tmp_path / "t"), (2, tmp_path / ("t" * 90))):
+        temporary.mkdir()
+        folders = {name: tmp_path / str(number) / name for name in ("notebooks", "output", "kept")}
+        write_notebook(folders["notebooks"], code=["import time\n\ntime.sleep(1)\nreport.save('01', {'alpha': alpha})"])
+        process = start_run(tmp_path / str(number), folders, temporary)
+        runs.append((process, folders, temporary))
+    for process, folders, temporary in runs:
+        told, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, told
+        assert saved(folders) == 0.5
+        assert not [path for path in temporary.iterdir() if path.name.startswith("specdec")]
+    assert {path.name for path in paths.root().iterdir()} - {".pytest_cache", ".ruff_cache"} <= set(before)
+
+
 #: A cell whose kernel works on all cores, and says which processes there are.
 POOL = """import os, time
 from pathlib import Path
@@ -310,3 +328,14 @@ def test_papermill_alone_refuses_them_as_well(folders, tmp_path):
     words = [sys.executable, "-m", "papermill", str(source), str(tmp_path / "out.ipynb"), "--no-progress-bar"]
     done = subprocess.run([*words, "-p", "alhpa", "1"], cwd=paths.root(), capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "unknown parameter 'alhpa': did you mean 'alpha'" in done.stderr
+
+
+def test_a_process_that_is_killed_is_a_failure(folders, monkeypatch):
+    write_notebook(folders["notebooks"])
+    monkeypatch.setattr(execution, "execute", killed)
+    (failure,) = runner.run("smoke", **folders)
+    assert "its process ended with status -9" in failure.message
+
+
+def killed(work) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
