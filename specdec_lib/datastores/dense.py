@@ -122,7 +122,7 @@ def build_dense_index(
                 _train(inner, source, reduction, sample, factory, bar)
             _fill(unfinished, faiss_index.chain(reduction, inner), source, store, bar)
         store_files.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
-        how = ("window", "overlap", "cover", "max_states", "dtype", "compute", "prefix")
+        how = ("window", "overlap", "cover", "max_states", "dtype", "compute")
         about = {
             "rows": len(source), "width": source.width, "dims": int(dims), "factory": factory, "zscore": zscore,
             "normalise": normalise, "eps": eps, "sample": min(sample, len(source)), "model": source.model,

@@ -21,25 +21,13 @@ def recall(found: np.ndarray, exact: np.ndarray) -> float:
     return float((found[:, :, None] == exact[:, None, :]).any(1).mean())
 
 
-def mean_reciprocal_rank(index: DenseIndex, states: np.ndarray, positions: np.ndarray, k: int = 50) -> float:
-    """Mean reciprocal rank of stored ``positions``, shape (n,), looked up by their own ``states`` (DReSD, equation 4).
-
-    Beyond rank ``k`` a position counts as 0. Equal keys, as of documents with the same beginning, share their ranks and lower
-    the mean.
-    """
-    return _mean(index, states, np.asarray(positions), k, tokens=False)
-
-
 def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray, k: int = 50) -> float:
-    """Mean reciprocal rank of the first neighbour whose continuation starts with the token that follows.
+    """Mean reciprocal rank of the first neighbour whose continuation starts with the token that follows (DReSD, equation 4).
 
     ``states`` are not in the index; ``tokens``, shape (n,), follow them. 0 counts a state after which DReSD's filter leaves no
-    draft.
+    draft: one whose first such neighbour is beyond rank ``k``.
     """
-    return _mean(index, states, np.asarray(tokens), k, tokens=True)
-
-
-def _mean(index: DenseIndex, states: np.ndarray, wanted: np.ndarray, k: int, tokens: bool) -> float:
+    wanted = np.asarray(tokens)
     if not len(states) or wanted.shape != (len(states),):
         raise ValueError(
             f"states have shape {np.shape(states)}, what is wanted {wanted.shape}; expected "
@@ -48,8 +36,7 @@ def _mean(index: DenseIndex, states: np.ndarray, wanted: np.ndarray, k: int, tok
     ranks = []
     for begin in range(0, len(states), _BATCH):
         found = index.search(states[begin : begin + _BATCH], k)[1]
-        if tokens:
-            # The store's first entry is a separator, which no token is.
-            found = index.store.tokens[np.maximum(found, 0)].astype(np.int64)
+        # The store's first entry is a separator, which no token is.
+        found = index.store.tokens[np.maximum(found, 0)].astype(np.int64)
         ranks.append(reciprocal_ranks(found, wanted[begin : begin + _BATCH]))
     return float(np.concatenate(ranks).mean())

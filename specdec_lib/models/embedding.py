@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,6 @@ def embed_store(
     overlap: int = 256,
     cover: str = "truncate",
     max_states: int | None = None,
-    prefix: Sequence[int] = (),
     compute: str = "model",
     dtype: str = "float16",
     batch_tokens: int = 4096,
@@ -63,9 +63,6 @@ def embed_store(
     window, overlap, cover, max_states
         As for :func:`~specdec_lib.datastores.states.plan_windows`: the paper truncates documents at 1,024
         tokens.
-    prefix : sequence of int
-        Tokens put before every window and not stored, such as the start-of-text token of a model that wants
-        one. Counted in addition to ``window``.
     compute : {"model", "bfloat16"}
         As for :func:`last_states`.
     dtype : {"float16", "float32"}
@@ -87,24 +84,13 @@ def embed_store(
         )
     if compute not in COMPUTES:
         raise ValueError(f"compute is {compute!r}; expected one of {', '.join(COMPUTES)}")
-    start = np.asarray(prefix, np.int64).reshape(-1)
-    if len(start) and not 0 <= start.min() <= start.max() < vocabulary:
-        raise ValueError(f"prefix is {list(prefix)}; expected token ids below {vocabulary}")
     limit = context_limit(model)
-    if limit is not None and isinstance(window, int) and window + len(start) > limit:
-        raise ValueError(
-            f"window is {window} with a prefix of {len(start)}, the model's context {limit}; expected no more than fits"
-        )
-
-    def run(batch: Sequence[np.ndarray]) -> list[np.ndarray]:
-        found = last_states(model, [np.concatenate([start, tokens]) for tokens in batch], compute)
-        return [states[len(start) :] for states in found]
-
-    about = {"prefix": start.tolist(), "compute": f"{compute} ({model.dtype})"}
+    if limit is not None and isinstance(window, int) and window > limit:
+        raise ValueError(f"window is {window}, the model's context {limit}; expected no more than fits")
     return write_states(
         path,
         store,
-        run,
+        partial(last_states, model, compute=compute),
         decoder_config(model).hidden_size,
         model=fingerprint(model),
         window=window,
@@ -113,6 +99,6 @@ def embed_store(
         max_states=max_states,
         dtype=dtype,
         batch_tokens=batch_tokens,
-        about=about,
+        about={"compute": f"{compute} ({model.dtype})"},
         progress=progress,
     )

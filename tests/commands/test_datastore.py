@@ -130,7 +130,7 @@ def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_as
         (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
         (["--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
         (["--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
-        (["--window", "4096"], "window is 4096 with a prefix of 0, the model's context"),
+        (["--window", "4096"], "window is 4096, the model's context"),
         (["--model", "{}/none"], "no model in"),
         (["--device", "abacus"], "device is 'abacus'"),
     ],

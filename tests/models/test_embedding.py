@@ -70,16 +70,6 @@ def test_a_stored_state_is_the_one_a_drafter_is_shown_for_the_same_tokens(llama,
     close(states[: len(tokens) - 1], trace.hidden[LAST][: len(tokens) - 1].numpy())
 
 
-def test_a_prefix_is_seen_by_every_window_and_not_stored(llama, store):
-    found = embed_store(
-        llama, store, store.path.with_name("states"), window=40, prefix=[0, 7], dtype="float32", progress=False
-    )
-    positions, states = next(iter(found))
-    tokens = store.document(0)
-    close(states[: min(40, len(tokens) - 1)], alone(llama, [0, 7, *tokens])[2:42][: len(tokens) - 1])
-    assert positions[0] == 2 and found.manifest["prefix"] == [0, 7]
-
-
 def test_bfloat16_products_are_near_and_said_in_the_manifest(llama, store):
     exact = embed_store(llama, store, store.path.with_name("a"), window=40, dtype="float32", progress=False)
     rounded = embed_store(llama, store, store.path.with_name("b"), window=40, compute="bfloat16", progress=False)
@@ -101,9 +91,7 @@ def test_what_does_not_fit_the_model_is_refused(llama, store, tmp_path):
     path = store.path.with_name("states")
     wide = datastores.build_tokens(tmp_path / "wide", [[1, 2]], VOCABULARY + 1, progress=False)
     for model, tokens, options, error, says in (
-        (llama, store, {"window": 1024}, ValueError, "window is 1024 .*, the model's context 128"),
-        (llama, store, {"window": 128, "prefix": [1]}, ValueError, "window is 128 with a prefix of 1"),
-        (llama, store, {"prefix": [96]}, ValueError, r"prefix is \[96\]; expected token ids below 96"),
+        (llama, store, {"window": 1024}, ValueError, "window is 1024, the model's context 128"),
         (llama, store, {"compute": "int4"}, ValueError, "expected one of model, bfloat16"),
         (build("llama").train(), store, {}, ValueError, "in training mode"),
         (llama, wide, {}, ValueError, "has 97 token ids, the model 96: they do not share a tokenizer"),
