@@ -22,10 +22,10 @@ def recall(found: np.ndarray, exact: np.ndarray) -> float:
 
 
 def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray, k: int = 50) -> float:
-    """Mean reciprocal rank of the first neighbour whose continuation starts with the token that follows (DReSD, equation 4).
+    """Mean reciprocal rank of the first neighbour whose continuation starts with the token that follows.
 
     ``states`` are not in the index; ``tokens``, shape (n,), follow them. 0 counts a state after which DReSD's filter leaves no
-    draft: one whose first such neighbour is beyond rank ``k``.
+    draft of its ``k`` neighbours. (Equation 4 of DReSD ranks each stored state among the neighbours of itself.)
     """
     wanted = np.asarray(tokens)
     if not len(states) or wanted.shape != (len(states),):
