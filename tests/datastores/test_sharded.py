@@ -14,7 +14,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, datastores, generate
+from specdec_lib import Sampling, datastores
 from specdec_lib.datastores import StoreError, sharded
 from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.decoding.contract import Context
@@ -109,16 +109,6 @@ def test_each_occurrence_in_shards_of_any_size_is_drawn_as_often_as_any_other(op
             drawn[list(tree.tokens)] += 1
     # Each is drawn with probability 1/3: 500 times, standard deviation at most 18.3.
     assert np.abs(drawn[3:15] - 500).max() < 5 * 18.3 and drawn.sum() == 6000, drawn
-
-
-def test_generation_with_a_store_of_shards_is_plain_decoding(llama, tmp_path):
-    rng = np.random.default_rng(0)
-    vocabulary = llama.config.vocab_size
-    documents = [rng.integers(0, vocabulary, 50).tolist() for _ in range(9)]
-    write(tmp_path / "set", documents, [3, 6], vocabulary)
-    prompt = documents[0][:20]
-    plain = generate(llama, prompt, None, max_new_tokens=24)
-    assert generate(llama, prompt, Rest(tmp_path / "set"), max_new_tokens=24).tokens == plain.tokens
 
 
 def dense_shards(folder: Path, cuts: list[int], factory: str = "Flat"):

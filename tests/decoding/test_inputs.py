@@ -211,12 +211,3 @@ def test_passengers_and_padding_stay_below_the_change_over_of_long_context_posit
     runtime = Runtime(model, 32, widths=(1, 8))
     padded = generate(model, ids, Perfect([*ids, *plain.tokens], 3), **limits, runtime=runtime)
     assert riding.tokens == padded.tokens == plain.tokens
-
-
-def test_on_tokens_that_raises_ends_the_run_and_leaves_the_model_usable(llama):
-    def stop(tokens):
-        raise StopIteration
-
-    with pytest.raises(StopIteration):
-        generate(llama, [1, 2, 3], PromptLookup(), max_new_tokens=5, on_tokens=stop)
-    assert len(generate(llama, [1, 2, 3], max_new_tokens=5).tokens) == 5

@@ -16,7 +16,7 @@ from specdec_lib.heads.draft_training import Batch, HeadTraining, head_loss, jud
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, MedusaHeads
 from specdec_lib.heads.grown_tree import grown
 from specdec_lib.heads.layer import DecoderLayer, cut
-from tests.families import build, perturbed, prompt
+from tests.families import build, prompt
 
 OPTIONS = {
     "medusa": {"heads": 3},
@@ -232,23 +232,6 @@ def test_bad_settings_are_refused(make, says):
 
 
 # Recorded answers
-
-
-def test_answers_go_on_where_they_stopped_and_are_the_target_s_own(tmp_path, monkeypatch):
-    model, prompts = build("llama-gqa"), [prompt(i, 9) for i in range(5)]
-    whole = record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
-    theirs = model.generate(torch.tensor([prompts[3]]), do_sample=False, max_new_tokens=6)[0].tolist()
-    assert [*whole[3].prompt.tolist(), *whole[3].tokens.tolist()] == theirs and len(whole[3].prompt) == 9
-    (tmp_path / "a" / "shard-00001.safetensors").unlink()
-    kept = (tmp_path / "a" / "shard-00000.safetensors").stat().st_mtime_ns
-    again = record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
-    assert [a.tokens.tolist() for a in again] == [a.tokens.tolist() for a in whole]
-    assert (tmp_path / "a" / "shard-00000.safetensors").stat().st_mtime_ns == kept
-    with pytest.raises(ValueError, match="another target; name an empty folder"):
-        record_answers(perturbed(model), prompts, tmp_path / "a", max_new_tokens=6, shard_size=2)
-    (tmp_path / "a" / "shard-00002.safetensors").write_bytes(b"x")
-    with pytest.raises(ValueError, match="shard-00002.safetensors is no shard of answers"):
-        record_answers(model, prompts, tmp_path / "a", max_new_tokens=6, shard_size=2, progress=False)
 
 
 def test_rows_that_pad_an_output_layer_are_no_tokens(monkeypatch):

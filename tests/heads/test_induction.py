@@ -94,16 +94,6 @@ def test_ranking_is_by_peaks_then_attention():
             heads.top(count)
 
 
-def test_saved_heads_load_for_their_model_and_no_other(library, tmp_path):
-    model = library["llama-gqa"]
-    found = identify(model, [list(range(2, 90))], max_new_tokens=10, progress=False)
-    found.save(tmp_path / "heads.json")
-    again = InductionHeads.load(tmp_path / "heads.json", model)
-    assert np.array_equal(found.peaks, again.peaks) and found.ranked() == again.ranked()
-    with pytest.raises(ValueError, match="another model"):
-        InductionHeads.load(tmp_path / "heads.json", library["llama"])
-
-
 def test_fingerprint_sees_weights_and_not_the_type_they_are_loaded_in():
     model = families.build("llama")
     rounded = families.build("llama").to(torch.bfloat16)
