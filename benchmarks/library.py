@@ -212,7 +212,7 @@ def _drawn_draft(rng: np.random.Generator, size: int, width: int) -> DraftTree:
         if (parent, token) not in taken:
             taken.add((parent, token))
             tokens, parents = [*tokens, token], [*parents, parent]
-    return DraftTree(tokens, parents, scores=[1.0 / (1 + place) for place in range(size)])
+    return DraftTree(tokens, parents).annotated(scores=[1.0 / (1 + place) for place in range(size)])
 
 
 def tree(quick: bool) -> list[dict]:

@@ -71,14 +71,14 @@ class DraftTree:
     probabilities : float tensor, shape (n, vocabulary), optional
         The distribution each node's token was drawn from, of a chain drawn from a draft model; verification is then by
         rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
-    scores, sources, passengers
-        As for :meth:`annotated`.
 
     Attributes
     ----------
     copied_from : int or None
         Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
         after it (:meth:`chain`). It is no part of equality.
+    scores, sources, passengers
+        The drafter's notes (:meth:`annotated`), None without.
     """
 
     __slots__ = (
@@ -91,13 +91,12 @@ class DraftTree:
         tokens: Sequence[int],
         parents: Sequence[int],
         probabilities: torch.Tensor | None = None,
-        *,
-        scores: Sequence[float] | None = None,
-        sources: Sequence[str] | None = None,
-        passengers: Passengers | None = None,
     ):
         self.tokens, self.parents = list(map(index, tokens)), list(map(index, parents))
         self.probabilities = probabilities
+        self.scores: list[float] | None = None
+        self.sources: list[str] | None = None
+        self.passengers: Passengers | None = None
         self.copied_from: int | None = None
         self._depths: list[int] | None = None
         self._children: dict[tuple[int, int], int] | None = None
@@ -120,7 +119,6 @@ class DraftTree:
                 raise ValueError(
                     f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each token"
                 )
-        self._annotate(scores, sources, passengers)
 
     def _annotate(self, scores, sources, passengers) -> None:
         count = len(self.tokens)

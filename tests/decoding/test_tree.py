@@ -118,7 +118,7 @@ def test_a_truncated_chain_keeps_the_probabilities_of_what_is_left():
         (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row for each"),
         (lambda: DraftTree.chain([1, -3]), "-3"),
         (lambda: DraftTree.chain([3, 4]).annotated(scores=[1.0]), "1 scores but 2 tokens"),
-        (lambda: DraftTree([3, 4], [-1, -1], sources=["a", "b", "c"]), "3 sources but 2 tokens"),
+        (lambda: DraftTree([3, 4], [-1, -1]).annotated(sources=["a", "b", "c"]), "3 sources but 2 tokens"),
         (
             lambda: DraftTree.chain([3, 4]).annotated(passengers=Passengers([1], [1], np.ones((1, 3)))),
             r"visible has shape \(1, 3\); expected 4 columns",

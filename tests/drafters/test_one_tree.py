@@ -426,7 +426,7 @@ def test_a_source_serves_one_generation_at_a_time(library):
 
 def test_a_draft_with_passengers_is_refused():
     source = Fixed([1])
-    source.tree = DraftTree([1], [-1], passengers=Passengers([2], [1], np.ones((1, 3), bool)))
+    source.tree = DraftTree.chain([1]).annotated(passengers=Passengers([2], [1], np.ones((1, 3), bool)))
     drafter, context = started({"a": source}, FLAT)
     with pytest.raises(ValueError, match="source 'a' has passengers"):
         drafter.propose(context, 4)

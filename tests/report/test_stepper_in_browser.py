@@ -20,7 +20,7 @@ def run(*steps):
     return made(*(made_step(tree, path, tokens) for tree, path, tokens in steps))
 
 
-FORK = DraftTree(points("ydz"), [-1, -1, 1], scores=[0.25, 0.5, 0.12], sources=["store", "prompt", "store"])
+FORK = DraftTree(points("ydz"), [-1, -1, 1]).annotated(scores=[0.25, 0.5, 0.12], sources=["store", "prompt", "store"])
 DRAFTED = run((DraftTree.chain(points("bxx")), [0], "bc"), (FORK, [1, 2], "dze"), (DraftTree.chain([]), [], "f"))
 PLAIN = run(*((DraftTree.chain([]), [], letter) for letter in "bcdzef"))
 PRICES = [PassPrices({1: 1.0, 4: 2.0}, step=0.5, name="this machine"), PassPrices({1: 1.0, 4: 1.0}, name="a free pass")]

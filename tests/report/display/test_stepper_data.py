@@ -36,7 +36,8 @@ def step(tree, path, tokens):
 
 # A chain of three of which one is kept, a fork of which one child is kept, and a pass without a draft.
 CHAIN = step(DraftTree.chain(points("bxx")), [0], "bc")
-FORK = step(DraftTree(points("ydz"), [-1, -1, 1], scores=[0.25, 0.5, 0.125], sources=["p", "q", "p"]), [1], "de")
+NOTED = DraftTree(points("ydz"), [-1, -1, 1]).annotated(scores=[0.25, 0.5, 0.125], sources=["p", "q", "p"])
+FORK = step(NOTED, [1], "de")
 BARE = step(DraftTree.chain([]), [], "f")
 PRICES = [PassPrices({1: 1.0, 2: 1.0, 4: 3.0}, step=0.5, drafted_token=0.25, name="steep"), CURVES["gpu"]]
 
