@@ -56,8 +56,6 @@ def test_every_drafter_of_the_library_is_one_and_says_where_it_can_be_replayed()
 
 
 def test_a_wrapped_drafter_is_passed_every_call(llama):
-    calls = []
-
     class All(Chaos):
         replays = "greedy"
 
@@ -66,16 +64,16 @@ def test_a_wrapped_drafter_is_passed_every_call(llama):
                 calls.append(name)
             return super().__getattribute__(name)
 
-    plain = generate(llama, prompt(1, 9), max_new_tokens=12).tokens
-    inner = All(prompt(1, 9) + plain, capture=Capture((1,), topk=2))
-    outer = WrappedDrafter(inner)
-    assert (outer.capture, outer.replays) == (inner.capture, "greedy")
-    outer.reset()
-    run = generate(llama, prompt(1, 9), outer, max_new_tokens=12)
-    assert run.tokens == plain
-    asked = sum(len(plain) - done > 1 for done in np.cumsum([1, *(len(s.tokens) for s in run.steps)])[:-1])
-    assert calls.count("propose") == asked and calls.count("verified") == len(run.steps)
-    assert (calls[0], calls[1], calls[-1]) == ("reset", "start", "finish")
+    plain, told = generate(llama, prompt(1, 9), max_new_tokens=12).tokens, []
+    for wrap in (lambda drafter: drafter, WrappedDrafter):
+        calls: list[str] = []
+        drafter = wrap(All(prompt(1, 9) + plain, capture=Capture((1,), topk=2)))
+        assert (drafter.capture, drafter.replays) == (Capture((1,), topk=2), "greedy")
+        drafter.reset()
+        run = generate(llama, prompt(1, 9), drafter, max_new_tokens=12)
+        assert run.tokens == plain and calls.count("verified") == len(run.steps)
+        told.append(calls)
+    assert told[0] == told[1] and set(told[0]) == {"reset", "start", "propose", "verified", "finish"}
 
 
 def test_the_time_to_learn_from_a_pass_is_drafting_time(llama):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+from transformers import BertConfig, BertModel
 
 from specdec_lib import (
     Capture,
@@ -41,11 +41,9 @@ TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_
     "arguments, kind, says",
     [
         ({"input_ids": []}, ValueError, "input_ids is empty"),
-        ({"input_ids": torch.empty((1, 0), dtype=torch.long)}, ValueError, "input_ids is empty"),
         ({"input_ids": [1, VOCABULARY]}, ValueError, f"token id {VOCABULARY} is outside the model's vocabulary of"),
         ({"input_ids": [1, -1]}, ValueError, "token id -1 is outside"),
         ({"input_ids": torch.tensor([[1, 2], [3, 4]])}, ValueError, "input_ids holds 2 prompts"),
-        ({"input_ids": [[1, 2], [3, 4], [5, 6]]}, ValueError, "input_ids holds 3 prompts"),
         ({"input_ids": torch.ones((1, 1, 3), dtype=torch.long)}, ValueError, r"shape \(1, 1, 3\)"),
         ({"input_ids": "import os"}, TypeError, "input_ids is text"),
         ({"input_ids": ["import", "os"]}, TypeError, "expected whole numbers"),
@@ -58,20 +56,13 @@ TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_
             for given in ("</s>", [2.7], 2.7, ["</s>"])
         ),
         ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
-        ({"max_new_tokens": -3}, ValueError, "max_new_tokens is -3"),
         ({"max_new_tokens": 2.0}, ValueError, "max_new_tokens is 2.0"),
         ({"sampling": 0.7}, TypeError, "sampling is 0.7; expected a specdec_lib.Sampling"),
         ({"stop_strings": ["x"]}, ValueError, "stop_strings needs the tokenizer"),
         ({"stop_strings": ["x", ""], "tokenizer": tokenizer()}, ValueError, "stop_strings is .*not empty"),
         ({"stop_strings": ["x"], "tokenizer": tokenizer(97)}, ValueError, "has 97 tokens, the model embeds 96"),
         ({"model": BertModel(BertConfig(**TINY))}, TypeError, "model is a BertModel; expected a causal language model"),
-        (
-            {"model": LlamaModel(LlamaConfig(**TINY))},
-            TypeError,
-            "model is a LlamaModel; expected a causal language model",
-        ),
         ({"model": torch.nn.Linear(2, 2)}, TypeError, "model is a Linear; expected a causal language model"),
-        ({"model": None}, TypeError, "model is a NoneType; expected a causal language model"),
         ({"model": "pocket"}, TypeError, "model is a str; expected a causal language model"),
     ],
 )
