@@ -48,6 +48,8 @@ TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_
         ({"input_ids": [[1, 2], [3, 4], [5, 6]]}, ValueError, "input_ids holds 3 prompts"),
         ({"input_ids": torch.ones((1, 1, 3), dtype=torch.long)}, ValueError, r"shape \(1, 1, 3\)"),
         ({"input_ids": "import os"}, TypeError, "input_ids is text"),
+        ({"input_ids": {"input_ids": [1, 2]}}, TypeError, "input_ids is a dict; expected token ids"),
+        ({"input_ids": [[1, 2], [3]]}, ValueError, "input_ids holds several prompts; expected one"),
         ({"input_ids": ["import", "os"]}, TypeError, "expected whole numbers"),
         ({"input_ids": [1.0, 2.0]}, TypeError, "float64; expected whole numbers"),
         ({"input_ids": torch.tensor([True, False])}, TypeError, "bool; expected whole numbers"),
@@ -56,6 +58,14 @@ TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_
         *(
             ({"eos_token_id": given}, TypeError, "eos_token_id is .* expected")
             for given in ("</s>", [2.7], 2.7, ["</s>"])
+        ),
+        *(
+            (
+                {"eos_token_id": given},
+                ValueError,
+                f"vocabulary of {VOCABULARY} does not have: the output would never end",
+            )
+            for given in (-1, [3, VOCABULARY])
         ),
         ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
         ({"max_new_tokens": -3}, ValueError, "max_new_tokens is -3"),
