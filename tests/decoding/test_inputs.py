@@ -137,6 +137,17 @@ class Proposes(Silent):
         return self.proposal
 
 
+class Writes(Silent):
+    def propose(self, context, limit):
+        context.tokens.append(3)
+        return super().propose(context, limit)
+
+
+def test_a_drafter_that_adds_to_the_text_is_refused(llama):
+    with pytest.raises(RuntimeError, match=r"Writes\(\) changed the number of context.tokens; it may only read"):
+        generate(llama, [3, 4], Writes(), max_new_tokens=5)
+
+
 FAR = DraftTree.chain([]).annotated(passengers=Passengers([96], [1], np.ones((1, 2), bool)))
 
 
