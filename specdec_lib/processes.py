@@ -8,8 +8,9 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: How often a process looks for its parent where the system does not tell it, in seconds.
 _LOOK_SECONDS = 1.0
 
@@ -31,6 +32,26 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process below this one whose own parent ends, where the system can (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_children() -> None:
+    """Kill the children of this process until it has none; after :func:`adopt_orphans` those are all that are below it."""
+    if sys.platform != "linux":
+        return
+    try:
+        while True:
+            for children in Path("/proc/self/task").glob("*/children"):
+                for child in children.read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+            os.wait()
+    except ChildProcessError:
+        pass
 
 
 def wait_without_spinning() -> None:

@@ -54,3 +54,34 @@ def test_a_process_whose_parent_is_gone_ends_at_once(monkeypatch):
     assert ended == []
     processes.end_with_parent(-1)
     assert ended == [1]
+
+
+BELOW = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nprint(flush=True)\ntime.sleep(600)"
+ADOPTING = """
+import subprocess, sys, threading
+from specdec_lib import processes
+processes.adopt_orphans()
+child = subprocess.Popen([sys.executable, "-c", {code!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(open(f"/proc/{{child.pid}}/task/{{child.pid}}/children").read().strip(), flush=True)
+child.kill()
+child.wait()
+sys.stdin.read()
+processes.kill_children()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
+def test_a_process_that_adopts_orphans_kills_grandchildren_too():
+    adopting = subprocess.Popen(
+        [sys.executable, "-c", ADOPTING.format(code=BELOW)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=paths.PACKAGE.parent,
+    )
+    grandchild = int(adopting.stdout.readline())
+    os.kill(grandchild, 0)
+    adopting.communicate()
+    with pytest.raises(ProcessLookupError):
+        os.kill(grandchild, 0)

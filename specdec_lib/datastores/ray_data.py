@@ -12,7 +12,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from specdec_lib.datastores.build import encoder
+from specdec_lib.datastores.ray_cluster import local_cluster
 from specdec_lib.datastores.sharded_build import ShardJob
 from specdec_lib.datastores.suffix_array import build_suffix_array
 from specdec_lib.datastores.tokens import TokenStore
@@ -40,7 +41,8 @@ SORT_BYTES = 15
 def started(address: str | None = None) -> Iterator[Any]:
     """The module ray, connected to the cluster at ``address``, ``"auto"`` for the one this machine is part of.
 
-    Without an address a Ray that runs in this process is used, else one is started on this machine that ends with the block.
+    Without an address a Ray that runs in this process is used, else one is started on this machine that ends with the block,
+    or with this process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what a cluster does is nobody else's business
     try:
@@ -51,15 +53,15 @@ def started(address: str | None = None) -> Iterator[Any]:
             f"builds on a cluster need Ray Data, which cannot be imported ({error}); install the extra 'ray': "
             "pip install 'specdec-lib[ray]'"
         ) from None
-    ours = not ray.is_initialized()
-    if ours:
-        # Without an address Ray would join the cluster that was last started on this machine, anyone's.
-        where = {"address": address} if address else {"address": "local", "include_dashboard": False}
-        ray.init(**where, log_to_driver=False)
-    try:
+    if ray.is_initialized():
         yield ray
-    finally:
-        if ours:
+        return
+    # Without an address Ray would join the cluster that was last started on this machine, anyone's.
+    with nullcontext(address) if address else local_cluster() as where:
+        ray.init(address=where, log_to_driver=False)
+        try:
+            yield ray
+        finally:
             ray.shutdown()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -29,9 +29,13 @@ TokenIds = Sequence[int] | np.ndarray | torch.Tensor
 
 def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
     """Check a prompt, of shape (n,) or (1, n), and give it as a list."""
-    if isinstance(input_ids, str):
-        raise TypeError("input_ids is text; expected token ids: tokenizer(text)['input_ids']")
-    array = input_ids.detach().cpu().numpy() if isinstance(input_ids, torch.Tensor) else np.asarray(input_ids)
+    if isinstance(input_ids, str | Mapping):
+        given = "text" if isinstance(input_ids, str) else f"a {type(input_ids).__name__}"
+        raise TypeError(f"input_ids is {given}; expected token ids: tokenizer(text)['input_ids']")
+    try:
+        array = input_ids.detach().cpu().numpy() if isinstance(input_ids, torch.Tensor) else np.asarray(input_ids)
+    except ValueError:  # rows of several lengths
+        raise ValueError("input_ids holds several prompts; expected one: call once for each") from None
     if array.ndim > 2:
         raise ValueError(f"input_ids has shape {array.shape}; expected (n,) or (1, n)")
     if array.ndim == 2 and array.shape[0] != 1:
@@ -64,6 +68,7 @@ def as_token_lists(prompts: Sequence[TokenIds], model: PreTrainedModel) -> list[
 
 def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
     """The ids that end a generation; None takes the model's own, an empty list none."""
+    given = eos_token_id is not None
     if eos_token_id is None:
         eos_token_id = getattr(model.generation_config, "eos_token_id", None)
         if eos_token_id is None:
@@ -75,7 +80,13 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
     ids = np.asarray(eos_token_id.cpu() if isinstance(eos_token_id, torch.Tensor) else eos_token_id)
     if ids.size and not np.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"eos_token_id is {eos_token_id!r}; expected token ids, such as tokenizer.eos_token_id")
-    return frozenset(ids.astype(np.int64).reshape(-1).tolist())
+    found = frozenset(ids.reshape(-1).tolist())
+    if given and found and not 0 <= min(found) <= max(found) < vocabulary_size(model):
+        raise ValueError(
+            f"eos_token_id is {eos_token_id!r}, which the model's vocabulary of {vocabulary_size(model)} does not have: the "
+            "output would never end; expected token ids, or an empty list for no end"
+        )
+    return found
 
 
 def stop_on_strings(

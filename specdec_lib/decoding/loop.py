@@ -228,6 +228,8 @@ def decode(
                         raise TypeError(
                             f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, which may be empty"
                         )
+                    if len(context.tokens) != context.prompt_length + len(new):
+                        raise RuntimeError(f"{drafter!r} changed the number of context.tokens; it may only read them")
                     tree = tree.truncated(room - 1)
                 t1 = clock.mark()
                 drafted = tree.tokens if tree.passengers is None else tree.tokens + tree.passengers.tokens

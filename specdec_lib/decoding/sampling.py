@@ -95,12 +95,15 @@ class Sampling:
 
 
 def most_likely(logits: torch.Tensor) -> list[int]:
-    """Token of the largest logit in each row of ``logits``, shape (n, vocabulary); FloatingPointError if a row holds NaN."""
+    """Token of the largest logit in each row of ``logits``, shape (n, vocabulary).
+
+    FloatingPointError if a row holds NaN, or nothing but -infinity.
+    """
     # NaN counts as largest. On a CPU numpy finds it several times faster than torch.
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
         values = logits.detach().numpy()
         best = values.argmax(-1).tolist()
-        if any(math.isnan(values[row, token]) for row, token in enumerate(best)):
+        if not all(values[row, token] > -math.inf for row, token in enumerate(best)):
             raise not_numbers()
         return best
     largest, tokens = logits.max(-1)
@@ -113,12 +116,12 @@ def on_gpu(values: torch.Tensor) -> bool:
 
 
 def _read(tokens: torch.Tensor, numbers: torch.Tensor) -> list[int]:
-    """The tokens of several rows, unless one of the numbers that stand for the rows is NaN."""
+    """The tokens of several rows, unless one of the numbers that stand for the rows is NaN or -infinity."""
     if on_gpu(tokens):  # one read, for which the host waits; on a CPU two reads take less time than the operation
-        read = torch.where(numbers.isnan(), -1, tokens).tolist()
+        read = torch.where(numbers > -torch.inf, tokens, -1).tolist()
         broken = min(read) < 0
     else:
-        read, broken = tokens.tolist(), any(map(math.isnan, numbers.tolist()))
+        read, broken = tokens.tolist(), not all(number > -math.inf for number in numbers.tolist())
     if broken:
         raise not_numbers()
     return read

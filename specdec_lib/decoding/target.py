@@ -439,12 +439,15 @@ def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], star
     error = differ(_own_logits(model, texts[1][:-2]), second[:-2])
     if not error <= tolerance:
         kind = next((type(module) for module in model.modules() if "quantized" in type(module).__module__), None)
-        why = (
-            "it is not causal"
-            if kind is None
-            else f"its {kind.__module__}.{kind.__name__} scales what it rounds by all tokens of a pass; use float weights, or "
-            "quantise the weights alone"
-        )
+        trained = next((name for name, module in model.named_modules() if module.training), None)
+        why = "it is not causal"
+        if kind is not None:
+            why = (
+                f"its {kind.__module__}.{kind.__name__} scales what it rounds by all tokens of a pass; use float weights, or "
+                "quantise the weights alone"
+            )
+        elif trained is not None:
+            why = f"its part {trained} is in training mode, where dropout changes the output; call model.eval() first"
         return (
             f"its own logits after a token differ by {error:.2g} of their spread (allowed: {tolerance}) when other tokens "
             f"follow, so that no draft can be verified in one pass: {why}"

@@ -88,7 +88,7 @@ def load_model(
     place = resolve_device("auto" if spread else device)
     kind = resolve_dtype(dtype, place)
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
-    if str(name_or_path).endswith(".gguf"):
+    if str(name_or_path).lower().endswith(".gguf"):
         model, tokenizer = gguf.read(Path(name_or_path).expanduser(), kind, attn_implementation="sdpa")
         know_tokenizer(tokenizer, model)
         return _ready(model if spread else model.to(place)), tokenizer

@@ -46,6 +46,8 @@ TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_
         ({"input_ids": torch.tensor([[1, 2], [3, 4]])}, ValueError, "input_ids holds 2 prompts"),
         ({"input_ids": torch.ones((1, 1, 3), dtype=torch.long)}, ValueError, r"shape \(1, 1, 3\)"),
         ({"input_ids": "import os"}, TypeError, "input_ids is text"),
+        ({"input_ids": {"input_ids": [1, 2]}}, TypeError, "input_ids is a dict; expected token ids"),
+        ({"input_ids": [[1, 2], [3]]}, ValueError, "input_ids holds several prompts; expected one"),
         ({"input_ids": ["import", "os"]}, TypeError, "expected whole numbers"),
         ({"input_ids": [1.0, 2.0]}, TypeError, "float64; expected whole numbers"),
         ({"input_ids": torch.tensor([True, False])}, TypeError, "bool; expected whole numbers"),
@@ -54,6 +56,14 @@ TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_
         *(
             ({"eos_token_id": given}, TypeError, "eos_token_id is .* expected")
             for given in ("</s>", [2.7], 2.7, ["</s>"])
+        ),
+        *(
+            (
+                {"eos_token_id": given},
+                ValueError,
+                f"vocabulary of {VOCABULARY} does not have: the output would never end",
+            )
+            for given in (-1, [3, VOCABULARY])
         ),
         ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
         ({"max_new_tokens": 2.0}, ValueError, "max_new_tokens is 2.0"),
@@ -116,6 +126,17 @@ class Proposes(Silent):
 
     def propose(self, context, limit):
         return self.proposal
+
+
+class Writes(Silent):
+    def propose(self, context, limit):
+        context.tokens.append(3)
+        return super().propose(context, limit)
+
+
+def test_a_drafter_that_adds_to_the_text_is_refused(llama):
+    with pytest.raises(RuntimeError, match=r"Writes\(\) changed the number of context.tokens; it may only read"):
+        generate(llama, [3, 4], Writes(), max_new_tokens=5)
 
 
 FAR = DraftTree.chain([]).annotated(passengers=Passengers([96], [1], np.ones((1, 2), bool)))

@@ -158,7 +158,7 @@ def test_logits_that_are_no_numbers_are_an_error_and_no_token(broken, sampling):
         if not sampling.greedy:
             calls += [lambda: distribution(row, sampling)]
             calls += [lambda: choose_each(torch.stack([torch.zeros_like(row), row]), sampling, [4, 5])]
-        elif not row.isnan().any():
+        elif row.max() > -torch.inf:  # of NaN it is NaN
             continue
         for call in calls:
             with pytest.raises(FloatingPointError, match="NaN"):

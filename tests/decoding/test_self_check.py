@@ -104,6 +104,12 @@ def damaged():
     return model
 
 
+def half_trained():
+    model = build("gpt2", embd_pdrop=0.5)
+    model.transformer.drop.train()
+    return model
+
+
 def using(family: str, implementation: str):
     model = build(family)
     model.config._attn_implementation = implementation
@@ -126,6 +132,7 @@ XLNET = XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=2, d_inner=32)
         (lambda: made("doge", keep_window_size=40), "the tokens that it scores highest"),
         (lambda: XLNetLMHeadModel(XLNET).eval(), "XLNetLMHeadModel has no key-value cache"),
         (lambda: build("llama").train(), "training mode"),
+        (half_trained, "its part transformer.drop is in training mode"),
         (lambda: using("llama", "flash_attention_2"), "flash_attention_2"),
         # Some releases of transformers run such a model under SDPA without the cap.
         (lambda: using("gemma2", "sdpa"), "caps its attention scores"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -111,3 +114,40 @@ def test_the_draft_goes_on_past_its_own_window(library):
         expected = windowed.generate(torch.tensor([text[:length]]), do_sample=False, max_new_tokens=4)
         assert list(step.tree.tokens) == expected[0, length:].tolist()[: len(step.tree.tokens)]
         length += len(step.tokens)
+
+
+GROWTH = """
+import resource
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from specdec_lib import Sampling, generate
+from specdec_lib.drafters import DraftModel
+
+def model(seed):
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=152_000, max_position_embeddings=8192, eos_token_id=None, **sizes)
+    return LlamaForCausalLM(config).eval()
+
+def decoded(count):
+    return len(generate(target, [1, 2, 3], drafter, Sampling(1.0, seed=1), count).tokens)
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+torch.set_num_threads(1)
+target, drafter = model(0), DraftModel(model(1), 4)
+decoded(32)
+before = peak()
+print(decoded(4096), peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="counts memory in KiB, as Linux does")
+def test_a_long_sampled_run_with_a_large_vocabulary_needs_little_memory():
+    """In a process of its own, whose peak no other test has moved. Distributions of all steps would be gigabytes."""
+    shown = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True).stdout
+    tokens, growth = map(int, shown.split())
+    assert tokens == 4096
+    assert growth < 200 * 1024, f"the process grew by {growth / 1024:.0f} MB"
