@@ -1,4 +1,4 @@
-"""``make seconds``: how fast SmolLM2 decodes here, with transformers and with llama.cpp, on one thread and in turns.
+"""``make bench``: how fast SmolLM2 decodes here, with transformers and with llama.cpp, on one thread and in turns.
 
 Writes ``data/results/cpu/seconds.csv``, which the page ``book/seconds.md`` shows. Seconds are those that the thread ran: a turn
 of another program on its core does not count, and on an idle machine they are those of the clock.
@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,10 @@ def speeds(runs: Mapping[str, Run], asked: Mapping[str, list[int]], rounds: int)
                     first[kind, name].append(moments[0] - began)
             print(f"round {number} of {rounds}: {kind}", flush=True)
     out: dict[str, Any] = {}
-    for kind, name in rate:
+    for kind, name in product(asked, [*map(_slug, OURS), *PEERS, *LLAMA]):
+        if name not in runs:
+            out |= {f"{kind}_{name}_{what}": None for what in ("tokens_per_s", "first_token_s", "over_plain")}
+            continue
         out[f"{kind}_{name}_tokens_per_s"] = median(rate[kind, name])
         out[f"{kind}_{name}_first_token_s"] = median(first[kind, name])
         out[f"{kind}_{name}_equal"] = tokens[kind, name] == tokens[kind, PLAIN]
