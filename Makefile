@@ -131,8 +131,10 @@ gpu:  ## time passes of a large shape and decode a real model on the GPU, into d
 	@if "$(PYTHON)" -c '$(HAS_TORCH)' 2>/dev/null; then python="$(PYTHON)"; else python=$(PY); fi; \
 	  PYTHONPATH=. "$$python" benchmarks/gpu.py $(ARGS)
 
-bench: venv  ## measure how fast the library is into data/results/cpu/bench.json (ARGS='--only loop')
+bench:  ## time SmolLM2 here, in transformers and llama.cpp, and the library's parts (ARGS='--only loop': one part alone)
+	@$(MAKE) venv EXTRAS='$(EXTRAS),bench'
 	@PYTHONPATH=. $(PY) benchmarks/library.py $(ARGS)
+	@$(if $(ARGS),,PYTHONPATH=. $(PY) benchmarks/seconds.py)
 
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
 	@$(PY) -m specdec_lib losslessness $(ARGS)

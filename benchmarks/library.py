@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
-from specdec_lib import generate, load_model, paths
+from specdec_lib import generate, paths
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.faiss_index import one_thread, whole_keys
@@ -33,17 +33,14 @@ from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup
+from specdec_lib.drafters import PromptLookup
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES
 from specdec_lib.drafters.rest import Rest
-from specdec_lib.experiments import made_tasks, recorded_runs
 from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance
 
-#: Tasks whose prompts the end-to-end rows run over: one of continuation, two of editing.
-TASKS = ("code-completion", "rename", "replace-word")
-MAX_NGRAM, PLD_TOKENS, DRAFT_TOKENS = 3, 10, 4
+MAX_NGRAM, PLD_TOKENS = 3, 10
 REST_NGRAM, REST_MIN_NGRAM = 16, 2
 _DRAFT = [1, 2, 3, 4, 5]
 
@@ -70,43 +67,7 @@ def _microseconds(run: Callable[[], Any]) -> float:
     return 1e6 * _seconds(run)[0]
 
 
-# Decoding --------------------------------------------------------------------------------------------------------
-
-
-def decoding(quick: bool) -> list[dict]:
-    """Tokens per second, prefill included, of plain decoding, PLD and SpecDec against transformers' own."""
-    per_task, repeats, new_tokens = (1, 1, 16) if quick else (4, 2, 96)
-    model, tokenizer = load_model("pocket", "cpu")
-    draft, _ = load_model("pocket-draft", "cpu")
-    settings = draft.generation_config
-    settings.num_assistant_tokens, settings.num_assistant_tokens_schedule = DRAFT_TOKENS, "constant"
-    settings.assistant_confidence_threshold = 0.0
-    lookup = PromptLookup(MAX_NGRAM, PLD_TOKENS, variant="transformers")
-    lookup_options = {"prompt_lookup_num_tokens": PLD_TOKENS, "max_matching_ngram_size": MAX_NGRAM}
-    methods = {
-        "Plain decoding": (None, {}, "transformers generate"),
-        "PLD": (lookup, lookup_options, "transformers prompt_lookup_num_tokens"),
-        "SpecDec": (DraftModel(draft, DRAFT_TOKENS), {"assistant_model": draft}, "transformers assistant_model"),
-    }
-    prompts = [recorded_runs.render(p, tokenizer) for task in TASKS for p in made_tasks.prompts(task, per_task)]
-    rows = []
-    for name, (drafter, options, peer) in methods.items():
-        ours, peers, same = [], [], []
-        given = {"do_sample": False, "max_new_tokens": new_tokens, **options}
-        for repeat in tqdm(range(repeats + 1), desc=f"{name}: repeats", leave=False):
-            for ids in prompts:
-                tensor = torch.tensor([ids])
-                if drafter is not None:
-                    drafter.reset()  # cold, also in later repeats
-                spent, run = _seconds(lambda: generate(model, ids, drafter, max_new_tokens=new_tokens))
-                theirs, out = _seconds(lambda: model.generate(tensor, attention_mask=torch.ones_like(tensor), **given))
-                if repeat:  # the first round warms both up
-                    ours.append(len(run.tokens) / spent)
-                    peers.append((out.shape[1] - len(ids)) / theirs)
-                    same.append(run.tokens == out[0, len(ids) :].tolist())
-        about = {"same_output": sum(same) / len(same), "max_new_tokens": new_tokens}
-        rows.append(row(f"{name}, pocket model", "tokens/s", ours, peers, peer, **about))
-    return rows
+# The loop ------------------------------------------------------------------------------------------------------
 
 
 class _SameDraft(Drafter):
@@ -414,7 +375,6 @@ def dense(quick: bool) -> list[dict]:
 
 
 SECTIONS: dict[str, Callable[[bool], list[dict]]] = {
-    "decoding": decoding,
     "loop": loop,
     "lookup": lookup,
     "tree": tree,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import time
+import warnings
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -21,6 +24,8 @@ SHIPPED = {
     "pocket-qwen": paths.POCKET_QWEN,
     "smollm2-draft": paths.SMOLLM2 / "draft",
 }
+#: Threads are warned of where a product takes this many times as long on all of them as on one.
+SLOWER = 3.0
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -118,4 +123,29 @@ def load_model(
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
-    return pack(model.eval()) if can_pack(model) else model.eval()
+    if not can_pack(model):
+        return model.eval()
+    check_threads()
+    return pack(model.eval())
+
+
+@cache
+def check_threads() -> None:
+    """Warn, once, where a product is several times slower on all threads than on one: other programs hold the cores then."""
+    threads = torch.get_num_threads()
+    weights, states = torch.zeros(1536, 576), torch.zeros(16, 576)
+
+    def seconds(count: int) -> float:
+        torch.set_num_threads(count)
+        began = time.perf_counter()
+        for _ in range(20):
+            torch.nn.functional.linear(states, weights)
+        return time.perf_counter() - began
+
+    one, every = seconds(1), seconds(threads)
+    if every > SLOWER * one:
+        warnings.warn(
+            f"a product takes {every / one:.0f} times as long on {threads} threads as on one, since other programs use the "
+            "cores: decode with torch.set_num_threads(1), or set OMP_WAIT_POLICY=PASSIVE before Python starts",
+            stacklevel=3,
+        )

@@ -1,9 +1,10 @@
-"""Linear layers whose weights are kept in the order in which oneDNN multiplies them: on a processor, passes of 2 to 64 tokens.
+"""Linear layers whose weights lie in memory as they are multiplied fastest: on a processor, passes of 1 to 64 tokens.
 
 A product of a few rows with a large matrix should cost what reading the matrix costs. The general product of MKL, which
 ``torch.nn.Linear`` calls, brings the matrix into its own order in every call, so that a pass over four tokens takes twice as
-long as one over a single token. Packed once, four rows cost what one does. A single row goes through MKL as before: its
-product with a vector needs no order and is the fastest there is.
+long as one over a single token. Packed once for oneDNN, four rows cost about what one does. A single row goes through MKL's
+product of matrix and vector. Where a layer has more outputs than inputs, that one reads the matrix column by column in half the
+time that it takes row by row, so these weights are stored by columns.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ def can_pack(model: PreTrainedModel) -> bool:
 def pack(model: PreTrainedModel) -> PreTrainedModel:
     """Let the linear layers of a model multiply by packed weights; they are packed at their first pass.
 
-    The parameters stay as they are, under their names; weights that change are packed again. Memory grows by the size of the
-    linear layers.
+    The parameters keep names, shapes and values; weights that change are packed again. Memory grows by the size of the linear
+    layers.
     """
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = PackedLinear
             module._packed, module._packed_from = None, None
+            if module.out_features > module.in_features:
+                module.weight.data = module.weight.data.t().contiguous().t()
     return model

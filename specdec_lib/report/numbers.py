@@ -19,6 +19,8 @@ from specdec_lib.report.display import run_context
 COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
 # The numbers of the default run; those of a run with other seeds are in its folder ``seed10``.
 COMMITTED = paths.DATA / "results" / "cpu"
+#: Files of chapters, and of what ``make bench`` measures.
+_FILES = ("??.csv", "seconds.csv")
 MISSING, NO_INTERVAL = "not available", "no interval"
 
 
@@ -148,8 +150,8 @@ def read(path: Path) -> dict[str, Number]:
 
 
 def read_folder(folder: Path) -> dict[str, dict[str, Number]]:
-    """The numbers of every chapter that has a file in a folder, by its number."""
-    return {path.stem: read(path) for path in sorted(folder.glob("??.csv"))}
+    """The numbers of every file of a folder, by the number of its chapter or ``seconds``."""
+    return {path.stem: read(path) for pattern in _FILES for path in sorted(folder.glob(pattern))}
 
 
 def table_files(executed: Path | None = None) -> dict[str, Path]:
@@ -161,8 +163,10 @@ def table_files(executed: Path | None = None) -> dict[str, Path]:
         Folder of executed copies; ``book/notebooks`` by default.
     """
     executed = executed or paths.root() / "book" / "notebooks"
-    found = [*sorted(COMMITTED.glob("??.csv")), *sorted(executed.glob("files/*/??.csv"))]
-    return {path.stem: path for path in found}
+    places = (COMMITTED, ""), (executed, "files/*/")
+    return {
+        path.stem: path for folder, under in places for name in _FILES for path in sorted(folder.glob(under + name))
+    }
 
 
 def tables(executed: Path | None = None) -> dict[str, dict[str, Number]]:

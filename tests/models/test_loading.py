@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, LlamaForCausalLM, T5Config
 
 from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, paths, record
 from specdec_lib.drafters import DraftModel
+from specdec_lib.models import loading
 from specdec_lib.models.embedding import last_states
 from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.models.loading import POCKET_PARTS, resolve_device, resolve_dtype
@@ -117,3 +118,21 @@ def test_a_draft_padded_to_other_rows_is_paired_by_the_tokenizer(tmp_path):
     assert len(generate(target, ids, DraftModel(draft, 3), Sampling(2.0), 12, []).tokens) == 12
     with pytest.raises(ValueError, match="has 200 token ids, the target 96: .* load both with specdec_lib.load_model"):
         generate(build("llama"), ids, DraftModel(build("llama", vocab_size=200)), max_new_tokens=12)
+
+
+@pytest.mark.parametrize("slower, warned", [(2.0, 0), (15.0, 1)])
+def test_threads_that_wait_for_each_other_are_warned_of_once(monkeypatch, recwarn, slower, warned):
+    threads, now = [4], [0.0]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: threads.__setitem__(0, count))
+
+    def product(states, weights):
+        now[0] += slower if threads[0] > 1 else 1.0
+
+    monkeypatch.setattr(torch.nn.functional, "linear", product)
+    monkeypatch.setattr(loading.time, "perf_counter", lambda: now[0])
+    loading.check_threads.cache_clear()
+    loading.check_threads()
+    loading.check_threads()
+    assert threads == [4]
+    assert [str(each.message)[:46] for each in recwarn] == ["a product takes 15 times as long on 4 threads "] * warned

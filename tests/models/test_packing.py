@@ -24,6 +24,7 @@ def test_the_product_is_that_of_the_plain_layer(rows, bias):
         plain = layer(states)
         packed = pack(layer)(states)
     assert type(layer) is PackedLinear and packed.shape == plain.shape
+    assert layer.weight.shape == (130, 96) and layer.weight.t().is_contiguous()
     torch.testing.assert_close(packed, plain, rtol=1e-5, atol=1e-5)
 
 
@@ -51,7 +52,7 @@ def test_gradients_and_other_types_go_through_the_plain_layer():
         assert half(torch.ones(1, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
-def test_a_packed_model_is_the_same_model_and_writes_the_same(monkeypatch):
+def test_a_packed_model_is_the_same_model_and_writes_the_same(monkeypatch, tmp_path):
     model = build("llama-gqa")
     assert not can_pack(model)
     monkeypatch.setattr("specdec_lib.models.packing.SMALLEST", 0)
@@ -61,3 +62,5 @@ def test_a_packed_model_is_the_same_model_and_writes_the_same(monkeypatch):
     pack(model)
     assert fingerprint(model) == before
     assert generate(model, ids, None, max_new_tokens=20, eos_token_id=[]).tokens == plain
+    model.save_pretrained(tmp_path)
+    assert fingerprint(type(model).from_pretrained(tmp_path)) == before

@@ -28,6 +28,7 @@ from specdec_lib.report import numbers, plots
 from specdec_lib.report.build.method_tables import method_lines
 from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.claims.published_tables import published_rows, published_text
+from specdec_lib.report.display.seconds_chart import tokens_per_second
 
 
 def judged() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
@@ -146,14 +147,16 @@ class Methods(SphinxDirective):
         return holder.children
 
 
-def _draw_headlines(app: Sphinx) -> None:
-    """Draw the figure "What reproduces" for the pages that show it."""
+def _draw_pictures(app: Sphinx) -> None:
+    """Draw the figures of pages that are no chapter's: what reproduces, and seconds."""
     folder = Path(app.srcdir) / "pictures"
     if folder.is_dir():
         tables, frame = judged()
         plots.use_style()
         drawing = pictures.reproduces(pictures.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
+        drawing = tokens_per_second(tables["seconds"])
+        drawing.savefig(folder / "seconds.svg", metadata={"Date": None})
 
 
 def _name_packages(app: Sphinx, config: Config) -> None:
@@ -184,7 +187,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role("num", Num())
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", _skip_undescribed_field)
-    app.connect("builder-inited", _draw_headlines)
+    app.connect("builder-inited", _draw_pictures)
     app.connect("config-inited", _name_packages)
     app.connect("config-inited", _share_among_processes)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
