@@ -31,6 +31,7 @@ from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments import published_prompts, recordings, results, stores
 from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
 from specdec_lib.experiments.workbench import ModelPair
@@ -39,7 +40,8 @@ from specdec_lib.report.display import provenance
 LENGTH = 256  # new tokens
 #: Sets whose datastore holds code; that of the others holds chats.
 CODE = ("humaneval", "humaneval-chat", "mbpp", "codeeditorbench", "codealpaca", "humanevalpack", "editeval")
-#: Draft lengths at which a copying method is also run, so that PLD and PLD+ meet at the same one.
+#: Draft lengths at which a copying method is also run, so that PLD and PLD+ meet at the same one. PLD as published drafts
+#: only where so many tokens follow; with partial drafts it copies what is there, as PLD+ does.
 OTHER_LENGTHS = {"PLD": 70, "PLD+ (h)": 10, "PLD+ (a)": 10}
 REPLAYED = [name for name, method in methods.METHODS.items() if method.drafter.replays != "never"]
 
@@ -159,6 +161,9 @@ def main(words: Sequence[str] | None = None) -> None:
         names = options.method or REPLAYED
         further = pair.drafters([name for name in names if name in OTHER_LENGTHS], OTHER_LENGTHS)
         made = pair.drafters(names) | {f"{name}, {OTHER_LENGTHS[name]}": drafter for name, drafter in further.items()}
+        if "PLD" in names:
+            partial = {length: PromptLookup(3, length, variant="transformers") for length in (10, 70)}
+            made |= {f"PLD, partial drafts, {length}": drafter for length, drafter in partial.items()}
         print(f"left out for lack of something: {pair.notes.get('left out', {})}", flush=True)
         return made
 

@@ -45,9 +45,9 @@ def test_every_method_that_can_be_replayed_has_a_row_of_each_output(counted):
     folder, _, model, _ = counted
     rows, about = measures.committed("published", folder / "out", target=model)
     greedy, sampled = rows[rows.temperature == 0], rows[rows.temperature > 0]
-    expected = {*METHODS, "PLD, 70"}
-    assert set(greedy.method) == expected and len(greedy) == 2 * 5
-    assert set(sampled.method) == expected - {"SpecDec"} and len(sampled) == 2 * 3 * 4
+    expected = {*METHODS, "PLD, 70", "PLD, partial drafts, 10", "PLD, partial drafts, 70"}
+    assert set(greedy.method) == expected and len(greedy) == 2 * 7
+    assert set(sampled.method) == expected - {"SpecDec"} and len(sampled) == 2 * 3 * 6
     assert rows.same.all() and (rows.passes <= rows.tokens).all()
     assert about["notes"]["code tokens"] <= 20000 and set(rows.set) == {"humaneval"}
     assert not {"text", "ids"} & set(rows.columns)
