@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 import pandas as pd
+from own_answers import unpack
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -31,10 +32,10 @@ from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
-from specdec_lib.drafters import PromptLookup
+from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.experiments import published_prompts, recordings, results, stores
 from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
-from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.experiments.workbench import ModelPair, companions
 from specdec_lib.report.display import provenance
 
 LENGTH = 256  # new tokens
@@ -128,9 +129,7 @@ def store(kind: str, tokenizer: PreTrainedTokenizerBase, tokens: int) -> SuffixI
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--target", default="smollm2")
-    parser.add_argument("--draft", help="a draft model (default: none, and no method that needs one)")
-    parser.add_argument("--heads", type=Path, help="folder of trained heads (default: none of SmolLM2)")
+    parser.add_argument("--target", default="smollm2", choices=("smollm2", "pocket"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", choices=list(published_prompts.SETS), help="may be repeated")
     parser.add_argument("--method", action="append", choices=list(methods.METHODS), help="may be repeated")
@@ -140,7 +139,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="folder (default: data/results/DEVICE)")
     options = parser.parse_args(words)
     model, tokenizer = load_model(options.target, options.device, "float32")
-    draft = load_model(options.draft, options.device, "float32")[0] if options.draft else None
+    draft, _ = load_model(f"{options.target}-draft", options.device, "float32")
     device = provenance.device_class() if model.device.type == "cuda" else "cpu"
     out = options.out or paths.DATA / "results" / paths.folder_of(device)
     about = {
@@ -154,8 +153,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     @cache
     def drafters(kind: str) -> dict[str, Drafter]:
-        sizes = {"dense_tokens": options.dense_tokens, "heads_folder": options.heads}
-        pair = ModelPair(model, draft, tokenizer, notes=about["notes"], **sizes)
+        pair = ModelPair(model, draft, tokenizer, dense_tokens=options.dense_tokens, notes=about["notes"])
         pair.sparse = store(kind, tokenizer, options.store_tokens)
         pair.notes[f"{kind} tokens"] = pair.sparse.store.count
         names = options.method or REPLAYED
@@ -164,6 +162,10 @@ def main(words: Sequence[str] | None = None) -> None:
         if "PLD" in names:
             partial = {length: PromptLookup(3, length, variant="transformers") for length in (10, 70)}
             made |= {f"PLD, partial drafts, {length}": drafter for length, drafter in partial.items()}
+        answers = companions(model) / "answers.npz"
+        if "REST" in names and answers.is_file():
+            texts = [[*row["prompt"], *row["answer"]] for row in unpack(answers)]
+            made["REST, own answers"] = Rest(stores.document_store("own-answers", texts, tokenizer))
         print(f"left out for lack of something: {pair.notes.get('left out', {})}", flush=True)
         return made
 

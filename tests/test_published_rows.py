@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import published_rows
 import pytest
 
-from scripts import published_rows
 from specdec_lib import generate, load_model
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
 from specdec_lib.drafters import PromptLookup
@@ -24,7 +24,7 @@ def counted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("published")
     problems = [HUMANEVAL | {"task_id": f"HumanEval/{k}", "prompt": COPY + end} for k, end in enumerate((" ", " to"))]
     write(folder / "humaneval/HumanEval.jsonl", jsonl(*problems))
-    words = ["--target", "pocket", "--draft", "pocket-draft", "--device", "cpu", "--set", "humaneval"]
+    words = ["--target", "pocket", "--device", "cpu", "--set", "humaneval"]
     words += ["--store-tokens", "20000", "--dense-tokens", "2000"]
     words += ["--kept", str(folder / "kept"), "--out", str(folder / "out")]
     with pytest.MonkeyPatch.context() as patch:
