@@ -96,13 +96,13 @@ def record_once(
                 decoded.add(key)
             elif key not in _checked and int(key[:8], 16) % SAMPLE == 0:
                 again = record(model, ids, sampling, max_new_tokens)
-                _compare(model, prompt, ids, known, again.tokens, sampling)
+                compare(model, prompt, ids, known, again.tokens, sampling)
                 decoded.add(key)
             if capture == Capture():
                 limits = Limits(max_new_tokens, end_tokens(model, None), context_limit(model))
                 return Trace(list(ids), known.tokens, sampling, vocabulary_size(model), limits, known.finish_reason)
             trace, written = record_known(model, ids, *known, sampling, max_new_tokens, capture)
-            _compare(model, prompt, ids, known, written, sampling)
+            compare(model, prompt, ids, known, written, sampling)
             return trace
 
         return [Recording(prompt, turn, trace) for turn, trace in each_turn(prompt, tokenizer, answer)], decoded
@@ -133,7 +133,7 @@ def key_of(weights: dict[str, str], sampling: Sampling, prompt: Sequence[int]) -
 _checked: set[str] = set()
 
 
-def _compare(
+def compare(
     model: PreTrainedModel, prompt: Prompt, ids: Sequence[int], known: Answer, written: list[int], sampling: Sampling
 ) -> None:
     """RecordingError where two texts differ by more than rounding."""

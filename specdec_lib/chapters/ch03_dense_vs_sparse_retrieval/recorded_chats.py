@@ -74,7 +74,7 @@ def mixed_texts(replies: Iterable[Reply], asked: Iterable[str]) -> stores.Texts:
     return stores.Texts(lambda: (order[name] for name in sorted(order)), key)
 
 
-def _chat_replies() -> Iterable[Reply]:
+def chat_replies() -> Iterable[Reply]:
     """All chat and instruction text at hand that is not by a replayed family of models."""
     return chain(
         chain.from_iterable(map(chat_texts, CHAT_SETS)),
@@ -102,7 +102,7 @@ def cases(packages: Sequence[Path] = ()) -> list[Case]:
     asked = [question for _, _, replies in chats for reply in replies for question in reply.questions]
 
     def chat() -> stores.Texts:
-        return mixed_texts(_chat_replies(), asked)
+        return mixed_texts(chat_replies(), asked)
 
     def answers(model: str) -> Callable[[], stores.Texts]:
         return lambda: mixed_texts(alpaca_eval_replies(model), asked)

@@ -1,0 +1,203 @@
+"""Replay every method on the model's recorded answers to the papers' own prompts: a row for each output and method.
+
+scripts/record_answers.py records the answers; those that are missing are counted and left out. A method that reads states is
+shown those of one pass over prompt and answer. A method that cannot be replayed decodes for real, and only if --method names
+it: that takes a GPU, or hours. Rows of each set and way to decode are kept in a folder, and a method whose rows are there is
+not run again: delete the folder to count everything again. The rows hold counts, none of the sets' text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import pandas as pd
+from own_answers import unpack
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib import Sampling, generate, load_model, methods, paths
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import chat_replies, mixed_texts
+from specdec_lib.datastores import SuffixIndex
+from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.decoding.generate import end_tokens
+from specdec_lib.decoding.loop import Limits
+from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.served_models import context_limit, vocabulary_size
+from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.drafters import PromptLookup, Rest
+from specdec_lib.experiments import published_prompts, recordings, results, stores
+from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
+from specdec_lib.experiments.workbench import ModelPair, companions
+from specdec_lib.report.display import provenance
+
+LENGTH = 256  # new tokens
+#: Sets whose datastore holds code; that of the others holds chats.
+CODE = ("humaneval", "humaneval-chat", "mbpp", "codeeditorbench", "codealpaca", "humanevalpack", "editeval")
+#: Draft lengths at which a copying method is also run, so that PLD and PLD+ meet at the same one. PLD as published drafts
+#: only where so many tokens follow; with partial drafts it copies what is there, as PLD+ does.
+OTHER_LENGTHS = {"PLD": 70, "PLD+ (h)": 10, "PLD+ (a)": 10}
+REPLAYED = [name for name, method in methods.METHODS.items() if method.drafter.replays != "never"]
+
+
+def recorded(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str
+) -> tuple[dict[Sampling, list[Recording]], int]:
+    """The recorded answers to a set by the way they were decoded, and how many prompts lack one."""
+    weights = recordings.identity(model) | {"device": "cpu"}
+    limits = Limits(LENGTH, end_tokens(model, None), context_limit(model))
+    found: dict[Sampling, list[Recording]] = {}
+    missing = 0
+    for prompt, samplings in published_prompts.load(name, tokenizer):
+        for sampling in samplings:
+            said: list[str] = []
+            for turn in range(len(prompt.turns)):
+                ids = render(prompt, tokenizer, said)
+                kept = recordings.kept(recordings.key_of(weights, sampling, ids))
+                known = None if kept is None else kept.cut(LENGTH)
+                if known is None:
+                    missing += 1
+                    break
+                trace = Trace(ids, known.tokens, sampling, vocabulary_size(model), limits, known.finish_reason)
+                found.setdefault(sampling, []).append(Recording(prompt, turn, trace))
+                said.append(tokenizer.decode(known.tokens, skip_special_tokens=True))
+    return found, missing
+
+
+def with_states(model: PreTrainedModel, recording: Recording, capture: Capture) -> Recording:
+    """The recording with what ``capture`` asks for; RecordingError if the model writes another text."""
+    if capture == Capture():
+        return recording
+    trace = recording.trace
+    known = recordings.Answer(trace.tokens, trace.finish_reason)
+    forced, written = record_known(model, trace.prompt, *known, trace.sampling, LENGTH, capture)
+    recordings.compare(model, recording.prompt, trace.prompt, known, written, trace.sampling)
+    return replace(recording, trace=forced)
+
+
+def run(model: PreTrainedModel, recording: Recording, drafter: Drafter) -> Generation:
+    trace = recording.trace
+    if can_be_replayed([recording], drafter):
+        return replay(trace, drafter)
+    return generate(model, trace.prompt, drafter, trace.sampling, LENGTH, sorted(trace.limits.eos))
+
+
+def rows_of(model: PreTrainedModel, own: Sequence[Recording], drafters: Mapping[str, Drafter]) -> pd.DataFrame:
+    """A row an output and method; ``same``: the output is the recorded one."""
+    capture, states = Capture(), methods.states(drafters)
+    for drafter in drafters.values():
+        drafter.reset()
+        if can_be_replayed(own, drafter):
+            capture |= drafter.capture
+    runs: dict[str, list[Generation]] = {method: [] for method in drafters}
+    for recording in tqdm(own, desc=f"{len(drafters)} methods"):
+        known = with_states(model, recording, capture)
+        for method, drafter in drafters.items():
+            if states[method] == "cold":
+                drafter.reset()
+            runs[method].append(run(model, known, drafter))
+    pairs = [pair for each in runs.values() for pair in zip(own, each, strict=True)]
+    rows = results.table(own, runs)
+    return rows.assign(
+        temperature=own[0].trace.sampling.temperature,
+        top_p=own[0].trace.sampling.top_p,
+        prompt_tokens=[len(recording.trace.prompt) for recording, _ in pairs],
+        same=[generation.tokens == recording.trace.tokens for recording, generation in pairs],
+        draft_ms=1000 * rows.draft_s,
+        commit=provenance.commit()[:12],
+    )
+
+
+def store(kind: str, tokenizer: PreTrainedTokenizerBase, tokens: int) -> SuffixIndex:
+    """Python of the standard library and the installed packages, or chats without answers to what is asked here."""
+    if kind == "code":
+        parts = stores.stdlib_texts(), stores.package_texts()
+        texts = stores.Texts(lambda: chain(*parts), stores.key_of(*(part.key for part in parts)))
+    else:
+        asked = [prompt for name in published_prompts.SETS for prompt, _ in published_prompts.load(name, tokenizer)]
+        questions = [text for p in asked for text in (*p.turns, p.meta.get("instruction", p.text))]
+        texts = mixed_texts(chat_replies(), questions)
+    return stores.text_store(f"published-{kind}", tokenizer, tokens, texts)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--target", default="smollm2", choices=("smollm2", "pocket"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--set", action="append", choices=list(published_prompts.SETS), help="may be repeated")
+    parser.add_argument("--method", action="append", choices=list(methods.METHODS), help="may be repeated")
+    parser.add_argument("--store-tokens", type=int, default=20_000_000)
+    parser.add_argument("--dense-tokens", type=int, default=200_000, help="tokens whose states DReSD searches")
+    parser.add_argument("--kept", type=Path, default=Path("_build/published"), help="folder of what is finished")
+    parser.add_argument("--out", type=Path, help="folder (default: data/results/DEVICE)")
+    options = parser.parse_args(words)
+    model, tokenizer = load_model(options.target, options.device, "float32")
+    draft, _ = load_model(f"{options.target}-draft", options.device, "float32")
+    device = provenance.device_class() if model.device.type == "cuda" else "cpu"
+    out = options.out or paths.DATA / "results" / paths.folder_of(device)
+    about = {
+        "command": f"python scripts/published_rows.py {' '.join(sys.argv[1:] if words is None else words)}",
+        "commit": provenance.commit(),
+        "machine": provenance.machine(),
+        "notes": {},
+    }
+    for folder in (options.kept, out):
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @cache
+    def drafters(kind: str) -> dict[str, Drafter]:
+        pair = ModelPair(model, draft, tokenizer, dense_tokens=options.dense_tokens, notes=about["notes"])
+        pair.sparse = store(kind, tokenizer, options.store_tokens)
+        pair.notes[f"{kind} tokens"] = pair.sparse.store.count
+        names = options.method or REPLAYED
+        further = pair.drafters([name for name in names if name in OTHER_LENGTHS], OTHER_LENGTHS)
+        made = pair.drafters(names) | {f"{name}, {OTHER_LENGTHS[name]}": drafter for name, drafter in further.items()}
+        if "PLD" in names:
+            partial = {length: PromptLookup(3, length, variant="transformers") for length in (10, 70)}
+            made |= {f"PLD, partial drafts, {length}": drafter for length, drafter in partial.items()}
+        answers = companions(model) / "answers.npz"
+        if "REST" in names and answers.is_file():
+            texts = [[*row["prompt"], *row["answer"]] for row in unpack(answers)]
+            made["REST, own answers"] = Rest(stores.document_store("own-answers", texts, tokenizer))
+        print(f"left out for lack of something: {pair.notes.get('left out', {})}", flush=True)
+        return made
+
+    for name in options.set or published_prompts.SETS:
+        found, missing = recorded(model, tokenizer, name)
+        print(f"{name}: {sum(map(len, found.values()))} answers are recorded, {missing} are not", flush=True)
+        for sampling, own in found.items():
+            part = f"{name}-{sampling.temperature}-{sampling.top_p}-{sampling.seed}"
+            kept = measures.committed(part, options.kept, target=model)
+            rows = pd.DataFrame(columns=["method"]) if kept is None else kept[0]
+            outputs = {(recording.task, recording.prompt.id, recording.turn) for recording in own}
+            done = {
+                method: each
+                for method, each in rows.groupby("method")
+                if set(zip(each.task, each.prompt.astype(str), each.turn, strict=True)) == outputs
+            }
+            left = {
+                method: drafter
+                for method, drafter in drafters("code" if name in CODE else "chats").items()
+                if method not in done and (options.method or can_be_replayed(own, drafter))
+            }
+            if left:
+                rows = pd.concat([*done.values(), rows_of(model, own, left).assign(set=name)], ignore_index=True)
+                measures.write(part, rows, about, options.kept, target=model)
+    names = sorted(path.name.removesuffix(".csv.gz") for path in options.kept.glob("*.csv.gz"))
+    parts = [measures.committed(name, options.kept, target=model) for name in names]
+    rows = [part[0] for part in parts if part is not None]
+    if not rows:
+        sys.exit("no answer is recorded; run scripts/record_answers.py first")
+    measures.write("published", pd.concat(rows, ignore_index=True), about, out, target=model)
+    print(f"{sum(map(len, rows))} rows in {out / 'published.csv.gz'}")
+
+
+if __name__ == "__main__":
+    main()

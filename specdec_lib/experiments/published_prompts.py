@@ -1,0 +1,85 @@
+"""The prompts of the papers' own sets that the model of the book is asked, in the papers' own wording.
+
+The sets are read by :func:`specdec_lib.experiments.tasks.load_task`. Sizes are those of the papers, cut to what a small
+machine can decode; a set that is cut gives the first prompts of its file, and each subset the same number. MT-Bench is
+Spec-Bench's subset ``mt_bench``, so it has no row of its own. CodeEditorBench published three records a task: HumanEvalPack
+and EditEval stand in for the rest. The prompts of a task's beginning are also decoded with the paper's sampling.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.tasks import load_task
+
+#: Tokens of the longest prompt that is asked.
+LONGEST = 1600
+#: Prompts of a part that are also sampled, at most, and outputs of each.
+SAMPLED, SEEDS = 24, 3
+
+# Temperature and top-p. SpecDec++'s released code samples as the generation settings of Llama-2-chat say.
+_PLD_PLUS, _REST_CODE, _REST_CHAT, _DRESD, _SPECDEC_PP = (1.0, 1.0), (0.8, 0.95), (0.7, 0.8), (0.7, 0.95), (0.6, 0.9)
+
+
+class Part(NamedTuple):
+    """Prompts of one task of a set: all of them or the first ``limit``, read with ``options``; ``sampled`` are the settings
+    (temperature, top-p) that the first :data:`SAMPLED` are also decoded with."""
+
+    task: str
+    limit: int | None = None
+    options: dict[str, Any] = {}
+    sampled: tuple[tuple[float, float], ...] = ()
+
+
+#: The sets by name. HumanEval is continued as it stands (REST) and asked in a chat (SpecDec++).
+SETS = {
+    "spec-bench": [
+        Part("spec-bench/mt_bench", sampled=(_PLD_PLUS, _REST_CHAT, _DRESD)),
+        Part("spec-bench/summarization", sampled=(_PLD_PLUS,)),
+        *(Part(f"spec-bench/{subset}") for subset in ("translation", "qa", "math_reasoning", "rag")),
+    ],
+    "humaneval": [Part("humaneval", options={"style": "rest"}, sampled=(_REST_CODE,))],
+    "humaneval-chat": [Part("humaneval", options={"style": "specdec++"}, sampled=(_SPECDEC_PP,))],
+    "mbpp": [Part("mbpp", 100, {"split": "test"})],
+    "codeeditorbench": [
+        Part(f"codeeditorbench/{kind}", sampled=(_PLD_PLUS,)) for kind in ("debug", "translate", "polishment", "switch")
+    ],
+    "xatu": [Part(f"xatu/{source}", 30, {"style": "pld+"}, (_PLD_PLUS,)) for source in ("asset", "jfleg", "defacto")],
+    "argrewrite": [Part("argrewrite", 80, sampled=(_PLD_PLUS,))],
+    "gsm8k": [Part("gsm8k", 100, sampled=(_SPECDEC_PP,))],
+    "alpaca": [Part("alpaca", 100, sampled=(_SPECDEC_PP,))],
+    "codealpaca": [Part("codealpaca", 100, {"seed": 42}, (_DRESD,))],
+    "humanevalpack": [Part("humanevalpack/python", 50, sampled=(_PLD_PLUS,))],
+    "editeval": [Part("editeval", 50, sampled=(_PLD_PLUS,))],
+    "quotesum": [Part("quotesum", 50, {"distinct": True})],
+}
+
+
+def load(
+    name: str, tokenizer: PreTrainedTokenizerBase, root: str | os.PathLike[str] | None = None
+) -> list[tuple[Prompt, list[Sampling]]]:
+    """The prompts of a set of :data:`SETS` of at most :data:`LONGEST` tokens, each with the ways to decode it, greedy first.
+
+    ``root`` is the folder of the sets, else ``SPECDEC_DATASETS`` names it. Raises ValueError for an unknown name, and
+    MissingData if a file is not there.
+    """
+    if name not in SETS:
+        raise ValueError(f"set is {name!r}; expected one of {', '.join(SETS)}")
+    found = []
+    for part in SETS[name]:
+        warm = [Sampling(heat, top_p=p, seed=seed) for heat, p in part.sampled for seed in range(SEEDS)]
+        prompts = short_enough(load_task(part.task, root, part.limit, **part.options), tokenizer)
+        found += [(prompt, [Sampling(), *(warm if i < SAMPLED else ())]) for i, prompt in enumerate(prompts)]
+    return found
+
+
+def short_enough(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
+    """The prompts whose first turn has at most :data:`LONGEST` tokens."""
+    return [prompt for prompt in prompts if len(render(prompt, tokenizer)) <= LONGEST]

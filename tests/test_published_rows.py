@@ -1,0 +1,88 @@
+"""Rows of published prompts: every method, counts that agree with decoding, and what is kept between runs."""
+
+from __future__ import annotations
+
+import published_rows
+import pytest
+
+from specdec_lib import generate, load_model
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
+from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments import published_prompts
+from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.recordings import record_once
+from tests.experiments.published_formats import HUMANEVAL, jsonl, write
+
+#: One that reads the text, states, a datastore, and a draft model, which is verified by replay only in greedy decoding.
+METHODS = ["PLD", "Medusa", "REST", "SpecDec"]
+COPY = 'def shift(x):\n    """Add one."""\n    return x + 1\n\n\ndef shift_two(x):\n    """Add one'
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    """Two problems, recorded and counted with some methods; the words of the command."""
+    folder = tmp_path_factory.mktemp("published")
+    problems = [HUMANEVAL | {"task_id": f"HumanEval/{k}", "prompt": COPY + end} for k, end in enumerate((" ", " to"))]
+    write(folder / "humaneval/HumanEval.jsonl", jsonl(*problems))
+    words = ["--target", "pocket", "--device", "cpu", "--set", "humaneval"]
+    words += ["--store-tokens", "20000", "--dense-tokens", "2000"]
+    words += ["--kept", str(folder / "kept"), "--out", str(folder / "out")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECDEC_DATASETS", str(folder))
+        patch.setenv("SPECDEC_CACHE", str(folder / "cache"))
+        patch.setattr(published_rows, "LENGTH", 24)
+        patch.setattr(published_rows, "REPLAYED", METHODS)
+        model, tokenizer = load_model("pocket", "cpu")
+        asked = published_prompts.load("humaneval", tokenizer)
+        for prompt, samplings in asked:
+            for sampling in samplings:
+                record_once(model, tokenizer, [prompt], sampling, 24)
+        published_rows.main(words)
+        yield folder, words, model, [render(prompt, tokenizer) for prompt, _ in asked]
+
+
+def test_every_method_that_can_be_replayed_has_a_row_of_each_output(counted):
+    folder, _, model, _ = counted
+    rows, about = measures.committed("published", folder / "out", target=model)
+    greedy, sampled = rows[rows.temperature == 0], rows[rows.temperature > 0]
+    expected = {*METHODS, "PLD, 70", "PLD, partial drafts, 10", "PLD, partial drafts, 70"}
+    assert set(greedy.method) == expected and len(greedy) == 2 * 7
+    assert set(sampled.method) == expected - {"SpecDec"} and len(sampled) == 2 * 3 * 6
+    assert rows.same.all() and (rows.passes <= rows.tokens).all()
+    assert about["notes"]["code tokens"] <= 20000 and set(rows.set) == {"humaneval"}
+    assert not {"text", "ids"} & set(rows.columns)
+
+
+def test_a_row_counts_what_decoding_does(counted):
+    folder, _, model, prompts = counted
+    rows, _ = measures.committed("published", folder / "out", target=model)
+    rows = rows[(rows.temperature == 0) & (rows.method == "PLD")].set_index("prompt")
+    for place, ids in enumerate(prompts):
+        run = generate(model, ids, PromptLookup(3, 10), max_new_tokens=24)
+        row = rows.loc[f"HumanEval/{place}"]
+        assert (row.tokens, row.passes) == (len(run.tokens) - 1, len(run.steps))
+        assert row.accepted == sum(step.accepted for step in run.steps)
+        assert row.prompt_tokens == len(ids) and row.widths.sum() == pytest.approx(row.passes, abs=0.05)
+
+
+def test_a_second_run_adds_the_named_method_alone_and_loses_nothing(counted, monkeypatch):
+    folder, words, model, _ = counted
+    before, _ = measures.committed("published", folder / "out", target=model)
+    made, rows_of = [], published_rows.rows_of
+    assert "Token Recycling" not in set(before.method) | set(published_rows.REPLAYED)
+    monkeypatch.setattr(published_rows, "rows_of", lambda *a: made.append(set(a[2])) or rows_of(*a))
+    published_rows.main([*words, "--method", "Token Recycling", "--method", "PLD"])
+    after, _ = measures.committed("published", folder / "out", target=model)
+    assert made == [{"Token Recycling"}] * 4
+    new = after[after.method == "Token Recycling"]
+    assert len(new) == 8 and new.same.all() and len(after) == len(before) + 8
+
+
+def test_prompts_without_a_recorded_answer_are_counted_and_nothing_is_made_up(counted, capsys, monkeypatch, tmp_path):
+    folder, words, _, _ = counted
+    monkeypatch.setattr(published_rows.recordings, "kept", lambda key: None)
+    words = [*words, "--kept", str(tmp_path / "kept"), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="no answer is recorded"):
+        published_rows.main(words)
+    assert "0 answers are recorded, 8 are not" in capsys.readouterr().out
+    assert not list(tmp_path.rglob("*.csv.gz"))
