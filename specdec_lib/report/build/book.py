@@ -72,13 +72,14 @@ def draw_pictures(folder: Path) -> bool:
     # Only here: the pictures run the models.
     from specdec_lib.methods import PLAIN
     from specdec_lib.report import plots
-    from specdec_lib.report.display import method_examples, method_pictures
+    from specdec_lib.report.display import choices, method_examples, method_pictures
 
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     plots.use_style()
     method_examples.generations([PLAIN])  # which every page shows: once, before this process is copied
     on_all_cores([partial(_draw_page, page, folder) for page in method_pictures.PICTURES])
+    files.write_atomic(folder / "which-method.html", choices.figure())
     files.write_atomic(stamp, key)
     return True
 
