@@ -90,4 +90,6 @@ def test_the_page_on_companions_reads_their_stories():
         exec(compile(cell, "companions.md", "exec"), scope)
         assert scope["rows"]
     by_name = {row[0]: row for row in scope["rows"]}
-    assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name) and 0 < by_name["eagle"][4] < by_name["eagle"][3] < 1
+    assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name) and 0 < by_name["eagle"][4] < by_name["eagle"][
+        3
+    ] < 1
