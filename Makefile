@@ -29,7 +29,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book companions test test-core test-notebooks test-realmodel test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness check lint clean distclean
+.PHONY: gpu help venv book companions examples test test-core test-notebooks test-realmodel test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -77,6 +77,10 @@ companions: venv  ## remake all that depends on SmolLM2's weights: a quarter of 
 	$(call step,recordings,scripts/record_answers.py)
 	$(call step,tree,-m specdec_lib fit-tree --target smollm2 --draft smollm2-draft --heads data/models/smollm2/heads \
 	  --out data/models/smollm2/one_tree.safetensors)
+	$(call step,examples,-m specdec_lib.report.display.method_examples)
+
+examples: venv  ## decode what the method pages show, into data/results/examples (ARGS='pld rest')
+	@$(PY) -m specdec_lib.report.display.method_examples $(ARGS)
 
 # Each test runs on one thread, so two processes use two cores; a file stays in one process, with what its tests share.
 WORKERS ?= 2

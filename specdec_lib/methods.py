@@ -121,6 +121,9 @@ class Method:
         the width that pays. None for drafts of one shape.
     network : bool
         Whether drafting runs a network: chapter 7 sets the price of its pass against the target's.
+    needs : {"nothing", "text", "draft", "training", "several"}
+        What a user must have: nothing but the model, text like the answers, a draft model, heads that were trained for the
+        model, or several of these.
     """
 
     name: str
@@ -141,6 +144,7 @@ class Method:
     published: tuple[str, ...] = ()
     sized: SizedMaker | None = None
     network: bool = False
+    needs: Literal["nothing", "text", "draft", "training", "several"] = "nothing"
 
 
 def _draft(bench: Workbench) -> PreTrainedModel:
@@ -217,13 +221,13 @@ _ROWS = (
         "rest", "he2024", Rest,
         lambda bench: Rest(bench.sparse, length=bench.length("REST")), length=10, chapters=("04", "06", "07"),
         sized=lambda bench, width: Rest(bench.sparse, length=bench.length("REST"), choices=width - 1),
-        published=("REST-IG",),
+        published=("REST-IG",), needs="text",
     ),
     Method(
         "DReSD", "dresd", "#cc79a7", "P", "Drafts what followed the stored hidden states nearest to the current one.",
         "dresd", "gritta2025", Dresd,
         lambda bench: Dresd(bench.dense, length=bench.length("DReSD")), length=10, chapters=("06",),
-        published=("DReSD-IBG",),
+        published=("DReSD-IBG",), needs="text",
     ),
     Method(
         "SpecDec", "specdec", "#d55e00", "X", "A small model of the same vocabulary drafts a fixed number of tokens.",
@@ -232,13 +236,14 @@ _ROWS = (
         exact="in distribution", price="token", length=4, network=True,
         variants={"SpecDec, adaptive": lambda bench: AdaptiveDraftModel(_draft(bench), Confidence(0.4))},
         sized=lambda bench, width: DraftModel(_draft(bench), width - 1, runtime=bench.draft_runtime),
-        published=("SpS", "SpecDec, best K"),
+        published=("SpS", "SpecDec, best K"), needs="draft",
     ),
     Method(
         "SpecDec++", "specdec_pp", "#e69f00", "*", "A small model drafts until a trained head expects a refusal.",
         "specdec-pp", "huang2024", SpecDecPP,
         lambda bench: SpecDecPP(_draft(bench), bench.acceptance_head, runtime=bench.draft_runtime),
         exact="in distribution", price="token", chapters=("06",), network=True, published=("SpecDec++, best setting",),
+        needs="draft",
     ),
     Method(
         "Token Recycling", "recycling", "#8c564b", "h", "Drafts a tree of what the target last found likely after each token.",
@@ -263,7 +268,7 @@ _ROWS = (
     Method(
         "SAM-Decoding", "sam", "#762a83", "d", "Copies after a long match, and recycles tokens after a short one.",
         "sam-decoding", "hu2024", SamDecoding, lambda bench: SamDecoding(TokenRecycling(), bench.sparse),
-        state="warm", chapters=("07",),
+        state="warm", chapters=("07",), needs="text",
         sized=lambda bench, width: SamDecoding(TokenRecycling(levels_for(width - 1)), bench.sparse, width - 1),
     ),
     Method(
@@ -271,32 +276,32 @@ _ROWS = (
         "medusa", "cai2024", Medusa, lambda bench: Medusa(bench.target, bench.draft_heads("medusa")), chapters=("07",),
         variants={"Medusa, grown tree": lambda bench: Medusa.grown(bench.target, bench.draft_heads("medusa"))},
         network=True,
-        sized=lambda bench, width: Medusa.grown(bench.target, bench.draft_heads("medusa"), width - 1),
+        needs="training", sized=lambda bench, width: Medusa.grown(bench.target, bench.draft_heads("medusa"), width - 1),
     ),
     Method(
         "Hydra", "hydra", "#66a61e", "8", "Medusa's heads, each of which also reads the tokens drafted before.",
         "hydra", "ankner2024", Hydra, lambda bench: Hydra(bench.target, bench.draft_heads("hydra")), chapters=("07",),
         variants={"Hydra, grown tree": lambda bench: Hydra.grown(bench.target, bench.draft_heads("hydra"))},
         price="level", network=True,
-        sized=lambda bench, width: Hydra.grown(bench.target, bench.draft_heads("hydra"), width - 1),
+        needs="training", sized=lambda bench, width: Hydra.grown(bench.target, bench.draft_heads("hydra"), width - 1),
     ),
     Method(
         "EAGLE", "eagle", "#7570b3", "p", "One trained decoder layer continues the target's states on a fixed tree.",
         "eagle", "li2024", Eagle, lambda bench: Eagle(bench.target, bench.draft_heads("eagle")), chapters=("07",),
         variants={"EAGLE, grown tree": lambda bench: Eagle.grown(bench.target, bench.draft_heads("eagle"))},
         price="level", network=True,
-        sized=lambda bench, width: Eagle.grown(bench.target, bench.draft_heads("eagle"), width - 1),
+        needs="training", sized=lambda bench, width: Eagle.grown(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
         "EAGLE-2", "eagle2", "#e7298a", "$2$", "EAGLE's layer, on the tree of the nodes that it is most sure of.",
         "eagle-2", "li2024b", Eagle2, lambda bench: Eagle2(bench.target, bench.draft_heads("eagle")), chapters=("07",),
         price="level", network=True,
-        sized=lambda bench, width: Eagle2(bench.target, bench.draft_heads("eagle"), width - 1),
+        needs="training", sized=lambda bench, width: Eagle2(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
         "One tree", "one_tree", "#000000", "$1$", "Merges what several sources draft and verifies as much as pays.",
         "one-tree", "wang2025", OneTree,
-        _one_tree, state="warm", chapters=("06",), network=True,
+        _one_tree, state="warm", chapters=("06",), network=True, needs="several",
     ),
 )  # fmt: skip
 

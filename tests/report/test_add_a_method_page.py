@@ -19,7 +19,7 @@ PAGE = (paths.ROOT or Path()) / "book" / "add-a-method.md"
 @pytest.fixture(scope="module")
 def page():
     """What the blocks of the page leave behind, and what they print."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8").replace("smollm2", "pocket")  # the fixture in place of the book's model
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 4
     lines: list[str] = []
@@ -52,7 +52,8 @@ def test_a_row_is_drawn_compared_and_shown_without_another_line(page):
     assert all("Followers" in methods.compared_in(chapter) for chapter in methods.COMPARISONS)
     assert (plots.color("Followers"), plots.marker("Followers")) == ("#17becf", "p")
     assert methods.slug("Followers") == "followers" and methods.exact(["Followers", "SpecDec"]) == ("Followers",)
-    shown = method_examples.drafted("Followers")
+    examples = method_examples.Examples(page[0]["target"], None, page[0]["tokenizer"], max_new_tokens=24)
+    shown = examples.drafted("Followers")
     assert shown.path and shown.own
 
 

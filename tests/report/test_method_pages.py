@@ -70,9 +70,26 @@ def test_every_page_is_that_of_a_method_and_in_the_table_of_contents():
     assert {method.paper for method in METHODS.values()} <= set(keys)
 
 
+def listings(page):
+    """The page's blocks of Python."""
+    return re.findall(r"```python\n(.*?)```", text(page), re.DOTALL)
+
+
+@pytest.mark.parametrize("model", ["pocket", pytest.param("smollm2", marks=pytest.mark.realmodel)])
+@each_page
+def test_the_code_of_a_page_runs_and_prints_what_it_saved(page, model, tmp_path, monkeypatch, capsys):
+    """With the fixture in place of the book's model, and with the model itself where everything may be fetched."""
+    monkeypatch.chdir(tmp_path)
+    for listing in listings(page):
+        exec(compile(listing.replace("smollm2", model), page.name, "exec"), {})
+    printed = capsys.readouterr().out
+    rates = [float(rate) for rate in re.findall(r"([\d.]+) tokens per pass", printed)]
+    assert (rates and min(rates) >= 1) or "drafted" in printed
+
+
 def listed(page, name):
-    """The function of the page's one listing in Python."""
-    (listing,) = re.findall(r"```python\n(.*?)```", text(FOLDER / f"{page}.md"), re.DOTALL)
+    """A function that a page lists in plain Python."""
+    (listing,) = [block for block in listings(FOLDER / f"{page}.md") if f"def {name}(" in block]
     scope: dict = {}
     exec(compile(listing, f"{page}.md", "exec"), scope)
     return scope[name]

@@ -173,13 +173,7 @@ def makes(words: list[str]) -> None:
 def parses(words: list[str]) -> None:
     """The command and its options are known: the work is done by other tests, or by ``make book``."""
     if words[0] in cli.READ_THEMSELVES:
-        module = import_module(f"specdec_lib.commands.{words[0]}")
-        if hasattr(module, "app"):
-            typer.main.get_command(module.app).get_command(None, words[1]).make_context(words[1], words[2:])
-        else:
-            module.build_parser().parse_args(words[1:])
-    elif "--help" in words:
-        assert main(words) == 0
+        import_module(f"specdec_lib.commands.{words[0]}").build_parser().parse_args(words[1:])
     else:
         options(words)
 
@@ -187,12 +181,9 @@ def parses(words: list[str]) -> None:
 #: How a command is run, by its beginning; the first that fits counts.
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
-    (r"python -m specdec_lib train-heads --mlp", lambda words: parses(words[3:])),  # it trains the shipped heads
     (r"python -m specdec_lib claims --save", lambda words: parses(words[3:])),  # it needs a run of all notebooks
-    (r"python -m specdec_lib (recordings|train-acceptance-head --data data)", lambda words: parses(words[3:])),
-    (r"python -m specdec_lib (book|check|train-acceptance-head --help)", lambda words: parses(words[3:])),
-    # The same commands as on the other page, of the pocket target and the whole standard library.
-    (r"python -m specdec_lib datastore \w+ (library|own)\b", lambda words: parses(words[3:])),
+    (r"python -m specdec_lib recordings", lambda words: parses(words[3:])),
+    (r"python -m specdec_lib (book|check)", lambda words: parses(words[3:])),
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
     (r"python scripts/train_fixture.py", trains_a_pair),
     (r"papermill ", papermill_words),

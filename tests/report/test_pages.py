@@ -78,3 +78,18 @@ def test_every_item_of_the_errata_has_a_weight_and_stands_once_in_the_index():
     }
     assert len(rows) == 5 and indexed == weights
     assert len(re.findall(r"^> \d\. \[", text, re.MULTILINE)) == list(weights.values()).count("grave")
+
+
+def test_the_page_on_companions_reads_their_stories():
+    """With the fixture's in place of those of the book's model."""
+    text = (ROOT / "book" / "companions.md").read_text(encoding="utf-8").replace('"smollm2"', '"pocket"')
+    scope: dict = {}
+    cells = re.findall(r"```\{code-cell\} python\n:tags: \[hide-input\]\n(.*?)```", text, re.DOTALL)
+    assert len(cells) == 2
+    for cell in cells:
+        exec(compile(cell, "companions.md", "exec"), scope)
+        assert scope["rows"]
+    by_name = {row[0]: row for row in scope["rows"]}
+    assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name) and 0 < by_name["eagle"][4] < by_name["eagle"][
+        3
+    ] < 1

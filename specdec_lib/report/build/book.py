@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import nbformat
 import yaml
 
 from specdec_lib import files, paths
-from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.report.build import rerun
 from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
@@ -61,34 +59,25 @@ def executed_profiles(book: Path) -> dict[str, str]:
 
 
 def draw_pictures(folder: Path) -> bool:
-    """Draw the pictures of the pages as ``<page>.svg``, and their viewers as ``<page>.html``, unless the same library, models
-    and measurements drew those there.
+    """Draw the pictures of the pages as ``<page>.svg``, and write their viewers as ``<page>.html``, unless the same library and
+    examples drew those there.
     """
-    drawn_from = [files.tree_digest(paths.PACKAGE), files.tree_digest(paths.POCKET)]
-    key = " ".join(drawn_from) + "\n"
+    from specdec_lib.report import plots
+    from specdec_lib.report.display import choices, method_examples, method_pictures
+
+    key = f"{files.tree_digest(paths.PACKAGE)} {files.tree_digest(method_examples.FOLDER)}\n"
     stamp = folder / "drawn-by"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return False
-    # Only here: the pictures run the models.
-    from specdec_lib.methods import PLAIN
-    from specdec_lib.report import plots
-    from specdec_lib.report.display import method_examples, method_pictures
-
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     plots.use_style()
-    method_examples.generations([PLAIN])  # which every page shows: once, before this process is copied
-    on_all_cores([partial(_draw_page, page, folder) for page in method_pictures.PICTURES])
+    for page, draw in method_pictures.PICTURES.items():
+        draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
+        files.write_atomic(folder / f"{page}.html", method_examples.read(page)[1].to_html())
+    files.write_atomic(folder / "which-method.html", choices.figure())
     files.write_atomic(stamp, key)
     return True
-
-
-def _draw_page(page: str, folder: Path) -> None:
-    """The picture and the viewer of a method page."""
-    from specdec_lib.report.display import method_pictures
-
-    method_pictures.PICTURES[page]().savefig(folder / f"{page}.svg", metadata={"Date": None})
-    files.write_atomic(folder / f"{page}.html", method_pictures.stepped(page).to_html())
 
 
 #: jupyter-book, with Sphinx reading and writing pages in as many processes as it is told, for which jupyter-book has no option.

@@ -123,25 +123,15 @@ class HoldsIf(SphinxDirective):
 
 
 class Methods(SphinxDirective):
-    """``{methods}``: every method with its page, what it drafts, and what it keeps of the text.
+    """``{methods}``: every method with its page, what it drafts, and what it keeps of the text; options as a list table's."""
 
-    ``{methods} 04`` with a line for each column, ``heading | cell``, is a table of the methods that a chapter compares;
-    ``SLUG`` in a cell stands for the method's name in recorded values. The options are those of a list table.
-    """
-
-    has_content = True
-    optional_arguments = 1
     option_spec = {"name": directives.unchanged, "caption": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes."""
-        try:
-            lines = method_lines(self.arguments[0] if self.arguments else "", list(self.content))
-        except ValueError as error:
-            raise self.error(str(error)) from error
         fence = [f":::{{list-table}} {self.options.get('caption', '')}", ":header-rows: 1"]
         fence += [f":name: {self.options['name']}"] if "name" in self.options else []
-        text = StringList([*fence, "", *lines, ":::"], source=self.state.document.current_source)
+        text = StringList([*fence, "", *method_lines(), ":::"], source=self.state.document.current_source)
         holder = nodes.Element()
         self.state.nested_parse(text, self.content_offset, holder)
         return holder.children

@@ -1,75 +1,63 @@
-"""Small runs, one a method, by the library's own drafters: what the pictures and the viewers of the method pages show."""
+"""Runs by the library's own drafters, which the pictures and the viewers of the method pages show: made once, and kept.
+
+``make examples`` decodes; the book only reads. One file a page: ``target`` names the model, ``picture`` is a :class:`Verified`,
+``stepper`` the data of the viewer and ``static`` what it shows without a script.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from specdec_lib import Generation, generate
+from specdec_lib import Generation, files, generate, paths
 from specdec_lib.decoding.acceptance import exact_match
+from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.experiments.recorded_runs import load_pair
+from specdec_lib.experiments import prompts
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import METHODS
+from specdec_lib.methods import METHODS, PLAIN
+from specdec_lib.models.loading import load_model
+from specdec_lib.report.display.stepper import Stepper, stepper
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-CODE = """def old(text):
-    return text.lower()
+FOLDER = paths.DATA / "results" / "examples"
+VERIFIER = "one-verifier"
+STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
+"""Methods of the page on the verifier: a copied chain, a tree, a chain of a draft model."""
 
-def new(text, size):
-    return text[:size]
+RENAME = """Rename `total` to `amount`.
 
-def new(text, size):
-    return text"""
+def add(total, price):
+    total = total + price
+    print(total)
+    return total"""
+CODE = """def area(width, height):
+    return width * height
 
-CONTINUED = {"functions that repeat": CODE, "a new loop": "for name in lines:\n    print"}
-"""The texts that the reader of a method page steps through; the picture is of the first."""
-
-
-class Pocket(NamedTuple):
-    """The models that the examples run."""
-
-    target: PreTrainedModel
-    draft: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+def volume(width, height, depth):
+    return"""
 
 
-@functools.cache
-def pocket() -> Pocket:
-    """The pocket pair, loaded once."""
-    return Pocket(*load_pair("pocket", "pocket-draft"))
-
-
-@functools.cache
-def _bench() -> ModelPair:
-    """What the methods are built from for the pocket pair, with small stores."""
-    return ModelPair.untuned(*pocket())
-
-
-def generations(names: Sequence[str]) -> tuple[dict[str, list[Generation]], dict[str, list[int]]]:
-    """What the pocket target writes after each text of :data:`CONTINUED` under some methods, greedily: the runs by method, and
-    the tokens of the texts by name. Every drafter starts each text knowing nothing of the others."""
-    tokenizer = pocket().tokenizer
-    prompts = {name: tokenizer(text)["input_ids"] for name, text in CONTINUED.items()}
-    return {name: _continued(name) for name in names}, prompts
-
-
-@functools.cache  # every method page shows plain decoding
-def _continued(name: str, tokens: int = 48) -> list[Generation]:
-    """The runs of one method after each text of :data:`CONTINUED`."""
-    target, _, tokenizer = pocket()
-    drafter = METHODS[name].make(_bench()) if name in METHODS else None
-    runs = []
-    for text in CONTINUED.values():
-        if drafter is not None:
-            drafter.reset()
-        prompt = tokenizer(text)["input_ids"]
-        runs.append(generate(target, prompt, drafter, max_new_tokens=tokens, eos_token_id=()))
-    return runs
+def texts(tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    """Tokens of what the reader of a method page steps through, by name; the picture is of the first."""
+    asked = {
+        "a rename": RENAME,
+        "a summary": prompts.load("choose", ["summarisation"], 1)[0].turns[0],
+        "a chat answer": prompts.load("choose", ["conversation"], 1)[0].turns[0],
+    }
+    chats = {
+        name: tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True
+        )["input_ids"]
+        for name, text in asked.items()
+    }
+    return {**chats, "a completion": tokenizer(CODE)["input_ids"]}
 
 
 @dataclass(frozen=True)
@@ -78,7 +66,8 @@ class Verified:
 
     Attributes
     ----------
-    tree : DraftTree
+    parents : tuple of int
+        Of each node, -1 for the root.
     words : tuple of str
         Of each node.
     root : str
@@ -91,53 +80,95 @@ class Verified:
         Drafted nodes that are left out of the picture.
     """
 
-    tree: DraftTree
+    parents: tuple[int, ...]
     words: tuple[str, ...]
     root: str
     path: tuple[int, ...]
     own: str
     hidden: int = 0
 
+    @property
+    def tree(self) -> DraftTree:
+        """The nodes, with their places as tokens."""
+        return DraftTree(range(len(self.parents)), self.parents)
 
-def drafted(name: str, most: int = 12, longest: int = 4) -> Verified:
-    """The pass that shows most of a method's run after :data:`CODE`: one that also refuses something, and that accepts at most
-    ``longest`` tokens, so that it fits the page. ``most`` refused nodes are shown, the first ones. LookupError if no pass
-    accepts anything."""
-    tokenizer, run = pocket().tokenizer, _continued(name)[0]
-    accepting = [number for number, step in enumerate(run.steps) if step.accepted]
-    if not accepting:
-        raise LookupError(f"no draft of {name} is accepted after the text of the picture: {CODE!r}")
 
-    def worth(number: int) -> tuple[bool, int, int]:
-        accepted = run.steps[number].accepted
-        return accepted < run.steps[number].drafted, -max(accepted, longest), accepted
+class Examples:
+    """The runs of methods with a pair of models after :func:`texts`, greedily; ``draft`` may be missing."""
 
-    number = max(accepting, key=worth)
-    step = run.steps[number]
-    emitted = 1 + sum(len(before.tokens) for before in run.steps[:number])
-    # Prefixes that a batch of drafts verifies several times are drawn once.
-    tree = DraftTree.from_drafts(
-        [[step.tree.tokens[n] for n in step.tree.path(node)] for node in range(len(step.tree))]
-    )
-    kept = [-1]
-    for node in step.path:
-        kept.append(tree.child(kept[-1], step.tree.tokens[node]))
-    place, refused = {-1: -1}, 0
-    for node, parent in enumerate(tree.parents):
-        fits = refused < most and tree.depths[node] <= step.accepted + 1 and parent in place
-        if node in kept or fits:
-            place[node] = len(place) - 1
-            refused += node not in kept
-    shown = [node for node in place if node >= 0]
-    part = DraftTree([tree.tokens[node] for node in shown], [place[tree.parents[node]] for node in shown])
-    return Verified(
-        part,
-        tuple(tokenizer.decode([token]) for token in part.tokens),
-        tokenizer.decode([run.tokens[emitted - 1]]),
-        tuple(place[node] for node in kept[1:]),
-        tokenizer.decode([step.tokens[-1]]),
-        len(tree) - len(shown),
-    )
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        draft: PreTrainedModel | None,
+        tokenizer: PreTrainedTokenizerBase,
+        max_new_tokens: int = 40,
+    ):
+        self.target, self.tokenizer, self.max_new_tokens = target, tokenizer, max_new_tokens
+        self.prompts = texts(tokenizer)
+        self._bench = ModelPair.untuned(target, draft, tokenizer)
+        self.runs = cache(self._runs)
+
+    def _runs(self, name: str) -> list[Generation]:
+        """The runs of one method, or of plain decoding. Every text begins with a drafter that knows nothing of the others."""
+        drafter = METHODS[name].make(self._bench) if name in METHODS else None
+        runs = []
+        for prompt in self.prompts.values():
+            if drafter is not None:
+                drafter.reset()
+            runs.append(generate(self.target, prompt, drafter, max_new_tokens=self.max_new_tokens))
+        return runs
+
+    def page(self, page: str) -> dict[str, Any]:
+        """What is kept of a method page."""
+        names = [method.name for method in METHODS.values() if method.page == page] or list(STEPPED_ON_ONE_VERIFIER)
+        viewer = stepper({name: self.runs(name) for name in (*names, PLAIN)}, self.tokenizer, self.prompts)
+        shown = verifier() if page == VERIFIER else self.drafted(names[0])
+        return {"picture": asdict(shown), "stepper": viewer.data, "static": viewer.static}
+
+    def drafted(self, name: str, most: int = 12, longest: int = 4) -> Verified:
+        """The pass that shows most of a method's run after the first text it has one for: one that also refuses something, and
+        that accepts at most ``longest`` tokens, so that it fits the page. ``most`` refused nodes are shown, the first ones.
+        LookupError if no pass accepts anything."""
+        decode = self.tokenizer.decode
+
+        def ends_openly(step: Step) -> bool:
+            """Whether a draft is accepted and the target's own token follows, which the end of a text may cut off."""
+            return 0 < step.accepted < len(step.tokens)
+
+        runs = [run for run in self.runs(name) if any(map(ends_openly, run.steps))]
+        if not runs:
+            raise LookupError(f"no draft of {name} is accepted after any of the texts: {', '.join(self.prompts)}")
+        run = runs[0]
+
+        def worth(number: int) -> tuple[bool, int, int]:
+            accepted = run.steps[number].accepted
+            return accepted < run.steps[number].drafted, -max(accepted, longest), accepted
+
+        number = max((number for number, step in enumerate(run.steps) if ends_openly(step)), key=worth)
+        step = run.steps[number]
+        emitted = 1 + sum(len(before.tokens) for before in run.steps[:number])
+        # Prefixes that a batch of drafts verifies several times are drawn once.
+        tree = DraftTree.from_drafts(
+            [[step.tree.tokens[n] for n in step.tree.path(node)] for node in range(len(step.tree))]
+        )
+        kept = [-1]
+        for node in step.path:
+            kept.append(tree.child(kept[-1], step.tree.tokens[node]))
+        place, refused = {-1: -1}, 0
+        for node, parent in enumerate(tree.parents):
+            fits = refused < most and tree.depths[node] <= step.accepted + 1 and parent in place
+            if node in kept or fits:
+                place[node] = len(place) - 1
+                refused += node not in kept
+        shown = [node for node in place if node >= 0]
+        return Verified(
+            tuple(place[tree.parents[node]] for node in shown),
+            tuple(decode([tree.tokens[node]]) for node in shown),
+            decode([run.tokens[emitted - 1]]),
+            tuple(place[node] for node in kept[1:]),
+            decode([step.tokens[-1]]),
+            len(tree) - len(shown),
+        )
 
 
 def verifier() -> Verified:
@@ -147,4 +178,37 @@ def verifier() -> Verified:
     words = [*dict.fromkeys(word for draft in (*drafts, own) for word in draft)]
     tree = DraftTree.from_drafts([[words.index(word) for word in draft] for draft in drafts])
     path, token = exact_match(tree, lambda node, before: words.index(own[len(before)]), ())
-    return Verified(tree, tuple(words[one] for one in tree.tokens), "the", tuple(path), words[token])
+    return Verified(tuple(tree.parents), tuple(words[one] for one in tree.tokens), "the", tuple(path), words[token])
+
+
+def read(page: str, folder: Path | None = None) -> tuple[Verified, Stepper]:
+    """What is kept of a method page: its picture and its viewer. FileNotFoundError if nothing is."""
+    path = (folder or FOLDER) / f"{page}.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; make it with: make examples ARGS={page}")
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    picture = {name: tuple(value) if isinstance(value, list) else value for name, value in kept["picture"].items()}
+    return Verified(**picture), Stepper(kept["stepper"], kept["static"])
+
+
+def main() -> None:
+    """Decode for pages, by default for all, and keep what they show."""
+    pages = [VERIFIER, *dict.fromkeys(method.page for method in METHODS.values())]
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(pages)}")
+    parser.add_argument("--target", default="smollm2")
+    parser.add_argument("--draft", default="smollm2-draft", help="'none' for pages whose methods need none")
+    options = parser.parse_args()
+    unknown = sorted(set(options.pages) - set(pages))
+    if unknown:
+        parser.error(f"there is no page {unknown[0]!r}; expected some of {', '.join(pages)}")
+    model, tokenizer = load_model(options.target)
+    examples = Examples(model, None if options.draft == "none" else load_model(options.draft)[0], tokenizer)
+    for page in options.pages or pages:
+        kept = {"target": options.target, **examples.page(page)}
+        files.write_atomic(FOLDER / f"{page}.json", json.dumps(kept, ensure_ascii=False, separators=(",", ":")) + "\n")
+        print(f"{page} is written", flush=True)
+
+
+if __name__ == "__main__":
+    main()

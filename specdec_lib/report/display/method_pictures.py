@@ -1,4 +1,4 @@
-"""The pictures of the method pages, drawn from :mod:`specdec_lib.report.display.method_examples` while the book is built."""
+"""The pictures of the method pages, drawn from what :mod:`specdec_lib.report.display.method_examples` kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib.methods import METHODS, PLAIN
+from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
 from specdec_lib.report.display import method_examples
-from specdec_lib.report.display.stepper import Stepper, stepper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,8 +108,8 @@ def verifier() -> Figure:
 
 
 def drafted(name: str) -> Figure:
-    """One pass of a method on a piece of code."""
-    shown = method_examples.drafted(name)
+    """One pass of a method, on its page."""
+    shown, _ = method_examples.read(METHODS[name].page)
     shown = replace(shown, words=tuple(map(_shown, shown.words)), root=_shown(shown.root), own=_shown(shown.own))
     figure, ax = plots.new()
     rows = _draw_tree(ax, shown, plots.color(name))
@@ -122,17 +121,7 @@ def drafted(name: str) -> Figure:
     return figure
 
 
-PICTURES = {"one-verifier": verifier}
+PICTURES = {method_examples.VERIFIER: verifier}
 """What draws the picture of each method page, by the page's name."""
 for _method in METHODS.values():
     PICTURES.setdefault(_method.page, partial(drafted, _method.name))
-
-STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
-"""Methods of the page on the verifier: a copied chain, a tree, a chain of a draft model."""
-
-
-def stepped(page: str) -> Stepper:
-    """The viewer of a method page: its methods and plain decoding on the same texts."""
-    names = [method.name for method in METHODS.values() if method.page == page] or list(STEPPED_ON_ONE_VERIFIER)
-    runs, prompts = method_examples.generations([*names, PLAIN])
-    return stepper(runs, method_examples.pocket().tokenizer, prompts)

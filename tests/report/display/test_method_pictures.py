@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import matplotlib.pyplot as plt
 import pytest
 
+from specdec_lib import load_model
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
 from specdec_lib.report.build import book
 from specdec_lib.report.display import method_examples, method_pictures
+from tests.report.display.test_stepper_data import output
 
 
 @pytest.fixture(autouse=True)
@@ -17,22 +21,47 @@ def style():
         yield
 
 
+@pytest.fixture(scope="module")
+def examples():
+    model, tokenizer = load_model("pocket")
+    return method_examples.Examples(model, load_model("pocket-draft")[0], tokenizer, max_new_tokens=24)
+
+
 def test_the_tree_of_the_verifier_is_walked_along_the_targets_words():
     shown = method_examples.verifier()
     assert [shown.words[node] for node in shown.path] == ["mat", "while"] and shown.own == "she"
-    assert len(set(shown.tree.parents)) < len(shown.tree), "it branches"
+    assert len(set(shown.parents)) < len(shown.parents), "it branches"
 
 
 @pytest.mark.parametrize("name", ["PLD", "DReSD", "Token Recycling"])
-def test_a_picture_holds_what_one_pass_accepted_and_the_first_that_it_refused(name):
-    shown, (run, _) = method_examples.drafted(name), method_examples._continued(name)
-    decode = method_examples.pocket().tokenizer.decode
+def test_a_picture_holds_what_one_pass_accepted_and_the_first_that_it_refused(name, examples):
+    shown, decode = examples.drafted(name), examples.tokenizer.decode
     emitted = [*(shown.words[node] for node in shown.path), shown.own]
-    (step, *_) = [step for step in run.steps if [decode([token]) for token in step.tokens] == emitted]
-    assert len(shown.tree) + shown.hidden <= step.drafted
-    refused = len(shown.tree) - len(shown.path)
+    steps = [step for run in examples.runs(name) for step in run.steps]
+    step = next(step for step in steps if [decode([token]) for token in step.tokens] == emitted)
+    assert len(shown.parents) + shown.hidden <= step.drafted
+    refused = len(shown.parents) - len(shown.path)
     assert refused <= 12 and all(depth <= len(shown.path) + 1 for depth in shown.tree.depths)
     assert shown.path == tuple(shown.tree.path(shown.path[-1]))
+
+
+def test_a_page_is_kept_and_read_with_its_own_methods_and_plain_decoding(examples, tmp_path, monkeypatch):
+    monkeypatch.setattr(method_examples, "FOLDER", tmp_path)
+    monkeypatch.setattr("sys.argv", ["", "pld-plus", "--target", "pocket", "--draft", "none"])
+    with pytest.raises(FileNotFoundError, match="make examples ARGS=pld-plus"):
+        method_examples.read("pld-plus")
+    method_examples.main()
+    shown, viewer = method_examples.read("pld-plus")
+    assert len(viewer.data["examples"]) == 4
+    for example in viewer.data["examples"]:
+        assert [own["method"] for own in example["runs"]] == ["PLD+ (h)", "PLD+ (a)", "plain"]
+        assert len({output(viewer.data, own) for own in example["runs"]}) == 1, "greedy decoding is lossless"
+    assert shown.root and shown.path and viewer.static in viewer.to_html()
+
+
+def test_what_is_kept_says_what_it_was_decoded_with():
+    kept = {path.stem: json.loads(path.read_text("utf-8")) for path in method_examples.FOLDER.glob("*.json")}
+    assert set(kept) == set(method_pictures.PICTURES) and all(one["target"] for one in kept.values())
 
 
 @pytest.mark.parametrize("page", ["one-verifier", *(METHODS[name].page for name in ("PLD", "DReSD", "One tree"))])

@@ -11,7 +11,7 @@ from specdec_lib import DraftTree, Generation, generate, load_model
 from specdec_lib.decoding.results import Step
 from specdec_lib.drafters import PromptLookup, TokenRecycling
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.report.display import method_pictures, stepper
+from specdec_lib.report.display import stepper
 from specdec_lib.report.display.stepper import stepped
 
 
@@ -136,11 +136,3 @@ def test_too_much_is_refused_with_its_size(monkeypatch):
     monkeypatch.setattr(stepper, "LIMIT", 100)
     with pytest.raises(ValueError, match=r"have \d+ bytes; expected at most 100: give it fewer prompts"):
         stepper.stepper(run(CHAIN), Letters(), points("hi"))
-
-
-def test_a_method_page_steps_through_its_own_methods_and_plain_decoding():
-    viewer = method_pictures.stepped("pld-plus")
-    assert [own["method"] for own in viewer.data["examples"][0]["runs"]] == ["PLD+ (h)", "PLD+ (a)", "plain"]
-    for example in viewer.data["examples"]:
-        outputs = {output(viewer.data, own) for own in example["runs"]}
-        assert len(outputs) == 1, "greedy decoding is lossless"
