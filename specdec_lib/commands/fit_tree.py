@@ -31,14 +31,14 @@ def fit_tree(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
-    """Fit the probabilities of one tree's nodes on a model's own answers, half of them greedy, half sampled."""
+    """Fit the probabilities of one tree's nodes on a model's own greedy answers."""
     from specdec_lib import methods
     from specdec_lib.chapters.ch08_one_tree.fitting import fit
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.decoding.contract import Capture
-    from specdec_lib.decoding.sampling import Sampling
     from specdec_lib.experiments.prompts import TASKS
-    from specdec_lib.experiments.recorded_runs import load_pair, record_prompts
+    from specdec_lib.experiments.recorded_runs import load_pair
+    from specdec_lib.experiments.recordings import record_once
     from specdec_lib.experiments.tasks import choosing_prompts
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.models.loading import load_model
@@ -65,12 +65,8 @@ def fit_tree(
     capture = Capture()
     for one in sources.values():
         capture |= one.capture
-    traces = [
-        recording.trace
-        for sampling in (None, Sampling(temperature=0.7, top_p=0.95, seed=1))
-        for recording in record_prompts(model, tokenizer, chosen, sampling, max_new_tokens, capture)
-    ]
-    fitted_on = f"{len(traces)} answers of {target}, greedy and sampled, to prompts of {', '.join(tasks)}"
+    traces = [one.trace for one in record_once(model, tokenizer, chosen, None, max_new_tokens, capture)]
+    fitted_on = f"{len(traces)} greedy answers of {target} to prompts of {', '.join(tasks)}"
     weights = fit(traces, sources, fitted_on)
     out.parent.mkdir(parents=True, exist_ok=True)
     weights.save(out)

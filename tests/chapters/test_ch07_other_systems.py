@@ -10,7 +10,7 @@ from specdec_lib.chapters import ch07_other_systems as systems
 from specdec_lib.chapters.ch07_other_systems import Prices
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.experiments import made_tasks, recorded_runs, results
+from specdec_lib.experiments import prompts, recorded_runs, results
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.workbench import ModelPair
@@ -72,7 +72,7 @@ def test_a_sized_system_keeps_to_its_width_and_a_free_pass_is_a_pass(tmp_path, m
     for drafter in drafters.values():
         needed |= drafter.capture if drafter else Capture()
     recordings = recorded_runs.record_prompts(
-        pair.target, pair.tokenizer, made_tasks.prompts("rename", 1), None, 16, needed
+        pair.target, pair.tokenizer, prompts.load("report", ["code editing"], 1), None, 16, needed
     )
     runs = {name: recorded_runs.runs_of(pair.target, recordings, drafter) for name, drafter in drafters.items()}
     table = systems.priced(recordings, runs, Prices({1: 1.0, 64: 1.0}, 1e9, network=0.0))

@@ -24,7 +24,7 @@ def fitted(tmp_path_factory):
     path = tmp_path_factory.mktemp("fit") / "tree.safetensors"
     words = ["--target", "pocket", "--draft", "pocket-draft"]
     words += [word for source in SOURCES for word in ("--source", source)]
-    few = ["--task", "rename", "--prompts", "2", "--max-new-tokens", "24", "--store-tokens", "20000"]
+    few = ["--task", "code editing", "--prompts", "2", "--max-new-tokens", "24", "--store-tokens", "20000"]
     assert main(["fit-tree", *words, *few, "--out", str(path)]) == 0
     return path
 
@@ -39,7 +39,7 @@ def answers(tmp_path):
 
 def test_any_sources_are_fitted(fitted):
     weights = TreeProbabilities.load(fitted)
-    assert weights.sources == SOURCES and "rename" in weights.fitted_on
+    assert weights.sources == SOURCES and "code editing" in weights.fitted_on
     rough = TreeProbabilities.unfitted(SOURCES).weights
     per = len(FEATURES)
     moved = [abs(weights.weights - rough)[place * per : (place + 1) * per].max() for place in range(len(SOURCES))]
@@ -64,7 +64,18 @@ def test_one_tree_drafts_from_the_sources_of_the_weights(fitted, answers, tmp_pa
 
 def test_a_source_that_needs_a_draft_model_is_refused_without_one(tmp_path, capsys):
     out = tmp_path / "tree.safetensors"
-    words = ["--source", "PLD", "--source", "SpecDec", "--task", "rename", "--prompts", "1", "--max-new-tokens", "8"]
+    words = [
+        "--source",
+        "PLD",
+        "--source",
+        "SpecDec",
+        "--task",
+        "code editing",
+        "--prompts",
+        "1",
+        "--max-new-tokens",
+        "8",
+    ]
     assert main(["fit-tree", "--target", "pocket", *words, "--out", str(out)]) == 2
     assert "the source SpecDec needs a draft model" in capsys.readouterr().err
     assert not out.exists()

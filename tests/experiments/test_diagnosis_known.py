@@ -15,7 +15,7 @@ from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.drafters import PromptLookup, Rest, SuffixDecoding
-from specdec_lib.experiments import input_guided
+from specdec_lib.experiments import input_guided, prompts
 from specdec_lib.experiments.published_sets.replies import mt_bench_replies
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.recordings import record_once
@@ -77,12 +77,12 @@ def test_rest_has_the_passes_that_chapter_3_keeps_of_mt_bench(tokenizer, tmp_pat
         assert sum(_passes(row, "REST") for row in own) == pytest.approx(known.passes[name])
 
 
-def test_methods_have_the_passes_of_chapter_7s_replays_of_the_pocket_models_answers(tokenizer, tmp_path):
+def test_methods_have_the_passes_of_replays_of_the_pocket_models_answers(tokenizer, tmp_path):
     """The command sees texts alone; the chapter replays the recorded tokens. Left out are answers whose text has other
     tokens than the model wrote. The command does not know how long an answer might have become, so the replays too take
     its length for the limit: near a limit a drafter sends fewer nodes."""
     model = load_model("pocket", "cpu")[0]
-    recordings = record_once(model, tokenizer, input_guided.mechanical_prompts(4), None, 48)
+    recordings = record_once(model, tokenizer, prompts.load("report", input_guided.TASKS, 4), None, 48)
     same = []
     for recording in recordings:
         texts = tuple(map(tokenizer.decode, (recording.trace.prompt, recording.trace.tokens)))

@@ -114,7 +114,7 @@ IDENTITIES: dict[str, list[Identity]] = {
     "06_gpu_benchmarks": [
         what_takes_time_takes_some,
         outputs_are_counted,
-        share("draft_share_rest", "draft_share_dresd", "draft_share_specdec"),
+        share("draft_share_rest", "draft_share_specdec", "draft_share_eagle"),
     ],
     "07_other_systems": [
         none_of("lossless_mismatches", "lossless_runs"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,11 +17,14 @@ from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.experiments.pass_widths import units
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
-from specdec_lib.experiments.recorded_runs import Recording, record_prompts, render
+from specdec_lib.experiments.recorded_runs import Recording, Runs, record_prompts, render
+from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN, draft_length, method_of, states
+from specdec_lib.models.draft_vocabulary import draft_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,12 +32,16 @@ if TYPE_CHECKING:
 #: What :func:`specdec_lib.experiments.results.ratio` compares in the rows of :func:`timed`: the whole call, and without the
 #: prefill.
 CALL, AFTER_PREFILL = ("written", "seconds"), ("tokens", "decoding_seconds")
-#: Transformers' own ways to decode, each with ours that does the same.
+#: Transformers' own ways to decode, each with ours that does the same. Its assisted generation compares ids, so it cannot use a
+#: draft model of a cut vocabulary.
 PEERS = {
     "transformers": PLAIN,
     "transformers, prompt lookup": "PLD",
     "transformers, assisted": "SpecDec",
 }
+
+#: Tokens that every method decodes before any time counts.
+_WARM = 8
 
 
 def timed(
@@ -40,8 +49,8 @@ def timed(
 ) -> tuple[list[Recording], dict[str, list[Generation]], list[dict[str, Any]]]:
     """Decode prompts greedily with every method and with transformers' own, in turns, ``repeats`` times.
 
-    The turns rotate, so that whatever else the machine does meets all of them. Every method decodes the first prompt once
-    before any time counts. On a GPU our passes are recorded graphs (:class:`~specdec_lib.decoding.runtime.Runtime`).
+    The turns rotate, so that whatever else the machine does meets all of them. Every method decodes the beginning of the first
+    answer before any time counts. On a GPU our passes are recorded graphs (:class:`~specdec_lib.decoding.runtime.Runtime`).
 
     Returns
     -------
@@ -56,18 +65,25 @@ def timed(
         and ``decoding_seconds``, their sum; 0 for transformers'.
     """
     runtime, draft_runtime = _runtimes(pair, prompts, max_new_tokens)
-    recordings = record_prompts(pair.target, pair.tokenizer, prompts, None, max_new_tokens, runtime=runtime)
+    if runtime is None:
+        recordings = record_once(pair.target, pair.tokenizer, prompts, None, max_new_tokens)
+    else:
+        recordings = record_prompts(pair.target, pair.tokenizer, prompts, None, max_new_tokens, runtime=runtime)
     drafters = pair.drafters(methods, runtime=draft_runtime)
-    peers = [peer for peer, ours in PEERS.items() if ours in drafters]
+    usable = pair.draft is not None and draft_vocabulary(pair.draft).shared
+    peers = [peer for peer, ours in PEERS.items() if ours in drafters and (usable or ours != "SpecDec")]
     names, state = [*drafters, *peers], states(drafters)
     runs: dict[str, list[Generation]] = {}
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for repeat in range(-1, repeats):
         runs = {name: [] for name in drafters}
         for place, recording in enumerate(recordings[:1] if repeat < 0 else recordings):
+            trace = recording.trace
+            if repeat < 0:
+                trace = replace(trace, limits=replace(trace.limits, max_new_tokens=min(_WARM, max_new_tokens)))
             first = (place + repeat) % len(names)
             for name in names[first:] + names[:first]:
-                trace, drafter, run = recording.trace, drafters.get(name), None
+                drafter, run = drafters.get(name), None
                 if drafter is not None and (state[name] == "cold" or place == 0):
                     drafter.reset()
                 began = time.perf_counter()
@@ -155,38 +171,45 @@ def _add(
             row["decoding_seconds"] += getattr(step, part)
 
 
-def measured_prices(widths: Mapping[int, float], rows: Sequence[Mapping[str, Any]]) -> PassPrices:
-    """What a step costs in rows of :func:`timed`, in the one-token passes of plain decoding that took turns with it.
+def measured_prices(
+    widths: Mapping[int, float], rows: Sequence[Mapping[str, Any]], runs: Mapping[str, Runs]
+) -> PassPrices:
+    """What a step costs here, in the one-token passes of plain decoding.
 
-    Proposals are priced as the method's row says, by the step or by the drafted token; the loop's own work is that of plain
-    decoding.
+    The loop's own work is that of plain decoding. A proposal costs the median of its times, by the step or by the drafted token
+    as the method's row says: a first proposal may compile something.
 
     Parameters
     ----------
     widths : mapping
         Price of a pass by its width.
     rows : sequence of mapping
+        Of :func:`timed`.
+    runs : mapping
+        By method, runs whose proposals were timed, replays say.
     """
+    plain = [row for row in rows if row["method"] == PLAIN]
+    passes = sum(row["passes"] for row in plain)
+    one = sum(row["verify_seconds"] for row in plain) / passes
+    loop = sum(row["commit_seconds"] + row["host_seconds"] for row in plain) / passes / one
 
-    def summed(column: str, methods: Sequence[str]) -> float:
-        return sum(row[column] for row in rows if row["method"] in methods)
+    def proposal(names: Sequence[str]) -> float:
+        spent = [
+            step.draft_seconds / count
+            for name in names
+            for run in runs[name]
+            for step in run.steps
+            if (count := units(METHODS[name], step))
+        ]
+        return median(spent) / one if spent else 0.0
 
-    names = dict.fromkeys(row["method"] for row in rows)
-    plain = summed("passes", [PLAIN])
-    one = summed("verify_seconds", [PLAIN]) / plain
-    loop = (summed("commit_seconds", [PLAIN]) + summed("host_seconds", [PLAIN])) / plain / one
-    by_token = [name for name in names if name in METHODS and METHODS[name].price == "token"]
-    drafted = summed("drafted", by_token)
+    by_token = [name for name in runs if name in METHODS and METHODS[name].price == "token"]
     return PassPrices(
         widths,
         step=loop,
-        drafted_token=summed("draft_seconds", by_token) / drafted / one if drafted else 0.0,
+        drafted_token=proposal(by_token),
         name="this machine",
-        drafting={
-            name: summed("draft_seconds", [name]) / summed("passes", [name]) / one
-            for name in names
-            if name in METHODS and name not in by_token and summed("passes", [name])
-        },
+        drafting={name: proposal([name]) for name in runs if name in METHODS and name not in by_token},
     )
 
 

@@ -14,8 +14,7 @@ from specdec_lib import methods
 from specdec_lib.chapters.ch08_one_tree.fitting import by_source, judged_on
 from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
 from specdec_lib.chapters.ch08_one_tree.ladder import Selection, highest_score, longest_match
-from specdec_lib.decoding.contract import Capture, Drafter
-from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.decoding.contract import Drafter
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
@@ -24,13 +23,9 @@ from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.calibration import expected_calibration_error, reliability
-from specdec_lib.experiments.input_guided import CALIBRATION, best_layer, calibration_prompts
 from specdec_lib.experiments.pass_widths import counted
-from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each
-from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ratio_of_rates
-from specdec_lib.experiments.workbench import ModelPair
 
 #: The single sources, and the rungs above them.
 SINGLES = ("PLD", "PLD+ (h)", "REST")
@@ -50,14 +45,6 @@ _TOO_DEAR = 1e6
 
 #: A draft's size in tokens, or the name of the prices that it is sized by.
 Size = int | str
-
-
-def choose_layer(pair: ModelPair, without: Sequence[Prompt], per_task: int) -> None:
-    """Choose the layer whose states tell PLD+ (h) best where to copy from, on other prompts, and note it with the pair."""
-    layers = range(decoder_config(pair.target).num_hidden_layers + 1)
-    prompts = calibration_prompts(CALIBRATION, per_task, without=without)
-    tuned = record_once(pair.target, pair.tokenizer, prompts, None, 64, Capture(tuple(layers)))
-    pair.notes["layer"] = best_layer(tuned, lambda i: PromptLookupHidden(i, 10), layers)
 
 
 def retrieval(pair: methods.Workbench, size: int) -> dict[str, Drafter]:

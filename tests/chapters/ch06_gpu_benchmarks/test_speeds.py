@@ -7,30 +7,30 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_lib import Runtime, load_model
+from specdec_lib import DraftTree, Runtime, load_model
 from specdec_lib.chapters.ch06_gpu_benchmarks import speeds
-from specdec_lib.decoding.results import PARTS
+from specdec_lib.decoding.results import PARTS, Generation, Step
 from specdec_lib.drafters import Rest, SpecDecPP
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import input_guided, pass_costs, recorded_runs
+from specdec_lib.experiments import pass_costs, recorded_runs
+from specdec_lib.experiments import prompts as book
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.results import SPEED, ratio, table
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import compared_in
+from specdec_lib.models.draft_vocabulary import DraftVocabulary
 
 
 @pytest.fixture(scope="module")
 def pair():
     target, tokenizer = load_model("pocket", "cpu", "float32")
     draft, _ = load_model("pocket-draft", "cpu", "float32")
-    pair = ModelPair(target, draft, tokenizer, store_tokens=20_000, dense_tokens=3_000)
-    pair.choose_heads(input_guided.mechanical_prompts(1), count=3, per_task=1, max_new_tokens=8)
-    return pair
+    return ModelPair(target, draft, tokenizer, store_tokens=20_000, dense_tokens=3_000)
 
 
 @pytest.fixture(scope="module")
 def prompts():
-    return input_guided.mechanical_prompts(1)[:2]
+    return book.load("report", ["code editing"], 2)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,13 @@ def test_without_a_draft_model_its_methods_are_left_out_on_both_sides(pair, prom
     assert {row["method"] for row in rows} == {"plain", "PLD", "transformers", "transformers, prompt lookup"}
 
 
+def test_transformers_is_not_asked_to_draft_with_a_cut_vocabulary(pair, prompts, monkeypatch):
+    cut = DraftVocabulary(range(4000), 0)
+    monkeypatch.setattr(speeds, "draft_vocabulary", lambda model: cut)
+    _, _, rows = speeds.timed(pair, prompts[:1], ["plain", "SpecDec"], 4, 1)
+    assert {row["method"] for row in rows} == {"plain", "SpecDec", "transformers"}
+
+
 def test_a_head_of_another_draft_leaves_specdec_pp_out_and_an_unknown_method_is_refused(pair):
     torch.manual_seed(1)
     config = LlamaConfig(**{**pair.draft.config.to_dict(), "hidden_size": 128})
@@ -125,19 +132,25 @@ def test_where_every_width_costs_the_same_the_speed_up_is_tokens_per_pass(replay
 
 
 def test_proposals_are_priced_in_the_one_token_passes_of_plain_decoding():
-    def row(method, **sums):
-        return {"method": method, **dict.fromkeys(("passes", "drafted", *PARTS), 0), **sums}
+    def run(*proposals: tuple[int, float]) -> list[Generation]:
+        steps = [Step(DraftTree.chain([3] * drafted), (), (3,), spent, 9.0, 9.0, 9.0) for drafted, spent in proposals]
+        return [Generation([3], steps, "length", 1, 5.0)]
 
     rows = [
-        row("plain", passes=10, verify_seconds=0.4, commit_seconds=0.01, host_seconds=0.03),
-        row("PLD", passes=5, drafted=40, verify_seconds=9.0, draft_seconds=0.05),
-        row("SpecDec", passes=4, drafted=16, verify_seconds=9.0, draft_seconds=0.08),
-        row("SpecDec++", passes=2, drafted=4, verify_seconds=9.0, draft_seconds=0.02),
-        row("transformers"),
+        {"method": "plain", "passes": 10, "verify_seconds": 0.4, "commit_seconds": 0.01, "host_seconds": 0.03},
+        {"method": "transformers"},
     ]
-    found = speeds.measured_prices({1: 1.0, 8: 1.5}, rows)
+    # The first proposal compiles something and takes 100 seconds; the median is not moved by it.
+    runs = {
+        "plain": run((0, 0.0)),
+        "PLD": run((8, 100.0), (8, 0.01), (0, 0.01)),
+        "SpecDec": run((4, 0.02), (4, 0.02)),
+        "SpecDec++": run((2, 0.01)),
+        "REST, 8 nodes": run((8, 5.0)),
+    }
+    found = speeds.measured_prices({1: 1.0, 8: 1.5}, rows, runs)
     assert found.step == pytest.approx(0.1) and found.drafting == pytest.approx({"PLD": 0.25})
-    assert found.drafted_token == pytest.approx((0.1 / 20) / 0.04) and found.widths == {1: 1.0, 8: 1.5}
+    assert found.drafted_token == pytest.approx(0.005 / 0.04) and found.widths == {1: 1.0, 8: 1.5}
     # The prices put the timed plain run together again: its passes, and the loop's own work.
     assert 10 * (1 + found.step) * 0.04 == pytest.approx(0.44)
 
