@@ -3,7 +3,7 @@
 The sets are read by :func:`specdec_lib.experiments.tasks.load_task`. Sizes are those of the papers, cut to what a small
 machine can decode; a set that is cut gives the first prompts of its file, and each subset the same number. MT-Bench is
 Spec-Bench's subset ``mt_bench``, so it has no row of its own. CodeEditorBench published three records a task: HumanEvalPack
-and EditEval stand in for the rest. The prompts of a task's beginning are also decoded with the paper's sampling.
+and EditEval stand in for the rest. The first prompts of some tasks are also sampled.
 """
 
 from __future__ import annotations
@@ -21,43 +21,44 @@ from specdec_lib.experiments.tasks import load_task
 
 #: Tokens of the longest prompt that is asked.
 LONGEST = 1600
-#: Prompts of a part that are also sampled, at most, and outputs of each.
-SAMPLED, SEEDS = 24, 3
+#: Outputs of a prompt that is sampled.
+SEEDS = 3
 
-# Temperature and top-p. SpecDec++'s released code samples as the generation settings of Llama-2-chat say.
-_PLD_PLUS, _REST_CODE, _REST_CHAT, _DRESD, _SPECDEC_PP = (1.0, 1.0), (0.8, 0.95), (0.7, 0.8), (0.7, 0.95), (0.6, 0.9)
+# Temperature and top-p. REST samples chats at 0.7 and 0.8, and SpecDec++ does not say how; here they are as REST's code and PLD+.
+_PLD_PLUS, _REST, _DRESD, _SPECDEC_PP = (1.0, 1.0), (0.8, 0.95), (0.7, 0.95), (1.0, 1.0)
 
 
 class Part(NamedTuple):
-    """Prompts of one task of a set: all of them or the first ``limit``, read with ``options``; ``sampled`` are the settings
-    (temperature, top-p) that the first :data:`SAMPLED` are also decoded with."""
+    """Prompts of one task of a set: all of them or the first ``limit``, read with ``options``; the first ``first`` are also
+    decoded with the setting (temperature, top-p) ``sampled``."""
 
     task: str
     limit: int | None = None
     options: dict[str, Any] = {}
-    sampled: tuple[tuple[float, float], ...] = ()
+    sampled: tuple[float, float] | None = None
+    first: int = 24
 
 
 #: The sets by name. HumanEval is continued as it stands (REST) and asked in a chat (SpecDec++).
 SETS = {
     "spec-bench": [
-        Part("spec-bench/mt_bench", sampled=(_PLD_PLUS, _REST_CHAT, _DRESD)),
-        Part("spec-bench/summarization", sampled=(_PLD_PLUS,)),
+        Part("spec-bench/mt_bench", sampled=_REST, first=80),
+        Part("spec-bench/summarization", sampled=_PLD_PLUS),
         *(Part(f"spec-bench/{subset}") for subset in ("translation", "qa", "math_reasoning", "rag")),
     ],
-    "humaneval": [Part("humaneval", options={"style": "rest"}, sampled=(_REST_CODE,))],
-    "humaneval-chat": [Part("humaneval", options={"style": "specdec++"}, sampled=(_SPECDEC_PP,))],
+    "humaneval": [Part("humaneval", options={"style": "rest"}, sampled=_REST, first=164)],
+    "humaneval-chat": [Part("humaneval", options={"style": "specdec++"}, sampled=_SPECDEC_PP, first=164)],
     "mbpp": [Part("mbpp", 100, {"split": "test"})],
     "codeeditorbench": [
-        Part(f"codeeditorbench/{kind}", sampled=(_PLD_PLUS,)) for kind in ("debug", "translate", "polishment", "switch")
+        Part(f"codeeditorbench/{kind}", sampled=_PLD_PLUS) for kind in ("debug", "translate", "polishment", "switch")
     ],
-    "xatu": [Part(f"xatu/{source}", 30, {"style": "pld+"}, (_PLD_PLUS,)) for source in ("asset", "jfleg", "defacto")],
-    "argrewrite": [Part("argrewrite", 80, sampled=(_PLD_PLUS,))],
-    "gsm8k": [Part("gsm8k", 100, sampled=(_SPECDEC_PP,))],
-    "alpaca": [Part("alpaca", 100, sampled=(_SPECDEC_PP,))],
-    "codealpaca": [Part("codealpaca", 100, {"seed": 42}, (_DRESD,))],
-    "humanevalpack": [Part("humanevalpack/python", 50, sampled=(_PLD_PLUS,))],
-    "editeval": [Part("editeval", 50, sampled=(_PLD_PLUS,))],
+    "xatu": [Part(f"xatu/{source}", 30, {"style": "pld+"}, _PLD_PLUS) for source in ("asset", "jfleg", "defacto")],
+    "argrewrite": [Part("argrewrite", 80, sampled=_PLD_PLUS)],
+    "gsm8k": [Part("gsm8k", 100, sampled=_SPECDEC_PP, first=100)],
+    "alpaca": [Part("alpaca", 100, sampled=_SPECDEC_PP, first=100)],
+    "codealpaca": [Part("codealpaca", 100, {"seed": 42}, _DRESD)],
+    "humanevalpack": [Part("humanevalpack/python", 50, sampled=_PLD_PLUS)],
+    "editeval": [Part("editeval", 50, sampled=_PLD_PLUS)],
     "quotesum": [Part("quotesum", 50, {"distinct": True})],
 }
 
@@ -74,9 +75,9 @@ def load(
         raise ValueError(f"set is {name!r}; expected one of {', '.join(SETS)}")
     found = []
     for part in SETS[name]:
-        warm = [Sampling(heat, top_p=p, seed=seed) for heat, p in part.sampled for seed in range(SEEDS)]
+        warm = [Sampling(*part.sampled, seed=seed) for seed in range(SEEDS)] if part.sampled else []
         prompts = short_enough(load_task(part.task, root, part.limit, **part.options), tokenizer)
-        found += [(prompt, [Sampling(), *(warm if i < SAMPLED else ())]) for i, prompt in enumerate(prompts)]
+        found += [(prompt, [Sampling(), *(warm if i < part.first else ())]) for i, prompt in enumerate(prompts)]
     return found
 
 
