@@ -27,7 +27,7 @@ def test_humaneval_is_continued_for_rest_and_asked_in_a_chat_for_specdec_pp(tmp_
 
 
 def test_the_first_prompts_are_also_sampled_as_the_paper_samples(tmp_path, tokenizer):
-    count = published_prompts.SAMPLED + 1
+    count = published_prompts.SETS["humaneval"][0].first + 1
     rows = [HUMANEVAL | {"task_id": f"HumanEval/{k}"} for k in range(count)]
     write(tmp_path / "humaneval/HumanEval.jsonl", jsonl(*rows))
     *first, last = (samplings for _, samplings in published_prompts.load("humaneval", tokenizer, tmp_path))
