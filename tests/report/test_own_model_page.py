@@ -123,7 +123,7 @@ def run_specdec(words: list[str]) -> None:
 
 def trains_a_pair(words: list[str]) -> None:
     """The script leaves a target and a draft that are loaded and share a tokenizer."""
-    small = "--steps 1 --batch 1 --length 32 --modules 5 --conversations 1".split()
+    small = "--steps 1 --batch 1 --length 32 --modules 5".split()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [*words[1:], *small])
         runpy.run_path(str(ROOT / words[1]), run_name="__main__")

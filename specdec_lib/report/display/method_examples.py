@@ -105,7 +105,7 @@ class Examples:
     ):
         self.target, self.tokenizer, self.max_new_tokens = target, tokenizer, max_new_tokens
         self.prompts = texts(tokenizer)
-        self._bench = ModelPair.untuned(target, draft, tokenizer)
+        self._bench = ModelPair(target, draft, tokenizer, store_tokens=100_000, dense_tokens=10_000)
         self.runs = cache(self._runs)
 
     def _runs(self, name: str) -> list[Generation]:

@@ -47,14 +47,14 @@ def test_a_picture_holds_what_one_pass_accepted_and_the_first_that_it_refused(na
 
 def test_a_page_is_kept_and_read_with_its_own_methods_and_plain_decoding(examples, tmp_path, monkeypatch):
     monkeypatch.setattr(method_examples, "FOLDER", tmp_path)
-    monkeypatch.setattr("sys.argv", ["", "pld-plus", "--target", "pocket", "--draft", "none"])
-    with pytest.raises(FileNotFoundError, match="make examples ARGS=pld-plus"):
-        method_examples.read("pld-plus")
+    monkeypatch.setattr("sys.argv", ["", "pld", "--target", "pocket", "--draft", "none"])
+    with pytest.raises(FileNotFoundError, match="make examples ARGS=pld"):
+        method_examples.read("pld")
     method_examples.main()
-    shown, viewer = method_examples.read("pld-plus")
+    shown, viewer = method_examples.read("pld")
     assert len(viewer.data["examples"]) == 4
     for example in viewer.data["examples"]:
-        assert [own["method"] for own in example["runs"]] == ["PLD+ (h)", "PLD+ (a)", "plain"]
+        assert [own["method"] for own in example["runs"]] == ["PLD", "plain"]
         assert len({output(viewer.data, own) for own in example["runs"]}) == 1, "greedy decoding is lossless"
     assert shown.root and shown.path and viewer.static in viewer.to_html()
 
