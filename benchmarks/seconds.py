@@ -54,8 +54,6 @@ OURS = (PLAIN, "PLD", "PLD+ (h)", "SpecDec", "EAGLE", "One tree")
 #: What ours are compared with in a round: transformers' ways, each with ours that does the same, and llama.cpp's.
 PEERS = {"transformers": PLAIN, "transformers_lookup": "PLD", "transformers_assisted": "SpecDec"}
 LLAMA = {"llama": False, "llama_lookup": True}
-#: Layer whose states PLD+ compares, as chosen on the choosing half.
-LAYER = 18
 WIDTHS, CONTEXT = (1, 2, 4, 8, 16, 32), 400
 FIRST_TOKEN = (
     "from specdec_lib import generate, load_model; model, tokenizer = load_model('smollm2'); "
@@ -285,7 +283,7 @@ def main(words: Sequence[str]) -> None:
     target, tokenizer = load_model(smollm2.NAME, "cpu", "float32")
     plain = AutoModelForCausalLM.from_pretrained(smollm2.folder(), dtype=torch.float32).eval()
     draft, _ = load_model("smollm2-draft", "cpu", "float32")
-    pair = ModelPair(target, draft, tokenizer, notes={"layer": LAYER})
+    pair = ModelPair(target, draft, tokenizer)
     asked, steps = chosen(tokenizer), defaultdict(list)
     measured = {"to_first_token_s": median(to_first_token(3))}
     measured |= passes({"packed": target, "unpacked": plain, "draft": draft}, 2 * options.rounds)
