@@ -32,6 +32,7 @@ from specdec_lib import DraftTree, generate, load_model, paths, report
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
+from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.pass_costs import chain_of
 from specdec_lib.experiments.recorded_runs import render
@@ -49,14 +50,10 @@ KINDS = {
     "completion": ("code completion", "", 150),
     "chat": ("conversation", "", 50),
 }
-COMPANIONS = paths.DATA / "models" / "smollm2"
-#: Our methods, each with what it needs of :data:`COMPANIONS`, and the ratios of a run with what each is compared with.
-OURS = {PLAIN: "", "PLD": "", "PLD+ (h)": "", "SpecDec": "draft", "EAGLE": "heads/eagle.safetensors",
-        "One tree": "one_tree.safetensors"}  # fmt: skip
+OURS = (PLAIN, "PLD", "PLD+ (h)", "SpecDec", "EAGLE", "One tree")
+#: What ours are compared with in a round: transformers' ways, each with ours that does the same, and llama.cpp's.
 PEERS = {"transformers": PLAIN, "transformers_lookup": "PLD", "transformers_assisted": "SpecDec"}
 LLAMA = {"llama": False, "llama_lookup": True}
-#: Layer whose states PLD+ compares.
-LAYER = 10
 WIDTHS, CONTEXT = (1, 2, 4, 8, 16, 32), 400
 FIRST_TOKEN = (
     "from specdec_lib import generate, load_model; model, tokenizer = load_model('smollm2'); "
@@ -160,21 +157,18 @@ def with_ids_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
 
 def runs_of(pair: ModelPair, plain: PreTrainedModel, new: int, steps: Mapping[str, list]) -> dict[str, Run]:
     """What can be run here, by name; of the rest it is printed what is missing."""
-    here = [name for name, needed in OURS.items() if (COMPANIONS / needed).exists() or not needed]
-    drafters, missing = build(pair, here)
+    drafters, missing = build(pair, OURS)
     runs = {_slug(name): of_ours(pair.target, drafter, new, steps[name]) for name, drafter in drafters.items()}
     runs["transformers"] = of_transformers(plain, new)
     lookup = {"prompt_lookup_num_tokens": draft_length("PLD", {}), "max_matching_ngram_size": 3}
     runs["transformers_lookup"] = of_transformers(plain, new, **lookup)
-    if pair.draft is not None:
-        draft = with_ids_of(pair.draft, vocabulary_size(plain))
-        about = draft.generation_config
-        about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
-        about.assistant_confidence_threshold = 0.0
-        runs["transformers_assisted"] = of_transformers(plain, new, assistant_model=draft)
+    draft = with_ids_of(pair.draft, vocabulary_size(plain))
+    about = draft.generation_config
+    about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
+    about.assistant_confidence_threshold = 0.0
+    runs["transformers_assisted"] = of_transformers(plain, new, assistant_model=draft)
     if importlib.util.find_spec("llama_cpp"):
         runs |= {name: of_llama(fetch(smollm2.FILE), lookup, new) for name, lookup in LLAMA.items()}
-    missing |= {name: f"{COMPANIONS / needed}" for name, needed in OURS.items() if name not in here}
     missing |= {name: "the extra bench" for name in LLAMA if name not in runs}
     print("".join(f"left out: {name}, which needs {what}\n" for name, what in missing.items()), end="")
     return runs
@@ -208,8 +202,8 @@ def speeds(runs: Mapping[str, Run], asked: Mapping[str, list[int]], rounds: int)
         out[f"{kind}_{name}_equal"] = tokens[kind, name] == tokens[kind, PLAIN]
         if name != PLAIN:
             out[f"{kind}_{name}_over_plain"] = _ratio(rate[kind, name], rate[kind, PLAIN])
-        ours = _slug(PEERS.get(name, ""))
-        if (kind, ours) in rate:
+        if name in PEERS:
+            ours = _slug(PEERS[name])
             out[f"{kind}_{ours}_over_{name}"] = _ratio(rate[kind, ours], rate[kind, name])
     return out
 
@@ -288,12 +282,14 @@ def main(words: Sequence[str]) -> None:
     load = os.getloadavg()[0]
     target, tokenizer = load_model(smollm2.NAME, "cpu", "float32")
     plain = AutoModelForCausalLM.from_pretrained(smollm2.folder(), dtype=torch.float32).eval()
-    draft = load_model(COMPANIONS / "draft", "cpu", "float32")[0] if (COMPANIONS / "draft").exists() else None
-    weights = {"heads_folder": COMPANIONS / "heads", "tree_weights": COMPANIONS / "one_tree.safetensors"}
-    pair = ModelPair(target, draft, tokenizer, notes={"layer": LAYER}, **weights)
+    draft, _ = load_model("smollm2-draft", "cpu", "float32")
+    pair = ModelPair(target, draft, tokenizer)
     asked, steps = chosen(tokenizer), defaultdict(list)
     measured = {"to_first_token_s": median(to_first_token(3))}
-    measured |= passes({"packed": target, "unpacked": plain}, 2 * options.rounds)
+    measured |= passes({"packed": target, "unpacked": plain, "draft": draft}, 2 * options.rounds)
+    widths = {1: 1.0} | {width: measured[f"packed_w{width}_over_w1"].value for width in WIDTHS[1:]}
+    token = measured["draft_pass_ms"].value / measured["packed_pass_ms"].value
+    pair.prices = PassPrices(widths, drafted_token=token)
     measured |= speeds(runs_of(pair, plain, options.tokens, steps), asked, options.rounds)
     for name, done in steps.items():
         whole = sum(getattr(step, part) for step in done for part in PARTS)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from benchmarks import library as benchmarks
+from benchmarks import seconds
 from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
+from specdec_lib.models.draft_vocabulary import DraftVocabulary
+from specdec_lib.report import numbers
+from specdec_lib.report.display import seconds_chart
+from tests.families import TEXT, VOCABULARY, build, cut, prompt
 
 
 def test_the_overhead_is_what_steps_take_beyond_their_calls_of_the_model(monkeypatch):
@@ -78,3 +84,49 @@ def test_what_would_spoil_the_file_is_refused_before_anything_is_measured(counte
         benchmarks.main(words)
     assert counted == {"loop": 0, "dense": 0}
     assert ("wide" if "wide" in words else "--out") in capsys.readouterr().err
+
+
+def test_transformers_assists_with_a_draft_of_a_cut_vocabulary():
+    target, ids = build("llama"), [token for token in range(TEXT) if token % 3]
+    draft = cut(target, ids)
+    draft.draft_vocabulary = DraftVocabulary(ids)
+    wrapped, text = seconds.with_ids_of(draft, VOCABULARY), torch.tensor([prompt(3, 20)])
+    with torch.inference_mode():
+        logits = wrapped(input_ids=text).logits[0]
+        own = draft(input_ids=torch.tensor([draft.draft_vocabulary.to_draft(text[0].tolist())])).logits[0]
+    assert torch.equal(logits[:, ids], own[:, : len(ids)]) and logits.isinf().sum() == len(text[0]) * (
+        VOCABULARY - len(ids)
+    )
+    plain, assisted = (
+        seconds.of_transformers(target, 12, **options)(text[0].tolist(), lambda: None)
+        for options in ({}, {"assistant_model": wrapped})
+    )
+    assert assisted == plain and len(plain) == 12
+
+
+def test_speeds_are_ratios_within_a_round_and_what_did_not_run_is_not_available(monkeypatch, tmp_path):
+    """A way takes as many seconds a token as its number says; the first token costs ten."""
+    now = [0.0]
+    monkeypatch.setattr(seconds, "clock", lambda: now[0])
+
+    def way(price):
+        def run(ids, note):
+            for cost in (10, price, price):
+                now[0] += cost
+                note()
+            return [1, 2, 3]
+
+        return run
+
+    prices = {"plain": 2, "pld": 1, "transformers": 4, "transformers_lookup": 3}
+    asked = {kind: [1] for kind in seconds.KINDS}
+    found = seconds.speeds({name: way(price) for name, price in prices.items()}, asked, 3)
+    assert found["summary_plain_tokens_per_s"].value == 0.5 and found["chat_pld_first_token_s"].value == 10
+    assert found["rename_pld_over_plain"].value == 2 and found["chat_plain_over_transformers"].value == 2
+    assert found["chat_pld_over_transformers_lookup"].value == 3 and found["chat_pld_equal"]
+    assert found["chat_llama_over_plain"] is None
+    monkeypatch.chdir(tmp_path)
+    figure = seconds_chart.tokens_per_second(numbers.read(numbers.save("seconds", {}, found)))
+    assert [text.get_text() for text in figure.legends[0].texts] == [
+        "transformers", "transformers, prompt lookup", "plain", "PLD",
+    ]  # fmt: skip
