@@ -10,12 +10,12 @@ import torch
 from accelerate import cpu_offload, disk_offload
 from transformers import AutoModelForSeq2SeqLM, LlamaForCausalLM, T5Config
 
-from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, paths, record
+from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, record
 from specdec_lib.drafters import DraftModel, PromptLookupAttention, PromptLookupHidden
 from specdec_lib.models import loading
 from specdec_lib.models.embedding import last_states
 from specdec_lib.models.fingerprint import fingerprint
-from specdec_lib.models.loading import POCKET_PARTS, resolve_device, resolve_dtype
+from specdec_lib.models.loading import resolve_device, resolve_dtype
 from tests.families import SERVED, build, prompt, save, tokenizer
 
 
@@ -82,10 +82,9 @@ def test_what_cannot_be_loaded_is_refused_in_words(tmp_path, monkeypatch, make, 
         load_model(place, **{"device": "cpu"} | options)
 
 
-@pytest.mark.parametrize("name", POCKET_PARTS)
-def test_a_missing_pocket_model_says_how_to_get_it(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(paths, "POCKET", tmp_path)
-    monkeypatch.setattr(paths, "POCKET_QWEN", tmp_path / "qwen")
+@pytest.mark.parametrize("name", loading.SHIPPED)
+def test_a_shipped_model_that_is_missing_says_how_to_get_it(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(loading.SHIPPED, name, tmp_path)
     with pytest.raises(FileNotFoundError, match=f"'{name}' is not in .*install the package again"):
         load_model(name, device="cpu")
 
