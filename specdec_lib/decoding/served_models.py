@@ -25,8 +25,10 @@ class UnsupportedModel(ValueError):
 
 
 def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
-    """The model itself, where ``torch.compile(model)`` was given."""
-    return getattr(model, "_orig_mod", model)
+    """The model itself, where ``torch.compile(model)`` or one of PEFT was given, whose adapters are parts of the model itself."""
+    model = getattr(model, "_orig_mod", model)
+    inside = getattr(model, "get_base_model", None)
+    return model if inside is None else inside()
 
 
 def is_compiled(model: PreTrainedModel) -> bool:
@@ -242,6 +244,11 @@ def _refusals(model: PreTrainedModel, longest: int) -> Iterator[tuple[bool, str]
 
 def check_kind(model: PreTrainedModel, longest: int) -> None:
     """See from its configuration that a model can be decoded by tree verification up to ``longest`` tokens."""
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise UnsupportedModel(
+            f"{type(model).__name__} puts trained vectors before the prompt, which no tree is verified after; use an adapter that "
+            "changes weights, such as LoRA"
+        )
     model = unwrapped(model)
     for holds, reason in _refusals(model, longest):
         if holds:

@@ -112,12 +112,18 @@ def load_model(
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     attention = "eager" if soft_capped(config) else "sdpa"
+    options["output_loading_info"] = True
     try:
-        model = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation=attention, **options)
+        model, found = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation=attention, **options)
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
-        model = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation="eager", **options)
+        model, found = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation="eager", **options)
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(
+            f"{name_or_path} has no weights for {len(missing)} parts of its {type(model).__name__}, {missing[0]} among them, which "
+            "would be random; fetch the checkpoint again, or correct its config.json"
+        )
     load_vocabulary(name_or_path, model, tokenizer)
     return _ready(model if spread else model.to(place)), tokenizer
 

@@ -115,8 +115,8 @@ build_sharded(folder / "store", documents, load_tokenizer("pocket"), build=ray_d
 def test_five_seconds_after_a_build_is_ended_nothing_below_it_is_left(tmp_path, number):
     pytest.importorskip("ray", reason="needs the extra ray")
     psutil = pytest.importorskip("psutil")
-    waits = {"RAY_raylet_start_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000"}
-    environment = os.environ | waits | {"PYTHONPATH": os.getcwd()}
+    waits = ("RAY_raylet_start_wait_time_s", "RAY_worker_register_timeout_seconds")
+    environment = os.environ | dict.fromkeys(waits, "300") | {"PYTHONPATH": os.getcwd()}
     run = subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path)], env=environment)
     below = set()
     try:

@@ -11,11 +11,11 @@ from accelerate import cpu_offload, disk_offload
 from transformers import AutoModelForSeq2SeqLM, LlamaForCausalLM, T5Config
 
 from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, record
-from specdec_lib.drafters import DraftModel
+from specdec_lib.drafters import DraftModel, PromptLookupAttention, PromptLookupHidden
 from specdec_lib.models import loading
 from specdec_lib.models.embedding import last_states
 from specdec_lib.models.fingerprint import fingerprint
-from specdec_lib.models.loading import SHIPPED, resolve_device, resolve_dtype
+from specdec_lib.models.loading import resolve_device, resolve_dtype
 from tests.families import SERVED, build, prompt, save, tokenizer
 
 
@@ -44,6 +44,13 @@ def test_auto_type_is_float32_on_the_cpu_whatever_the_checkpoint_has(tmp_path):
     assert resolve_dtype("auto", torch.device("cuda")) == "auto"
 
 
+def layer_missing(folder):
+    save(build("llama"), folder)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
+    return folder
+
+
 T5 = T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
 NOTHING = lambda folder: folder / "nothing here"  # noqa: E731
 
@@ -58,6 +65,12 @@ NOTHING = lambda folder: folder / "nothing here"  # noqa: E731
         (lambda folder: str(NOTHING(folder)), {}, FileNotFoundError, "no model in .*nothing.*config.json"),
         (lambda folder: save(build("llama"), folder, size=97), {}, ValueError, "has 97 tokens, the model embeds 96"),
         (lambda folder: save(AutoModelForSeq2SeqLM.from_config(T5), folder), {}, ValueError, "T5"),
+        (
+            layer_missing,
+            {},
+            ValueError,
+            r"no weights for 9 parts of its LlamaForCausalLM, model.layers.2.* would be random",
+        ),
         (lambda folder: save(build("llama"), folder), {"device": "map"}, ImportError, "pip install accelerate"),
     ],
 )
@@ -69,9 +82,9 @@ def test_what_cannot_be_loaded_is_refused_in_words(tmp_path, monkeypatch, make, 
         load_model(place, **{"device": "cpu"} | options)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_missing_shipped_model_says_how_to_get_it(tmp_path, monkeypatch, name):
-    monkeypatch.setitem(SHIPPED, name, tmp_path)
+@pytest.mark.parametrize("name", loading.SHIPPED)
+def test_a_shipped_model_that_is_missing_says_how_to_get_it(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(loading.SHIPPED, name, tmp_path)
     with pytest.raises(FileNotFoundError, match=f"'{name}' is not in .*install the package again"):
         load_model(name, device="cpu")
 
@@ -105,6 +118,21 @@ def test_weights_that_were_never_loaded_are_named():
         model = LlamaForCausalLM(build("llama").config).eval()
     with pytest.raises(UnsupportedModel, match="LlamaForCausalLM has no weights.* 'meta'"):
         generate(model, [3, 4])
+
+
+def test_adapters_of_peft_are_parts_of_their_model():
+    """A model of PEFT is known by what it holds: it serves as target, as draft and to drafters that read states or rows."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    adapted, ids = peft.get_peft_model(build("llama-gqa"), config).eval(), prompt(0, 12)
+    theirs = adapted.generate(input_ids=torch.tensor([ids]), do_sample=False, max_new_tokens=12)[0, 12:].tolist()
+    assert theirs != generate(build("llama-gqa"), ids, max_new_tokens=12).tokens
+    for drafter in (None, PromptLookupHidden(1), PromptLookupAttention([(0, 1)]), DraftModel(adapted, 3)):
+        assert generate(adapted, ids, drafter, max_new_tokens=12).tokens == theirs
+    vectors = peft.PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")
+    with pytest.raises(UnsupportedModel, match="puts trained vectors before the prompt"):
+        generate(peft.get_peft_model(build("llama-gqa"), vectors).eval(), ids)
 
 
 def test_a_draft_padded_to_other_rows_is_paired_by_the_tokenizer(tmp_path):
