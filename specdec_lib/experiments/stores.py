@@ -100,7 +100,9 @@ def chat_texts() -> Texts:
         tokenizer = AutoTokenizer.from_pretrained(paths.SMOLLM2 / "draft")
         with np.load(path, allow_pickle=False) as held:
             answers = np.split(held["answer"], held["answer_ends"][:-1])
-        return (tokenizer.decode(answer, skip_special_tokens=True) for answer in answers)
+        return (
+            tokenizer.decode(answer, skip_special_tokens=True, clean_up_tokenization_spaces=False) for answer in answers
+        )
 
     return Texts(read, key_of("chat", sha256(path)))
 

@@ -88,8 +88,8 @@ def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     assert not list(inputs.glob("s")) and (inputs / "a.txt").is_file()
 
 
-def test_a_side_of_the_standard_library_is_read_again_with_each_iteration():
-    texts = Texts("heldout", [], [], "text")
+def test_the_standard_library_is_read_again_with_each_iteration():
+    texts = Texts(True, [], [], "text")
     assert list(texts) == list(texts) and len(list(texts)) > 5
     assert json.dumps(texts.sources())
 

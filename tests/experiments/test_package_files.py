@@ -10,7 +10,6 @@ import pytest
 from specdec_lib import load_model
 from specdec_lib.drafters import Rest
 from specdec_lib.experiments import stores
-from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.package_files import package_files
 from tests.datastores.test_sharded import propose
 
@@ -21,29 +20,27 @@ def body(i: int) -> str:
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """Installed files 0 to 5, and a wheel with files 4 to 9, one file that is held out and one that is too small."""
+    """Installed files 0 to 5, and a wheel with files 4 to 9 and one file that is too small."""
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
     installed, wheels = tmp_path / "site-packages", tmp_path / "wheels"
     (installed / "a").mkdir(parents=True)
     wheels.mkdir()
     for i in range(6):
         (installed / "a" / f"m{i}.py").write_bytes(body(i).encode())
-    heldout = max((module.text for module in stdlib_modules("heldout")), key=len)[:1500]
     with zipfile.ZipFile(wheels / "b-1.0-py3-none-any.whl", "w") as wheel:
         for i in range(4, 10):
             wheel.writestr(f"b/n{i}.py", body(i).encode())
-        wheel.writestr("b/heldout.py", heldout)
         wheel.writestr("b/small.py", "x = 1\n")
         wheel.writestr("b/data.txt", "text " * 100)
     return installed, wheels
 
 
-def test_each_content_is_taken_once_and_what_is_held_out_not_at_all(folders):
+def test_each_content_is_taken_once(folders):
     installed, wheels = folders
     texts = package_files([wheels], [installed])
     expected = {body(i).replace("\r\n", "\n") for i in range(10)}
     assert set(texts) == expected and len(list(texts)) == 10
-    assert texts.archives == 1 and len(texts.files) == 11
+    assert texts.archives == 1 and len(texts.files) == 10
     assert len(list(package_files(installed=[installed]))) == 6
     # Texts go to other processes.
     assert list(pickle.loads(pickle.dumps(texts))) == list(texts)

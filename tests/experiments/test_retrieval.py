@@ -9,7 +9,8 @@ import torch
 from specdec_lib import load_model
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
-from specdec_lib.experiments import comparison, made_tasks, recorded_runs, retrieval, stores
+from specdec_lib.experiments import comparison, recorded_runs, retrieval, stores
+from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
 from tests.datastores.stores import build
 from tests.experiments.made import made_up
@@ -30,9 +31,10 @@ def test_match_lengths_count_the_longest_suffix_at_each_step():
 def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = pocket
-    prompts = made_tasks.prompts("rename", 1)
-    # The prompt's own text: the model goes on with it, whichever modules this Python has.
-    index = stores.document_store("own", [tokenizer(prompts[0].text * 2)["input_ids"]], tokenizer)
+    text = "def add(first, second):\n    return first + second\n\n\n" * 4
+    prompts = [Prompt("add", "code", (text,), chat=False)]
+    # The prompt's own text, which the model goes on with.
+    index = stores.document_store("own", [tokenizer(text * 4)["input_ids"]], tokenizer)
     dense = stores.dense_index(stores.dense_states(model, index), index, dims=32)
     recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))
     remembered = retrieval.Remembered(dense, recorded, 20)

@@ -4,8 +4,8 @@ import pytest
 
 from specdec_lib import Sampling, generate, load_model
 from specdec_lib.datastores.store_files import build_lock
-from specdec_lib.experiments import made_tasks, stores
-from specdec_lib.experiments.corpus import stdlib_modules
+from specdec_lib.experiments import prompts as book_prompts
+from specdec_lib.experiments import stores
 from specdec_lib.experiments.recorded_runs import render
 
 
@@ -30,31 +30,25 @@ def test_a_store_holds_its_texts_and_is_opened_the_second_time(tokenizer, monkey
 
 
 def test_an_unknown_store_is_refused_by_name(tokenizer):
-    with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, packages, prose"):
+    with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, packages, chat"):
         stores.text_store("web", tokenizer, 100)
 
 
-def test_no_text_of_the_standard_library_store_is_of_a_heldout_module():
-    heldout = {module.text for module in stdlib_modules("heldout")}
-    assert heldout and not heldout.intersection(stores.stdlib_texts())
-
-
-def test_packages_leave_out_what_shares_text_with_a_heldout_module_under_any_name(tmp_path):
-    heldout = max(stdlib_modules("heldout"), key=lambda module: len(module.text)).text
-    lines = heldout[: stores.LARGEST_FILE // 2].splitlines()
-    wanted = "".join(f"number_{i} = compute_something_of_our_own({i})\n" for i in range(60))
-    texts = {
-        "own": wanted,
-        "copy": "\n".join(lines),
-        "indented": "class Vendored:\n" + "\n".join(f"    {line}" for line in lines[:400]),
-        "part": wanted + "\n".join(lines[100:160]),
-    }
-    for name, text in texts.items():
-        (tmp_path / f"zq_{name}.py").write_text(text, encoding="utf-8")
-    (tmp_path / "__init__.py").write_text("", encoding="utf-8")
-    assert list(stores.package_texts(tmp_path)) == [wanted]
+def test_packages_give_files_that_are_neither_small_nor_huge_in_one_order(tmp_path):
+    wanted = {f"number_{i} = compute_something({i})\n" * 20 for i in range(5)}
+    for i, text in enumerate([*wanted, "x = 1\n", "y = 2\n" * stores.LARGEST_FILE]):
+        (tmp_path / f"m{i}.py").write_text(text, encoding="utf-8")
+    (tmp_path / "data.txt").write_text("text " * 100, encoding="utf-8")
+    texts = stores.package_texts(tmp_path)
+    assert set(texts) == wanted and list(texts) == list(stores.package_texts(tmp_path))
     with pytest.raises(FileNotFoundError, match="no Python files under"):
         stores.package_texts(tmp_path / "none")
+
+
+def test_the_chat_store_holds_the_answers_of_the_book_s_model(tokenizer):
+    index = stores.text_store("chat", tokenizer, 2_000)
+    first = next(iter(stores.chat_texts()))
+    assert 1_000 < index.store.count <= 2_000 and tokenizer.decode(index.store.document(0)) == first
 
 
 def test_a_part_of_a_store_is_its_first_whole_documents(tokenizer):
@@ -86,9 +80,7 @@ def pocket():
 
 @pytest.fixture(scope="module")
 def prompts():
-    return made_tasks.prompts("replace-word", 3, split="train") + made_tasks.prompts(
-        "code-completion", 2, split="train"
-    )
+    return book_prompts.load("choose", ("short text editing", "mathematics"), 3)[:5]
 
 
 def ask(pocket, prompts, path, **options):

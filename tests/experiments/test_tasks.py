@@ -49,19 +49,19 @@ def test_every_prompt_of_a_subset_carries_the_name_that_loads_it(tmp_path):
 
 # A call that is refused before any file is looked for, the error and what it says.
 REFUSED = [
-    ("humanevl", {}, ValueError, "task 'humanevl' is unknown. Did you mean 'humaneval'? There are 'code-completion'"),
+    ("humanevl", {}, ValueError, "task 'humanevl' is unknown. Did you mean 'humaneval'? There are 'summarisation'"),
     ("nothing like it", {}, ValueError, "task 'nothing like it' is unknown. There are"),
-    ("rename/all", {}, ValueError, "task 'rename/all' is unknown"),
+    ("conversation/all", {}, ValueError, "task 'conversation/all' is unknown"),
     ("gsm8k/test", {}, ValueError, "task 'gsm8k/test' is unknown; 'gsm8k' has no subsets"),
     ("spec-bench/", {}, ValueError, "task 'spec-bench/' is unknown; 'spec-bench' has 'mt_bench', 'translation'"),
     (7, {}, ValueError, "name is 7; expected the name of a task"),
     ("spec-bench/qa", {"subset": "rag"}, ValueError, "subset is 'rag', but task 'spec-bench/qa' names another"),
     ("humaneval", {"split": "x"}, TypeError, "task 'humaneval' has no option 'split'; expected 'seed', 'style'"),
-    ("rename", {"style": "x"}, TypeError, "task 'rename' has no option 'style'; expected 'seed', 'split'"),
+    ("conversation", {"style": "x"}, TypeError, "task 'conversation' has no option 'style'; expected 'half'"),
     *(
         (task, {"limit": limit}, ValueError, f"limit is {limit!r}; expected a whole number of 0 or more")
         for limit in (-1, 1.5, "3", True)
-        for task in ("humaneval", "rename", "no such task")
+        for task in ("humaneval", "conversation", "no such task")
     ),
     *(
         ("humaneval", {"seed": seed}, ValueError, f"seed is {seed!r}; expected a whole number")

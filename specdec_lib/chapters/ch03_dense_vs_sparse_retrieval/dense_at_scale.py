@@ -17,14 +17,14 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import Dresd, Rest
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, render
+from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.retrieval import Remembered, remembered
 from specdec_lib.experiments.statistics import Interval
 
 #: Neighbours that the released code looks up.
 NEIGHBOURS = 50
 #: Longest stored answer, in tokens.
-ANSWER = 96
+ANSWER = 64
 #: REST as the released code of DReSD runs it.
 AS_DRESD_RAN_IT: dict[str, Any] = {"max_ngram": 64, "min_ngram": 3, "selection": "released", "rows": 10}
 #: Versions of REST that DReSD is compared with.
@@ -77,7 +77,7 @@ def size_counts(
     """
     held = index.store.count
     wanted = [*(size for size in sorted(sizes) if size < 0.95 * held), min(held, max(sizes))]
-    states = stores.dense_states(model, stores.first_part(index, wanted[-1]), compute="bfloat16")
+    states = stores.dense_states(model, stores.first_part(index, wanted[-1]))
     # Documents stay whole, so two small sizes may be the same part.
     parts = {part.store.count: (size, part) for size in wanted for part in [stores.first_part(index, size)]}
     found = []
@@ -88,14 +88,6 @@ def size_counts(
             looked_up = remembered(dense, recordings, NEIGHBOURS)
             found.append(_counts(recordings, names, part, looked_up, way=way, **labels))
     return pd.concat(found, ignore_index=True)
-
-
-def right_answers(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """Prompts with the first :data:`ANSWER` tokens of their right answers, which no model wrote."""
-    return [
-        render(prompt, tokenizer) + tokenizer(prompt.reference, add_special_tokens=False)["input_ids"][:ANSWER]
-        for prompt in prompts
-    ]
 
 
 # Whose text: the 2 x 2 x 2 design --------------------------------------------------------------------------------
@@ -110,32 +102,33 @@ def alignment_counts(
     target: PreTrainedModel,
     other: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    recorded: Mapping[str, Sequence[Recording]],
-    kind: Sequence[Prompt],
-    other_kind: Sequence[Prompt],
+    recorded: Mapping[str, Mapping[str, Sequence[Recording]]],
+    asked: Mapping[str, Sequence[Prompt]],
     samplings: Mapping[str, Sampling | None],
 ) -> pd.DataFrame:
-    """Results with eight stores of one answer a prompt: prompts of the replayed kind or not, answers of the target or of
-    another model, decoded as the replayed outputs or not; and with stores of :data:`SEVERAL` sampled answers of the target
-    to prompts of the replayed kind. ``answers`` says how many a row's store has.
+    """Results with stores of one answer a prompt: to prompts of each group, by the target or by another model, decoded in each
+    way; and with stores of :data:`SEVERAL` sampled answers of the target to the prompts of the first group. ``answers`` says how
+    many a row's store has.
 
-    ``recorded`` and ``samplings`` are by way of decoding. The stored prompts, as many of either kind, are not the recorded ones.
+    ``recorded`` is by way of decoding and group of prompts, ``asked`` by group; the stored prompts are not the recorded ones.
     """
-    if len(kind) != len(other_kind):
-        raise ValueError(f"{len(kind)} prompts of the kind and {len(other_kind)} of another; expected as many of each")
-    cells = [*product((True, False), (True, False), samplings, (1,))]
-    cells += [(True, True, way, SEVERAL) for way, how in samplings.items() if how is not None]
+    if len({len(some) for some in asked.values()}) > 1:
+        counts = {group: len(some) for group, some in asked.items()}
+        raise ValueError(f"the groups have {counts} prompts to be answered; expected as many of each")
+    cells = [*product(asked, (True, False), samplings, (1,))]
+    cells += [(next(iter(asked)), True, way, SEVERAL) for way, how in samplings.items() if how is not None]
     found = []
-    for prompt, response, written, answers in cells:
-        asked, writer, how = kind if prompt else other_kind, target if response else other, samplings[written]
-        answered = stores.response_store(writer, tokenizer, asked, how, answers, ANSWER).store
+    for kind, response, written, answers in cells:
+        writer, how = target if response else other, samplings[written]
+        answered = stores.response_store(writer, tokenizer, asked[kind], how, answers, ANSWER).store
         order = np.random.default_rng(0).permutation(len(answered))  # the shortest prompts came first
         index = stores.document_store("answers", [answered.document(i) for i in order], tokenizer)
-        dense = stores.dense_index(stores.dense_states(target, index, compute="bfloat16"), index, "cpu")
-        for way, recordings in recorded.items():
-            labels = {"way": way, "prompt_aligned": prompt, "response_aligned": response}
+        dense = stores.dense_index(stores.dense_states(target, index), index, "cpu")
+        for (way, by_group), group in product(recorded.items(), asked):
+            labels = {"way": way, "group": group, "prompt_aligned": group == kind, "response_aligned": response}
             labels |= {"sampling_aligned": way == written, "answers": answers}
-            found.append(_counts(recordings, LEADING, index, Remembered(dense, recordings, NEIGHBOURS), **labels))
+            looked_up = Remembered(dense, by_group[group], NEIGHBOURS)
+            found.append(_counts(by_group[group], LEADING, index, looked_up, **labels))
     return pd.concat(found, ignore_index=True)
 
 

@@ -1,15 +1,17 @@
 """Both methods on growing stores and on eight stores of answers."""
 
 import itertools
+import json
 
 import pandas as pd
 import pytest
 
-from specdec_lib import load_model
+from specdec_lib import Sampling, load_model, paths
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import dense_at_scale, measures
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.drafters import Dresd
-from specdec_lib.experiments import made_tasks, recorded_runs, stores
+from specdec_lib.experiments import prompts as book_prompts
+from specdec_lib.experiments import recorded_runs, stores
 from specdec_lib.experiments.metrics import pooled
 
 
@@ -18,19 +20,19 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_pa
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = load_model("pocket", "cpu", "float32")
     index = stores.text_store("stdlib", tokenizer, 12_000)
-    prompts = made_tasks.prompts("complete", 2)
+    prompts = book_prompts.load("report", ("code editing",), 2)
     recorded = {"greedy": recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))}
     methods = ("REST", "DReSD", "DReSD, no filter")
     frame = dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, methods, store="stdlib")
     assert frame.stored.nunique() == 2 and set(frame.method) == set(methods) and set(frame.store) == {"stdlib"}
     part = stores.first_part(index, 6_000)
-    alone = stores.dense_index(stores.dense_states(model, part, compute="bfloat16"), part, "cpu")
+    alone = stores.dense_index(stores.dense_states(model, part), part, "cpu")
     for method, make in (("DReSD", Dresd), ("DReSD, no filter", dense_at_scale.UnfilteredDresd)):
         of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
         rows = frame[(frame.method == method) & (frame.stored == part.store.count)]
         assert rows.passes.sum() > 1
         assert measures.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)
-    assert stores.first_states(stores.dense_states(model, part, compute="bfloat16"), part).path.is_dir(), "the whole"
+    assert stores.first_states(stores.dense_states(model, part), part).path.is_dir(), "the whole"
     few = dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, smaller=("REST",))
     kept = set(zip(few.stored == part.store.count, few.method, strict=True))
     assert kept == {(True, "REST"), *((False, method) for method in methods)}
@@ -38,7 +40,7 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_pa
     same = dense_at_scale.size_counts(model, index, recorded, (1, 2, 12_000), ("REST",), ("REST",))
     assert same.stored.nunique() == 2 and not same.duplicated(["stored", "way", "prompt"]).any()
     with pytest.raises(ValueError, match="expected a part of this store"):
-        stores.first_states(stores.dense_states(model, part, compute="bfloat16"), index)
+        stores.first_states(stores.dense_states(model, part), index)
 
 
 def design(rate):
@@ -65,16 +67,41 @@ def test_alignments_that_add_do_not_multiply():
     assert effects["product"].high < 1 and effects["product"].value == pytest.approx(2.5 / 1.5**3)
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"), [("retrieval_alignment", ("target", "draft")), ("retrieval_dresd", ("target",))]
-)
-def test_the_shipped_counts_are_those_of_the_shipped_models(name, parts):
-    """The page would otherwise count them again in every run; `recount` of the profile full makes the file again."""
-    names = {"target": "pocket", "draft": "pocket-draft"}
-    rows, about = measures.committed(name, **{part: load_model(names[part], "cpu")[0] for part in parts})
-    assert len(rows) and "/" not in about.get("command", "")
+def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(dense_at_scale, "ANSWER", 8)
+    (model, tokenizer), (other, _) = (load_model(name, "cpu", "float32") for name in ("pocket", "pocket-draft"))
+    tasks = {"code": ("code editing",), "editing": ("short text editing",)}
+    how = {"greedy": None, "nucleus": Sampling(0.7, top_p=0.95, seed=0)}
+    recorded = {
+        way: {
+            group: recorded_runs.record_prompts(
+                model, tokenizer, book_prompts.load("report", task, 1), sampling, 8, Capture(layers=(LAST,))
+            )
+            for group, task in tasks.items()
+        }
+        for way, sampling in how.items()
+    }
+    asked = {group: book_prompts.load("choose", task, 2) for group, task in tasks.items()}
+    rows = dense_at_scale.alignment_counts(model, other, tokenizer, recorded, asked, how)
+    axes = [f"{axis}_aligned" for axis in dense_at_scale.AXES]
+    one = rows[rows.answers == 1].groupby(["group", "way", "method"])
+    assert len(one) == 2 * 2 * len(dense_at_scale.LEADING)
+    assert all(len(part) == 8 and not part.duplicated(axes).any() for _, part in one)
+    several = rows[rows.answers == dense_at_scale.SEVERAL]
+    assert several.response_aligned.all() and set(several.group[several.prompt_aligned]) == {"code"}
+    with pytest.raises(ValueError, match="expected as many of each"):
+        dense_at_scale.alignment_counts(model, other, tokenizer, recorded, asked | {"code": []}, how)
+
+
+@pytest.mark.parametrize("name", ["retrieval_alignment", "retrieval_dresd"])
+def test_the_shipped_counts_are_those_of_the_book_s_model(name):
+    """The page would otherwise count them again in every run; its parameter `recount` makes the file again."""
+    rows, about = measures.committed(name)
+    models = json.loads((paths.RECORDINGS.parent / "smollm2.json").read_text(encoding="utf-8"))["models"]
+    assert about["target"] in {model["weights"] for model in models} and "/" not in about.get("command", "")
     where = ["stored", "way", "method", "prompt", *(column for column in ("store", "answers") if column in rows)]
     axes = [f"{axis}_aligned" for axis in dense_at_scale.AXES if f"{axis}_aligned" in rows]
     # One output a prompt where decoding is greedy, and one for each seed where it is sampled.
     outputs = rows.groupby([*where, *axes]).size()
-    assert {way: set(some) for way, some in outputs.groupby("way")} == {"greedy": {1}, "nucleus": {3}}
+    assert set(outputs[outputs.index.get_level_values("way") == "greedy"]) == {1}

@@ -13,7 +13,8 @@ from specdec_lib.decoding.acceptance import exact_match
 from specdec_lib.decoding.sampling import distribution, invert_cdf
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import made_tasks, recorded_runs
+from specdec_lib.experiments import prompts as book_prompts
+from specdec_lib.experiments import recorded_runs
 from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
 
 VOCABULARY, DRAWS = 6, 6_000
@@ -166,8 +167,8 @@ def test_total_variation_is_the_largest_difference_of_any_event():
 def test_the_bias_is_that_of_probabilities_computed_without_the_cache():
     model, tokenizer = load_model("pocket", dtype="float32")
     sampling = Sampling(temperature=1.0, top_p=0.95, seed=1)
-    prompts = made_tasks.prompts("rename", 1)
-    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 12)
+    prompts = book_prompts.load("report", ("code editing",), 1)
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 24)
     runs = recorded_runs.replay_all(recorded, PromptLookup(num_tokens=3))
     found = released_rules.sampling_bias(model, recorded, runs, "rest")
     trace, distances, exact = recorded[0].trace, [], []
@@ -189,12 +190,12 @@ def test_the_bias_is_that_of_probabilities_computed_without_the_cache():
 
 def test_one_draft_has_no_bias_under_dresds_rule_and_greedy_runs_are_refused():
     model, tokenizer = load_model("pocket", dtype="float32")
-    prompts = made_tasks.prompts("rename", 1)
-    sampled = recorded_runs.record_prompts(model, tokenizer, prompts, Sampling(temperature=1.0), 12)
+    prompts = book_prompts.load("report", ("code editing",), 1)
+    sampled = recorded_runs.record_prompts(model, tokenizer, prompts, Sampling(temperature=1.0), 24)
     drafter = PromptLookup(num_tokens=3)
     found = released_rules.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, drafter), "dresd")
     assert found.largest < 1e-9 and found.accepted.value == pytest.approx(found.accepted_exactly.value)
-    greedy = recorded_runs.record_prompts(model, tokenizer, prompts, None, 12)
+    greedy = recorded_runs.record_prompts(model, tokenizer, prompts, None, 24)
     with pytest.raises(ValueError, match="recorded greedily"):
         released_rules.sampling_bias(model, greedy, recorded_runs.replay_all(greedy, drafter), "rest")
     with pytest.raises(ValueError, match="no step of the runs has a draft"):
