@@ -12,6 +12,7 @@ from specdec_lib.experiments import statistics
 from specdec_lib.experiments.recorded_runs import Recording, prompts_of
 from specdec_lib.experiments.statistics import Interval
 
+
 def rank_correlation(x: pd.Series, y: pd.Series, prompts: Sequence[object]) -> Interval:
     """Spearman's rank correlation of two values of each output, with its interval over prompts.
 
