@@ -72,7 +72,6 @@ def test_what_cannot_be_loaded_is_refused_in_words(tmp_path, monkeypatch, make, 
 @pytest.mark.parametrize("name", POCKET_PARTS)
 def test_a_missing_pocket_model_says_how_to_get_it(tmp_path, monkeypatch, name):
     monkeypatch.setattr(paths, "POCKET", tmp_path)
-    monkeypatch.setattr(paths, "POCKET_QWEN", tmp_path / "qwen")
     with pytest.raises(FileNotFoundError, match=f"'{name}' is not in .*install the package again"):
         load_model(name, device="cpu")
 
