@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--room", type=int, default=40_000, help="tokens decoded side by side")
     parser.add_argument("--sets", type=Path, help="JSON list of other prompts instead of the book's")
-    parser.add_argument("--out", type=Path, default=paths.RECORDINGS.with_name("smollm2.npz"))
+    parser.add_argument("--out", type=Path, default=paths.RECORDINGS)
     options = parser.parse_args()
     model, tokenizer = load_model("smollm2", options.device, "float32")
     weights, (end,) = recordings.identity(model) | {"device": "cpu"}, end_tokens(model, None)
@@ -98,7 +98,7 @@ def main() -> None:
             print(f"turn {turn + 1}: {done} of {len(missing)}, {time.monotonic() - begun:.0f} s", flush=True)
         for i in left:
             said[i].append(tokenizer.decode(recordings.kept(keys[i]).tokens, skip_special_tokens=True))
-    count = recordings.commit(recordings.folder(), options.out, [weights], about, add=True)
+    count = recordings.commit(recordings.folder(), options.out, [weights], about)
     print(f"{count} outputs in {options.out.name}")
 
 

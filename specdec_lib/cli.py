@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from specdec_lib import paths
-from specdec_lib.commands import calibrate, diagnose, find_heads, fit_tree, losslessness, recordings, run, training
+from specdec_lib.commands import calibrate, diagnose, find_heads, fit_tree, losslessness, run, training
 from specdec_lib.processes import wait_without_spinning
 
 
@@ -76,7 +76,6 @@ app.command()(find_heads.find_heads)
 app.command()(training.train_acceptance_head)
 app.command()(training.train_heads)
 app.command()(fit_tree.fit_tree)
-app.command()(recordings.recordings)
 
 #: Commands whose module has a ``main`` that reads its words itself.
 READ_THEMSELVES = {

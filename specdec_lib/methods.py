@@ -248,6 +248,7 @@ _ROWS = (
     Method(
         "Token Recycling", "recycling", "#8c564b", "h", "Drafts a tree of what the target last found likely after each token.",
         "token-recycling", "luo2025", TokenRecycling, lambda bench: TokenRecycling(), state="warm",
+        chapters=("01", "06", "07"),
         sized=lambda bench, width: TokenRecycling(levels_for(width - 1)),
     ),
     Method(
@@ -273,21 +274,21 @@ _ROWS = (
     ),
     Method(
         "Medusa", "medusa", "#a6761d", "H", "Several trained heads each predict one token ahead from the target's last state.",
-        "medusa", "cai2024", Medusa, lambda bench: Medusa(bench.target, bench.draft_heads("medusa")), chapters=("07",),
+        "medusa", "cai2024", Medusa, lambda bench: Medusa(bench.target, bench.draft_heads("medusa")), chapters=("04", "07"),
         variants={"Medusa, grown tree": lambda bench: Medusa.grown(bench.target, bench.draft_heads("medusa"))},
         network=True,
         needs="training", sized=lambda bench, width: Medusa.grown(bench.target, bench.draft_heads("medusa"), width - 1),
     ),
     Method(
         "Hydra", "hydra", "#66a61e", "8", "Medusa's heads, each of which also reads the tokens drafted before.",
-        "hydra", "ankner2024", Hydra, lambda bench: Hydra(bench.target, bench.draft_heads("hydra")), chapters=("07",),
+        "hydra", "ankner2024", Hydra, lambda bench: Hydra(bench.target, bench.draft_heads("hydra")), chapters=("04", "07"),
         variants={"Hydra, grown tree": lambda bench: Hydra.grown(bench.target, bench.draft_heads("hydra"))},
         price="level", network=True,
         needs="training", sized=lambda bench, width: Hydra.grown(bench.target, bench.draft_heads("hydra"), width - 1),
     ),
     Method(
         "EAGLE", "eagle", "#7570b3", "p", "One trained decoder layer continues the target's states on a fixed tree.",
-        "eagle", "li2024", Eagle, lambda bench: Eagle(bench.target, bench.draft_heads("eagle")), chapters=("07",),
+        "eagle", "li2024", Eagle, lambda bench: Eagle(bench.target, bench.draft_heads("eagle")), chapters=("04", "07"),
         variants={"EAGLE, grown tree": lambda bench: Eagle.grown(bench.target, bench.draft_heads("eagle"))},
         price="level", network=True,
         needs="training", sized=lambda bench, width: Eagle.grown(bench.target, bench.draft_heads("eagle"), width - 1),

@@ -32,17 +32,14 @@ POCKET = DATA / "models" / "pocket"
 SMOLLM2 = DATA / "models" / "smollm2"
 """What was trained for SmolLM2: draft model, heads, weights of one tree."""
 
-POCKET_QWEN = DATA / "models" / "pocket_qwen"
-"""A second target of the same tokenizer, in the shape of Qwen3."""
-
 PUBLISHED = DATA / "published"
 """Numbers of the papers, one CSV file a paper."""
 
 KEY_RESULTS = DATA / "results" / "cpu" / "key_results.json"
 """What the README shows of the last default run, as ``python -m specdec_lib readme`` took it from there."""
 
-RECORDINGS = DATA / "results" / "recordings" / "pocket.npz"
-"""What the pocket pair writes to the prompts of the book, as ``python -m specdec_lib recordings`` decoded it."""
+RECORDINGS = DATA / "results" / "recordings" / "smollm2.npz"
+"""What SmolLM2 writes to the prompts of the book, as ``scripts/record_answers.py`` decoded it."""
 
 CLAIMS = DATA / "claims.yml"
 """The ledger of claims."""

@@ -100,8 +100,7 @@ def test_a_wheel_carries_every_file_of_the_pocket_models():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     assert settings["package-dir"] == {"specdec_lib._data": "data"} and paths.DATA == ROOT / "data"
     carried = {file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)}
-    folders = (paths.POCKET, paths.POCKET_QWEN)
-    files = {file for folder in folders for file in folder.rglob("*") if file.is_file()}
+    files = {file for file in paths.POCKET.rglob("*") if file.is_file()}
     assert files and files <= carried
 
 

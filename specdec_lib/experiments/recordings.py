@@ -1,7 +1,7 @@
 """Plain runs that all chapters share: each prompt is decoded once for the whole book.
 
 What a model writes depends on its weights, the prompt's tokens and the sampling alone; the tokens are kept under a
-checksum of these, in a file each below the cache folder, and those of the shipped pair in ``data/results/recordings``.
+checksum of these, in a file each below the cache folder, and those of SmolLM2 in ``data/results/recordings``.
 States and attention rows are not kept: one pass over prompt and answer gives them
 (:func:`specdec_lib.decoding.teacher_forcing.record_known`).
 
@@ -191,15 +191,12 @@ def keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
     write_atomic(folder() / f"{key}.json", json.dumps(answer._asdict() | weights))
 
 
-def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict, add: bool = False) -> int:
+def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict) -> int:
     """Write the tokens of some models (:func:`identity`) that the folder ``source`` keeps into the file ``target`` (``.npz``),
-    and ``about`` into a JSON file of the same name; returns their count.
-
-    With ``add``, what the file has of the same models stays in it.
-    """
+    and ``about`` into a JSON file of the same name; returns their count. What the file has of the same models stays in it."""
     facts = target.with_suffix(".json")
     answers = {}
-    if add and target.is_file() and json.loads(facts.read_text(encoding="utf-8"))["models"] == list(weights):
+    if target.is_file() and json.loads(facts.read_text(encoding="utf-8"))["models"] == list(weights):
         known = _committed(target, target.stat().st_mtime_ns)
         answers = {key: answer._asdict() for key, answer in known.items()}
     for path in sorted(source.glob("*.json")):

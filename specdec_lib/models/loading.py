@@ -21,7 +21,6 @@ from specdec_lib.models.packing import can_pack, pack
 SHIPPED = {
     "pocket": paths.POCKET / "target",
     "pocket-draft": paths.POCKET / "draft",
-    "pocket-qwen": paths.POCKET_QWEN,
     "smollm2-draft": paths.SMOLLM2 / "draft",
 }
 #: Threads are warned of where a product takes this many times as long on all of them as on one.

@@ -10,9 +10,8 @@ import torch
 from specdec_lib import generate, load_model, paths
 from specdec_lib.cli import main
 from specdec_lib.experiments import acceptance_training, head_training, recorded_runs
-from specdec_lib.experiments.input_guided import calibration_prompts
 from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.tasks import choosing_prompts, load_task
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import KINDS, DraftHead
 from specdec_lib.heads.induction import InductionHeads, identify
@@ -25,10 +24,19 @@ ROWS = {"medusa": "Medusa", "hydra": "Hydra", "eagle": "EAGLE"}
 
 def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tmp_path, capsys, monkeypatch):
     tokenizer = recorded_runs.load_pair("pocket", "pocket-draft", "cpu", "float32")[2]
-    prompts = [render(p, tokenizer) for p in load_task("outline", limit=6, seed=5)]
+    prompts = [render(p, tokenizer) for p in load_task("short text editing", limit=6)]
     monkeypatch.setattr(acceptance_training, "training_prompts", lambda *arguments: prompts)
     words = ["train-acceptance-head", "--out", str(tmp_path / "heads" / "head.safetensors"), "--device", "cpu"]
-    words += ["--data", str(tmp_path / "data"), "--task", "outline", "--task", "quote-lines", "--prompts", "3"]
+    words += [
+        "--data",
+        str(tmp_path / "data"),
+        "--task",
+        "mathematics",
+        "--task",
+        "short text editing",
+        "--prompts",
+        "3",
+    ]
     words += ["--max-new-tokens", "12", "--epochs", "2", "--depth", "1"]
     assert main([*words, "--seeds", "2"]) == 0
     draft, _ = load_model("pocket-draft", "cpu")
@@ -98,13 +106,13 @@ def test_the_file_of_heads_holds_what_identify_finds_and_is_refused_for_another_
     out = tmp_path / "heads.json"
 
     def call(folder, *more):
-        words = ["--task", "replace-word", "--prompts", "2", "--max-new-tokens", "6", "--device", "cpu"]
+        words = ["--task", "short text editing", "--prompts", "2", "--max-new-tokens", "6", "--device", "cpu"]
         return main(["find-heads", "--target", str(folder), "--out", str(out), *words, *more])
 
     assert call(folders[0]) == 0
     model, tokenizer = load_model(folders[0], "cpu")
     expected = identify(
-        model, [render(p, tokenizer) for p in calibration_prompts(["replace-word"], 2)], 6, progress=False
+        model, [render(p, tokenizer) for p in choosing_prompts(["short text editing"], 2)], 6, progress=False
     )
     read = InductionHeads.load(out, model)
     assert read.ranked() == expected.ranked() and read.copied == expected.copied

@@ -176,14 +176,14 @@ def test_answers_are_added_to_those_of_the_same_models_alone(model, tokenizer, d
     first = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {})
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "later"))
     expected = record_once(model, tokenizer, PROMPTS[1:], SAMPLED, 16)
-    both = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {}, add=True)
+    both = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {})
     assert both == first + len(expected)
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "empty"))
     before = len(decoded)
     record_once(model, tokenizer, PROMPTS, SAMPLED, 16)
     assert len(decoded) == before
     record_once(tiny(5, model.config.vocab_size), tokenizer, PROMPTS[:1], SAMPLED, 16)
-    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}, add=True) == first
+    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}) == first
 
 
 def test_damaged_files_are_named(model, tokenizer):

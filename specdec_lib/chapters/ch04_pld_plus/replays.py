@@ -1,48 +1,16 @@
-"""Many prompts replayed a part at a time, and what chapter 4 correlates."""
+"""What chapter 4 correlates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.decoding.contract import Capture, Drafter
-from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments import results, statistics
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, prompts_of, replay_each
-from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments import statistics
+from specdec_lib.experiments.recorded_runs import Recording, prompts_of
 from specdec_lib.experiments.statistics import Interval
-
-#: Prompts whose states and attention rows are in memory at a time.
-AT_A_TIME = 60
-
-
-def replay_many(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    sampling: Sampling | None,
-    max_new_tokens: int,
-    drafters: Mapping[str, Drafter],
-) -> tuple[list[Recording], pd.DataFrame]:
-    """Record prompts and replay drafters on them; gives the recordings, without their states, and the results table."""
-    capture = Capture()
-    for drafter in drafters.values():
-        capture = capture | drafter.capture
-    recordings: list[Recording] = []
-    runs: dict[str, list] = {name: [] for name in drafters}
-    for start in range(0, len(prompts), AT_A_TIME):
-        part = prompts[start : start + AT_A_TIME]
-        recorded = record_once(model, tokenizer, part, sampling, max_new_tokens, capture)
-        for name, replayed in replay_each(recorded, drafters).items():
-            runs[name] += replayed
-        recordings += [replace(r, trace=replace(r.trace, hidden={}, heads=(), attention=[])) for r in recorded]
-    return recordings, results.table(recordings, runs)
 
 
 def rank_correlation(x: pd.Series, y: pd.Series, prompts: Sequence[object]) -> Interval:

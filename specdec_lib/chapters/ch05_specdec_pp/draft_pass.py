@@ -29,6 +29,7 @@ from specdec_lib.decoding.served_models import context_limit, decoder_config, ex
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters.stopping import Round, StoppingRule
 from specdec_lib.heads.acceptance import AcceptanceHead, Examples
+from specdec_lib.models.draft_vocabulary import DraftVocabulary, draft_vocabulary
 
 
 @dataclass(frozen=True)
@@ -119,30 +120,35 @@ def drafted_given(
 
 
 class _Choice:
-    """How the draft model's tokens along an output are chosen: greedily, or drawn given the target's."""
+    """How the draft model's tokens along an output are chosen, as ids of its own vocabulary: greedily, or drawn given the
+    target's."""
 
-    def __init__(self, trace: Trace, target: PreTrainedModel | None):
-        self.trace, self.start = trace, len(trace.prompt)
+    def __init__(self, trace: Trace, known: DraftVocabulary, target: PreTrainedModel | None):
+        self.trace, self.known, self.start = trace, known, len(trace.prompt)
         self.sampling = None if trace.sampling.greedy else trace.sampling.for_prompt(trace.prompt)
         if self.sampling is not None:
             ids = torch.tensor([[*trace.prompt, *trace.tokens]], device=target.device)
-            logits = target(ids, use_cache=False).logits[0, self.start - 1 : -1]
+            logits = target(ids, use_cache=False).logits[0, self.start - 1 : -1, : trace.vocabulary]
             self.p = distribution(logits.float().cpu(), self.sampling)
 
     def rows(self, logits: torch.Tensor) -> torch.Tensor:
         """What tokens are chosen by."""
-        logits = logits.float().cpu()
+        logits = logits[..., : len(self.known)].float().cpu()
         return logits.softmax(-1) if self.sampling is None else distribution(logits, self.sampling)
 
-    def along(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens after the prompt and each recorded token, and the acceptance of all but the last."""
+    def along(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens after the prompt and each recorded token; of all but the last, whether they are the recorded ones, and their
+        acceptance."""
         tokens = torch.tensor(self.trace.tokens)
         if self.sampling is None:
             choice = row.argmax(-1)
-            return choice, (choice[:-1] == tokens).double()
-        drafted, acceptance = drafted_given(self.p, row[:-1], tokens, self.sampling, self.start)
-        end = self.start + len(tokens)
-        return torch.cat([drafted, invert_cdfs(row[-1:], [self.sampling.uniform(end, DRAFT)])]), acceptance
+            agreed = self.known.ids[choice[:-1]] == tokens
+            return choice, agreed, agreed.double()
+        q = self.known.spread(row[:-1], self.trace.vocabulary)
+        drafted, acceptance = drafted_given(self.p, q, tokens, self.sampling, self.start)
+        last = invert_cdfs(row[-1:], [self.sampling.uniform(self.start + len(tokens), DRAFT)])
+        own = torch.tensor(self.known.to_draft(drafted.tolist()))
+        return torch.cat([own, last]), drafted == tokens, acceptance
 
     def branching(self, row: torch.Tensor, begins: torch.Tensor, step: int) -> torch.Tensor:
         """The next token of each branch."""
@@ -168,16 +174,18 @@ def draft_along(
     prompt, tokens = trace.prompt, trace.tokens
     start, count, last = len(prompt), len(trace.tokens), decoder_config(draft).num_hidden_layers
     longest = min((n for n in (context_limit(draft), exact_length(draft)) if n), default=math.inf)
-    chooser = _Choice(trace, target)
+    known = draft_vocabulary(draft).within(trace.vocabulary)
+    chooser = _Choice(trace, known, target)
+    read = known.to_draft([*prompt, *tokens])
     with Target(draft, 0, Capture(layers=(last,)), capacity=start + count * (depth + 1)) as model:
         if start > 1:
-            model.extend(prompt[:-1])
+            model.extend(read[: start - 1])
         causal = torch.ones((count + 1, start + count), dtype=torch.bool).tril(start - 1)
-        row = chooser.rows(model.extend_rows([prompt[-1], *tokens], range(start - 1, start + count), causal))
-        choice, acceptance = chooser.along(row)
+        row = chooser.rows(model.extend_rows(read[start - 1 :], range(start - 1, start + count), causal))
+        choice, agreed, acceptance = chooser.along(row)
         confidence, entropy = _about(row, choice)
         wrong = torch.ones(count + 1, dtype=torch.bool)
-        wrong[:-1] = choice[:-1] != torch.tensor(tokens)
+        wrong[:-1] = ~agreed
         begins = wrong.nonzero()[:, 0]
         per_step = [(confidence[begins.numpy()], entropy[begins.numpy()])]
         branch_states = []

@@ -6,7 +6,7 @@ Settings are chosen on every second prompt of a set and compared on the others, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import pandas as pd
 
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass, Judged, Tally, play
-from specdec_lib.chapters.ch05_specdec_pp.heads import Workshop
 from specdec_lib.drafters import stopping
 from specdec_lib.drafters.stopping import StoppingRule
 from specdec_lib.experiments.all_cores import on_all_cores
@@ -33,12 +32,12 @@ VERIFICATION, DISCARD = ("passes", "tokens"), ("discarded", "tokens")
 @dataclass(frozen=True)
 class Policy:
     """One rule with one setting, made afresh for each output (only the oracle looks at it); ``family`` is what it is
-    compared as, ``least`` the fewest tokens of a draft."""
+    compared as, ``heads`` what it asks, one a training seed, ``least`` the fewest tokens of a draft."""
 
     family: str
     setting: str
     make: Callable[[DraftPass], StoppingRule] = field(compare=False)
-    head: AcceptanceHead | None = None
+    heads: tuple[AcceptanceHead, ...] = field(default=(), repr=False)
     least: int = 1
 
     @property
@@ -69,18 +68,12 @@ def baselines(longest: int = 20) -> list[Policy]:
 
 
 def with_heads(
-    family: str, heads: Mapping[str, AcceptanceHead], thresholds: Sequence[float], check_newest: bool = False
+    family: str, heads: Sequence[AcceptanceHead], thresholds: Sequence[float], check_newest: bool = False
 ) -> list[Policy]:
-    """SpecDec++ with each head, by the name of its setting, at each threshold h, drafting two tokens at least (with
+    """SpecDec++ with one head of several training seeds at each threshold h, drafting two tokens at least (with
     ``check_newest``, one)."""
-    least = 1 if check_newest else 2
-    return [
-        replace(policy, setting=f"{name}, {policy.setting}")
-        for name, head in heads.items()
-        for policy in _each(
-            family, "h", thresholds, lambda h: stopping.PredictedRejection(h, check_newest), head=head, least=least
-        )
-    ]
+    rule = lambda h: stopping.PredictedRejection(h, check_newest)  # noqa: E731
+    return _each(family, "h", thresholds, rule, heads=tuple(heads), least=1 if check_newest else 2)
 
 
 class Output(NamedTuple):
@@ -136,9 +129,10 @@ def _played(passed: DraftPass, policies: Sequence[Policy], longest: int) -> list
     judged: dict[AcceptanceHead | None, DraftPass | Judged] = {None: passed}
     tallies = []
     for policy in policies:
-        if policy.head not in judged:
-            judged[policy.head] = Judged.of(passed, policy.head)
-        tallies.append(play(judged[policy.head], policy.make(passed), policy.least, longest))
+        head = policy.heads[0] if policy.heads else None
+        if head not in judged:
+            judged[head] = Judged.of(passed, head)
+        tallies.append(play(judged[head], policy.make(passed), policy.least, longest))
     return tallies
 
 
@@ -149,16 +143,12 @@ def timed(plays: pd.DataFrame, draft: float, target: float, alone: float) -> pd.
 
 
 class Contest:
-    """Policies at all settings on the same outputs, and further training seeds of the heads that are compared.
+    """Policies at all settings on the same outputs; heads are chosen with their first training seed and compared with all.
 
     Parameters
     ----------
     outputs : sequence of Output
     policies : sequence of Policy
-    workshop : Workshop
-        Trains a head again from other seeds.
-    seeds : int
-        Training seeds of a compared head.
     times : (float, float, float)
         Seconds of a pass that the ``speed`` in ``plays`` is for, as :func:`timed` takes them.
     plays : DataFrame, optional
@@ -169,13 +159,11 @@ class Contest:
         self,
         outputs: Sequence[Output],
         policies: Sequence[Policy],
-        workshop: Workshop,
-        seeds: int,
         times: tuple[float, float, float],
         plays: pd.DataFrame | None = None,
     ):
-        self.outputs, self.policies, self.workshop = outputs, policies, workshop
-        self.seeds, self.times = seeds, times
+        self.outputs, self.policies, self.times = outputs, policies, times
+        self.seeds = max(len(policy.heads) or 1 for policy in policies)
         self.plays = timed(play_all(outputs, policies) if plays is None else plays, *times)
         self.sets = list(dict.fromkeys(one.set for one in outputs))
         self._known: dict[str, pd.DataFrame] = {}
@@ -183,13 +171,9 @@ class Contest:
     def at(self, draft: float, target: float, alone: float | None = None) -> Contest:
         """The same plays at other seconds of a pass."""
         times = (draft, target, self.times[2] if alone is None else alone)
-        other = Contest(self.outputs, self.policies, self.workshop, self.seeds, times, self.plays)
+        other = Contest(self.outputs, self.policies, times, self.plays)
         other._known = self._known
         return other
-
-    def once(self) -> Contest:
-        """The same plays with one training seed of each head."""
-        return Contest(self.outputs, self.policies, self.workshop, 1, self.times, self.plays)
 
     def fastest(self, policies: str | Sequence[str], name: str | None = None) -> str:
         """The policy of a family, or of several by name, that is fastest on the prompts of a set (of all) on which
@@ -201,19 +185,20 @@ class Contest:
 
     def rows(self, method: str, name: str | None = None) -> pd.DataFrame:
         """Rows of a policy on the other prompts of a set (of all), once for each training seed of its head; a policy without
-        a head has the same row for each."""
+        one, or with a single head, has the same row for each."""
         if method not in self._known:
             self._known[method] = self._with_seeds(next(one for one in self.policies if one.name == method))
         plays = timed(self._known[method], *self.times)
         return plays if name is None else plays[plays.task == name]
 
     def _with_seeds(self, policy: Policy) -> pd.DataFrame:
-        if policy.head is None or self.seeds == 1:
+        if len(policy.heads) < 2:
             own = self.plays[(self.plays.method == policy.name) & ~self.plays.tuning]
             copies = [own] * self.seeds
         else:
-            heads = self.workshop.reseeded(policy.head, self.seeds)
-            again = [replace(policy, setting=f"{policy.setting}, {i}", head=head) for i, head in enumerate(heads)]
+            again = [
+                replace(policy, setting=f"{policy.setting}, {i}", heads=(head,)) for i, head in enumerate(policy.heads)
+            ]
             plays = play_all(self.outputs, again)
             copies = [plays[(plays.method == one.name) & ~plays.tuning] for one in again]
         return pd.concat([own.assign(seed=own.seed + f", head {i}") for i, own in enumerate(copies)])

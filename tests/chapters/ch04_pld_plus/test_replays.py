@@ -1,4 +1,4 @@
-"""Prompts replayed in parts, and what is correlated."""
+"""What chapter 4 correlates."""
 
 from __future__ import annotations
 
@@ -9,31 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from specdec_lib import load_model
 from specdec_lib.chapters.ch04_pld_plus import replays
-from specdec_lib.decoding.replay import replay
-from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
-from specdec_lib.experiments import input_guided
-from specdec_lib.experiments.recorded_runs import record_prompts
 from tests.experiments.made import made_up
-
-
-def test_many_prompts_are_replayed_in_parts_as_all_at_once(monkeypatch):
-    model, tokenizer = load_model("pocket-draft", "cpu")
-    prompts = input_guided.mechanical_prompts(1)
-    drafters = {"h": PromptLookupHidden(1, 10), "a": PromptLookupAttention([(0, 0), (1, 1)], 10), "p": PromptLookup()}
-    monkeypatch.setattr(replays, "AT_A_TIME", 2)
-    known, runs = replays.replay_many(model, tokenizer, prompts, None, 12, drafters)
-    capture = drafters["h"].capture | drafters["a"].capture
-    whole = record_prompts(model, tokenizer, prompts, None, 12, capture)
-    assert [(r.prompt.id, r.turn, r.trace.tokens) for r in known] == [
-        (r.prompt.id, r.turn, r.trace.tokens) for r in whole
-    ]
-    assert not any(r.trace.hidden or r.trace.attention for r in known)
-    for name, drafter in drafters.items():
-        own = runs[runs.method == name]
-        assert own.tokens.tolist() == [len(r.trace.tokens) - 1 for r in whole]
-        assert own.passes.tolist() == [len(replay(r.trace, drafter).steps) for r in whole]
 
 
 def test_the_rank_correlation_is_spearmans():

@@ -17,8 +17,9 @@ from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
 from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
 from specdec_lib.experiments.metrics import greedy_agreement, pooled
 from specdec_lib.experiments.sum_of_forwards import latency, oracle_calls
+from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from tests.chaos import RULES, head_of
-from tests.families import bounded, perturbed, prompt
+from tests.families import bounded, cut, perturbed, prompt
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,22 @@ def test_rounds_are_those_of_the_drafter(pair, traces, name):
             assert counted(draft_along(trace, pair[1]), mine, **bounds) == expected
             lengths |= {drafted for drafted, _, _ in expected}
         assert len(lengths) > 2 or name == "fixed"
+
+
+def test_a_draft_of_fewer_tokens_is_followed_in_its_own_vocabulary(pair, traces):
+    target, ids = pair[0], range(0, traces[0].vocabulary, 2)
+    small = cut(pair[1], ids)
+    small.draft_vocabulary = DraftVocabulary(list(ids))
+    lengths = set()
+    for trace in traces:
+        expected = steps(trace, AdaptiveDraftModel(small, stopping.Confidence(0.02)))
+        assert counted(draft_along(trace, small), stopping.Confidence(0.02)) == expected
+        lengths |= {drafted for drafted, _, _ in expected}
+    assert len(lengths) > 2
+    sampled = record(target, prompt(1, 12), Sampling(0.7), 16)
+    found = draft_along(sampled, small, 9, target)
+    odd = np.array(sampled.tokens) % 2 == 1
+    assert odd.any() and not found.agreement[odd].any()
 
 
 @pytest.mark.parametrize("newest", [False, True])

@@ -12,7 +12,6 @@ import torch
 
 from specdec_lib import Sampling, record
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, play
-from specdec_lib.chapters.ch05_specdec_pp.heads import Variant, Workshop
 from specdec_lib.chapters.ch05_specdec_pp.policies import (
     PAPER_LENGTHS,
     SPEED,
@@ -35,14 +34,13 @@ from tests.families import perturbed, prompt
 TIMES = (0.02, 0.1, 0.09)
 
 
-class Heads(Workshop):
-    """Hands out untrained heads, always the same for one variant."""
-
-    def _train(self, variant):
-        head = head_of(self.draft)
-        with torch.no_grad():
-            head.out.bias += variant.seed - 2.0 + variant.reject_weight / 5  # each says something else
-        return head
+def heads_of(draft, seeds):
+    """Untrained heads; each says something else."""
+    heads = [head_of(draft) for _ in range(seeds)]
+    with torch.no_grad():
+        for seed, head in enumerate(heads):
+            head.out.bias += seed - 1.0
+    return heads
 
 
 def outputs_of(target, small, sampling=Sampling(), seeds=1):
@@ -58,13 +56,10 @@ def outputs_of(target, small, sampling=Sampling(), seeds=1):
 
 @pytest.fixture(scope="module")
 def contest(llama):
-    """Eight outputs of two sets, all rules, and heads of two weights."""
+    """Eight outputs of two sets, all rules, and a head of two training seeds."""
     small = perturbed(llama)
-    shop = Heads(small, [])
-    shop.examples = lambda mixing: None
-    heads = shop.heads([Variant(reject_weight=w) for w in (1.0, 6.0)])
-    policies = [*baselines(), *with_heads("SpecDec++", heads, [0.3, 0.8])]
-    return Contest(outputs_of(llama, small), policies, shop, 2, TIMES)
+    policies = [*baselines(), *with_heads("SpecDec++", heads_of(small, 2), [0.3, 0.8])]
+    return Contest(outputs_of(llama, small), policies, TIMES)
 
 
 def speed_of(contest, policy, places):
@@ -72,7 +67,7 @@ def speed_of(contest, policy, places):
     tallies = []
     for place in places:
         passed = contest.outputs[place].passed
-        shown = passed if policy.head is None else Judged.of(passed, policy.head)
+        shown = Judged.of(passed, policy.heads[0]) if policy.heads else passed
         tallies.append(play(shown, policy.make(passed), policy.least))
     draft, target, alone = contest.times
     return np.array([alone * t.tokens / (draft * t.passes + target * t.calls) for t in tallies])
@@ -91,9 +86,9 @@ def test_every_family_is_played_and_none_beats_the_oracle(contest):
 
 
 def test_a_policy_is_played_as_its_rule(contest):
-    head = next(policy.head for policy in contest.policies if policy.head)
-    (policy,) = with_heads("newest", {"one": head}, [0.9], check_newest=True)
-    assert policy.name == "newest, one, h = 0.9" and policy.least == 1
+    (head, _) = next(policy.heads for policy in contest.policies if policy.heads)
+    (policy,) = with_heads("newest", [head], [0.9], check_newest=True)
+    assert policy.name == "newest, h = 0.9" and policy.least == 1
     found = play_all(contest.outputs, [policy])
     for row, one in zip(found.itertuples(), contest.outputs, strict=True):
         expected = play(Judged.of(one.passed, head), stopping.PredictedRejection(0.9, True))
@@ -129,8 +124,8 @@ def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(c
 def test_a_head_is_compared_with_those_of_all_training_seeds(contest):
     judged = contest.judged()
     ours, theirs = (named(contest, contest.fastest(family, "b")) for family in ("SpecDec++", "fixed K"))
-    heads = contest.workshop.reseeded(ours.head, 2)
-    each = np.concatenate([speed_of(contest, replace(ours, head=head), [5, 7]) for head in heads])
+    assert contest.seeds == len(ours.heads) == 2
+    each = np.concatenate([speed_of(contest, replace(ours, heads=(head,)), [5, 7]) for head in ours.heads])
     fixed = np.tile(speed_of(contest, theirs, [5, 7]), 2)
     expected = ratio_of_means(each, fixed, [5, 7, 5, 7])
     assert ratio(judged, "SpecDec++", "fixed K", SPEED, by="task")["b"] == pytest.approx(expected)
@@ -138,7 +133,7 @@ def test_a_head_is_compared_with_those_of_all_training_seeds(contest):
     speed = rate(judged[judged.method == "SpecDec++"], SPEED, by="task")["b"]
     assert speed == pytest.approx(pooled_rate((each, np.ones(4)), [5, 7, 5, 7]))
     # Without a head each seed has the same row, so the interval is that of one.
-    once = contest.once()
+    once = Contest(contest.outputs, baselines(), TIMES)
     assert contest.over("oracle", theirs.name) == pytest.approx(once.over("oracle", theirs.name))
 
 
