@@ -40,7 +40,7 @@ def test_the_conda_file_brings_python_pip_and_the_project_with_its_extras():
     packages, pip = conda()
     match = re.fullmatch(r"-e \.\[(.+)\]", pip[0])
     assert len(pip) == 1 and match, pip
-    assert set(match[1].split(",")) == set(EXTRAS) - {"gpu", "ray"}
+    assert set(match[1].split(",")) == set(EXTRAS) - {"gpu", "ray", "bench"}
     assert [re.split(r"[<>=]", package)[0] for package in packages] == ["python", "pip"]
 
 
