@@ -7,7 +7,6 @@ of another program on its core does not count, and on an idle machine they are t
 from __future__ import annotations
 
 import argparse
-import copy
 import importlib.util
 import os
 import resource
@@ -29,6 +28,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specdec_lib import DraftTree, generate, load_model, paths, report
+from specdec_lib.chapters.ch06_gpu_benchmarks.speeds import with_ids_of
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
@@ -40,7 +40,6 @@ from specdec_lib.experiments.statistics import median
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN, build, draft_length
 from specdec_lib.models import smollm2
-from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.wheels import fetch
 
 #: By kind of prompt: its task, a word of it, and a size in tokens; the reporting half's prompt of the nearest size is taken.
@@ -131,28 +130,6 @@ def of_llama(file: Path, lookup: bool, new: int) -> Run:
                 return tokens
 
     return run
-
-
-def with_ids_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
-    """A draft of a cut vocabulary that reads and writes the target's ids, as transformers' assisted generation wants them.
-
-    It has assistance across vocabularies too, by way of text and a second tokenizer; here both have one tokenizer.
-    """
-    known = draft_vocabulary(draft)
-    if known.shared:
-        return draft
-
-    class Draft(type(draft)):
-        def forward(self, input_ids: torch.Tensor, **rest: Any) -> Any:
-            own = torch.tensor([known.to_draft(input_ids[0].tolist())])
-            out = super().forward(input_ids=own, **rest)
-            out.logits = known.spread(out.logits[..., : len(known)], vocabulary, -torch.inf)
-            return out
-
-    other = copy.deepcopy(draft)
-    other.__class__ = Draft
-    other.config.vocab_size = vocabulary
-    return other
 
 
 def runs_of(pair: ModelPair, plain: PreTrainedModel, new: int, steps: Mapping[str, list]) -> dict[str, Run]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from specdec_lib.decoding import attention
@@ -16,6 +18,7 @@ from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments.pass_widths import units
 from specdec_lib.experiments.prompt import Prompt
@@ -32,8 +35,7 @@ if TYPE_CHECKING:
 #: What :func:`specdec_lib.experiments.results.ratio` compares in the rows of :func:`timed`: the whole call, and without the
 #: prefill.
 CALL, AFTER_PREFILL = ("written", "seconds"), ("tokens", "decoding_seconds")
-#: Transformers' own ways to decode, each with ours that does the same. Its assisted generation compares ids, so it cannot use a
-#: draft model of a cut vocabulary.
+#: Transformers' own ways to decode, each with ours that does the same.
 PEERS = {
     "transformers": PLAIN,
     "transformers, prompt lookup": "PLD",
@@ -70,8 +72,8 @@ def timed(
     else:
         recordings = record_prompts(pair.target, pair.tokenizer, prompts, None, max_new_tokens, runtime=runtime)
     drafters = pair.drafters(methods, runtime=draft_runtime)
-    usable = pair.draft is not None and draft_vocabulary(pair.draft).shared
-    peers = [peer for peer, ours in PEERS.items() if ours in drafters and (usable or ours != "SpecDec")]
+    peers = [peer for peer, ours in PEERS.items() if ours in drafters]
+    assistant = with_ids_of(pair.draft, vocabulary_size(pair.target)) if "SpecDec" in drafters else None
     names, state = [*drafters, *peers], states(drafters)
     runs: dict[str, list[Generation]] = {}
     rows: dict[tuple[int, str], dict[str, Any]] = {}
@@ -88,7 +90,7 @@ def timed(
                     drafter.reset()
                 began = time.perf_counter()
                 if name in peers:
-                    tokens = _transformers(pair, trace, PEERS[name])
+                    tokens = _transformers(pair.target, trace, PEERS[name], assistant)
                 else:
                     run = _ours(pair, trace, drafter, runtime)
                     tokens = run.tokens
@@ -122,22 +124,22 @@ def _ours(pair: ModelPair, trace: Trace, drafter: Any, runtime: Runtime | None) 
     )
 
 
-def _transformers(pair: ModelPair, trace: Trace, ours: str) -> list[int]:
+def _transformers(target: PreTrainedModel, trace: Trace, ours: str, assistant: PreTrainedModel | None) -> list[int]:
     """New tokens of one prompt by transformers' own method that does what ours does, with the same draft length."""
-    ids = torch.tensor([trace.prompt], device=pair.target.device)
+    ids = torch.tensor([trace.prompt], device=target.device)
     extra: dict[str, Any] = {"eos_token_id": sorted(trace.limits.eos)} if trace.limits.eos else {}
     if ours == "PLD":
         extra |= {"prompt_lookup_num_tokens": draft_length("PLD", {}), "max_matching_ngram_size": 3}
     elif ours == "SpecDec":
-        about = pair.draft.generation_config
+        about = assistant.generation_config
         about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
         about.assistant_confidence_threshold = 0.0
-        extra["assistant_model"] = pair.draft
+        extra["assistant_model"] = assistant
     shown = logging.get_verbosity()
     logging.set_verbosity_error()  # its assisted generation warns of its own way of calling itself
     try:
-        with attention.backends(pair.target.device):  # the kernels that ours run with
-            out = pair.target.generate(
+        with attention.backends(target.device):  # the kernels that ours run with
+            out = target.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
@@ -169,6 +171,28 @@ def _add(
         for part in PARTS:
             row[part] += getattr(step, part)
             row["decoding_seconds"] += getattr(step, part)
+
+
+def with_ids_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
+    """A draft of a cut vocabulary that reads and writes the target's ids, as transformers' assisted generation wants them.
+
+    It has assistance across vocabularies too, by way of text and a second tokenizer; here both have one tokenizer.
+    """
+    known = draft_vocabulary(draft)
+    if known.shared:
+        return draft
+
+    class Draft(type(draft)):
+        def forward(self, input_ids: torch.Tensor, **rest: Any) -> Any:
+            own = torch.tensor([known.to_draft(input_ids[0].tolist())], device=input_ids.device)
+            out = super().forward(input_ids=own, **rest)
+            out.logits = known.spread(out.logits[..., : len(known)], vocabulary, -torch.inf)
+            return out
+
+    other = copy.deepcopy(draft)
+    other.__class__ = Draft
+    other.config.vocab_size = vocabulary
+    return other
 
 
 def measured_prices(

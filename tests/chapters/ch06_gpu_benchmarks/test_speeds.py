@@ -18,7 +18,6 @@ from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.results import SPEED, ratio, table
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import compared_in
-from specdec_lib.models.draft_vocabulary import DraftVocabulary
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +91,6 @@ def test_without_a_draft_model_its_methods_are_left_out_on_both_sides(pair, prom
     _, runs, rows = speeds.timed(alone, prompts[:1], ["plain", "PLD", "SpecDec"], 4, 1)
     assert set(runs) == {"plain", "PLD"}
     assert {row["method"] for row in rows} == {"plain", "PLD", "transformers", "transformers, prompt lookup"}
-
-
-def test_transformers_is_not_asked_to_draft_with_a_cut_vocabulary(pair, prompts, monkeypatch):
-    cut = DraftVocabulary(range(4000), 0)
-    monkeypatch.setattr(speeds, "draft_vocabulary", lambda model: cut)
-    _, _, rows = speeds.timed(pair, prompts[:1], ["plain", "SpecDec"], 4, 1)
-    assert {row["method"] for row in rows} == {"plain", "SpecDec", "transformers"}
 
 
 def test_a_head_of_another_draft_leaves_specdec_pp_out_and_an_unknown_method_is_refused(pair):
