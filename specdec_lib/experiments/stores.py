@@ -34,10 +34,12 @@ from specdec_lib.datastores.store_files import VERSION, build_lock
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.experiments.corpus import Module, stdlib_modules
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import sha256
+from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -232,8 +234,9 @@ def _answer(
     model: PreTrainedModel, batch: list[list[int]], sampling: Sampling, max_new_tokens: int, pad: int, seed: int
 ) -> list[list[int]]:
     """Prompt and response of each request, the end token included and padding left out."""
-    width, device = max(map(len, batch)), model.device
-    ids = torch.tensor([[pad] * (width - len(row)) + row for row in batch], device=device)
+    width, device, vocabulary = max(map(len, batch)), model.device, draft_vocabulary(model)
+    read = [vocabulary.to_draft([pad] * (width - len(row)) + row) for row in batch]
+    ids = torch.tensor(read, device=device)
     seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device)
     ends = end_tokens(model, None)
     how = {"do_sample": False}
@@ -242,7 +245,11 @@ def _answer(
     # Only what the library's own decoding does: no penalty or filter that the checkpoint's settings may hold. transformers
     # fills what a given configuration leaves open from the model's own, which is put aside meanwhile.
     settings = GenerationConfig(
-        max_new_tokens=max_new_tokens, pad_token_id=pad, eos_token_id=sorted(ends) or None, **how
+        max_new_tokens=max_new_tokens,
+        pad_token_id=vocabulary.to_draft([pad])[0],
+        eos_token_id=sorted(ends) or None,
+        suppress_tokens=list(range(len(vocabulary), vocabulary_size(model))) or None,  # rows that stand for no token
+        **how,
     )
     own, model.generation_config = model.generation_config, GenerationConfig()
     try:
@@ -254,7 +261,7 @@ def _answer(
     answers = []
     for row, new in zip(batch, out[:, width:].tolist(), strict=True):
         end = next((i + 1 for i, token in enumerate(new) if token in ends), len(new))
-        answers.append(row + new[:end])
+        answers.append(row + vocabulary.to_target(new[:end]))
     return answers
 
 

@@ -1,12 +1,14 @@
 """Which text the experiments' stores hold, and that each is built once."""
 
 import pytest
+import torch
 
 from specdec_lib import Sampling, generate, load_model
 from specdec_lib.datastores.store_files import build_lock
 from specdec_lib.experiments import prompts as book_prompts
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.models.draft_vocabulary import DraftVocabulary
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +100,19 @@ def test_greedy_responses_in_a_padded_batch_are_those_of_plain_decoding(pocket, 
         assert model.generation_config.repetition_penalty == 1.8
     finally:
         model.generation_config = type(model.generation_config).from_dict(settings)
+
+
+def test_a_draft_model_of_a_cut_vocabulary_answers_in_the_target_s_tokens(prompts, tmp_path):
+    model, tokenizer = load_model("pocket-draft", dtype="float32")
+    vocabulary = DraftVocabulary([i for i in range(4000) if i % 300], 4000)
+    model.draft_vocabulary = vocabulary
+    found = stores.generate_responses(model, tokenizer, prompts[:1], tmp_path / "r", max_new_tokens=6, progress=False)
+    expected = list(render(prompts[0], tokenizer))
+    with torch.inference_mode():
+        for _ in range(6):
+            logits = model(torch.tensor([vocabulary.to_draft(expected)])).logits[0, -1, : len(vocabulary)]
+            expected += vocabulary.to_target([int(logits.argmax())])
+    assert found == [expected] and set(expected) <= set(vocabulary.ids.tolist()) | set(render(prompts[0], tokenizer))
 
 
 def test_samples_of_one_prompt_differ_and_come_again_with_their_seed(pocket, prompts, tmp_path):
