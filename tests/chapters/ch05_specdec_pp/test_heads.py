@@ -6,12 +6,22 @@ import numpy as np
 import pytest
 import torch
 
+from specdec_lib import load_model
 from specdec_lib.chapters.ch05_specdec_pp import heads
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
 from specdec_lib.chapters.ch05_specdec_pp.heads import met, reweighted
 from specdec_lib.decoding.generate import record
 from tests.chaos import CountingClock, head_of
 from tests.families import perturbed, prompt
+
+
+def test_the_heads_of_a_pair_come_with_it_and_serve_its_draft_model_alone():
+    (model, _), (small, _) = load_model("pocket", "cpu"), load_model("pocket-draft", "cpu")
+    paper, seeing = heads.shipped(model, small)
+    assert paper and seeing
+    assert not any(head.sees_confidence for head in paper) and all(head.sees_confidence for head in seeing)
+    with pytest.raises(ValueError, match="holds no heads of this draft model; train some"):
+        heads.shipped(model, model)
 
 
 def test_tokens_are_those_that_decoding_meets_with_what_heads_say_of_them(llama):
