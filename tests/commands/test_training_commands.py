@@ -37,7 +37,18 @@ def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tmp_pa
         "--prompts",
         "3",
     ]
-    words += ["--max-new-tokens", "12", "--epochs", "2", "--depth", "1"]
+    words += [
+        "--max-new-tokens",
+        "12",
+        "--epochs",
+        "2",
+        "--depth",
+        "1",
+        "--target",
+        "pocket",
+        "--draft",
+        "pocket-draft",
+    ]
     assert main([*words, "--seeds", "2"]) == 0
     draft, _ = load_model("pocket-draft", "cpu")
     head = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
