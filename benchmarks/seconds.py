@@ -118,7 +118,7 @@ def of_llama(file: Path, lookup: bool, new: int) -> Run:
 
     drafter = LlamaPromptLookupDecoding(3, draft_length("PLD", {})) if lookup else None
     threads = {"n_threads": 1, "n_threads_batch": 1}
-    model = Llama(str(file), n_ctx=1536, draft_model=drafter, verbose=False, **threads)
+    model = Llama(str(file), n_ctx=1536, draft_model=drafter, logits_all=lookup, verbose=False, **threads)
 
     def run(ids: list[int], note: Callable[..., None]) -> list[int]:
         model.reset()  # else it keeps what it computed of an equal prompt
