@@ -81,7 +81,7 @@ def test_every_package_that_the_code_imports_is_declared():
         "myst_parser": "jupyter-book",
     }
     own = {"specdec_lib", "tests", "benchmarks", "setuptools", *sys.stdlib_module_names}
-    own |= {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    own |= {path.stem for folder in ("tests", "scripts") for path in (ROOT / folder).rglob("*.py")}
     for path in [*(ROOT / "specdec_lib").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
