@@ -81,7 +81,7 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
     if ids.size and not np.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"eos_token_id is {eos_token_id!r}; expected token ids, such as tokenizer.eos_token_id")
     found = frozenset(ids.reshape(-1).tolist())
-    if given and found and not 0 <= min(found) <= max(found) < vocabulary_size(model):
+    if given and found and not any(0 <= token < vocabulary_size(model) for token in found):
         raise ValueError(
             f"eos_token_id is {eos_token_id!r}, which the model's vocabulary of {vocabulary_size(model)} does not have: the "
             "output would never end; expected token ids, or an empty list for no end"

@@ -63,7 +63,7 @@ TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_
                 ValueError,
                 f"vocabulary of {VOCABULARY} does not have: the output would never end",
             )
-            for given in (-1, [3, VOCABULARY])
+            for given in (-1, [VOCABULARY, 10**6])
         ),
         ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
         ({"max_new_tokens": 2.0}, ValueError, "max_new_tokens is 2.0"),
