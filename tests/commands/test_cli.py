@@ -40,7 +40,7 @@ def call(*words: str, code: str = "", **variables: str) -> subprocess.CompletedP
 def test_the_list_names_every_command_and_imports_neither_torch_nor_transformers():
     done = call("--help", PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0
-    assert all(name in done.stdout for name in COMMANDS) and len(COMMANDS) >= 13
+    assert all(name in done.stdout for name in COMMANDS) and len(COMMANDS) >= 12
     imported = {line.split("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "typer" in imported and not imported & {"torch", "transformers", "numpy", "pandas", "yaml"}
 
@@ -152,7 +152,7 @@ def test_a_notebook_that_fails_is_exit_status_one(monkeypatch):
     assert invoke("run").exit_code == 0
 
 
-@pytest.mark.parametrize("command", ["run", "book", "check", "claims", "recordings"])
+@pytest.mark.parametrize("command", ["run", "book", "check", "claims"])
 def test_a_command_that_needs_the_repository_says_so_in_an_installed_copy(command, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", None)
     done = invoke(command)

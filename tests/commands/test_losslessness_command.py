@@ -40,9 +40,9 @@ def command(monkeypatch, pair, tmp_path):
     monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
     monkeypatch.setattr(recorded_runs, "load_pair", lambda *args: (*pair, None))
     monkeypatch.setattr(
-        losslessness,
-        "load_task",
-        lambda task, limit, seed: [Prompt(f"{task}-{i}", task, (f"{task} {i}",)) for i in range(limit)],
+        losslessness.prompts,
+        "load",
+        lambda half, tasks: [Prompt(f"{tasks[0]}-{i}", tasks[0], (f"{tasks[0]} {i}",)) for i in range(3)],
     )
     monkeypatch.setattr(recorded_runs, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12))
 
