@@ -71,8 +71,8 @@ class StaticTreeDrafter(HeadDrafter):
     ----------
     shape : list of (int, int), optional
         For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default a
-        tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`);
-        :meth:`grown` takes one that suits the heads.
+        tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`), as
+        deep as the heads predict; :meth:`grown` takes one that suits the heads.
     """
 
     #: Nodes of the published tree at each depth, and how many ranks it uses.
@@ -81,7 +81,8 @@ class StaticTreeDrafter(HeadDrafter):
 
     def __init__(self, model: PreTrainedModel, heads: DraftHead, shape: Shape | None = None):
         super().__init__(model, heads)
-        shape = template(self.levels, self.ranks) if shape is None else shape
+        if shape is None:
+            shape = template(self.levels[: heads.depth or None], self.ranks)
         depths: list[int] = []
         for i, (parent, rank) in enumerate(shape):
             if not -1 <= parent < i or rank < 0:
