@@ -9,6 +9,8 @@ time that it takes row by row, so these weights are stored by columns.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -21,6 +23,10 @@ SMALLEST, LARGEST = 2**27, 2**32
 
 class PackedLinear(nn.Linear):
     """A linear layer that multiplies by its packed weight where that is exact: float32, on the processor, without gradients."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the packed weight, which can neither be copied nor pickled; a copy packs its own."""
+        return self.__dict__ | {"_packed": None, "_packed_from": None}
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """States of shape (..., in_features) to shape (..., out_features)."""

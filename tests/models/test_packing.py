@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -41,6 +42,14 @@ def test_changed_weights_are_packed_again():
         layer(states)
         layer.weight.mul_(2)
         torch.testing.assert_close(layer(states), F.linear(states, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_that_has_multiplied_is_copied_and_pickled():
+    layer, states = pack(nn.Linear(32, 48)), torch.randn(3, 32)
+    with torch.inference_mode():
+        expected = layer(states)
+        for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert torch.equal(twin(states), expected)
 
 
 def test_gradients_and_other_types_go_through_the_plain_layer():
