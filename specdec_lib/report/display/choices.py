@@ -7,7 +7,7 @@ import html
 from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
 from specdec_lib.methods import METHODS
 
-#: What a reader may have besides the model, by :attr:`specdec_lib.methods.Method.needs`.
+#: What a reader may have besides the model, by what a row of the table of methods needs.
 HAVE = {
     "nothing": "only the model",
     "text": "text like the answers",
