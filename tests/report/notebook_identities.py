@@ -106,7 +106,7 @@ IDENTITIES: dict[str, list[Identity]] = {
         none_of("mdp_failures", "mdp_instances"),
         none_of("mdp_example_failures", "mdp_example_states"),
         none_of("head_oracle_beaten", "head_lemma_outputs"),
-        share("mdp_single_share", "mdp_threshold_wins", "mdp_no_delta", "head_accepted", "head_auc_editing"),
+        share("mdp_single_share", "mdp_threshold_wins", "mdp_no_delta", "head_accepted", "head_auc_code"),
         no_rule_beats_the_best_policy,
         none_of("head_real_unexplained", "head_real_runs"),
         none_of("head_real_apart", "head_real_runs"),
