@@ -69,13 +69,16 @@ COMPANIONS := _build/companions
 define step
 	@[ -e $(COMPANIONS)/$(1).done ] || { echo "== $(1)"; $(PY) $(2); mkdir -p $(COMPANIONS); touch $(COMPANIONS)/$(1).done; }
 endef
-companions: venv  ## remake all that depends on SmolLM2's weights: a quarter of an hour on a GPU, some 40 hours on two cores
-	@echo "A quarter of an hour on a GPU, some 40 hours on two cores; the same command goes on where it was interrupted."
+companions: venv  ## remake all that depends on SmolLM2's weights: a quarter of an hour on a GPU, by arithmetic some 40 hours on two cores
+	@echo "A quarter of an hour on a GPU, by arithmetic some 40 hours on two cores; the same command goes on where it was interrupted."
 	$(call step,answers,scripts/own_answers.py)
 	$(call step,draft,scripts/train_draft.py)
-	$(call step,heads,scripts/train_companions.py)
+	$(call step,heads,scripts/train_companions.py --kind medusa --kind hydra --kind eagle)
+	$(call step,acceptance,scripts/train_companions.py --kind acceptance --count 900 --epochs 6)
+	$(call step,layer,scripts/train_companions.py --kind pld+)
 	$(call step,recordings,scripts/record_answers.py)
 	$(call step,tree,-m specdec_lib fit-tree --target smollm2 --draft smollm2-draft --heads data/models/smollm2/heads \
+	  --prompts 3 --max-new-tokens 64 \
 	  --out data/models/smollm2/one_tree.safetensors)
 	$(call step,examples,-m specdec_lib.report.display.method_examples)
 

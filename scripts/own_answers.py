@@ -2,8 +2,8 @@
 
 The model writes users' turns after the chat template's opening of one (Xu et al. 2024, Magpie), answers them, and is asked to
 edit, summarise and explain its own answers and functions of Python's standard library. The choosing half of the book's prompts
-comes with several answers each. Everything follows from the seed; files in a folder make it resumable. Some millions of tokens
-take two minutes on a GPU and many hours on a processor.
+comes with several answers each. Everything follows from the seed and ``--room``; files in a folder make it resumable. The shipped
+answers took eight minutes on an H200 that did other work too.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=16384, help="turns that the model writes")
     parser.add_argument("--texts", type=int, default=4000, help="answers that are edited")
     parser.add_argument("--functions", type=int, default=1500, help="of the standard library, with two tasks each")
-    parser.add_argument("--room", type=int, default=1_000_000, help="tokens decoded side by side")
+    parser.add_argument("--room", type=int, default=700_000, help="tokens decoded side by side")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--seed", type=int, default=0)

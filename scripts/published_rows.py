@@ -22,7 +22,6 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, generate, load_model, methods, paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import chat_replies, mixed_texts
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Drafter
@@ -33,7 +32,7 @@ from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, Rest
-from specdec_lib.experiments import published_prompts, recordings, results, stores
+from specdec_lib.experiments import committed_rows, published_prompts, recordings, results, stores
 from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
 from specdec_lib.experiments.workbench import ModelPair, companions
 from specdec_lib.report.display import provenance
@@ -174,7 +173,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"{name}: {sum(map(len, found.values()))} answers are recorded, {missing} are not", flush=True)
         for sampling, own in found.items():
             part = f"{name}-{sampling.temperature}-{sampling.top_p}-{sampling.seed}"
-            kept = measures.committed(part, options.kept, target=model)
+            kept = committed_rows.committed(part, options.kept, target=model)
             rows = pd.DataFrame(columns=["method"]) if kept is None else kept[0]
             outputs = {(recording.task, recording.prompt.id, recording.turn) for recording in own}
             done = {
@@ -189,13 +188,13 @@ def main(words: Sequence[str] | None = None) -> None:
             }
             if left:
                 rows = pd.concat([*done.values(), rows_of(model, own, left).assign(set=name)], ignore_index=True)
-                measures.write(part, rows, about, options.kept, target=model)
+                committed_rows.write(part, rows, about, options.kept, target=model)
     names = sorted(path.name.removesuffix(".csv.gz") for path in options.kept.glob("*.csv.gz"))
-    parts = [measures.committed(name, options.kept, target=model) for name in names]
+    parts = [committed_rows.committed(name, options.kept, target=model) for name in names]
     rows = [part[0] for part in parts if part is not None]
     if not rows:
         sys.exit("no answer is recorded; run scripts/record_answers.py first")
-    measures.write("published", pd.concat(rows, ignore_index=True), about, out, target=model)
+    committed_rows.write("published", pd.concat(rows, ignore_index=True), about, out, target=model)
     print(f"{sum(map(len, rows))} rows in {out / 'published.csv.gz'}")
 
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from specdec_lib import Sampling, load_model, paths
 from specdec_lib.decoding.generate import end_tokens
-from specdec_lib.decoding.sampling import invert_cdfs, unchecked_distribution
 from specdec_lib.experiments import prompts, recordings
-from specdec_lib.experiments.batched import decode_together, write
+from specdec_lib.experiments.batched import decode_together, guesses
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 
@@ -39,19 +38,6 @@ def asked(sets: Path | None) -> Iterator[tuple[Prompt, Sampling]]:
         prompt = Prompt(row["id"], row["task"], tuple(row["turns"]), row["chat"])
         yield prompt, Sampling()
         yield from ((prompt, Sampling(*how, seed=seed)) for how in row.get("sampled", ()) for seed in range(SEEDS))
-
-
-def guesses(model, contexts: Sequence[list[int]], samplings: Sequence[Sampling], end: int) -> list[list[int]]:
-    """What a batch writes; the samplings differ in their seeds alone."""
-    own = [sampling.for_prompt(context) for sampling, context in zip(samplings, contexts, strict=True)]
-
-    def choose(logits: torch.Tensor, rows: list[int], step: int) -> torch.Tensor:
-        if own[0].greedy:
-            return logits.argmax(-1)
-        uniforms = [own[row].uniform(len(contexts[row]) + step) for row in rows]
-        return invert_cdfs(unchecked_distribution(logits, own[0]), uniforms)
-
-    return write(model, contexts, choose, LENGTH, end)
 
 
 def main() -> None:
@@ -87,7 +73,7 @@ def main() -> None:
             if model.device.type == "cuda":
                 outputs = [
                     recordings.Answer(tokens, "eos" if tokens[-1] == end else "length")
-                    for tokens in guesses(model, ids, how, end)
+                    for tokens in guesses(model, ids, how, LENGTH, end)
                 ]
             else:
                 runs = decode_together(model, ids, how, LENGTH, end)

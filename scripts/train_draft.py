@@ -185,7 +185,10 @@ class Trainer:
         self.vocabulary.save(out)
         self.tokenizer.save_pretrained(out)
         used = ("start", "width", "layers") if options.start == "scratch" else ("start", "keep")
-        story = {name: getattr(options, name) for name in (*used, "vocabulary", "epochs", "window", "rate", "seed")}
+        story = {
+            name: getattr(options, name)
+            for name in (*used, "vocabulary", "epochs", "minutes", "window", "rate", "seed")
+        }
         story |= {
             "target": self.weights,
             "answers": len(self.training),
@@ -208,7 +211,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--vocabulary", type=int, default=8191)
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--window", type=int, default=16384, help="tokens of a step")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--minutes", type=float, default=600, help="the rate has fallen to zero by then at the latest")

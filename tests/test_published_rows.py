@@ -6,9 +6,8 @@ import published_rows
 import pytest
 
 from specdec_lib import generate, load_model
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import published_prompts
+from specdec_lib.experiments import committed_rows, published_prompts
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.recordings import record_once
 from tests.experiments.published_formats import HUMANEVAL, jsonl, write
@@ -43,7 +42,7 @@ def counted(tmp_path_factory):
 
 def test_every_method_that_can_be_replayed_has_a_row_of_each_output(counted):
     folder, _, model, _ = counted
-    rows, about = measures.committed("published", folder / "out", target=model)
+    rows, about = committed_rows.committed("published", folder / "out", target=model)
     greedy, sampled = rows[rows.temperature == 0], rows[rows.temperature > 0]
     expected = {*METHODS, "PLD, 70", "PLD, partial drafts, 10", "PLD, partial drafts, 70"}
     assert set(greedy.method) == expected and len(greedy) == 2 * 7
@@ -55,7 +54,7 @@ def test_every_method_that_can_be_replayed_has_a_row_of_each_output(counted):
 
 def test_a_row_counts_what_decoding_does(counted):
     folder, _, model, prompts = counted
-    rows, _ = measures.committed("published", folder / "out", target=model)
+    rows, _ = committed_rows.committed("published", folder / "out", target=model)
     rows = rows[(rows.temperature == 0) & (rows.method == "PLD")].set_index("prompt")
     for place, ids in enumerate(prompts):
         run = generate(model, ids, PromptLookup(3, 10), max_new_tokens=24)
@@ -67,12 +66,12 @@ def test_a_row_counts_what_decoding_does(counted):
 
 def test_a_second_run_adds_the_named_method_alone_and_loses_nothing(counted, monkeypatch):
     folder, words, model, _ = counted
-    before, _ = measures.committed("published", folder / "out", target=model)
+    before, _ = committed_rows.committed("published", folder / "out", target=model)
     made, rows_of = [], published_rows.rows_of
     assert "Token Recycling" not in set(before.method) | set(published_rows.REPLAYED)
     monkeypatch.setattr(published_rows, "rows_of", lambda *a: made.append(set(a[2])) or rows_of(*a))
     published_rows.main([*words, "--method", "Token Recycling", "--method", "PLD"])
-    after, _ = measures.committed("published", folder / "out", target=model)
+    after, _ = committed_rows.committed("published", folder / "out", target=model)
     assert made == [{"Token Recycling"}] * 4
     new = after[after.method == "Token Recycling"]
     assert len(new) == 8 and new.same.all() and len(after) == len(before) + 8

@@ -13,8 +13,25 @@ from specdec_lib.datastores.suffix_array import Match, SuffixIndex, build_suffix
 from specdec_lib.datastores.tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
 
 __all__ = [
-    "ArrayStates", "DenseIndex", "Match", "ShardedDenseIndex", "ShardedSuffixIndex", "States", "StoreBusy",
-    "StoreError", "SuffixIndex", "TokenStore", "build_dense_index", "build_from_texts", "build_suffix_array",
-    "build_tokens", "encoder", "fit_transform", "next_token_reciprocal_rank",
-    "open_dense_index", "open_suffix_index", "tokenizer_fingerprint", "tokenizer_vocabulary",
-]  # fmt: skip
+    "ArrayStates",
+    "DenseIndex",
+    "Match",
+    "ShardedDenseIndex",
+    "ShardedSuffixIndex",
+    "States",
+    "StoreBusy",
+    "StoreError",
+    "SuffixIndex",
+    "TokenStore",
+    "build_dense_index",
+    "build_from_texts",
+    "build_suffix_array",
+    "build_tokens",
+    "encoder",
+    "fit_transform",
+    "next_token_reciprocal_rank",
+    "open_dense_index",
+    "open_suffix_index",
+    "tokenizer_fingerprint",
+    "tokenizer_vocabulary",
+]

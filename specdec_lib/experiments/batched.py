@@ -93,6 +93,25 @@ class Known(Drafter):
         return DraftTree.chain(self.tokens[len(written) :][: min(self.length, limit)])
 
 
+def guesses(
+    model: PreTrainedModel,
+    contexts: Sequence[Sequence[int]],
+    sampling: Sequence[Sampling],
+    max_new_tokens: int,
+    end: int,
+) -> list[list[int]]:
+    """What a batch writes after each context: the output of plain decoding, up to rounding. As for :func:`decode_together`."""
+    own = [each.for_prompt(context) for each, context in zip(sampling, contexts, strict=True)]
+
+    def choose(logits: torch.Tensor, rows: list[int], step: int) -> torch.Tensor:
+        if own[0].greedy:
+            return logits.argmax(-1)
+        uniforms = [own[row].uniform(len(contexts[row]) + step) for row in rows]
+        return invert_cdfs(unchecked_distribution(logits, own[0]), uniforms)
+
+    return write(model, contexts, choose, max_new_tokens, end)
+
+
 def decode_together(
     model: PreTrainedModel,
     contexts: Sequence[Sequence[int]],
@@ -110,16 +129,9 @@ def decode_together(
         One a context; they differ in their seeds alone.
     max_new_tokens, end : int
     """
-    own = [each.for_prompt(context) for each, context in zip(sampling, contexts, strict=True)]
-
-    def choose(logits: torch.Tensor, rows: list[int], step: int) -> torch.Tensor:
-        if own[0].greedy:
-            return logits.argmax(-1)
-        uniforms = [own[row].uniform(len(contexts[row]) + step) for row in rows]
-        return invert_cdfs(unchecked_distribution(logits, own[0]), uniforms)
-
-    guesses = write(model, contexts, choose, max_new_tokens, end)
     return [
         generate(model, list(context), Known(guess), each, max_new_tokens, [end])
-        for context, guess, each in zip(contexts, guesses, sampling, strict=True)
+        for context, guess, each in zip(
+            contexts, guesses(model, contexts, sampling, max_new_tokens, end), sampling, strict=True
+        )
     ]

@@ -6,6 +6,7 @@ newest one, whose own state is not computed yet; the state it reads is that of t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -85,7 +86,7 @@ class Recipe:
     weight_decay: float = 0.0
 
 
-class DraftHead(nn.Module):
+class DraftHead(nn.Module, ABC):
     """What the kinds of heads share: depths, files, and the check that heads are used with the target of their training.
 
     ``options`` are what a subclass was made with and ``story`` how it was trained, both JSON; ``target`` is the fingerprint of
@@ -114,6 +115,7 @@ class DraftHead(nn.Module):
                 layer.weight.copy_(ends.weight)
         return head
 
+    @abstractmethod
     def features(
         self, ends: Ends, states: torch.Tensor, tokens: torch.Tensor, where: torch.Tensor, depths: int
     ) -> list[torch.Tensor]:
@@ -122,7 +124,6 @@ class DraftHead(nn.Module):
         It is what token t + 1 + k is predicted from at each of the m positions t in ``where``, bool (b, n), given ``states``,
         (b, n, d), up to t and ``tokens``, (b, n), up to t + k.
         """
-        raise NotImplementedError
 
     def logits(self, ends: Ends, depth: int, features: torch.Tensor) -> torch.Tensor:
         """Logits of a depth, from 1; float32, shape (..., vocabulary)."""

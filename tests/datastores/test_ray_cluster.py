@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests.ended import left_after
 
 #: Starts a daemon whose own child outlives it, and a second one.
 RAY = """
@@ -49,19 +50,7 @@ def test_five_seconds_after_its_end_no_daemon_is_left(tmp_path, number):
         pids = [run.pid, *map(int, (tmp_path / "pids").read_text().split())]
         assert len(pids) == 4
         run.send_signal(number)
-        deadline = time.monotonic() + 5
-        while (left := list(filter(alive, pids))) and time.monotonic() < deadline:
-            run.poll()
-            time.sleep(0.05)
-        assert not left
+        assert not left_after(pids)
     finally:
         run.kill()
         run.communicate()
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -19,7 +19,7 @@ PAGE = (paths.ROOT or Path()) / "book" / "add-a-method.md"
 @pytest.fixture(scope="module")
 def page():
     """What the blocks of the page leave behind, and what they print."""
-    text = PAGE.read_text(encoding="utf-8").replace("smollm2", "pocket")  # the fixture in place of the book's model
+    text = PAGE.read_text(encoding="utf-8").replace("smollm2", "pocket")  # the fixture instead of the book's model
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 4
     lines: list[str] = []

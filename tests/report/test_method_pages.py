@@ -78,7 +78,7 @@ def listings(page):
 @pytest.mark.parametrize("model", ["pocket", pytest.param("smollm2", marks=pytest.mark.realmodel)])
 @each_page
 def test_the_code_of_a_page_runs_and_prints_what_it_saved(page, model, tmp_path, monkeypatch, capsys):
-    """With the fixture in place of the book's model, and with the model itself where everything may be fetched."""
+    """With the fixture instead of the book's model, and with the model itself where everything may be fetched."""
     monkeypatch.chdir(tmp_path)
     for listing in listings(page):
         exec(compile(listing.replace("smollm2", model), page.name, "exec"), {})

@@ -81,7 +81,7 @@ def test_every_item_of_the_errata_has_a_weight_and_stands_once_in_the_index():
 
 
 def test_the_page_on_companions_reads_their_stories():
-    """With the fixture's in place of those of the book's model."""
+    """With those of the fixture instead of the book's model."""
     text = (ROOT / "book" / "companions.md").read_text(encoding="utf-8").replace('"smollm2"', '"pocket"')
     scope: dict = {}
     cells = re.findall(r"```\{code-cell\} python\n:tags: \[hide-input\]\n(.*?)```", text, re.DOTALL)

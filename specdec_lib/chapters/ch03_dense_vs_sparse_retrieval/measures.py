@@ -5,14 +5,10 @@ A frame has a row an output (:func:`specdec_lib.experiments.results.table`). The
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,19 +18,16 @@ from transformers import PreTrainedModel
 from specdec_lib import paths
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.experiments.all_cores import on_all_cores
+from specdec_lib.experiments.committed_rows import WIDTHS, committed, write
 from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 from specdec_lib.experiments.results import PER_PASS, SPEED, priced, table
 from specdec_lib.experiments.statistics import Interval, interval_of_sums
-from specdec_lib.files import replacing, write_atomic
-from specdec_lib.models.fingerprint import fingerprint
 
 #: Rates, as the columns whose sums they are the ratio of; tokens a pass, acceptance and speed are those of ``results``.
 LENGTH, DRAFTING = ("accepted", "drafts"), ("drafts", "passes")
 NODES, PER_NODE = ("drafted", "drafts"), ("accepted", "drafted")
 CHARACTERS = ("characters", "passes")
-#: Widths at which committed rows count passes, in columns such as ``w8``.
-WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: What a setting is: a store of some size, how the outputs were decoded, and the kind of prompts.
 SETTING = ("stored", "store", "way", "group")
 #: Recordings that one task of a core replays.
@@ -153,40 +146,6 @@ def at_size(
     return of_rates(list(parts.values()), lambda *rates: then(sum(w * r for w, r in zip(weights, rates, strict=True))))
 
 
-# Rows that are committed -----------------------------------------------------------------------------------------
-
-
-def _parts(counts: np.ndarray) -> np.ndarray:
-    """Passes by width, counted at :data:`WIDTHS`: each width is the weighted mean of its two neighbours there, above the
-    last of the last two, so that every price that is linear between these widths is exact."""
-    widths = np.arange(1, len(counts))
-    high = np.clip(np.searchsorted(WIDTHS, widths), 1, len(WIDTHS) - 1)
-    known = np.asarray(WIDTHS, float)
-    share = (widths - known[high - 1]) / (known[high] - known[high - 1])
-    below = np.bincount(high - 1, (1 - share) * counts[1:], len(WIDTHS))
-    return below + np.bincount(high, share * counts[1:], len(WIDTHS))
-
-
-def committed(
-    name: str, folder: str | Path | None = None, **models: PreTrainedModel
-) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-    """Rows of ``data/results/cpu/<name>.csv.gz`` and what its JSON file says of their origin.
-
-    None where there are none, or where they are of other models than those given by their part, such as ``target=``.
-    """
-    path = paths.DATA / "results" / "cpu" if folder is None else Path(folder)
-    if not (path / f"{name}.csv.gz").is_file():
-        return None
-    about = json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
-    if any(about.get(part) != fingerprint(model) for part, model in models.items()):
-        return None
-    rows = pd.read_csv(path / f"{name}.csv.gz").rename(columns={"nodes": "drafted"})
-    columns = [f"w{width}" for width in WIDTHS]
-    widths = np.zeros((len(rows), WIDTHS[-1] + 1))
-    widths[:, WIDTHS] = rows[columns]
-    return rows.drop(columns=columns).assign(widths=list(widths)), about
-
-
 def study(
     name: str, count: Callable[[], tuple[pd.DataFrame, dict[str, Any]]], recount: bool, **models: PreTrainedModel
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -198,15 +157,3 @@ def study(
         if recount:
             write(name, *found, paths.DATA / "results" / "cpu", **models)
     return found
-
-
-def write(name: str, rows: pd.DataFrame, about: dict[str, Any], folder: Path, **models: PreTrainedModel) -> None:
-    """Write rows and their origin for :func:`committed`."""
-    parts = pd.DataFrame(
-        [_parts(widths) for widths in rows.widths], rows.index, [f"w{width}" for width in WIDTHS]
-    ).astype(float)
-    kept = pd.concat([rows.drop(columns=["widths", "draft_s"], errors="ignore"), parts], axis=1).round(2)
-    with replacing(folder / f"{name}.csv.gz") as aside:
-        aside.write_bytes(gzip.compress(kept.to_csv(index=False, lineterminator="\n").encode(), mtime=0))
-    about = about | {part: fingerprint(model) for part, model in models.items()} | {"date": str(date.today())}
-    write_atomic(folder / f"{name}.json", json.dumps(about, indent=1) + "\n")

@@ -18,6 +18,7 @@ import pytest
 from specdec_lib import files, paths
 from specdec_lib.report import numbers
 from specdec_lib.report.build import execution, params, plan, runner
+from tests.ended import left_after
 from tests.report.notebook_factory import write_notebook
 
 
@@ -214,20 +215,10 @@ def test_a_run_that_is_ended_leaves_no_kernel_and_no_pool(folders, tmp_path, sen
         assert len(workers) == 2 and workers < below and len(below) >= 4  # papermill's process, the kernel, two workers
         run.send_signal(sent)
         run.wait(timeout=10)
-        deadline = time.monotonic() + 5
-        while (left := {pid for pid in below if alive(pid)}) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not left
+        assert not left_after(below)
     finally:
         run.kill()
         run.communicate()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def descendants(pid: int) -> set[int]:

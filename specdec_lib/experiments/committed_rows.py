@@ -1,0 +1,63 @@
+"""Rows of the results table that are committed: counts of passes by width, compressed, with a file on their origin."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from transformers import PreTrainedModel
+
+from specdec_lib import paths
+from specdec_lib.files import replacing, write_atomic
+from specdec_lib.models.fingerprint import fingerprint
+
+#: Widths at which committed rows count passes, in columns such as ``w8``.
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def _parts(counts: np.ndarray) -> np.ndarray:
+    """Passes by width, counted at :data:`WIDTHS`: each width is the weighted mean of its two neighbours there, above the
+    last of the last two, so that every price that is linear between these widths is exact."""
+    widths = np.arange(1, len(counts))
+    high = np.clip(np.searchsorted(WIDTHS, widths), 1, len(WIDTHS) - 1)
+    known = np.asarray(WIDTHS, float)
+    share = (widths - known[high - 1]) / (known[high] - known[high - 1])
+    below = np.bincount(high - 1, (1 - share) * counts[1:], len(WIDTHS))
+    return below + np.bincount(high, share * counts[1:], len(WIDTHS))
+
+
+def committed(
+    name: str, folder: str | Path | None = None, **models: PreTrainedModel
+) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+    """Rows of ``data/results/cpu/<name>.csv.gz`` and what its JSON file says of their origin.
+
+    None where there are none, or where they are of other models than those given by their part, such as ``target=``.
+    """
+    path = paths.DATA / "results" / "cpu" if folder is None else Path(folder)
+    if not (path / f"{name}.csv.gz").is_file():
+        return None
+    about = json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
+    if any(about.get(part) != fingerprint(model) for part, model in models.items()):
+        return None
+    rows = pd.read_csv(path / f"{name}.csv.gz").rename(columns={"nodes": "drafted"})
+    columns = [f"w{width}" for width in WIDTHS]
+    widths = np.zeros((len(rows), WIDTHS[-1] + 1))
+    widths[:, WIDTHS] = rows[columns]
+    return rows.drop(columns=columns).assign(widths=list(widths)), about
+
+
+def write(name: str, rows: pd.DataFrame, about: dict[str, Any], folder: Path, **models: PreTrainedModel) -> None:
+    """Write rows and their origin for :func:`committed`."""
+    parts = pd.DataFrame(
+        [_parts(widths) for widths in rows.widths], rows.index, [f"w{width}" for width in WIDTHS]
+    ).astype(float)
+    kept = pd.concat([rows.drop(columns=["widths", "draft_s"], errors="ignore"), parts], axis=1).round(2)
+    with replacing(folder / f"{name}.csv.gz") as aside:
+        aside.write_bytes(gzip.compress(kept.to_csv(index=False, lineterminator="\n").encode(), mtime=0))
+    about = about | {part: fingerprint(model) for part, model in models.items()} | {"date": str(date.today())}
+    write_atomic(folder / f"{name}.json", json.dumps(about, indent=1) + "\n")
