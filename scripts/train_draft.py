@@ -184,12 +184,14 @@ class Trainer:
         self.model.float()
         self.vocabulary.save(out)
         self.tokenizer.save_pretrained(out)
-        used = ("start", "width", "layers") if options.start == "scratch" else ("start", "keep")
+        used = ("start",) if options.start == "scratch" else ("start", "keep")
         story = {
             name: getattr(options, name)
             for name in (*used, "vocabulary", "epochs", "minutes", "window", "rate", "seed")
         }
         story |= {
+            "layers": self.model.config.num_hidden_layers,
+            "width": self.model.config.hidden_size,
             "target": self.weights,
             "answers": len(self.training),
             "tokens": tokens,
