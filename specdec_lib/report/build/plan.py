@@ -69,6 +69,12 @@ class Job:
         return bool(self.source.metadata.get(METADATA, {}).get("timed"))
 
     @property
+    def target(self) -> Any:
+        """The model that it decodes, by name; None if it has no such parameter."""
+        declared = params.declared_parameters(self.path).get("target")
+        return self.given.get("target", declared and declared.default)
+
+    @property
     def command(self) -> str:
         """The command that repeats this run alone."""
         words = [f"python -m specdec_lib run --profile {self.profile} --only {self.id}"]

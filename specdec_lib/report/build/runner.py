@@ -24,9 +24,12 @@ from typing import Any, NamedTuple
 import nbformat
 
 from specdec_lib import files, paths
+from specdec_lib.experiments.prompts import HUMANEVAL
+from specdec_lib.models import smollm2
 from specdec_lib.report.build import execution, failures, params, plan
 from specdec_lib.report.build.plan import METADATA, Job
 from specdec_lib.report.display import provenance, run_context
+from specdec_lib.wheels import fetch
 
 #: How often it is said what runs, in seconds.
 REPORT_SECONDS = 60.0
@@ -85,6 +88,10 @@ def run(
             _say(f"{job.name}: {outcome}")
         else:
             waiting.append(job)
+    # Before the kernels start, in which a download has no progress bar.
+    if any(job.target == smollm2.NAME for job in waiting):
+        smollm2.folder()
+        fetch(HUMANEVAL)
     alone = [job for job in waiting if job.timed]
     # The longest first: otherwise one process may be left with a long one at the end.
     together = sorted((job for job in waiting if not job.timed), key=lambda job: -_last_seconds(output, job))
