@@ -133,6 +133,13 @@ def trains_a_pair(words: list[str]) -> None:
     assert pair[0][1].get_vocab() == pair[1][1].get_vocab()
 
 
+def starts(words: list[str]) -> None:
+    """The script is there and explains itself: what it does takes hours."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="^0$"):
+        patch.setattr(sys, "argv", [*words[1:], "--help"])
+        runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+
+
 def papermill_words(words: list[str]) -> tuple[Path, dict[str, str]]:
     """The notebook of a papermill command and its parameters, both checked."""
     notebook = ROOT / next(word for word in words if word.endswith(".ipynb"))
@@ -186,6 +193,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib (book|check)", lambda words: parses(words[3:])),
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
     (r"python scripts/train_fixture.py", trains_a_pair),
+    (r"python scripts/record_answers.py", starts),
     (r"papermill ", papermill_words),
     (r"(\w+=\S+ )*make ", makes),
     (r"(pip install|conda env create) ", installs),
