@@ -2,7 +2,7 @@
 
 from specdec_lib.lazy import names_of
 
-__version__ = "0.4.0"
+__version__ = "1.0.0"
 __getattr__, __dir__, __all__ = names_of(
     __name__,
     {
