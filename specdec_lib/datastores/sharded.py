@@ -245,10 +245,10 @@ class ShardedDenseIndex:
     shards: Sequence[DenseIndex] = field(repr=False)
 
     @classmethod
-    def open(cls, path: str | Path, *, device: str = "auto", model: str | None = None) -> ShardedDenseIndex:
-        """Open the dense index of every shard; parameters as for :meth:`DenseIndex.open`."""
+    def open(cls, path: str | Path) -> ShardedDenseIndex:
+        """Open the dense index of every shard."""
         store = ShardedStore.open(path)
-        shards = [DenseIndex.open(shard, device=device, model=model) for shard in store.shards()]
+        shards = [DenseIndex.open(shard) for shard in store.shards()]
         first = faiss_index.reduction_of(shards[0].index)
         for shard in shards:
             own = faiss_index.reduction_of(shard.index)
@@ -290,8 +290,8 @@ def open_suffix_index(store: TokenStore | str | Path) -> SuffixIndex | ShardedSu
     return SuffixIndex.open(store)
 
 
-def open_dense_index(path: TokenStore | str | Path, **options: Any) -> DenseIndex | ShardedDenseIndex:
-    """The dense index of a store or of a store of shards; options as for :meth:`DenseIndex.open`."""
+def open_dense_index(path: TokenStore | str | Path) -> DenseIndex | ShardedDenseIndex:
+    """The dense index of a store, or of a store of shards, whichever the folder holds."""
     if not isinstance(path, TokenStore) and is_sharded(path):
-        return ShardedDenseIndex.open(path, **options)
-    return DenseIndex.open(path, **options)
+        return ShardedDenseIndex.open(path)
+    return DenseIndex.open(path)

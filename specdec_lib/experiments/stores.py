@@ -410,7 +410,7 @@ def first_states(states: States, part: SuffixIndex) -> States | FirstStates:
     return states if count == len(states) else FirstStates(states, count)
 
 
-def dense_index(states: States | FirstStates, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:
+def dense_index(states: States | FirstStates, index: SuffixIndex, **options: Any) -> DenseIndex:
     """A dense index over a store's states, opened if it was built before; options are those of
     :func:`specdec_lib.datastores.dense.build_dense_index`."""
     folder = _once(
@@ -418,4 +418,4 @@ def dense_index(states: States | FirstStates, index: SuffixIndex, device: str = 
         (states.path.name, sorted(options.items())),
         lambda folder: build_dense_index(folder, states, index.store, progress=False, **options),
     )
-    return DenseIndex.open(folder, index.store, device=device)
+    return DenseIndex.open(folder, index.store)

@@ -95,7 +95,7 @@ class Dense(Built):
         return dense_stores.build(self.store, source, factory="IVF8,Flat", nprobe=8).manifest
 
     def opened(self):
-        return DenseIndex.open(self.path, device="cpu")
+        return DenseIndex.open(self.path)
 
 
 class Hidden(Built):

@@ -132,7 +132,7 @@ def dense_shards(folder: Path, cuts: list[int], factory: str = "Flat"):
 
 def test_the_neighbours_of_shards_are_those_of_one_index(tmp_path):
     whole, path, states = dense_shards(tmp_path, [3, 4])
-    parts = datastores.open_dense_index(path, device="cpu")
+    parts = datastores.open_dense_index(path)
     assert len(parts) == len(whole) and parts.width == whole.width
     for state in states[::7] + 0.1:
         scores, positions = whole.search(state, 20)
@@ -161,7 +161,7 @@ def test_dense_shards_with_reductions_of_their_own_are_refused(tmp_path):
     source = ArrayStates(np.array([2, 3, 4]), states[:3])
     datastores.build_dense_index(dense, source, dims=4, progress=False)
     with pytest.raises(StoreError, match="another reduction or model"):
-        datastores.open_dense_index(path, device="cpu")
+        datastores.open_dense_index(path)
 
 
 def test_shards_that_are_missing_replaced_or_of_two_tokenizers_are_refused(tmp_path):
