@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
-from specdec_lib import Capture, Sampling, Trace, generate, record, replay
+from specdec_lib import Capture, Sampling, generate, record, replay
 from specdec_lib.decoding.contract import LAST
 from specdec_lib.drafters import PromptLookup
 from tests.chaos import FACTORIES, SAMPLING, Chaos, Recycling, Silent
@@ -76,70 +73,6 @@ class Notes(Chaos):
             ([context.hidden(layer).clone() for layer in self.capture.layers], context.attention().clone())
         )
         return super().propose(context, limit)
-
-
-@pytest.mark.parametrize("how", ["length", "eos", "stop string"])
-def test_a_saved_trace_is_read_back_whole(llama, tmp_path, how):
-    sampling = Sampling(0.8, 0.9, 7, seed=3) if how == "length" else None
-    trace = record(llama, prompt(3, 20), sampling, capture=EVERYTHING, **ends(llama)[how])
-    trace.save(tmp_path / "trace.safetensors")
-    back = Trace.load(tmp_path / "trace.safetensors")
-    assert [p.name for p in tmp_path.iterdir()] == ["trace.safetensors"]
-    for name in ("prompt", "tokens", "sampling", "vocabulary", "finish_reason", "heads"):
-        assert getattr(back, name) == getattr(trace, name), name
-    assert back.limits.max_new_tokens == trace.limits.max_new_tokens and back.limits.eos == trace.limits.eos
-    assert back.limits.context == trace.limits.context
-    torch.testing.assert_close(back.hidden, trace.hidden, rtol=0, atol=0)
-    torch.testing.assert_close(back.attention, trace.attention, rtol=0, atol=0)
-    for kept in ("tokens", "logprobs"):
-        assert (getattr(back.outputs, kept) == getattr(trace.outputs, kept)).all()
-    a, b = (replay(t, Chaos(t.prompt + t.tokens, 3, capture=EVERYTHING)) for t in (trace, back))
-    assert steps(a) == steps(b) and a.finish_reason == b.finish_reason
-
-
-def test_a_file_that_is_no_trace_is_refused(tmp_path):
-    save_file({"tokens": torch.zeros(3)}, tmp_path / "other.safetensors", metadata={"about": json.dumps({})})
-    with pytest.raises(ValueError, match="is no trace"):
-        Trace.load(tmp_path / "other.safetensors")
-    (tmp_path / "text.safetensors").write_text("nothing of the kind")
-    with pytest.raises(ValueError, match=r"text\.safetensors is no trace"):
-        Trace.load(tmp_path / "text.safetensors")
-    with pytest.raises(FileNotFoundError):
-        Trace.load(tmp_path / "none.safetensors")
-
-
-DAMAGE = {
-    "no tokens": lambda tensors, about: (tensors.pop("tokens"), about)[1],
-    "an attention row too few": lambda tensors, about: (tensors.pop("attention.0"), about)[1],
-    "a layer without a number": lambda tensors, about: (tensors.update({"hidden.x": torch.zeros(1)}), about)[1],
-    **{
-        f"no {name}": lambda tensors, about, name=name: {k: v for k, v in about.items() if k != name}
-        for name in ("prompt_length", "sampling", "vocabulary", "finish_reason", "heads", "rows", "eos")
-    },
-    "a sampling with more to it": lambda tensors, about: about | {"sampling": {"beams": 4}},
-    "a prompt of less than no token": lambda tensors, about: about | {"prompt_length": -3},
-    "no new token": lambda tensors, about: about | {"prompt_length": len(tensors["tokens"])},
-    "a token outside of the vocabulary": lambda tensors, about: (tensors["tokens"].fill_(10**6), about)[1],
-    "an output too few": lambda tensors, about: (
-        tensors.update({"outputs.tokens": tensors["outputs.tokens"][1:]}),
-        about,
-    )[1],
-    "a later format": lambda tensors, about: about | {"format": 3},
-    "a list": lambda tensors, about: [1],
-    "null": lambda tensors, about: None,
-}
-
-
-@pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_trace_is_named(llama, tmp_path, how):
-    path = tmp_path / "trace.safetensors"
-    record(llama, prompt(3, 8), max_new_tokens=4, capture=EVERYTHING).save(path)
-    with safe_open(path, "pt") as file:
-        tensors, about = {k: file.get_tensor(k) for k in file.keys()}, json.loads(file.metadata()["trace"])
-    about = DAMAGE[how](tensors, about)
-    save_file(tensors, path, metadata={"trace": json.dumps(about)})
-    with pytest.raises(ValueError, match=r"trace\.safetensors is no trace"):
-        Trace.load(path)
 
 
 class Slow(Chaos):
