@@ -7,7 +7,6 @@ that were finished.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -55,8 +54,8 @@ def build_tokens(
 ) -> TokenStore:
     """Write a token store and open it.
 
-    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. A dense
-    index inside it is kept if the tokens are the same; otherwise the build is refused.
+    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. One
+    with a dense index inside it is not replaced.
 
     Parameters
     ----------
@@ -82,13 +81,16 @@ def build_tokens(
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")
+    if (index := files.present(path / dense.FOLDER)).exists():
+        raise store_files.StoreError(
+            f"{path} stays as it is, because {index} is of its tokens: remove it and run this again, or build into another folder"
+        )
     with store_files.replacing(path) as unfinished:
         arrays = _encoded(documents, encode, vocabulary, short_documents == "skip")
         counts = _write(unfinished, arrays, vocabulary, max_tokens, progress)
         known = {"vocabulary": vocabulary, "dtype": token_dtype(vocabulary).name, "tokenizer": fingerprint}
         about = {**known, "sources": list(sources), **counts}
         store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, ("tokens.npy", "documents.npy"))
-        _keep_dense(path, unfinished)
         if finish is not None:
             finish(unfinished)
     return TokenStore.open(path)
@@ -137,23 +139,6 @@ def encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
         return tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
 
     return encode
-
-
-def _keep_dense(path: Path, unfinished: Path) -> None:
-    """Have the dense index of the store at ``path`` in its successor, or refuse the successor."""
-    index = files.present(path / dense.FOLDER)
-    if not index.is_dir():
-        return
-    about, new = store_files.read_json(index / dense.MANIFEST), store_files.read_json(unfinished / MANIFEST)
-    if about is None or about.get("tokens_sha256") != new["files"]["tokens.npy"]["sha256"]:
-        raise store_files.StoreError(
-            f"{path} stays as it is, because its dense index is not of the tokens that were built now: remove {index} and "
-            "run this again, or build into another folder"
-        )
-    if index.is_symlink():
-        os.symlink(os.readlink(index), unfinished / dense.FOLDER)
-    else:
-        store_files.take_over(index, unfinished / dense.FOLDER)
 
 
 def _encoded(

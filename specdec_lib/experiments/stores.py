@@ -356,16 +356,15 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     return _ids_store("part", (store.digest, count), documents, store.vocabulary, about)
 
 
-def dense_states(model: PreTrainedModel, index: SuffixIndex, compute: str = "model") -> States:
+def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:
     """Final hidden states of a store's tokens, embedded once, kept in :func:`specdec_lib.paths.cache`.
 
     Documents longer than the window of 1,024 tokens go on in another window, so that sparse and dense index hold the
     same continuations.
     """
     store = index.store
-    how = {"cover": "windows", "compute": compute, "progress": False}
-    parts = store.digest, fingerprint(model), compute
-    folder = _once("states", parts, lambda folder: embed_store(model, store, folder, **how))
+    parts = store.digest, fingerprint(model), "model"
+    folder = _once("states", parts, lambda folder: embed_store(model, store, folder, cover="windows", progress=False))
     return States.open(folder)
 
 
