@@ -61,12 +61,8 @@ def build_tokens(
     ----------
     documents : iterable of sequences of int, or of str
         Token ids of each document, or texts with ``encode``, which turns a list of texts into lists of ids; read once.
-    vocabulary : int
-        Number of token ids; all ids are below it.
-    fingerprint : str, optional
-        :func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint` of the tokenizer.
-    sources : sequence of dict
-        Where the documents come from; kept in the manifest.
+    vocabulary, fingerprint : int, str
+        Number of token ids, and :func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint`, of the tokenizer.
     max_tokens : int, optional
         Take whole documents from the first on while they have no more tokens than this together.
     short_documents : {"error", "skip"}

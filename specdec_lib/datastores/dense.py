@@ -81,19 +81,13 @@ def build_dense_index(
     ----------
     store : TokenStore or path, optional
         What the positions are of; by default the store in whose folder the index lies.
-    dims : int
-        Principal components kept.
-    factory : str
-        FAISS's factory string: ``"Flat"``, ``"IVF1024,Flat"``, ``"IVF1024,PQ16x8"``, ``"HNSW32"``, ...
-    zscore, normalise, eps
-        As for :func:`~specdec_lib.datastores.reduction.fit`.
+    dims, zscore, normalise, eps
+        As for :func:`~specdec_lib.datastores.reduction.fit`, or in ``reduction``, which shards that are searched together share.
+    factory, nprobe, ef_search
+        FAISS's factory string, and how much of the index is searched (:func:`~specdec_lib.datastores.faiss_index.set_effort`).
     sample : int
         States that mean, deviation, components and lists are estimated from, spread evenly over the source (the paper: about a
         million drawn at random; its code: the first million).
-    nprobe, ef_search : int, optional
-        Kept in the FAISS file; see :func:`~specdec_lib.datastores.faiss_index.set_effort`.
-    reduction : Reduction, optional
-        Use this one instead of fitting one, as for shards that are searched together.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(Path(path).parent if store is None else store)
@@ -176,12 +170,8 @@ def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample
 class DenseIndex:
     """Keys of hidden states, each with the position of its continuation in a token store.
 
-    Attributes
-    ----------
-    index : faiss.IndexPreTransform
-        Takes hidden states, gives rows.
-    positions : int64 array, shape (rows,)
-        Where each row's continuation starts in ``store.tokens``; read-only.
+    ``index``, a faiss.IndexPreTransform, takes hidden states and gives rows; ``positions``, int64 (rows,), read-only, say where
+    each row's continuation starts in ``store.tokens``.
     """
 
     path: Path
@@ -192,14 +182,9 @@ class DenseIndex:
 
     @classmethod
     def open(cls, path: TokenStore | str | Path, store: TokenStore | str | Path | None = None) -> DenseIndex:
-        """Open a finished index.
+        """Open a finished index: its folder, or a token store or its folder with an index in ``dense`` inside it.
 
-        Parameters
-        ----------
-        path : path or TokenStore
-            Folder of the index, or a token store (or its folder) with an index in ``dense`` inside it.
-        store : TokenStore or path, optional
-            By default the store in whose folder the index lies.
+        ``store`` is by default the one in whose folder the index lies.
         """
         if isinstance(path, TokenStore):
             path, store = path.path, path

@@ -147,25 +147,17 @@ def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
 
 @dataclass(frozen=True, eq=False)
 class SuffixIndex:
-    """The suffix array of a store's reversed tokens, memory-mapped.
-
-    Attributes
-    ----------
-    suffixes : int32 array, shape (entries,)
-        Positions in ``store.tokens``, sorted by the tokens read backwards from there; read-only.
-    first : int64 array, shape (vocabulary + 1,)
-        The entries whose last token is ``t`` are ``first[t]`` to ``first[t + 1]``.
-    keys : uint64 array, shape (ceil(entries / 64),)
-        The last four (uint16) or two (uint32) tokens of every 64th entry.
-    arrays : tuple
-        Tokens, suffixes, first and keys: what :func:`longest_suffix` takes.
-    """
+    """The suffix array of a store's reversed tokens, memory-mapped and read-only."""
 
     store: TokenStore
+    #: Positions in ``store.tokens``, sorted by the tokens read backwards from there; int32, shape (entries,).
     suffixes: np.ndarray
+    #: The entries whose last token is ``t`` are ``first[t]`` to ``first[t + 1]``; int64, shape (vocabulary + 1,).
     first: np.ndarray
+    #: The last four (uint16) or two (uint32) tokens of every 64th entry; uint64, shape (ceil(entries / 64),).
     keys: np.ndarray
     manifest: dict = field(repr=False)
+    #: Tokens, suffixes, first and keys: what :func:`longest_suffix` takes.
     arrays: tuple[np.ndarray, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -28,23 +28,16 @@ class PassPrices:
     """Price of a pass by its width, and of drafting.
 
     Between two widths the price is on the line between theirs; above the largest it goes on along the last line.
-
-    Parameters
-    ----------
-    widths : mapping of int to float
-        By tokens of a pass (the root included): its price in units of a pass over one token. 1 must be among them.
-    step : float
-        What any step costs besides the pass and the draft, a step of plain decoding too: the loop's own work.
-    drafted_token : float
-        A pass of the draft model over one token.
-    drafting : mapping of str to float
-        Price of asking a source for a draft, by its name, and of :data:`MERGING`; free where not named.
     """
 
+    #: By tokens of a pass (the root included): its price in units of a pass over one token. 1 must be among them.
     widths: Mapping[int, float]
+    #: What any step costs besides the pass and the draft, a step of plain decoding too: the loop's own work.
     step: float = 0.0
+    #: A pass of the draft model over one token.
     drafted_token: float = 0.0
     name: str = "given"
+    #: Price of asking a source for a draft, by its name, and of :data:`MERGING`; free where not named.
     drafting: Mapping[str, float] = field(default_factory=dict)
     _line: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)
 

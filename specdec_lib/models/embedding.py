@@ -48,20 +48,9 @@ def embed_store(
 ) -> States:
     """Compute the final hidden states of a store's tokens, the keys of a dense index.
 
-    The state of each token that has one after it, with the position of that next token as its value. Shards
-    are kept as they are finished: an interrupted run continues when it is called again.
-
-    Parameters
-    ----------
-    path : path
-        Folder of the states; about ``d`` times 2 or 4 bytes a token.
-    window, overlap, cover, max_states
-        As for :func:`~specdec_lib.datastores.states.plan_windows`: the paper truncates documents at 1,024
-        tokens.
-    dtype : {"float16", "float32"}
-        As which the states are stored.
-    batch_tokens : int
-        Tokens run at once, padding included.
+    The state of each token that has one after it, with the position of that next token as its value, in the folder ``path``: ``d``
+    times 2 or 4 bytes a token. An interrupted run continues when it is called again. The rest is as for
+    :func:`~specdec_lib.datastores.states.write_states`; the paper truncates documents at 1,024 tokens.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)

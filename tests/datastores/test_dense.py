@@ -17,7 +17,7 @@ from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.datastores.faiss_index import set_effort
 from specdec_lib.datastores.ranks import next_token_reciprocal_rank
 from specdec_lib.datastores.reduction import Moments, fit_transform
-from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source, stored_positions
+from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source
 from tests.datastores.stores import scratch
 
 SWITCHES = [(zscore, normalise) for zscore in (True, False) for normalise in (True, False)]
@@ -92,15 +92,6 @@ def test_any_program_with_faiss_finds_the_same_neighbours_from_raw_states(store,
     np.testing.assert_array_equal(index.search(queries, 6)[0], scores)
     positions = np.load(index.path / "positions.npy", allow_pickle=False)
     np.testing.assert_array_equal(index.search(queries, 6)[1], np.where(rows < 0, -1, positions[rows]))
-
-
-def test_every_token_with_one_before_it_is_a_value_and_none_crosses_a_document(store):
-    index = build(store)
-    assert index.positions.tolist() == stored_positions(store).tolist()
-    for position in index.positions.tolist():
-        document = int(np.searchsorted(store.starts, position, side="right")) - 1
-        rest = store.document(document)[position - store.starts[document] :].tolist()
-        assert store.continuation(position, 7) == rest[:7] and rest
 
 
 def test_approximate_search_is_exact_when_everything_is_searched_and_keeps_its_effort_in_the_file(store):

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.datastores import Match, suffix_array
+from specdec_lib.datastores import Match
 from tests.datastores.stores import WIDTHS, build, document_lists, scan
 
 
@@ -48,15 +48,6 @@ def test_the_entries_are_sorted_by_the_tokens_read_backwards_and_none_ends_a_doc
         ends = {int(start) - 2 for start in index.store.starts[1:]}
         separators = set(np.flatnonzero(tokens == 3).tolist())
         assert set(index.suffixes.tolist()) == set(range(len(tokens))) - ends - separators
-
-
-@pytest.mark.parametrize("vocabulary", [1, 255, 256, 65535, 65536, 2**24 - 1, 2**24, 2**32 - 1])
-def test_bytes_of_reversed_tokens_sort_as_the_tokens_for_each_width(vocabulary):
-    rng = np.random.default_rng(1)
-    tokens = rng.integers(max(0, vocabulary - 3), vocabulary, 500, endpoint=True).astype(np.uint32)
-    text = suffix_array.reversed_bytes(tokens, vocabulary)
-    assert text.shape == (500, (vocabulary.bit_length() + 7) // 8)
-    assert [int.from_bytes(row.tobytes(), "big") for row in text] == tokens[::-1].tolist()
 
 
 def test_a_context_of_nothing_known_matches_nothing():

@@ -10,8 +10,6 @@ import torch
 
 from specdec_lib import datastores
 from specdec_lib.datastores import StoreError, TokenStore
-from specdec_lib.decoding.contract import LAST, Capture
-from specdec_lib.decoding.generate import record
 from specdec_lib.models.embedding import embed_store, last_states
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch
@@ -60,14 +58,6 @@ def test_an_embedded_store_holds_each_documents_own_states(library, store, famil
         close(states[mine][:40], alone(model, tokens)[: len(tokens) - 1][:40])
         if cover == "windows" and len(tokens) > 41:
             close(states[mine][40:65], alone(model, tokens[25:65])[15 : len(tokens) - 26])
-
-
-def test_a_stored_state_is_the_one_a_drafter_is_shown_for_the_same_tokens(llama, store):
-    tokens = store.document(0).tolist()
-    trace = record(llama, tokens, max_new_tokens=2, eos_token_id=[], capture=Capture((LAST,)))
-    found = embed_store(llama, store, store.path.with_name("states"), window=100, dtype="float32", progress=False)
-    _, states = next(iter(found))
-    close(states[: len(tokens) - 1], trace.hidden[LAST][: len(tokens) - 1].numpy())
 
 
 def test_a_model_with_broken_weights_is_refused_with_the_place(llama, store):
