@@ -23,8 +23,8 @@ def load_faiss() -> Any:
         import faiss
     except ImportError as error:
         raise ImportError(
-            f"a dense index needs faiss, which cannot be imported ({error}); install the extra "
-            "'cpu' or 'gpu', never both: pip install 'specdec-lib[cpu]'"
+            f"a dense index needs faiss, which cannot be imported ({error}); install the extra 'cpu': "
+            "pip install 'specdec-lib[cpu]'"
         ) from None
     return faiss
 

@@ -17,10 +17,9 @@ from specdec_lib.files import replacing
 MERGING = "merging"
 
 
-def _price(name: str, value: Any, least: float = 0.0) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        raise ValueError(f"{name} is {value!r}; expected a finite number, {least:g} or more")
-    return float(value)
+def _price(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} is {value!r}; expected a finite number, 0 or more")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specdec_lib import Runtime, Sampling, generate
-from specdec_lib.decoding.attention import backends, grouped_attention
+from specdec_lib.decoding.attention import backends
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
 from specdec_lib.decoding.target import Target
@@ -55,18 +55,6 @@ def test_a_sequence_that_does_not_fit_is_refused_before_any_work(llama, library)
             generate(model, prompt(1, 9), max_new_tokens=count, runtime=runtime)
     assert not runtime.passes
     assert generate(llama, prompt(1, 9), max_new_tokens=11, runtime=runtime).tokens
-
-
-def test_grouped_attention_equals_attention_over_copied_keys():
-    generator = torch.Generator().manual_seed(0)
-    query = torch.randn(1, 12, 5, 8, generator=generator)
-    key, value = torch.randn(1, 3, 20, 8, generator=generator), torch.randn(1, 3, 20, 6, generator=generator)
-    mask = torch.rand(1, 1, 5, 20, generator=generator) > 0.3
-    scores = torch.einsum("hqd,hkd->hqk", query[0], key[0].repeat_interleave(4, 0)) * 0.2
-    weights = scores.masked_fill(~mask[0], -torch.inf).softmax(-1)
-    expected = torch.einsum("hqk,hkd->qhd", weights, value[0].repeat_interleave(4, 0))
-    got = grouped_attention(query, key, value, mask, 0.2)
-    torch.testing.assert_close(got[0], expected, rtol=1e-5, atol=1e-6)
 
 
 READS = ("tolist", "item", "__bool__", "__float__", "__int__", "cpu", "numpy", "nonzero")
