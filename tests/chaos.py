@@ -14,14 +14,7 @@ from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
-from specdec_lib.drafters import (
-    AdaptiveDraftModel,
-    DraftModel,
-    PromptLookup,
-    Rest,
-    SpecDecPP,
-    stopping,
-)
+from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, Rest, SpecDecPP, stopping
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.metrics import greedy_agreement

@@ -165,11 +165,7 @@ def _encoded(
 
 
 def _write(
-    folder: Path,
-    documents: Iterator[np.ndarray],
-    vocabulary: int,
-    max_tokens: int | None,
-    progress: bool,
+    folder: Path, documents: Iterator[np.ndarray], vocabulary: int, max_tokens: int | None, progress: bool
 ) -> dict[str, int]:
     """Write tokens and starts in chunks; how many documents and tokens they are, and how many documents were too short."""
     dtype, wide = token_dtype(vocabulary), np.dtype(np.int64)

@@ -88,11 +88,7 @@ def rejection(
 
 
 def rejection_at_once(
-    tree: DraftTree,
-    p: torch.Tensor,
-    sampling: Sampling,
-    position: int,
-    stop: Container[int],
+    tree: DraftTree, p: torch.Tensor, sampling: Sampling, position: int, stop: Container[int]
 ) -> tuple[list[int], int | None]:
     """:func:`rejection` with every node's outcome computed beforehand, so that the host waits for the device once.
 

@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import (
-    Capture,
-    Drafter,
-    DraftTree,
-    Passengers,
-    Runtime,
-    WrappedDrafter,
-    generate,
-    record,
-    replay,
-)
+from specdec_lib import Capture, Drafter, DraftTree, Passengers, Runtime, WrappedDrafter, generate, record, replay
 from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.drafters import AdaptiveDraftModel, stopping
 from tests.chaos import FACTORIES, Chaos, Perfect, Recycling, Silent

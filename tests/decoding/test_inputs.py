@@ -7,17 +7,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from specdec_lib import (
-    Capture,
-    DraftTree,
-    Passengers,
-    Sampling,
-    Trace,
-    UnsupportedModel,
-    generate,
-    record,
-    replay,
-)
+from specdec_lib import Capture, DraftTree, Passengers, Sampling, Trace, UnsupportedModel, generate, record, replay
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.drafters import Lookahead, PromptLookup
