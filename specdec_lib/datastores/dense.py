@@ -64,7 +64,6 @@ def build_dense_index(
     factory: str = "Flat",
     zscore: bool = True,
     normalise: bool = True,
-    eps: float = EPSILON,
     sample: int = 1_000_000,
     nprobe: int | None = None,
     ef_search: int | None = None,
@@ -81,7 +80,7 @@ def build_dense_index(
     ----------
     store : TokenStore or path, optional
         What the positions are of; by default the store in whose folder the index lies.
-    dims, zscore, normalise, eps
+    dims, zscore, normalise
         As for :func:`~specdec_lib.datastores.reduction.fit`, or in ``reduction``, which shards that are searched together share.
     factory, nprobe, ef_search
         FAISS's factory string, and how much of the index is searched (:func:`~specdec_lib.datastores.faiss_index.set_effort`).
@@ -108,7 +107,7 @@ def build_dense_index(
             if reduction is None:
                 moments = sample_moments(source, sample)
                 bar.update(moments.count)
-                reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
+                reduction = fit(moments, dims, zscore=zscore, normalise=normalise)
             if not inner.is_trained:
                 _train(inner, source, reduction, sample, factory, bar)
             _fill(unfinished, faiss_index.chain(reduction, inner), source, store, bar)
@@ -116,7 +115,7 @@ def build_dense_index(
         how = ("window", "overlap", "cover", "max_states", "dtype", "compute")
         about = {
             "rows": len(source), "width": source.width, "dims": int(dims), "factory": factory, "zscore": zscore,
-            "normalise": normalise, "eps": eps, "sample": min(sample, len(source)), "model": source.model,
+            "normalise": normalise, "eps": EPSILON, "sample": min(sample, len(source)), "model": source.model,
             "tokens_sha256": store.digest,
             "states": {name: value for name, value in getattr(source, "manifest", {}).items() if name in how},
         }  # fmt: skip

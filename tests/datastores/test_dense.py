@@ -200,8 +200,6 @@ NOT_BUILT = [
     ({}, lambda s: altered(s, 5, position=int(s.starts[1]) - 1), "holds no token of"),
     ({}, lambda s: ArrayStates(np.zeros(0, np.int64), np.zeros((0, WIDTH), np.float32)), "there are no states to index"),
     ({}, lambda s: ArrayStates(np.arange(3), np.zeros((4, 5))), "expected one position for each row"),
-    ({"eps": 0}, lambda s: ArrayStates(source(s).positions[:9], EQUAL), "eps is 0; expected more than 0"),
-    ({"eps": -1.0}, source, "eps is -1.0"),
     ({"dims": 0}, source, "dims is 0; expected a whole number from 1 to the states' width, 12"),
     ({"dims": 13}, source, "dims is 13"),
     ({"dims": 2.0}, source, "dims is 2.0"),

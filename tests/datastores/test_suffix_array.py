@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from specdec_lib import datastores
-from specdec_lib.datastores import Match
+from specdec_lib.datastores import Match, compiled
 from tests.datastores.stores import WIDTHS, build, document_lists, scan
 
 
@@ -86,3 +87,17 @@ def test_entries_found_by_their_keys_are_those_of_a_scan(vocabulary):
             for length in range(1, 9):
                 match, (found, places) = index.longest([token] * length), scan(documents, [token] * length, 16)
                 assert (match.length, sorted(index.positions(match).tolist())) == (found, places)
+
+
+def test_loops_are_compiled_anew_where_no_folder_can_be_written(monkeypatch):
+    asked = []
+
+    def without_a_folder(*, cache=False, **options):
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(compiled, "njit", without_a_folder)
+    fast = compiled.compiled(lambda x: 2 * x)
+    assert fast(21) == 42 and fast.signatures and asked == [True, False]
