@@ -82,6 +82,11 @@ def test_every_package_that_the_code_imports_is_declared():
                 assert canonicalize_name(modules.get(name, name)) in declared(), f"{path.name} imports {name}"
 
 
+def test_the_oldest_transformers_that_is_declared_is_the_one_that_is_tested():
+    floor = str(declared()["transformers"].specifier).removeprefix(">=")
+    assert f"transformers=={floor}.*" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 def test_a_wheel_carries_every_file_of_the_pocket_models():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     assert settings["package-dir"] == {"specdec_lib._data": "data"} and paths.DATA == ROOT / "data"
@@ -98,7 +103,8 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     sections = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", changes, re.MULTILINE)
-    assert sections[0] == ("Unreleased", "") and sections[1][0] == version and sections[1][1]
+    released = [section for section in sections if section[0] != "Unreleased"]
+    assert released[0][0] == version and released[0][1]
 
 
 @pytest.fixture(scope="module")
