@@ -27,7 +27,7 @@ from transformers.generation.candidate_generator import CandidateGenerator, Prom
 from specdec_lib import generate, paths
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
 from specdec_lib.datastores.compiled import compiled
-from specdec_lib.datastores.faiss_index import one_thread, whole_keys
+from specdec_lib.datastores.faiss_index import one_thread
 from specdec_lib.datastores.ranks import recall
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.results import PARTS
@@ -357,9 +357,11 @@ def dense(quick: bool) -> list[dict]:
         )
         queries = drawn_states(samples, 2)
         inner = faiss.downcast_index(index.index.index)
-        keys = index.index.chain.at(1).apply(index.index.chain.at(0).apply(queries))
+        keys, stored = (
+            index.index.chain.at(1).apply(index.index.chain.at(0).apply(rows)) for rows in (queries, states.states)
+        )
         few = queries[:500]
-        exact = faiss.knn(keys[:500], whole_keys(index.index), NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)[1]
+        exact = faiss.knn(keys[:500], stored, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)[1]
         share = recall(index.search_rows(few, NEIGHBOURS)[1], exact)
         ours, peers = [], []
         for begin in range(0, samples, 200):  # in blocks, as in the sparse rows

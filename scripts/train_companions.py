@@ -68,7 +68,7 @@ def train_drafting(kinds: list[str], rows: list[dict], options: argparse.Namespa
         shape = {"medusa": {"heads": 4}, "hydra": {"heads": 3, "prefix": False}}
         head = KINDS[kind].for_target(target, **shape.get(kind, {}))
         settings = HeadTraining(options.epochs, options.batch, seed=options.seed)
-        train_heads(head, target, training, known[::HELD_OUT], settings, options.data / f"{kind}.checkpoint")
+        train_heads(head, target, training, known[::HELD_OUT], settings)
         head.story |= about(began, target.device)
         head.save(folder / f"{kind}.safetensors")
         print(kind, json.dumps(head.story["curve"]), [row[0] for row in head.accuracies], flush=True)
@@ -123,7 +123,6 @@ def choose_layer_and_heads(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("_build/companions"), help="checkpoints")
     parser.add_argument("--answers", type=Path, default=paths.SMOLLM2 / "answers.npz")
     parser.add_argument("--out", type=Path, default=paths.SMOLLM2)
     parser.add_argument(

@@ -103,13 +103,7 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        Of the command line.
-    """
+    """Run the command of these words, by default those of the command line; returns the exit status."""
     if words is None:
         # What ends a job at its time limit ends it as a key does, so that temporary files are removed.
         signal.signal(signal.SIGTERM, _interrupt)

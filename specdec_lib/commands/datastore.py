@@ -193,7 +193,7 @@ def describe(path: Path) -> str:
     else:
         lines.append("suffix array        none")
     if (store.path / dense_index.FOLDER).is_dir():
-        dense = DenseIndex.open(store, device="cpu")
+        dense = DenseIndex.open(store)
         explained = dense.explained_variance[: dense.dims].sum()
         lines.append(
             f"dense index         {len(dense):,} states, {dense.width} values in {dense.dims} ({explained:.1%} of the "
@@ -320,7 +320,7 @@ def verify(store: Store, tokenizer: Known = None) -> None:
         if (part.path / suffix_array.MANIFEST).is_file():
             SuffixIndex.open(part).verify()
         if (part.path / dense_index.FOLDER).is_dir():
-            DenseIndex.open(part, device="cpu").verify()
+            DenseIndex.open(part).verify()
     print("every file is as it was built")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,6 @@ import typer
 
 from specdec_lib import paths
 from specdec_lib.commands import options
-from specdec_lib.files import write_atomic
 
 Seed = Annotated[int, typer.Option(help="Of weights and order.")]
 Data = Annotated[
@@ -132,15 +130,6 @@ def train_heads(
     task: options.Task = None,
     prompts: options.Prompts = 80,
     max_new_tokens: options.NewTokens = 128,
-    loss: Annotated[str, typer.Option(help="published, or total-variation.")] = "published",
-    compare_losses: Annotated[
-        Path | None,
-        typer.Option(
-            parser=options.output_file,
-            metavar="FILE",
-            help="Train each loss on the same answers and write how good the heads of the first kind are, and no heads.",
-        ),
-    ] = None,
     epochs: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N")] = 10,
     batch: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N", help="Answers of a step.")] = 4,
     rate: Annotated[float | None, typer.Option(help="Peak learning rate; the kind's own without it.")] = None,
@@ -160,12 +149,10 @@ def train_heads(
         ),
     ] = 0,
 ) -> None:
-    """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers. The same command goes on after the last epoch."""
-    given = {name: value for name, value in locals().items() if value is not None}
+    """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers; those that are recorded stay."""
     import torch
 
     from specdec_lib.experiments.acceptance_training import TASKS
-    from specdec_lib.experiments.head_training import compare_losses as compare
     from specdec_lib.experiments.head_training import train_kinds
     from specdec_lib.experiments.recorded_runs import ONE_THREAD
     from specdec_lib.heads.draft_training import HeadTraining
@@ -175,23 +162,15 @@ def train_heads(
     out = out or options.output_folder(paths.SMOLLM2 / "heads" if paths.ROOT else "heads")
     kinds = list(kind or KINDS)
     options.one_of("--kind", kinds, KINDS)
-    settings = HeadTraining(epochs, batch, rate, loss, seed)
+    settings = HeadTraining(epochs, batch, rate, seed)
     shared = {"own_vocabulary": own_vocabulary, "layers": layers}
     own: dict[str, dict[str, Any]] = {"medusa": shared, "hydra": shared | {"prefix": prefix}, "eagle": {"mlp": mlp}}
     _check_tasks(task)
     model, tokenizer = load_model(target, device, dtype)
     if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)
-    answered = {"tasks": task or list(TASKS), "per_task": prompts, "max_new_tokens": max_new_tokens}
-    if compare_losses is not None:
-        found = compare(model, tokenizer, data, kinds[0], settings, **answered, options=own[kinds[0]])
-        _write_losses(compare_losses, found, given)
-        for name, row in found["losses"].items():
-            first = ", ".join(f"{share:.1%}" for share in row["top1"])
-            typer.echo(f"{kinds[0]}, {name} loss: first choice right by depth {first}")
-        typer.echo(f"written to {compare_losses}")
-        return
-    for name, head in train_kinds(model, tokenizer, data, out, kinds, settings, **answered, options=own).items():
+    asked = {"tasks": task or list(TASKS), "per_task": prompts, "max_new_tokens": max_new_tokens}
+    for name, head in train_kinds(model, tokenizer, data, out, kinds, settings, **asked, options=own).items():
         first = ", ".join(f"{row[0]:.1%}" for row in head.accuracies)
         story = head.story
         typer.echo(
@@ -199,10 +178,3 @@ def train_heads(
             f"{epochs} kept, first choice right by depth {first}; {story['seconds']:.0f} s\n"
             f"written to {out / f'{name}.safetensors'}"
         )
-
-
-def _write_losses(path: Path, found: dict[str, Any], given: dict[str, Any]) -> None:
-    from specdec_lib.report.display import provenance
-
-    named = {name: value.name if isinstance(value, Path) else value for name, value in given.items()}
-    write_atomic(path, json.dumps(found | {"provenance": provenance.collect(named)}, indent=1) + "\n")

@@ -7,7 +7,6 @@ that were finished.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -55,19 +54,15 @@ def build_tokens(
 ) -> TokenStore:
     """Write a token store and open it.
 
-    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. A dense
-    index inside it is kept if the tokens are the same; otherwise the build is refused.
+    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. One
+    with a dense index inside it is not replaced.
 
     Parameters
     ----------
     documents : iterable of sequences of int, or of str
         Token ids of each document, or texts with ``encode``, which turns a list of texts into lists of ids; read once.
-    vocabulary : int
-        Number of token ids; all ids are below it.
-    fingerprint : str, optional
-        :func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint` of the tokenizer.
-    sources : sequence of dict
-        Where the documents come from; kept in the manifest.
+    vocabulary, fingerprint : int, str
+        Number of token ids, and :func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint`, of the tokenizer.
     max_tokens : int, optional
         Take whole documents from the first on while they have no more tokens than this together.
     short_documents : {"error", "skip"}
@@ -82,13 +77,16 @@ def build_tokens(
     if short_documents not in _SHORT:
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")
+    if (index := files.present(path / dense.FOLDER)).exists():
+        raise store_files.StoreError(
+            f"{path} stays as it is, because {index} is of its tokens: remove it and run this again, or build into another folder"
+        )
     with store_files.replacing(path) as unfinished:
         arrays = _encoded(documents, encode, vocabulary, short_documents == "skip")
         counts = _write(unfinished, arrays, vocabulary, max_tokens, progress)
         known = {"vocabulary": vocabulary, "dtype": token_dtype(vocabulary).name, "tokenizer": fingerprint}
         about = {**known, "sources": list(sources), **counts}
         store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, ("tokens.npy", "documents.npy"))
-        _keep_dense(path, unfinished)
         if finish is not None:
             finish(unfinished)
     return TokenStore.open(path)
@@ -139,23 +137,6 @@ def encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
     return encode
 
 
-def _keep_dense(path: Path, unfinished: Path) -> None:
-    """Have the dense index of the store at ``path`` in its successor, or refuse the successor."""
-    index = files.present(path / dense.FOLDER)
-    if not index.is_dir():
-        return
-    about, new = store_files.read_json(index / dense.MANIFEST), store_files.read_json(unfinished / MANIFEST)
-    if about is None or about.get("tokens_sha256") != new["files"]["tokens.npy"]["sha256"]:
-        raise store_files.StoreError(
-            f"{path} stays as it is, because its dense index is not of the tokens that were built now: remove {index} and "
-            "run this again, or build into another folder"
-        )
-    if index.is_symlink():
-        os.symlink(os.readlink(index), unfinished / dense.FOLDER)
-    else:
-        store_files.take_over(index, unfinished / dense.FOLDER)
-
-
 def _encoded(
     documents: Iterable[Document], encode: Encode | None, vocabulary: int, skip_short: bool
 ) -> Iterator[np.ndarray]:
@@ -184,11 +165,7 @@ def _encoded(
 
 
 def _write(
-    folder: Path,
-    documents: Iterator[np.ndarray],
-    vocabulary: int,
-    max_tokens: int | None,
-    progress: bool,
+    folder: Path, documents: Iterator[np.ndarray], vocabulary: int, max_tokens: int | None, progress: bool
 ) -> dict[str, int]:
     """Write tokens and starts in chunks; how many documents and tokens they are, and how many documents were too short."""
     dtype, wide = token_dtype(vocabulary), np.dtype(np.int64)

@@ -12,7 +12,7 @@ continuation runs on into the next document.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from tqdm.auto import tqdm
 
 from specdec_lib import files
 from specdec_lib.datastores import faiss_index, store_files
-from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.reduction import EPSILON, Moments, Reduction, check_states, fit
 from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.datastores.store_files import StoreError
@@ -31,13 +30,11 @@ from specdec_lib.decoding.checks import whole
 
 if TYPE_CHECKING:
     import faiss
-    from transformers import PreTrainedTokenizerBase
 
 FORMAT = "specdec-lib dense index"
 MANIFEST = "dense.json"
 #: Folder of the index within that of its token store.
 FOLDER = "dense"
-DEVICES = ("auto", "cpu", "cuda")
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
 
 
@@ -67,7 +64,6 @@ def build_dense_index(
     factory: str = "Flat",
     zscore: bool = True,
     normalise: bool = True,
-    eps: float = EPSILON,
     sample: int = 1_000_000,
     nprobe: int | None = None,
     ef_search: int | None = None,
@@ -84,19 +80,13 @@ def build_dense_index(
     ----------
     store : TokenStore or path, optional
         What the positions are of; by default the store in whose folder the index lies.
-    dims : int
-        Principal components kept.
-    factory : str
-        FAISS's factory string: ``"Flat"``, ``"IVF1024,Flat"``, ``"IVF1024,PQ16x8"``, ``"HNSW32"``, ...
-    zscore, normalise, eps
-        As for :func:`~specdec_lib.datastores.reduction.fit`.
+    dims, zscore, normalise
+        As for :func:`~specdec_lib.datastores.reduction.fit`, or in ``reduction``, which shards that are searched together share.
+    factory, nprobe, ef_search
+        FAISS's factory string, and how much of the index is searched (:func:`~specdec_lib.datastores.faiss_index.set_effort`).
     sample : int
         States that mean, deviation, components and lists are estimated from, spread evenly over the source (the paper: about a
         million drawn at random; its code: the first million).
-    nprobe, ef_search : int, optional
-        Kept in the FAISS file; see :func:`~specdec_lib.datastores.faiss_index.set_effort`.
-    reduction : Reduction, optional
-        Use this one instead of fitting one, as for shards that are searched together.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(Path(path).parent if store is None else store)
@@ -117,7 +107,7 @@ def build_dense_index(
             if reduction is None:
                 moments = sample_moments(source, sample)
                 bar.update(moments.count)
-                reduction = fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
+                reduction = fit(moments, dims, zscore=zscore, normalise=normalise)
             if not inner.is_trained:
                 _train(inner, source, reduction, sample, factory, bar)
             _fill(unfinished, faiss_index.chain(reduction, inner), source, store, bar)
@@ -125,12 +115,12 @@ def build_dense_index(
         how = ("window", "overlap", "cover", "max_states", "dtype", "compute")
         about = {
             "rows": len(source), "width": source.width, "dims": int(dims), "factory": factory, "zscore": zscore,
-            "normalise": normalise, "eps": eps, "sample": min(sample, len(source)), "model": source.model,
+            "normalise": normalise, "eps": EPSILON, "sample": min(sample, len(source)), "model": source.model,
             "tokens_sha256": store.digest,
             "states": {name: value for name, value in getattr(source, "manifest", {}).items() if name in how},
         }  # fmt: skip
         store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, _FILES)
-    return DenseIndex.open(path, store, device="cpu")
+    return DenseIndex.open(path, store)
 
 
 def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, store: TokenStore, bar: tqdm) -> None:
@@ -179,14 +169,8 @@ def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample
 class DenseIndex:
     """Keys of hidden states, each with the position of its continuation in a token store.
 
-    Attributes
-    ----------
-    index : faiss.IndexPreTransform
-        Takes hidden states, gives rows.
-    positions : int64 array, shape (rows,)
-        Where each row's continuation starts in ``store.tokens``; read-only.
-    backend : {"faiss-cpu", "faiss-gpu", "torch-cuda"}
-        What searches: chosen when the index is opened.
+    ``index``, a faiss.IndexPreTransform, takes hidden states and gives rows; ``positions``, int64 (rows,), read-only, say where
+    each row's continuation starts in ``store.tokens``.
     """
 
     path: Path
@@ -194,36 +178,13 @@ class DenseIndex:
     manifest: dict[str, Any]
     index: Any
     positions: np.ndarray
-    backend: str
-    _torch: TorchSearch | None = None
 
     @classmethod
-    def open(
-        cls,
-        path: TokenStore | str | Path,
-        store: TokenStore | str | Path | None = None,
-        *,
-        device: str = "auto",
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        model: str | None = None,
-    ) -> DenseIndex:
-        """Open a finished index.
+    def open(cls, path: TokenStore | str | Path, store: TokenStore | str | Path | None = None) -> DenseIndex:
+        """Open a finished index: its folder, or a token store or its folder with an index in ``dense`` inside it.
 
-        Parameters
-        ----------
-        path : path or TokenStore
-            Folder of the index, or a token store (or its folder) with an index in ``dense`` inside it.
-        store : TokenStore or path, optional
-            By default the store in whose folder the index lies.
-        device : {"auto", "cpu", "cuda"}
-            ``"cuda"``: FAISS on the GPU where it was built for one, an exact search by torch elsewhere. ``"auto"``: that where
-            there is a GPU, FAISS on the CPU elsewhere.
-        tokenizer, model : optional
-            Refuse a store of another tokenizer's tokens, or an index of the states of a model of another
-            :func:`~specdec_lib.models.fingerprint.fingerprint`.
+        ``store`` is by default the one in whose folder the index lies.
         """
-        if device not in DEVICES:
-            raise ValueError(f"device is {device!r}; expected one of {', '.join(DEVICES)}")
         if isinstance(path, TokenStore):
             path, store = path.path, path
         path, folder = Path(path), files.present(store_files.located(path))
@@ -239,29 +200,10 @@ class DenseIndex:
             store = TokenStore.open(path.parent if store is None else store)  # the index itself may be a link
         if about["tokens_sha256"] != store.digest:
             raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense index again")
-        if tokenizer is not None:
-            store.check_tokenizer(tokenizer)
         positions = store_files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
         store_files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
         keys = faiss_index.read(folder / "index.faiss", about["width"], about["rows"])
-        index = cls(folder, store, about, keys, positions, "faiss-cpu")
-        if model is not None:
-            index.check_model(model)
-        return index if device == "cpu" else _on_gpu(index, device)
-
-    def check_model(self, fingerprint: str) -> None:
-        """Refuse another model than the one whose states these are, also where the index does not know its own."""
-        known = self.manifest["model"]
-        if known is None:
-            raise StoreError(
-                f"{self.path} was built from states of a model it does not know, so it cannot "
-                "be checked that they are this model's; build it with one"
-            )
-        if known != fingerprint:
-            raise StoreError(
-                f"{self.path} holds states of another model (fingerprint {known[:12]}, yours is "
-                f"{fingerprint[:12]}); build a dense index with this model"
-            )
+        return cls(folder, store, about, keys, positions)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -270,7 +212,7 @@ class DenseIndex:
     def __repr__(self) -> str:
         return (
             f"DenseIndex({str(self.path)!r}: {len(self):,} states of width {self.width} in {self.dims} "
-            f"dimensions, {self.manifest['factory']}, {self.backend})"
+            f"dimensions, {self.manifest['factory']})"
         )
 
     @property
@@ -297,16 +239,10 @@ class DenseIndex:
         """As :meth:`search`, with rows of the index instead of positions."""
         k = whole("k", k, 1)
         if isinstance(states, torch.Tensor):
-            states = states.detach()
-            if self._torch is not None and states.ndim == 2 and states.shape[1] == self.width:
-                scores, rows = self._torch.search(states, k)
-                if np.isnan(scores).any():
-                    check_states(states.float().cpu().numpy())  # says where
-                return scores, rows
-            states = states.float().cpu().numpy()
+            states = states.detach().float().cpu().numpy()
         states = check_states(states, self.width)
         try:
-            scores, rows = (self._torch or self.index).search(states, k)
+            scores, rows = self.index.search(states, k)
         except RuntimeError as error:
             raise StoreError(
                 f"FAISS cannot search {self.path / 'index.faiss'} ({str(error).splitlines()[0]}): if it was altered, "
@@ -334,20 +270,3 @@ class DenseIndex:
         """Read every byte of the index and of its store; StoreError where one differs from the checksums."""
         self.store.verify()
         store_files.check_sums(self.path, self.manifest["files"])
-
-
-def _on_gpu(index: DenseIndex, device: str) -> DenseIndex:
-    """The index searched on a GPU where one can, else as it is."""
-    moved = faiss_index.faiss_on_gpu(index.index)
-    if moved is not None:
-        return replace(index, index=moved, backend="faiss-gpu")
-    if torch.cuda.is_available():
-        search = faiss_index.torch_search(index.index, "cuda")
-        if search is not None:
-            return replace(index, backend="torch-cuda", _torch=search)
-    if device == "cuda":
-        why = "no GPU can be used here"
-        if torch.cuda.is_available():
-            why = f"{index.manifest['factory']} holds compressed keys, which only a GPU build of FAISS searches"
-        raise ValueError(f"device is 'cuda', but {why}; use 'cpu' or 'auto'")
-    return index

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from specdec_lib.datastores.exact_search import TorchSearch
 from specdec_lib.datastores.reduction import Reduction
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.decoding.checks import whole
@@ -25,8 +23,8 @@ def load_faiss() -> Any:
         import faiss
     except ImportError as error:
         raise ImportError(
-            f"a dense index needs faiss, which cannot be imported ({error}); install the extra "
-            "'cpu' or 'gpu', never both: pip install 'specdec-lib[cpu]'"
+            f"a dense index needs faiss, which cannot be imported ({error}); install the extra 'cpu': "
+            "pip install 'specdec-lib[cpu]'"
         ) from None
     return faiss
 
@@ -81,29 +79,19 @@ def chain(reduction: Reduction, inner: faiss.Index) -> faiss.IndexPreTransform:
     return whole
 
 
-def _inner(index: faiss.Index) -> Any:
-    """The index behind the transforms, as the class it is."""
-    faiss = load_faiss()
-    index = faiss.downcast_index(index)
-    return faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
-
-
 def inner_ivf(index: faiss.Index) -> Any:
     """The IVF part of an index, None where it has none."""
-    try:
-        return load_faiss().extract_index_ivf(index)
-    except RuntimeError:
-        # One on a GPU is of another class.
-        inner = _inner(index)
-        return inner if hasattr(inner, "nprobe") else None
+    return load_faiss().try_extract_index_ivf(index)
 
 
 def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | None = None) -> None:
     """How much of an approximate index is searched: lists of IVF, candidates of HNSW."""
-    hnsw = getattr(_inner(index), "hnsw", None)
+    faiss = load_faiss()
+    inner = faiss.downcast_index(index)
+    inner = faiss.downcast_index(inner.index) if isinstance(inner, faiss.IndexPreTransform) else inner
     for name, field, value, part in (
         ("nprobe", "nprobe", nprobe, inner_ivf(index)),
-        ("ef_search", "efSearch", ef_search, hnsw),
+        ("ef_search", "efSearch", ef_search, getattr(inner, "hnsw", None)),
     ):
         if value is not None:
             if part is None:
@@ -127,42 +115,8 @@ def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
     return index
 
 
-def whole_keys(index: faiss.IndexPreTransform) -> np.ndarray | None:
-    """All keys in order of their rows, float32 array of shape (rows, dims); None where the index holds them compressed."""
-    faiss = load_faiss()
-    inner = _inner(index)
-    if isinstance(inner, faiss.IndexIVFFlat):
-        inner.make_direct_map()
-    elif not isinstance(inner, faiss.IndexFlat | faiss.IndexHNSWFlat):
-        return None
-    return inner.reconstruct_n(0, inner.ntotal)
-
-
 def reduction_of(index: faiss.Index) -> tuple[np.ndarray, np.ndarray]:
     """Matrix, flat, and bias of the reduction that an index begins with."""
     faiss = load_faiss()
     linear = faiss.downcast_VectorTransform(faiss.downcast_index(index).chain.at(0))
     return faiss.vector_to_array(linear.A), faiss.vector_to_array(linear.b)
-
-
-def torch_search(index: faiss.IndexPreTransform, device: torch.device | str) -> TorchSearch | None:
-    """The index as an exact search by torch on a device; None where it holds its keys compressed."""
-    keys = whole_keys(index)
-    if keys is None:
-        return None
-    matrix, bias = reduction_of(index)
-    return TorchSearch(matrix.reshape(-1, index.d), bias, index.chain.size() > 1, keys, device)
-
-
-def faiss_on_gpu(index: faiss.IndexPreTransform) -> faiss.Index | None:
-    """The index on the first GPU; None where FAISS was built without GPUs, sees none, or has no such index for one (HNSW)."""
-    faiss = load_faiss()
-    if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
-        return None
-    resources = faiss.StandardGpuResources()
-    try:
-        moved = faiss.index_cpu_to_gpu(resources, 0, index)
-    except RuntimeError:
-        return None
-    moved.resources = resources  # must live as long as the index
-    return moved

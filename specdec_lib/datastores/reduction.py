@@ -69,21 +69,14 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A hidden state's way to a key: ``v W + b``, then unit length; z-scores and principal components are both affine.
+    """A hidden state's way to a key: ``v W + b``, then unit length; z-scores and principal components are both affine."""
 
-    Attributes
-    ----------
-    mean, scale : float64 array, shape (width,)
-        What is subtracted, and divided by: sqrt(variance + epsilon) of equation 1, ones without z-scores.
-    components : float64 array, shape (width, dims)
-        The first principal components of the states after that.
-    explained : float64 array, shape (width,)
-        Share of the variance of each of all components, largest first (DReSD, figure 5 is its running sum).
-    """
-
+    #: What is subtracted, and divided by: sqrt(variance + epsilon) of equation 1, ones without z-scores; float64, shape (width,).
     mean: np.ndarray
     scale: np.ndarray
+    #: The first principal components of the states after that; float64, shape (width, dims).
     components: np.ndarray
+    #: Share of the variance of each of all components, largest first (figure 5 is its running sum); float64, shape (width,).
     explained: np.ndarray
     zscore: bool
     normalise: bool
@@ -106,30 +99,19 @@ class Reduction:
         return keys
 
 
-def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = True, eps: float = EPSILON) -> Reduction:
-    """z-scores and principal components of states whose moments are known.
+def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = True) -> Reduction:
+    """z-scores and principal components of states whose moments are known, those of about a million states in the paper.
 
-    Parameters
-    ----------
-    moments : Moments
-        Of a sample of the states; the paper takes about a million.
-    dims : int
-        Components kept; the paper keeps 64.
-    zscore : bool
-        Divide each dimension by its standard deviation (equation 1). Without it the components are those of the centred states.
-    normalise : bool
-        Scale each key to unit length (equation 2), which makes inner products cosines.
-    eps : float
-        Added to the variance.
+    ``dims`` components are kept, 64 in the paper. ``zscore`` divides each dimension by its standard deviation, with
+    :data:`EPSILON` added to the variance (equation 1); without it the components are those of the centred states. ``normalise``
+    scales each key to unit length (equation 2), which makes inner products cosines.
     """
     width = len(moments.mean)
     covariance = moments.covariance()
     if not hasattr(dims, "__index__") or not 1 <= dims <= width:
         raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
     variance = np.diag(covariance)
-    if eps < 0 or (eps == 0 and zscore and variance.min() <= 0):
-        raise ValueError(f"eps is {eps}; expected more than 0, or 0 where every dimension varies")
-    scale = np.sqrt(variance + eps) if zscore else np.ones(width)
+    scale = np.sqrt(variance + EPSILON) if zscore else np.ones(width)
     values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
     values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
     # Signs of eigenvectors are free: the largest entry is made positive, so that a build gives the same file.
@@ -150,10 +132,9 @@ def fit_transform(
     dims: int,
     zscore: bool = True,
     normalise: bool = True,
-    eps: float = EPSILON,
 ) -> Reduction:
     """As :func:`fit`, of states: an array of shape (n, width) or an iterable of such arrays."""
     moments = Moments()
     for part in [states] if isinstance(states, np.ndarray) else states:
         moments.add(part)
-    return fit(moments, dims, zscore=zscore, normalise=normalise, eps=eps)
+    return fit(moments, dims, zscore=zscore, normalise=normalise)

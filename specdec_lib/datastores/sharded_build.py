@@ -81,17 +81,10 @@ def build_sharded(
     The work is done in ``<path>.partial`` and renamed at the end. The same call after an interruption goes on there, and
     returns at once where the store is finished.
 
-    Parameters
-    ----------
-    path : path
-        Folder of the store; on a cluster one that all nodes see.
-    sources, short_documents
-        As for :func:`~specdec_lib.datastores.build.build_tokens`.
-    max_tokens : int, optional
-        Of all shards; each takes no more than an equal share.
-    build : callable
-        Builds shards and gives the folder of each: :func:`build_here`, or
-        :func:`~specdec_lib.datastores.ray_data.build_shards`, for which parts must be picklable.
+    ``build`` builds shards and gives the folder of each: :func:`build_here`, or
+    :func:`~specdec_lib.datastores.ray_data.build_shards`, for which parts must be picklable and all nodes must see ``path``. Of
+    ``max_tokens`` each shard takes no more than an equal share. The rest is as for
+    :func:`~specdec_lib.datastores.build.build_tokens`.
     """
     if not parts:
         raise ValueError("there are no parts; expected the documents of one shard or more")

@@ -35,13 +35,8 @@ Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 class ArrayStates:
     """Hidden states in memory, given out at most 16,384 at a time.
 
-    Attributes
-    ----------
-    positions : int array, shape (n,)
-        Position in a store's tokens of the token *after* each state's own, the first of its continuation.
-    states : float array, shape (n, width)
-    model : str, optional
-        Fingerprint of the model they were computed by.
+    ``positions``, int (n,), are those in a store's tokens of the token *after* each state's own, the first of its continuation;
+    ``states`` are float (n, width), ``model`` is the fingerprint of the model they were computed by.
     """
 
     positions: np.ndarray
@@ -154,22 +149,11 @@ def write_states(
     The work is done in ``<path>.partial`` and renamed at the end. The same call goes on after an interruption, and opens what
     was finished; memory holds 128 MiB of states and one batch.
 
-    Parameters
-    ----------
-    compute : callable
-        Gives for a list of int64 token arrays a list of float arrays of shape (tokens, width).
-    model : str, optional
-        Fingerprint of the model behind ``compute``.
-    window, overlap, cover, max_states
-        As for :func:`plan_windows`.
-    dtype : {"float16", "float32"}
-        As which the states are stored.
-    batch_tokens : int
-        Tokens handed to ``compute`` at once, counted as padded to the longest.
-    about : dict, optional
-        More for the manifest that decides what the states are.
-
-    A state that is not finite is a ValueError, and the unfinished folder is then removed.
+    ``compute`` gives for a list of int64 token arrays a list of float arrays of shape (tokens, width); it is handed
+    ``batch_tokens`` tokens at once, counted as padded to the longest. ``model`` is the fingerprint of the model behind it,
+    ``about`` more that decides what the states are. ``window``, ``overlap``, ``cover`` and ``max_states`` are those of
+    :func:`plan_windows`; ``dtype``, "float16" or "float32", is as which the states are stored. A state that is not finite is a
+    ValueError, and the unfinished folder is then removed.
     """
     path = store_files.located(path)
     window, width = whole("window", window, 1), whole("width", width, 1)

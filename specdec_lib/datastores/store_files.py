@@ -195,19 +195,6 @@ def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str)
             )
 
 
-def take_over(folder: Path, target: Path) -> None:
-    """Have the files of ``folder`` in a new folder too: linked, for they are never changed, or copied where there are no
-    links."""
-
-    def link(source: str, name: str) -> None:
-        try:
-            os.link(source, name)
-        except OSError:
-            shutil.copy2(source, name)
-
-    shutil.copytree(folder, target, copy_function=link)
-
-
 @contextmanager
 def build_lock(target: Path) -> Iterator[None]:
     """Let only one process at a time build ``target``; a StoreBusy if another does, an OSError if the file system cannot lock.

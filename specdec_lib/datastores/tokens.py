@@ -56,19 +56,13 @@ def tokenizer_vocabulary(tokenizer: PreTrainedTokenizerBase) -> int:
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
-    """Tokens of many documents, memory-mapped.
-
-    Attributes
-    ----------
-    tokens : uint16 or uint32 array, shape (T,)
-        Documents and separators, a separator first and last; read-only.
-    starts : int64 array, shape (documents + 1,)
-        Where each document starts in ``tokens``; the last entry is T. Document ``i`` is ``tokens[starts[i]:starts[i + 1] - 1]``.
-    """
+    """Tokens of many documents, memory-mapped and read-only."""
 
     path: Path
     manifest: dict[str, Any]
+    #: Documents and separators, a separator first and last; uint16 or uint32, shape (T,).
     tokens: np.ndarray
+    #: Where each document starts, and T; int64, shape (documents + 1,). Document ``i`` is ``tokens[starts[i]:starts[i + 1] - 1]``.
     starts: np.ndarray
 
     @classmethod

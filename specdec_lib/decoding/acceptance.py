@@ -88,12 +88,7 @@ def rejection(
 
 
 def rejection_at_once(
-    tree: DraftTree,
-    p: torch.Tensor,
-    sampling: Sampling,
-    position: int,
-    stop: Container[int],
-    accept: Callable[[float, float], float] = acceptance_probability,
+    tree: DraftTree, p: torch.Tensor, sampling: Sampling, position: int, stop: Container[int]
 ) -> tuple[list[int], int | None]:
     """:func:`rejection` with every node's outcome computed beforehand, so that the host waits for the device once.
 
@@ -116,7 +111,7 @@ def rejection_at_once(
     for node, token in enumerate(tree.tokens):
         if broken[node]:
             raise not_numbers()
-        if sampling.uniform(position + node, ACCEPT) >= accept(targets[node], drafts[node]):
+        if sampling.uniform(position + node, ACCEPT) >= acceptance_probability(targets[node], drafts[node]):
             return path, int(tokens[node])
         path.append(node)
         if token in stop:

@@ -37,14 +37,14 @@ RUNNING = _Running()
 class _Setting:
     """A setting of the whole process: the first of those who need it makes it, the last takes it back."""
 
-    def __init__(self, make: Callable[..., Callable[[], None]]):
+    def __init__(self, make: Callable[[], Callable[[], None]]):
         self._make, self._lock, self._users, self._undo = make, threading.Lock(), 0, None
 
     @contextmanager
-    def __call__(self, *args) -> Iterator[None]:
+    def __call__(self) -> Iterator[None]:
         with self._lock:
             if not self._users:
-                self._undo = self._make(*args)
+                self._undo = self._make()
             self._users += 1
         try:
             yield
@@ -55,9 +55,9 @@ class _Setting:
                     self._undo()
 
 
-def _choose_cudnn(allowed: bool) -> Callable[[], None]:
+def _leave_cudnn() -> Callable[[], None]:
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(allowed)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return lambda: torch.backends.cuda.enable_cudnn_sdp(before)
 
 
@@ -66,18 +66,18 @@ def _leave_compiled_code() -> Callable[[], None]:
     return lambda: stance.__exit__(None, None, None)
 
 
-_cudnn = _Setting(_choose_cudnn)
+_without_cudnn = _Setting(_leave_cudnn)
 #: Runs what ``torch.compile`` wraps as it is, hooks and all.
 uncompiled = _Setting(_leave_compiled_code)
 
 
-def backends(device: torch.device, cudnn: bool = False) -> AbstractContextManager[None]:
-    """Choose the attention kernels of a GPU for the time of the context; of contexts within each other the outermost decides.
+def backends(device: torch.device) -> AbstractContextManager[None]:
+    """Leave cuDNN's attention kernels of a GPU out for the time of the context.
 
     From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
     keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one.
     """
-    return _cudnn(cudnn) if device.type == "cuda" else nullcontext()
+    return _without_cudnn() if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

@@ -213,19 +213,14 @@ def generate(
         Called with each block of new tokens as it is emitted.
     stop_strings : sequence of str
         End with the token that completes one of these; needs ``tokenizer``.
-    tokenizer : PreTrainedTokenizerBase, optional
     runtime : Runtime, optional
         How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs; eagerly
         without one. The tokens are the same in float32.
 
-    Raises
-    ------
-    UnsupportedModel
-        If the model cannot be decoded by tree verification, or cannot give what the drafter needs (a ValueError too).
-
     Notes
     -----
-    Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
+    UnsupportedModel, a ValueError, is raised if the model cannot be decoded by tree verification, or cannot give what the drafter
+    needs. Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
     ``model.generate`` applies, logits processors included, use :func:`specdec_lib.custom_generate`.
 
     Examples

@@ -8,15 +8,11 @@ so (``replays`` of :class:`specdec_lib.Drafter`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from specdec_lib.decoding.acceptance import exact_match
 from specdec_lib.decoding.clock import HostClock
@@ -26,10 +22,6 @@ from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.files import replacing
-
-#: Of the file that :meth:`Trace.save` writes.
-FORMAT = 2
 
 
 @dataclass
@@ -49,64 +41,6 @@ class Trace:
     attention: list[torch.Tensor] = field(default_factory=list, repr=False)
     #: The target's most likely tokens after each position of prompt and new tokens together.
     outputs: Outputs | None = field(default=None, repr=False)
-
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file, aside and renamed."""
-        tensors = {f"hidden.{layer}": states.contiguous() for layer, states in self.hidden.items()}
-        tensors |= {f"attention.{i}": rows.contiguous() for i, rows in enumerate(self.attention)}
-        tensors["tokens"] = torch.tensor(self.prompt + self.tokens, dtype=torch.int64)
-        if self.outputs is not None:
-            tensors["outputs.tokens"] = torch.tensor(self.outputs.tokens)
-            tensors["outputs.logprobs"] = torch.tensor(self.outputs.logprobs)
-        about = {
-            "format": FORMAT,
-            "prompt_length": len(self.prompt),
-            "sampling": asdict(self.sampling),
-            "vocabulary": self.vocabulary,
-            "finish_reason": self.finish_reason,
-            "heads": self.heads,
-            "rows": len(self.attention),
-            "max_new_tokens": self.limits.max_new_tokens,
-            "eos": sorted(self.limits.eos),
-            "context": self.limits.context,
-        }
-        with replacing(path) as aside:
-            save_file(tensors, aside, metadata={"trace": json.dumps(about)})
-
-    @classmethod
-    def load(cls, path: str | Path) -> Trace:
-        """Read what :meth:`save` wrote; ValueError if the file is no trace, a damaged one, or of another format."""
-        try:
-            with safe_open(path, "pt") as file:
-                about = json.loads((file.metadata() or {})["trace"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}
-            if about.get("format") != FORMAT:
-                raise ValueError(f"format {about.get('format')}, and this release reads {FORMAT}: record it again")
-            tokens, cut, vocabulary = tensors["tokens"].tolist(), about["prompt_length"], about["vocabulary"]
-            if not isinstance(cut, int) or not 1 <= cut < len(tokens):
-                raise ValueError(f"a prompt of {cut!r} tokens; expected 1 to {len(tokens) - 1} of its {len(tokens)}")
-            if not 0 <= min(tokens) <= max(tokens) < vocabulary:
-                raise ValueError(f"token ids {min(tokens)} to {max(tokens)}; expected 0 to {vocabulary - 1}")
-            outputs = [tensors[name].numpy() for name in ("outputs.tokens", "outputs.logprobs") if name in tensors]
-            if outputs and [len(each) for each in outputs] != [len(tokens)] * 2:
-                raise ValueError(f"outputs of {[each.shape for each in outputs]}; expected {len(tokens)} rows each")
-            layers = [name for name in tensors if name.startswith("hidden.")]
-            return cls(
-                prompt=tokens[:cut],
-                tokens=tokens[cut:],
-                sampling=Sampling(**about["sampling"]),
-                vocabulary=vocabulary,
-                limits=Limits(about["max_new_tokens"], frozenset(about["eos"]), about["context"]),
-                finish_reason=about["finish_reason"],
-                hidden={int(name.removeprefix("hidden.")): tensors[name] for name in layers},
-                heads=tuple((b, h) for b, h in about["heads"]),
-                attention=[tensors[f"attention.{i}"] for i in range(about["rows"])],
-                outputs=Outputs(*outputs) if outputs else None,
-            )
-        except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"{path} is no trace: expected a file written by Trace.save ({type(error).__name__}: {error})"
-            ) from None
 
 
 @dataclass

@@ -105,7 +105,6 @@ def custom_generate(
 
     Parameters
     ----------
-    drafter : Drafter, optional
     seed : int
         For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
     streamer : transformers.BaseStreamer, optional
@@ -114,18 +113,13 @@ def custom_generate(
     on_finish : callable, optional
         Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
 
-    Raises
-    ------
-    ValueError
-        By ``generate``, before any token is decoded, with the name of what is refused: a batch, padding, inputs of the model
-        other than one prompt's tokens, outputs other than tokens, settings of another decoding method (beams, ...).
-
     Notes
     -----
-    The output ends where prompt and output fill the model's ``max_position_embeddings``, also where ``max_new_tokens`` allows more.
-
-    The cache is this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and
-    ``compile_config`` have no effect; a quantized cache is refused.
+    Before any token is decoded ``generate`` refuses, by name and with a ValueError, a batch, padding, inputs of the model other
+    than one prompt's tokens, outputs other than tokens, and settings of another decoding method (beams, ...). The output ends
+    where prompt and output fill the model's ``max_position_embeddings``, also where ``max_new_tokens`` allows more. The cache is
+    this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and ``compile_config`` have no effect; a
+    quantized cache is refused.
 
     Transformers keeps some arguments of ``generate`` for its own methods: instead of ``assistant_model`` pass a
     :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``

@@ -86,20 +86,8 @@ class DraftTree:
         *("scores", "sources", "passengers"),
     )
 
-    def __init__(
-        self,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        probabilities: torch.Tensor | None = None,
-    ):
-        self.tokens, self.parents = list(map(index, tokens)), list(map(index, parents))
-        self.probabilities = probabilities
-        self.scores: list[float] | None = None
-        self.sources: list[str] | None = None
-        self.passengers: Passengers | None = None
-        self.copied_from: int | None = None
-        self._depths: list[int] | None = None
-        self._children: dict[tuple[int, int], int] | None = None
+    def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None):
+        self._fill(list(map(index, tokens)), list(map(index, parents)), probabilities)
         if len(self.tokens) != len(self.parents):
             raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents; expected one parent a token")
         for i, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
@@ -119,6 +107,15 @@ class DraftTree:
                 raise ValueError(
                     f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each token"
                 )
+
+    def _fill(self, tokens: list[int], parents: list[int], probabilities: torch.Tensor | None = None) -> None:
+        self.tokens, self.parents, self.probabilities = tokens, parents, probabilities
+        self.scores: list[float] | None = None
+        self.sources: list[str] | None = None
+        self.passengers: Passengers | None = None
+        self.copied_from: int | None = None
+        self._depths: list[int] | None = None
+        self._children: dict[tuple[int, int], int] | None = None
 
     def _annotate(self, scores, sources, passengers) -> None:
         count = len(self.tokens)
@@ -179,9 +176,7 @@ class DraftTree:
     def unchecked(cls, tokens: list[int], parents: list[int], is_chain: bool | None = None) -> DraftTree:
         """A tree by construction: for drafters whose compiled loops give its lists as the class itself wants them."""
         tree = cls.__new__(cls)
-        tree.tokens, tree.parents = tokens, parents
-        tree.probabilities = tree._depths = tree._children = tree.scores = tree.sources = tree.passengers = None
-        tree.copied_from = None
+        tree._fill(tokens, parents)
         tree.is_chain = parents == list(range(-1, len(parents) - 1)) if is_chain is None else is_chain
         return tree
 

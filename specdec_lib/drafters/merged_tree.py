@@ -40,17 +40,10 @@ _LARGEST_SCORE = 12.0
 class MergedTree:
     """Arrays of a trie of at most ``room`` nodes and their features, filled anew at each step.
 
-    Attributes
-    ----------
-    count : int
-        Nodes now; those before index ``count`` of the arrays are filled.
-    tokens, parents, depths : int64 array, shape (room,)
-    first_child, next_sibling : int64 array, shape (room + 1,) and (room,)
-        Children as linked lists; entry 0 of ``first_child`` is the root's, entry ``i + 1`` that of node ``i``.
-    proposed : bool array, shape (room, sources)
-    features : float64 array, shape (room, :func:`width`)
-    conditional, probability : float64 array, shape (room,)
-        Estimates of p(node | parent) and of the node being on the target's path.
+    The first ``count`` entries are filled. ``first_child``, int64 (room + 1,), and ``next_sibling``, int64 (room,), are the
+    children as linked lists; entry 0 of ``first_child`` is the root's, entry ``i + 1`` that of node ``i``. ``features`` are
+    float64 (room, :func:`width`); ``conditional`` and ``probability``, float64 (room,), are estimates of p(node | parent) and of
+    the node being on the target's path.
     """
 
     def __init__(self, sources: int, room: int):

@@ -17,10 +17,9 @@ from specdec_lib.files import replacing
 MERGING = "merging"
 
 
-def _price(name: str, value: Any, least: float = 0.0) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        raise ValueError(f"{name} is {value!r}; expected a finite number, {least:g} or more")
-    return float(value)
+def _price(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} is {value!r}; expected a finite number, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -28,23 +27,16 @@ class PassPrices:
     """Price of a pass by its width, and of drafting.
 
     Between two widths the price is on the line between theirs; above the largest it goes on along the last line.
-
-    Parameters
-    ----------
-    widths : mapping of int to float
-        By tokens of a pass (the root included): its price in units of a pass over one token. 1 must be among them.
-    step : float
-        What any step costs besides the pass and the draft, a step of plain decoding too: the loop's own work.
-    drafted_token : float
-        A pass of the draft model over one token.
-    drafting : mapping of str to float
-        Price of asking a source for a draft, by its name, and of :data:`MERGING`; free where not named.
     """
 
+    #: By tokens of a pass (the root included): its price in units of a pass over one token. 1 must be among them.
     widths: Mapping[int, float]
+    #: What any step costs besides the pass and the draft, a step of plain decoding too: the loop's own work.
     step: float = 0.0
+    #: A pass of the draft model over one token.
     drafted_token: float = 0.0
     name: str = "given"
+    #: Price of asking a source for a draft, by its name, and of :data:`MERGING`; free where not named.
     drafting: Mapping[str, float] = field(default_factory=dict)
     _line: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)
 

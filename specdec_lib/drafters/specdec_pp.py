@@ -22,19 +22,6 @@ class SpecDecPP(AdaptiveDraftModel):
         the text of section 3.2, which judges it too and takes one more pass of the draft model for that.
     model, head, min_tokens, max_tokens, runtime
         As for :class:`AdaptiveDraftModel`; the bounds are those of the released code (its option ``--bound 2 20``).
-
-    Examples
-    --------
-    >>> from specdec_lib import generate, load_model, paths
-    >>> from specdec_lib.drafters import SpecDecPP
-    >>> from specdec_lib.heads.acceptance import AcceptanceHead
-    >>> model, tokenizer = load_model("pocket")
-    >>> draft, _ = load_model("pocket-draft")
-    >>> head = AcceptanceHead.load(paths.POCKET / "head" / "acceptance.safetensors", draft)
-    >>> prompt = tokenizer("for i in range(10):")["input_ids"]
-    >>> fast, plain = (generate(model, prompt, d, max_new_tokens=16) for d in (SpecDecPP(draft, head), None))
-    >>> fast.tokens == plain.tokens
-    True
     """
 
     def __init__(

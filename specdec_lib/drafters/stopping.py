@@ -26,23 +26,17 @@ QUANTITIES = ("confidence", "entropy", "acceptance")
 
 @dataclass
 class Round:
-    """What has been drafted since the last verification.
+    """What has been drafted since the last verification."""
 
-    Attributes
-    ----------
-    position : int
-        Absolute position of the first drafted token.
-    confidence, entropy : list of float, length ``count``
-        Probability of each token under the distribution it was chosen by (at temperature 1 where decoding is greedy), and the
-        entropy of that distribution, in nats.
-    acceptance : list of float, length ``count - 1``, or ``count`` where the rule checks the newest token
-        Predicted probability of acceptance of each token, given that those before it are accepted.
-    """
-
+    #: Absolute position of the first drafted token.
     position: int
     count: int = 0
+    #: Probability of each token under the distribution it was chosen by (at temperature 1 where decoding is greedy), and the
+    #: entropy of that distribution, in nats; of length ``count``.
     confidence: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
+    #: Predicted probability of acceptance of each token, given that those before it are accepted; of length ``count - 1``, or
+    #: ``count`` where the rule checks the newest token.
     acceptance: list[float] = field(default_factory=list)
 
 

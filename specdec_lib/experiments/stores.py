@@ -356,16 +356,15 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     return _ids_store("part", (store.digest, count), documents, store.vocabulary, about)
 
 
-def dense_states(model: PreTrainedModel, index: SuffixIndex, compute: str = "model") -> States:
+def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:
     """Final hidden states of a store's tokens, embedded once, kept in :func:`specdec_lib.paths.cache`.
 
     Documents longer than the window of 1,024 tokens go on in another window, so that sparse and dense index hold the
     same continuations.
     """
     store = index.store
-    how = {"cover": "windows", "compute": compute, "progress": False}
-    parts = store.digest, fingerprint(model), compute
-    folder = _once("states", parts, lambda folder: embed_store(model, store, folder, **how))
+    parts = store.digest, fingerprint(model), "model"
+    folder = _once("states", parts, lambda folder: embed_store(model, store, folder, cover="windows", progress=False))
     return States.open(folder)
 
 
@@ -410,7 +409,7 @@ def first_states(states: States, part: SuffixIndex) -> States | FirstStates:
     return states if count == len(states) else FirstStates(states, count)
 
 
-def dense_index(states: States | FirstStates, index: SuffixIndex, device: str = "auto", **options: Any) -> DenseIndex:
+def dense_index(states: States | FirstStates, index: SuffixIndex, **options: Any) -> DenseIndex:
     """A dense index over a store's states, opened if it was built before; options are those of
     :func:`specdec_lib.datastores.dense.build_dense_index`."""
     folder = _once(
@@ -418,4 +417,4 @@ def dense_index(states: States | FirstStates, index: SuffixIndex, device: str = 
         (states.path.name, sorted(options.items())),
         lambda folder: build_dense_index(folder, states, index.store, progress=False, **options),
     )
-    return DenseIndex.open(folder, index.store, device=device)
+    return DenseIndex.open(folder, index.store)

@@ -119,7 +119,6 @@ class ModelPair:
             index = stores.dense_index(states, part)
         except ImportError:
             index = ExactIndex(states, part.store, device=self.target.device)
-        self.notes["dense search"] = index.backend
         self.notes["dense states"] = len(index)
         return Narrowed(index, decoder_config(self.target).hidden_size)
 

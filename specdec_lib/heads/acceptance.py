@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.heads import head_files
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -119,9 +118,6 @@ class AcceptanceHead(nn.Module):
             raise ValueError(
                 f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: {COMMAND}"
             )
-        width = decoder_config(model).hidden_size
-        if self.width != width:
-            raise ValueError(f"the acceptance head reads states of width {self.width}, the draft model's have {width}")
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""

@@ -7,7 +7,6 @@ of X and Y.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_
 from specdec_lib.decoding.served_models import decoder_config, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.heads.acceptance import Examples
-from specdec_lib.heads.answers import MANIFEST, Answer, kept, load
+from specdec_lib.heads.answers import Answer, kept
 from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -100,7 +99,6 @@ def generate_data(
     labels: str = "decoding",
     max_new_tokens: int = 128,
     drafter: Drafter | None = None,
-    shard_size: int = 32,
     progress: bool = True,
 ) -> list[Response]:
     """Answer and label (:func:`label`) many prompts into a folder (:func:`~specdec_lib.heads.answers.kept`).
@@ -122,22 +120,7 @@ def generate_data(
         "labels": labels,
         "max_new_tokens": max_new_tokens,
     }
-    return kept(Response, folder, target, prompts, about, respond, shard_size, progress)
-
-
-def load_data(folder: str | Path, draft: PreTrainedModel) -> list[Response]:
-    """Read what :func:`generate_data` wrote, for the same draft model."""
-    manifest = Path(folder) / MANIFEST
-    if not manifest.exists():
-        raise FileNotFoundError(
-            f"no acceptance data in {folder}; make it with python -m specdec_lib train-acceptance-head --data {folder}"
-        )
-    made, own = json.loads(manifest.read_text(encoding="utf-8"))["draft"], fingerprint(draft)
-    if made != own:
-        raise ValueError(
-            f"{folder} was made with another draft model ({made[:12]}, this one is {own[:12]}); record data in an empty folder"
-        )
-    return load(Response, folder)
+    return kept(Response, folder, target, prompts, about, respond, progress)
 
 
 def check_mixing(mixing: float | None) -> None:

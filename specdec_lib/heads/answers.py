@@ -26,6 +26,8 @@ from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
 MANIFEST = "about.json"
+#: Prompts of one file.
+SHARD = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,6 @@ def record_answers(
     sampling: Sampling = Sampling(),
     max_new_tokens: int = 128,
     drafter: Drafter | None = None,
-    shard_size: int = 32,
     progress: bool = True,
 ) -> list[Answer]:
     """Let the target answer prompts into a folder (:func:`kept`); a ``drafter`` that does not change the tokens saves time."""
@@ -53,7 +54,7 @@ def record_answers(
         return Answer(np.asarray(prompt, np.int32), np.asarray(tokens, np.int32))
 
     about = {"target": fingerprint(target), "sampling": asdict(sampling), "max_new_tokens": max_new_tokens}
-    return kept(Answer, folder, target, prompts, about, answer, shard_size, progress)
+    return kept(Answer, folder, target, prompts, about, answer, progress)
 
 
 def kept(
@@ -63,20 +64,18 @@ def kept(
     prompts: Sequence[Sequence[int]],
     about: Mapping[str, Any],
     answer: Callable[[int, list[int]], Answer],
-    shard_size: int,
     progress: bool,
 ) -> list[Answer]:
     """Answers to prompts, those that are in the folder already and those that ``answer(number, prompt)`` gives.
 
-    The folder gets :data:`MANIFEST`, which holds ``about``, what decides the content, and a file for each ``shard_size``
+    The folder gets :data:`MANIFEST`, which holds ``about``, what decides the content, and a file for each :data:`SHARD`
     prompts. ValueError if it was begun with something else, StoreBusy if another process fills it.
     """
-    whole("shard_size", shard_size, 1)
     whole("max_new_tokens", about["max_new_tokens"], 1)
     prompts = as_token_lists(prompts, target)
     check_model(target)
     digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
-    about = {"format": FORMAT, **about, "shard_size": shard_size, "prompts": len(prompts), "prompts_sha256": digest}
+    about = {"format": FORMAT, **about, "shard_size": SHARD, "prompts": len(prompts), "prompts_sha256": digest}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Resolved: the lock lies beside the folder, and "." has no name to lie beside.
@@ -86,7 +85,7 @@ def kept(
     ):
         _begin(folder / MANIFEST, about)
         for index, path in enumerate(_paths(folder, about)):
-            numbers = range(index * shard_size, min((index + 1) * shard_size, len(prompts)))
+            numbers = range(index * SHARD, min((index + 1) * SHARD, len(prompts)))
             if not path.exists():
                 _save(path, [answer(number, prompts[number]) for number in numbers])
             bar.update(len(numbers))

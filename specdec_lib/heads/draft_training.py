@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,12 +15,10 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.target import Target
-from specdec_lib.files import replacing
 from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.drafting import DraftHead, Ends
 from specdec_lib.heads.training import rate_factor
 
-Loss = Literal["published", "total-variation"]
 #: Ranks whose accuracies are measured, and depths of heads that draft as deep as they are asked to.
 RANKS, DEPTHS = 10, 6
 
@@ -32,15 +27,12 @@ RANKS, DEPTHS = 10, 6
 class HeadTraining:
     """How drafting heads are trained.
 
-    ``rate`` is the peak rate of AdamW, the recipe's without it. With the loss "total-variation" the distance of the head's
-    distribution from the target's stands for the recipe's cross-entropy: one minus it is the probability that a draft drawn
-    from the head is accepted. ``seed`` chooses the order of the answers and the noise.
+    ``rate`` is the peak rate of AdamW, the recipe's without it; ``seed`` chooses the order of the answers and the noise.
     """
 
     epochs: int = 10
     batch: int = 4
     rate: float | None = None
-    loss: Loss = "published"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -48,8 +40,6 @@ class HeadTraining:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is {value!r}; expected a number above 0")
-        if self.loss not in get_args(Loss):
-            raise ValueError(f"loss is {self.loss!r}; expected one of {', '.join(get_args(Loss))}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,20 +104,13 @@ class Batch:
         return there, self.tokens[rows, places + 1 + depth], self.states[rows, places + depth]
 
 
-def total_variation(logits: torch.Tensor, states: torch.Tensor, ends: Ends) -> torch.Tensor:
-    """Mean total variation distance of the head's distributions from the target's, of shape ()."""
-    return 0.5 * (logits.softmax(-1) - wanted(states, ends)).abs().sum(-1).mean()
-
-
 @torch.no_grad()
 def wanted(states: torch.Tensor, ends: Ends) -> torch.Tensor:
     """The target's own distributions for its states."""
     return ends.logits(states).softmax(-1)
 
 
-def head_loss(
-    head: DraftHead, ends: Ends, batch: Batch, loss: Loss = "published", noise: torch.Generator | None = None
-) -> torch.Tensor:
+def head_loss(head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator | None = None) -> torch.Tensor:
     """The loss of a batch by the head's recipe, of shape (); with the recipe's noise if its generator is given."""
     recipe, states = head.recipe, batch.states
     if recipe.noise and noise is not None:
@@ -141,10 +124,7 @@ def head_loss(
         if not len(tokens):
             break
         logits = head.logits(ends, depth, features[there])
-        if loss == "total-variation":
-            each = total_variation(logits, seen, ends)
-        else:
-            each = F.cross_entropy(logits, wanted(seen, ends) if recipe.labels == "target" else tokens)
+        each = F.cross_entropy(logits, wanted(seen, ends) if recipe.labels == "target" else tokens)
         total = total + recipe.weight * recipe.decay ** (depth - 1) * each
         if depth == 1 and recipe.regression:
             total = total + recipe.regression * F.smooth_l1_loss(features[there], seen)
@@ -160,51 +140,28 @@ def _batches(texts: Sequence[Text], size: int, device: torch.device) -> Iterator
 def mean_loss(head: DraftHead, ends: Ends, texts: Sequence[Text], settings: HeadTraining) -> float:
     """The loss over texts, without noise, each batch counted by its predictions."""
     sums = [
-        (float(head_loss(head, ends, batch, settings.loss)), int(batch.where.sum()))
+        (float(head_loss(head, ends, batch)), int(batch.where.sum()))
         for batch in _batches(texts, settings.batch, ends.device)
     ]
     return sum(loss * count for loss, count in sums) / sum(count for _, count in sums)
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """How good heads are along texts, by depth, whatever the depths above would have chosen.
-
-    At how many places the choice of each rank was the text's token, shape (depths, ranks), the sum of the distances of the
-    distributions, and how many places there are, shape (depths,).
-    """
-
-    right: np.ndarray
-    distance: np.ndarray
-    places: np.ndarray
-
-    @property
-    def accuracies(self) -> list[list[float]]:
-        """The share of places where the choice of each rank was right."""
-        return [[round(float(share), 4) for share in row] for row in self.right / np.maximum(self.places, 1)[:, None]]
-
-    @property
-    def distances(self) -> list[float]:
-        """The mean total variation distance from the target's distributions."""
-        return [round(float(value), 4) for value in self.distance / np.maximum(self.places, 1)]
-
-
 @torch.no_grad()
-def judge(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> Judged:
-    """Compare heads with the target along texts, one after the other."""
+def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[float]]:
+    """By depth, whatever the depths above would have chosen: at what share of the places along texts the choice of each rank was
+    the text's token.
+    """
     depths = head.depth or DEPTHS
-    right, distance, places = np.zeros((depths, min(RANKS, ends.vocabulary))), np.zeros(depths), np.zeros(depths)
+    right, places = np.zeros((depths, min(RANKS, ends.vocabulary))), np.zeros(depths)
     for batch in _batches(texts, 1, ends.device):
         features = head.features(ends, batch.states, batch.tokens, batch.where, depths)
         for k in range(depths):
-            there, tokens, seen = batch.ahead(k + 1)
+            there, tokens, _ = batch.ahead(k + 1)
             if len(tokens):
-                logits = head.logits(ends, k + 1, features[k][there])
-                best = logits.topk(right.shape[1], dim=-1).indices
+                best = head.logits(ends, k + 1, features[k][there]).topk(right.shape[1], dim=-1).indices
                 right[k] += (best == tokens[:, None]).sum(0).cpu().numpy()
-                distance[k] += len(tokens) * float(total_variation(logits, seen, ends))
                 places[k] += len(tokens)
-    return Judged(right, distance, places)
+    return [[round(float(share), 4) for share in row] for row in right / np.maximum(places, 1)[:, None]]
 
 
 def train_heads(
@@ -213,15 +170,13 @@ def train_heads(
     texts: Sequence[Text],
     held_out: Sequence[Text],
     settings: HeadTraining = HeadTraining(),
-    checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> DraftHead:
     """Train new heads in place; of all epochs the one with the least loss on ``held_out``, of other prompts, is kept.
 
-    A ``checkpoint`` is written after each epoch and removed at the end. Where it is there, the training goes on from it and ends
-    with the weights of one that was not interrupted. Gives the head in evaluation mode, its weights rounded to bfloat16. Its
-    ``story`` holds the settings, the number of answers and predictions, the epoch kept, the ``accuracies`` on ``held_out`` and the
-    ``curve``: for each epoch ``epoch``, ``loss`` (of the training batches) and ``held_out``.
+    Gives the head in evaluation mode, its weights rounded to bfloat16. Its ``story`` holds the settings, the number of answers and
+    predictions, the epoch kept, the ``accuracies`` on ``held_out`` and the ``curve``: for each epoch ``epoch``, ``loss`` (of the
+    training batches) and ``held_out``.
     """
     head.check(target)
     for name, given in (("texts", texts), ("held_out", held_out)):
@@ -230,18 +185,17 @@ def train_heads(
     ends, recipe = Ends(target), head.recipe
     rate = recipe.rate if settings.rate is None else settings.rate
     optimizer = torch.optim.AdamW(head.parameters(), lr=rate, weight_decay=recipe.weight_decay)
-    state = _State(head, optimizer, _about(head, texts, settings), None if checkpoint is None else Path(checkpoint))
     steps_each = -(-len(texts) // settings.batch)
-    bar = tqdm(total=settings.epochs, desc=f"{head.kind} heads", unit="epoch", disable=not progress)
-    bar.update(state.epoch)
+    least, best, kept, curve = float("inf"), None, 0, []
+    bar = tqdm(range(settings.epochs), desc=f"{head.kind} heads", unit="epoch", disable=not progress)
     with bar, _frozen(target):
-        while state.epoch < settings.epochs:
-            order = np.random.default_rng((settings.seed, state.epoch)).permutation(len(texts))
+        for epoch in bar:
+            order = np.random.default_rng((settings.seed, epoch)).permutation(len(texts))
             losses = []
             for i, batch in enumerate(_batches([texts[j] for j in order], settings.batch, ends.device)):
-                step = state.epoch * steps_each + i
+                step = epoch * steps_each + i
                 noise = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
-                loss = head_loss(head, ends, batch, settings.loss, noise)
+                loss = head_loss(head, ends, batch, noise)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
@@ -249,90 +203,25 @@ def train_heads(
                     group["lr"] = rate * rate_factor(step, settings.epochs * steps_each)
                 optimizer.step()
                 losses.append(loss.item())
-            state.after_epoch(float(np.mean(losses)), mean_loss(head, ends, held_out, settings))
-            bar.update()
-            bar.set_postfix(held_out=state.curve[-1]["held_out"])
-    if state.best is None:
-        raise FloatingPointError(f"the loss is {state.curve[-1]['held_out']} in every epoch; lower the rate ({rate})")
-    rounded = {name: values.to(torch.bfloat16).float() for name, values in state.best["head"].items()}
-    head.load_state_dict(rounded)
+            found = mean_loss(head, ends, held_out, settings)
+            curve.append({"epoch": epoch + 1, "loss": float(np.mean(losses)), "held_out": found})
+            bar.set_postfix(held_out=found)
+            if found < least:
+                least, best, kept = found, copy.deepcopy(head.state_dict()), epoch + 1
+    if best is None:
+        raise FloatingPointError(f"the loss is {curve[-1]['held_out']} in every epoch; lower the rate ({rate})")
+    head.load_state_dict({name: values.to(torch.bfloat16).float() for name, values in best.items()})
     head.story = {
         "training": asdict(settings) | {"rate": rate},
         "recipe": asdict(recipe),
         "answers": len(texts),
         "predictions": sum(max(0, len(text.tokens) - text.start - 1) for text in texts),
         "held_out_answers": len(held_out),
-        "epoch_kept": state.best["epoch"],
-        "curve": state.curve,
-        "accuracies": judge(head.eval(), ends, held_out).accuracies,
+        "epoch_kept": kept,
+        "curve": curve,
+        "accuracies": accuracies(head.eval(), ends, held_out),
     }
-    state.done()
     return head
-
-
-def _about(head: DraftHead, texts: Sequence[Text], settings: HeadTraining) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.tokens.numpy().tobytes())
-    return {
-        "kind": head.kind,
-        "target": head.target,
-        "options": head.options,
-        "settings": asdict(settings),
-        "answers": digest.hexdigest(),
-    }
-
-
-class _State:
-    """How far a training has come, also on disk."""
-
-    def __init__(self, head: DraftHead, optimizer: torch.optim.Optimizer, about: dict[str, Any], path: Path | None):
-        self.head, self.optimizer, self.about, self.path = head, optimizer, about, path
-        self.epoch, self.best, self.curve = 0, None, []
-        if path is not None and path.exists():
-            self._go_on(path)
-
-    def _go_on(self, path: Path) -> None:
-        try:
-            held = torch.load(path, map_location=next(self.head.parameters()).device, weights_only=True)
-            differ = [name for name, value in self.about.items() if held["about"][name] != value]
-        except Exception as error:
-            raise ValueError(
-                f"{path} is no checkpoint of heads ({type(error).__name__}); delete it to start again"
-            ) from error
-        if differ:
-            raise ValueError(
-                f"{path} is of an unfinished training with another {', '.join(differ)}; delete it to start again"
-            )
-        self.head.load_state_dict(held["head"])
-        self.optimizer.load_state_dict(held["optimizer"])
-        self.epoch, self.best, self.curve = held["epoch"], held["best"], held["curve"]
-
-    def after_epoch(self, loss: float, held_out: float) -> None:
-        self.epoch += 1
-        self.curve.append({"epoch": self.epoch, "loss": loss, "held_out": held_out})
-        least = float("inf") if self.best is None else self.best["held_out"]
-        if held_out < least:
-            weights = copy.deepcopy(self.head.state_dict())
-            self.best = {"epoch": self.epoch, "held_out": held_out, "head": weights}
-        if self.path is None:
-            return
-        with replacing(self.path) as aside:
-            torch.save(
-                {
-                    "about": self.about,
-                    "epoch": self.epoch,
-                    "best": self.best,
-                    "curve": self.curve,
-                    "head": self.head.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
-                },
-                aside,
-            )
-
-    def done(self) -> None:
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,14 +8,16 @@ from torch import nn
 
 #: Keys and values of the tokens read so far, each of shape (b, heads, n, width of a head).
 Past = tuple[torch.Tensor, torch.Tensor]
+#: Base of the rotary frequencies.
+THETA = 10000.0
 
 
-def rotated(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
+def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Rotary position embedding (Su et al. 2021), halves paired as in Llama, of float x of shape (b, heads, n, width) at int64
     positions of shape (n,).
     """
     half = x.shape[-1] // 2
-    frequencies = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    frequencies = THETA ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = positions[:, None].float() * frequencies
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x[..., :half], x[..., half:]
@@ -28,13 +30,13 @@ class DecoderLayer(nn.Module):
     ``input_norm`` normalises before the attention; EAGLE's layer does not.
     """
 
-    def __init__(self, width: int, heads: int, mlp: int, input_norm: bool = True, theta: float = 10000.0):
+    def __init__(self, width: int, heads: int, mlp: int, input_norm: bool = True):
         super().__init__()
         if heads < 1 or width % (2 * heads):
             raise ValueError(
                 f"heads is {heads} for states of width {width}; expected a number whose heads have a whole, even width"
             )
-        self.heads, self.theta = heads, theta
+        self.heads = heads
         self.norm = nn.RMSNorm(width, eps=1e-6) if input_norm else nn.Identity()
         self.queries, self.keys, self.values, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.second_norm = nn.RMSNorm(width, eps=1e-6)
@@ -54,7 +56,7 @@ class DecoderLayer(nn.Module):
         queries, keys, values = (
             layer(read).view(b, n, self.heads, -1).transpose(1, 2) for layer in (self.queries, self.keys, self.values)
         )
-        queries, keys = (rotated(part, positions, self.theta) for part in (queries, keys))
+        queries, keys = (rotated(part, positions) for part in (queries, keys))
         if past is not None:
             keys, values = torch.cat([past[0], keys], dim=2), torch.cat([past[1], values], dim=2)
         if visible is None:

@@ -30,15 +30,9 @@ class DraftVocabulary:
         Ids of the target, ascending.
     unknown : int, optional
         Row of the draft's embedding for all other tokens; V by default, a row of its own. Rows from V on are never drafted.
-
-    Attributes
-    ----------
-    largest : int
-        The largest of ``ids``.
-    shared : bool
-        Whether the draft has every token of the target under the target's own id.
     """
 
+    #: Whether the draft has every token of the target under the target's own id.
     shared = False
 
     def __init__(self, ids: Sequence[int] | torch.Tensor, unknown: int | None = None):

@@ -15,24 +15,20 @@ from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, input_device, vocabulary_size
 from specdec_lib.models.fingerprint import fingerprint
 
-COMPUTES = ("model", "bfloat16")
-
 
 @torch.inference_mode()
-def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray], compute: str = "model") -> list[np.ndarray]:
+def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Final hidden states of token sequences, float32 of shape (n_i, d) each, run as one padded batch.
 
     The state after the final norm, what the language model head reads: the last of transformers'
     ``hidden_states``. The head itself is not run. Padding is on the right, where no token before it sees it.
-    ``compute`` is "model", as the weights are, or "bfloat16", which matrix products are then done in.
     """
     base = base_model(model)
     device = input_device(model)
     ids = np.zeros((len(documents), max(map(len, documents))), np.int64)
     for row, tokens in zip(ids, documents, strict=True):
         row[: len(tokens)] = tokens
-    with torch.autocast(device.type, torch.bfloat16, enabled=compute == "bfloat16"):
-        out = base(input_ids=torch.from_numpy(ids).to(device), use_cache=False).last_hidden_state
+    out = base(input_ids=torch.from_numpy(ids).to(device), use_cache=False).last_hidden_state
     states = out.float().cpu().numpy()
     return [row[: len(tokens)] for row, tokens in zip(states, documents, strict=True)]
 
@@ -46,29 +42,15 @@ def embed_store(
     overlap: int = 256,
     cover: str = "truncate",
     max_states: int | None = None,
-    compute: str = "model",
     dtype: str = "float16",
     batch_tokens: int = 4096,
     progress: bool = True,
 ) -> States:
     """Compute the final hidden states of a store's tokens, the keys of a dense index.
 
-    The state of each token that has one after it, with the position of that next token as its value. Shards
-    are kept as they are finished: an interrupted run continues when it is called again.
-
-    Parameters
-    ----------
-    path : path
-        Folder of the states; about ``d`` times 2 or 4 bytes a token.
-    window, overlap, cover, max_states
-        As for :func:`~specdec_lib.datastores.states.plan_windows`: the paper truncates documents at 1,024
-        tokens.
-    compute : {"model", "bfloat16"}
-        As for :func:`last_states`.
-    dtype : {"float16", "float32"}
-        As which the states are stored.
-    batch_tokens : int
-        Tokens run at once, padding included.
+    The state of each token that has one after it, with the position of that next token as its value, in the folder ``path``: ``d``
+    times 2 or 4 bytes a token. An interrupted run continues when it is called again. The rest is as for
+    :func:`~specdec_lib.datastores.states.write_states`; the paper truncates documents at 1,024 tokens.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)
@@ -82,15 +64,13 @@ def embed_store(
             f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do "
             "not share a tokenizer; build a store for this model"
         )
-    if compute not in COMPUTES:
-        raise ValueError(f"compute is {compute!r}; expected one of {', '.join(COMPUTES)}")
     limit = context_limit(model)
     if limit is not None and isinstance(window, int) and window > limit:
         raise ValueError(f"window is {window}, the model's context {limit}; expected no more than fits")
     return write_states(
         path,
         store,
-        partial(last_states, model, compute=compute),
+        partial(last_states, model),
         decoder_config(model).hidden_size,
         model=fingerprint(model),
         window=window,
@@ -99,6 +79,6 @@ def embed_store(
         max_states=max_states,
         dtype=dtype,
         batch_tokens=batch_tokens,
-        about={"compute": f"{compute} ({model.dtype})"},
+        about={"compute": f"model ({model.dtype})"},
         progress=progress,
     )

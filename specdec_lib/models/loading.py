@@ -75,16 +75,7 @@ def load_model(
     trust_remote_code : bool
         Passed to transformers; code of the model's author runs only if this is set.
 
-    Returns
-    -------
-    model : PreTrainedModel
-        In evaluation mode, with SDPA attention where the architecture has it.
-    tokenizer : PreTrainedTokenizerBase
-
-    Raises
-    ------
-    ImportError
-        If a GGUF file is named and gguf is not installed, or ``device`` is ``"map"`` and accelerate is not installed.
+    The model is in evaluation mode, with SDPA attention where the architecture has it.
     """
     spread = device == "map"
     if spread and importlib.util.find_spec("accelerate") is None:

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from specdec_lib.__main__ import main
@@ -67,14 +66,6 @@ def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
     first, second = notes[0].read_text().split()
     assert first != second
     assert [len(note.read_text().splitlines()) for note in notes[1:]] == [1, 1]
-
-
-def test_a_full_object_store_changes_nothing(nodes, tmp_path, expected):
-    # More than all stores of the cluster hold: Ray moves what is not in use to disk.
-    filling = [nodes.ray.put(np.full(25 * 10**6, i, np.uint8)) for i in range(12)]
-    build_sharded(tmp_path / "store", parts(3), load_tokenizer("pocket"), build=ray_data.build_shards, progress=False)
-    assert contents(tmp_path / "store") == expected
-    assert [int(nodes.ray.get(one)[0]) for one in filling] == list(range(12))
 
 
 def test_a_shard_that_fits_no_node_is_refused(nodes, tmp_path, monkeypatch):

@@ -99,7 +99,7 @@ def test_a_dense_index_is_built_described_and_verified(inputs, capsys):
     assert run("build", path, inputs / "a.txt", inputs / "b.jsonl.gz", "--field", "output") == 0
     assert run("dense", path, *SMALL) == 0
     built = capsys.readouterr().out
-    index = DenseIndex.open(path, device="cpu", tokenizer=load_tokenizer("pocket"))
+    index = DenseIndex.open(path)
     assert f"dense index         {len(index):,} states, 320 values in 8" in built
     # The last token of each document has no state: nothing follows it.
     assert len(index) == index.store.count - len(index.store)

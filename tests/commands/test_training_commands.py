@@ -88,28 +88,13 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
             generate(model, prompt(1, 9), None, max_new_tokens=12).tokens
         )
     before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
-    more = ["--kind", "hydra", "--prefix", "--layers", "2", "--own-vocabulary", "--loss", "total-variation"]
+    more = ["--kind", "hydra", "--prefix", "--layers", "2", "--own-vocabulary"]
     assert main([*words, *more]) == 0
     again = DraftHead.load(tmp_path / "out" / "hydra.safetensors", model)
     assert again.prefix is not None and again.options["vocabulary"] == model.config.vocab_size
-    assert again.story["training"]["loss"] == "total-variation"
     assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
     assert set(json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]) == set(KINDS)
     assert "first choice right by depth" in capsys.readouterr().out
-
-
-def test_losses_are_compared_on_the_same_answers_and_no_heads_are_written(tmp_path, few):
-    folder = save(build("llama-gqa"), tmp_path / "model")
-    words = ["train-heads", "--target", str(folder), "--kind", "medusa", "--data", str(tmp_path / "data")]
-    words += ["--out", str(tmp_path / "out"), *"--device cpu --epochs 2 --max-new-tokens 8 --batch 2".split()]
-    assert main([*words, "--compare-losses", str(tmp_path / "losses.json")]) == 0
-    told = json.loads((tmp_path / "losses.json").read_text())
-    assert told["provenance"]["parameters"]["epochs"] == 2 and not (tmp_path / "out").exists()
-    assert set(told["losses"]) == {"published", "total-variation"} and told["answers"] + told["held_out"] == 6
-    # What a training with that loss alone finds on these answers.
-    assert main([*words, "--loss", "total-variation"]) == 0
-    alone = json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]["medusa"]
-    assert told["losses"]["total-variation"]["top1"] == alone["top1"]
 
 
 def test_the_file_of_heads_holds_what_identify_finds_and_is_refused_for_another_model(tmp_path, capsys):

@@ -75,7 +75,7 @@ def use(path: Path) -> None:
             tree = drafter.propose(context, 12)
             if any(not 0 <= token < store.vocabulary for token in tree.tokens):
                 raise AssertionError(f"drafts {tree.tokens} of a vocabulary of {store.vocabulary}")
-    dense = DenseIndex.open(store, device="cpu")
+    dense = DenseIndex.open(store)
     for position in dense.search(random_states(12, 3), 20)[1].ravel().tolist():
         store.continuation(position, 10)
 

@@ -141,7 +141,7 @@ DAMAGE = [
 
 def opened(folder, kind):
     if kind == "store":
-        return [SuffixIndex.open(folder / "store"), DenseIndex.open(folder / "store", device="cpu")]
+        return [SuffixIndex.open(folder / "store"), DenseIndex.open(folder / "store")]
     if kind == "states":
         return [States.open(folder / "states")]
     return [datastores.open_suffix_index(folder / "set")]
@@ -170,7 +170,7 @@ def test_each_damage_is_refused_in_one_sentence(sound, tmp_path, capsys, name, c
 
 def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searched(sound, tmp_path):
     copy = shutil.copytree(sound / "store", tmp_path / "copy")
-    index, data = DenseIndex.open(copy, device="cpu"), bytearray((copy / "dense/index.faiss").read_bytes())
+    index, data = DenseIndex.open(copy), bytearray((copy / "dense/index.faiss").read_bytes())
     query = corruption.random_states(1, 3)
     row = int(index.search_rows(query, 1)[1][0, 0])
     place = data.rindex(row.to_bytes(8, "little"))  # the ids of the lists
@@ -178,4 +178,4 @@ def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searche
     (copy / "dense/index.faiss").write_bytes(data)
     with pytest.raises(StoreError, match="index.faiss holds the row 1000000; expected 0 to"):
         for seed in range(50):
-            DenseIndex.open(copy, device="cpu").search(corruption.random_states(8, seed), 200)
+            DenseIndex.open(copy).search(corruption.random_states(8, seed), 200)

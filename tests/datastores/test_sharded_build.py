@@ -146,7 +146,7 @@ def test_the_command_builds_describes_and_verifies_shards(tmp_path, capsys):
     assert capsys.readouterr().out == built
     assert main(["datastore", "info", store]) == 0 and capsys.readouterr().out == built
     assert main(["datastore", "verify", store, "--tokenizer", "pocket"]) == 0
-    index = datastores.open_dense_index(store, device="cpu")
+    index = datastores.open_dense_index(store)
     assert len(index.shards) == 3 and not list(Path(store).glob("*.states"))
 
 

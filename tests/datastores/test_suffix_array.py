@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from specdec_lib import datastores
-from specdec_lib.datastores import Match, suffix_array
+from specdec_lib.datastores import Match, compiled
 from tests.datastores.stores import WIDTHS, build, document_lists, scan
 
 
@@ -50,15 +51,6 @@ def test_the_entries_are_sorted_by_the_tokens_read_backwards_and_none_ends_a_doc
         assert set(index.suffixes.tolist()) == set(range(len(tokens))) - ends - separators
 
 
-@pytest.mark.parametrize("vocabulary", [1, 255, 256, 65535, 65536, 2**24 - 1, 2**24, 2**32 - 1])
-def test_bytes_of_reversed_tokens_sort_as_the_tokens_for_each_width(vocabulary):
-    rng = np.random.default_rng(1)
-    tokens = rng.integers(max(0, vocabulary - 3), vocabulary, 500, endpoint=True).astype(np.uint32)
-    text = suffix_array.reversed_bytes(tokens, vocabulary)
-    assert text.shape == (500, (vocabulary.bit_length() + 7) // 8)
-    assert [int.from_bytes(row.tobytes(), "big") for row in text] == tokens[::-1].tolist()
-
-
 def test_a_context_of_nothing_known_matches_nothing():
     with build([[1, 2, 3]], 10) as index:
         for context in ([], [7], [-1], [10], [3], [2**40]):
@@ -95,3 +87,17 @@ def test_entries_found_by_their_keys_are_those_of_a_scan(vocabulary):
             for length in range(1, 9):
                 match, (found, places) = index.longest([token] * length), scan(documents, [token] * length, 16)
                 assert (match.length, sorted(index.positions(match).tolist())) == (found, places)
+
+
+def test_loops_are_compiled_anew_where_no_folder_can_be_written(monkeypatch):
+    asked = []
+
+    def without_a_folder(*, cache=False, **options):
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(compiled, "njit", without_a_folder)
+    fast = compiled.compiled(lambda x: 2 * x)
+    assert fast(21) == 42 and fast.signatures and asked == [True, False]

@@ -89,12 +89,3 @@ def test_it_grows_beyond_the_room_it_began_with():
         string = text[start : start + length]
         brute = sum(text[i : i + length] == string for i in range(len(text) - len(string) + 1))
         assert at_once.count(string) == piecewise.count(string) == brute
-
-
-def test_a_tree_of_one_sequence_is_its_continuation_with_the_shares_of_the_counts():
-    automaton = SuffixAutomaton()
-    automaton.extend([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3, 5, 1, 2])
-    tokens, parents, shares, match, score = automaton.best_tree([1, 2], 2.0, 0.0, 64, 64, 64, 0.1)
-    # "1 2" occurs four times and is followed by 3 twice, by 4 once, and once by nothing; "1 2 3" by 9 and by 5.
-    assert (tokens, parents, match) == ([3, 4, 5, 9], [-1, -1, 0, 0], 2)
-    assert shares == [0.5, 0.25, 0.25, 0.25] and score == sum(shares)

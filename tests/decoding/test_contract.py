@@ -10,20 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import (
-    Capture,
-    Drafter,
-    DraftTree,
-    Passengers,
-    Runtime,
-    WrappedDrafter,
-    generate,
-    record,
-    replay,
-)
+from specdec_lib import Capture, Drafter, DraftTree, Passengers, Runtime, WrappedDrafter, generate, record, replay
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, stopping
-from specdec_lib.methods import METHODS
+from specdec_lib.drafters import AdaptiveDraftModel, stopping
 from tests.chaos import FACTORIES, Chaos, Perfect, Recycling, Silent
 from tests.families import build, prompt
 
@@ -46,13 +35,6 @@ def test_what_a_subclass_leaves_out_has_a_default(llama):
         assert run.tokens == plain.tokens and any(step.drafted for step in run.steps)
         assert run.state is None
         drafter.reset()
-
-
-def test_every_drafter_of_the_library_is_one_and_says_where_it_can_be_replayed():
-    assert all(issubclass(method.drafter, Drafter) for method in METHODS.values())
-    sampling = {name for name, method in METHODS.items() if method.exact == "in distribution"}
-    assert sampling == {name for name, method in METHODS.items() if method.drafter.replays == "greedy"} >= {"SpecDec"}
-    assert DraftModel.replays == "greedy"
 
 
 def test_a_wrapped_drafter_is_passed_every_call(llama):

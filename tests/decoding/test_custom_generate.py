@@ -22,7 +22,6 @@ from transformers import (
     TextIteratorStreamer,
 )
 from transformers.generation.streamers import BaseStreamer
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specdec_lib import Generation, Sampling, UnsupportedModel, custom_generate, generate
 from specdec_lib.decoding.sampling import distribution
@@ -175,6 +174,8 @@ def test_a_streamer_receives_prompt_and_tokens_in_order_and_the_end(library, lla
     drafter = FACTORIES["chaos"](library, "llama-gqa", IDS[0].tolist() + expected, 2)
     tokens, run = through(llama, drafter, streamer=streamer)
     assert streamer.ended and streamer.blocks[0] == IDS[0].tolist()
+    method, settings = custom_generate(), {"max_new_tokens": NEW, "return_dict_in_generate": True, "do_sample": False}
+    assert llama.generate(IDS, custom_generate=method, **settings).sequences[0, IDS.shape[1] :].tolist() == expected
     assert [t for block in streamer.blocks[1:] for t in block] == expected == tokens == run.tokens
     assert isinstance(run, Generation) and run.stats["new_tokens"] == NEW
     assert len(streamer.blocks) == len(run.steps) + 2
@@ -193,20 +194,6 @@ def test_a_reader_without_a_timeout_comes_to_an_end(llama, settings):
     reader.join(timeout=20)
     assert not reader.is_alive()
     assert settings or "".join(text) == WORDS.decode(plain_tokens(llama, max_new_tokens=8))
-
-
-def test_a_dict_is_given_where_asked_for(llama):
-    settings = {"do_sample": False, "max_new_tokens": 5, "return_dict_in_generate": True}
-    out = llama.generate(IDS, custom_generate=custom_generate(), **settings)
-    assert isinstance(out, GenerateDecoderOnlyOutput)
-    assert out.sequences[0, IDS.shape[1] :].tolist() == plain_tokens(llama, max_new_tokens=5)
-
-
-@pytest.mark.parametrize("family", ["gpt-neox", "gemma", "gemma2", "gpt2", "mistral-window"])
-def test_other_families_go_through_transformers_too(library, family):
-    model = library[family]
-    expected = plain_tokens(model, max_new_tokens=NEW)
-    assert through(model, FACTORIES["chaos"](library, family, IDS[0].tolist() + expected, 3))[0] == expected
 
 
 class NeverRuns:

@@ -7,22 +7,12 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from specdec_lib import (
-    Capture,
-    DraftTree,
-    Passengers,
-    Sampling,
-    Trace,
-    UnsupportedModel,
-    generate,
-    record,
-    replay,
-)
+from specdec_lib import Capture, DraftTree, Passengers, Sampling, Trace, UnsupportedModel, generate, record, replay
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.drafters import Lookahead, PromptLookup
 from tests.chaos import Perfect, Silent
-from tests.families import CONTEXT, VOCABULARY, build, prompt, tokenizer
+from tests.families import CONTEXT, VOCABULARY, bounded, build, prompt, tokenizer
 
 
 @pytest.fixture
@@ -201,15 +191,8 @@ def test_the_models_own_end_token_counts_unless_another_is_given():
     assert generate(model, [3, 4, 5], max_new_tokens=9, eos_token_id=[]).tokens == plain
 
 
-def changing_over_at_32():
-    """A model whose positions are rotated by other frequencies past 32 tokens."""
-    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
-    length = {"original_max_position_embeddings": 32}
-    return build("llama", rope_parameters=rope | length, **length)
-
-
 def test_long_context_positions_that_change_over_are_refused_past_the_change():
-    model = changing_over_at_32()
+    model = bounded(32)
     assert generate(model, prompt(0, 20), max_new_tokens=12).tokens
     with pytest.raises(UnsupportedModel, match="32 tokens.* may take 33"):
         generate(model, prompt(0, 20), max_new_tokens=13)
@@ -217,7 +200,7 @@ def test_long_context_positions_that_change_over_are_refused_past_the_change():
 
 def test_passengers_and_padding_stay_below_the_change_over_of_long_context_positions():
     """A single token past it, and the frequencies of the whole pass would be others."""
-    model, ids, limits = changing_over_at_32(), prompt(0, 12), {"max_new_tokens": 20, "eos_token_id": []}
+    model, ids, limits = bounded(32), prompt(0, 12), {"max_new_tokens": 20, "eos_token_id": []}
     plain = generate(model, ids, **limits)
     riding = generate(model, ids, Lookahead(), **limits)
     runtime = Runtime(model, 32, widths=(1, 8))

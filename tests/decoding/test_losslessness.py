@@ -1,4 +1,4 @@
-"""Whatever the drafter, the output is that of plain decoding, token for token."""
+"""Whatever the drafter, the output is that of plain decoding, token for token; ``test_replay`` has all ways in which it ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from specdec_lib import Sampling, generate
 from specdec_lib.experiments.rounding import margin
 from specdec_lib.methods import METHODS
 from tests.chaos import FACTORIES, SAMPLING
-from tests.families import SERVED, build, prompt, tokenizer
+from tests.families import SERVED, build, prompt
 
 NEW = 28
-NO_TOKEN = 10**6
 GREEDY = Sampling()
 SEEDED = [Sampling(temperature=0.7, top_p=0.9, seed=3), Sampling(temperature=1.3, top_k=20, seed=4)]
 
@@ -80,61 +79,6 @@ def test_output_equals_plain_decoding(library, plain, family, drafter):
             assert len(run.steps) == -(-(NEW - 1) // 8)
         if drafter == "chaos":
             assert any(s.accepted > 1 and list(s.path) != list(range(s.accepted)) for s in run.steps)
-
-
-@pytest.mark.parametrize("drafter", FACTORIES)
-def test_one_token_prompt(library, plain, drafter):
-    for sampling in (GREEDY, SEEDED[0]):
-        if drafter in SAMPLING and not sampling.greedy:
-            continue
-        start, expected = plain("llama-gqa", sampling, 1)
-        made = FACTORIES[drafter](library, "llama-gqa", start + expected, 0)
-        assert generate(library["llama-gqa"], start, made, sampling, NEW).tokens == expected
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 9])
-@pytest.mark.parametrize("drafter", FACTORIES)
-def test_a_length_limit_cuts_plain_output_there(library, plain, drafter, count):
-    start, expected = plain("llama-gqa", GREEDY, 20)
-    made = FACTORIES[drafter](library, "llama-gqa", start + expected, count)
-    run = generate(library["llama-gqa"], start, made, GREEDY, count)
-    assert (run.tokens, run.finish_reason) == (expected[:count], "length")
-
-
-@pytest.mark.parametrize("drafter", FACTORIES)
-def test_the_first_end_token_ends_the_output_wherever_it_stands_in_a_draft(library, plain, drafter):
-    start, expected = plain("llama-gqa", GREEDY, 20)
-    for place in (0, 1, 4, 11, NEW - 1):
-        end = expected[place]
-        first = expected.index(end)
-        made = FACTORIES[drafter](library, "llama-gqa", start + expected, place)
-        run = generate(library["llama-gqa"], start, made, GREEDY, NEW, [NO_TOKEN, end])
-        assert (run.tokens, run.finish_reason) == (expected[: first + 1], "eos")
-
-
-@pytest.mark.parametrize("drafter", FACTORIES)
-def test_the_context_limit_ends_the_output(library, drafter):
-    model = library["llama-gqa"]
-    start = prompt(5, 110)
-    expected = generate(model, start, None, GREEDY, 100)
-    assert (len(expected.tokens), expected.finish_reason) == (18, "context")
-    made = FACTORIES[drafter](library, "llama-gqa", start + expected.tokens, 0)
-    run = generate(model, start, made, GREEDY, 100)
-    assert (run.tokens, run.finish_reason) == (expected.tokens, "context")
-
-
-@pytest.mark.parametrize("drafter", FACTORIES)
-def test_stop_strings_end_the_output_with_the_token_that_completes_one(library, plain, drafter):
-    words = tokenizer()
-    start, expected = plain("llama-gqa", GREEDY, 20)
-    for place in (0, 5, 12):
-        text = words.decode(expected[place : place + 2])
-        cut = next(n for n in range(1, NEW + 1) if text in words.decode(expected[:n]))
-        made = FACTORIES[drafter](library, "llama-gqa", start + expected, place)
-        run = generate(
-            library["llama-gqa"], start, made, GREEDY, NEW, stop_strings=["no such text", text], tokenizer=words
-        )
-        assert (run.tokens, run.finish_reason) == (expected[:cut], "stop_string")
 
 
 def test_a_window_as_long_as_prompt_and_output_changes_nothing(library, plain):

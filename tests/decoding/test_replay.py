@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
-from specdec_lib import Capture, Sampling, Trace, generate, record, replay
+from specdec_lib import Capture, Sampling, generate, record, replay
 from specdec_lib.decoding.contract import LAST
 from specdec_lib.drafters import PromptLookup
 from tests.chaos import FACTORIES, SAMPLING, Chaos, Recycling, Silent
@@ -24,44 +21,72 @@ def steps(run) -> list:
     return [(step.tree.tokens, step.tree.parents, step.path, step.tokens) for step in run.steps]
 
 
-def ends(model) -> dict[str, dict]:
-    """Ways in which a run ends, as arguments of ``generate`` and ``record``."""
-    plain = generate(model, prompt(3, 20), max_new_tokens=NEW).tokens
-    words = tokenizer()
+ENDS = (
+    "context",
+    "length",
+    "one token",
+    "two tokens",
+    "one-token prompt",
+    "eos",
+    "eos first",
+    "eos second",
+    "stop string",
+    "stop first",
+)
+
+
+@pytest.fixture(scope="module")
+def ends(llama):
+    """Ways in which a run ends: a prompt, arguments of ``generate`` and ``record``, and what plain greedy decoding then emits."""
+    words, starts = tokenizer(), {"context": prompt(5, 112), "one-token prompt": prompt(3, 1)}
+    plain = generate(llama, prompt(3, 20), max_new_tokens=NEW).tokens
+    whole = {name: generate(llama, starts.get(name, prompt(3, 20)), max_new_tokens=NEW).tokens for name in ENDS}
+    eos = lambda place: {"max_new_tokens": NEW, "eos_token_id": [plain[place], 10**6]}  # noqa: E731
+    stop = lambda text: {"max_new_tokens": NEW, "stop_strings": ["none such", text], "tokenizer": words}  # noqa: E731
+    texts = words.decode(plain[9:12]), words.decode(plain[:1])
+    until = [next(n for n in range(1, NEW + 1) if text in words.decode(plain[:n])) for text in texts]
+    ways = {
+        "context": ({"max_new_tokens": 50}, 16, "context"),
+        "length": ({"max_new_tokens": NEW}, NEW, "length"),
+        "one token": ({"max_new_tokens": 1}, 1, "length"),
+        "two tokens": ({"max_new_tokens": 2}, 2, "length"),
+        "one-token prompt": ({"max_new_tokens": NEW}, NEW, "length"),
+        "eos": (eos(13), plain.index(plain[13]) + 1, "eos"),
+        "eos first": (eos(0), 1, "eos"),
+        "eos second": (eos(1), plain.index(plain[1]) + 1, "eos"),
+        "stop string": (stop(texts[0]), until[0], "stop_string"),
+        "stop first": (stop(texts[1]), until[1], "stop_string"),
+    }
     return {
-        "context": {"max_new_tokens": 50},
-        "length": {"max_new_tokens": NEW},
-        "one token": {"max_new_tokens": 1},
-        "eos": {"max_new_tokens": NEW, "eos_token_id": [plain[13], 10**6]},
-        "eos first": {"max_new_tokens": NEW, "eos_token_id": plain[0]},
-        "stop string": {"max_new_tokens": NEW, "stop_strings": [words.decode(plain[9:12])], "tokenizer": words},
+        name: (starts.get(name, prompt(3, 20)), limits, (whole[name][:count], reason))
+        for name, (limits, count, reason) in ways.items()
     }
 
 
 @pytest.mark.core_cases(5)
-@pytest.mark.parametrize("how", ["context", "length", "one token", "eos", "eos first", "stop string"])
+@pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("drafter", FACTORIES)
-def test_replay_equals_the_real_run_step_by_step(library, llama, drafter, how):
-    limits = ends(llama)[how]
+def test_a_run_ends_where_plain_decoding_does_and_its_replay_is_equal_step_by_step(library, llama, ends, drafter, how):
+    start, limits, expected = ends[how]
     for sampling in (Sampling(), Sampling(0.8, 0.95, seed=2)):
         if drafter in SAMPLING and not sampling.greedy:
             continue
-        start = prompt(5, 112) if how == "context" else prompt(3, 20)
         trace = record(llama, start, sampling, capture=EVERYTHING, **limits)
+        assert not sampling.greedy or (trace.tokens, trace.finish_reason) == expected
         # Drafts reach past the end of the run, where the target would go on as drafted.
         text = start + generate(llama, start, None, sampling, NEW + 12).tokens
         real, again = (FACTORIES[drafter](library, "llama-gqa", text, 5) for _ in range(2))
+        run = generate(llama, start, real, sampling, **limits)
+        assert (run.tokens, run.finish_reason, run.prompt_length) == (trace.tokens, trace.finish_reason, len(start))
         if again.replays == "never":
             with pytest.raises(ValueError, match=r"cannot be replayed \(replays='never'\)"):
                 replay(trace, again)
             continue
-        run = generate(llama, start, real, sampling, **limits)
         replayed = replay(trace, again)
-        assert run.tokens == replayed.tokens == trace.tokens
+        assert (replayed.tokens, replayed.finish_reason, replayed.prompt_length) == (
+            run.tokens, run.finish_reason, run.prompt_length,
+        )  # fmt: skip
         assert steps(run) == steps(replayed)
-        assert run.finish_reason == replayed.finish_reason == trace.finish_reason
-        assert (how == "context") == (run.finish_reason == "context")
-        assert run.prompt_length == replayed.prompt_length == len(start)
 
 
 class Notes(Chaos):
@@ -76,70 +101,6 @@ class Notes(Chaos):
             ([context.hidden(layer).clone() for layer in self.capture.layers], context.attention().clone())
         )
         return super().propose(context, limit)
-
-
-@pytest.mark.parametrize("how", ["length", "eos", "stop string"])
-def test_a_saved_trace_is_read_back_whole(llama, tmp_path, how):
-    sampling = Sampling(0.8, 0.9, 7, seed=3) if how == "length" else None
-    trace = record(llama, prompt(3, 20), sampling, capture=EVERYTHING, **ends(llama)[how])
-    trace.save(tmp_path / "trace.safetensors")
-    back = Trace.load(tmp_path / "trace.safetensors")
-    assert [p.name for p in tmp_path.iterdir()] == ["trace.safetensors"]
-    for name in ("prompt", "tokens", "sampling", "vocabulary", "finish_reason", "heads"):
-        assert getattr(back, name) == getattr(trace, name), name
-    assert back.limits.max_new_tokens == trace.limits.max_new_tokens and back.limits.eos == trace.limits.eos
-    assert back.limits.context == trace.limits.context
-    torch.testing.assert_close(back.hidden, trace.hidden, rtol=0, atol=0)
-    torch.testing.assert_close(back.attention, trace.attention, rtol=0, atol=0)
-    for kept in ("tokens", "logprobs"):
-        assert (getattr(back.outputs, kept) == getattr(trace.outputs, kept)).all()
-    a, b = (replay(t, Chaos(t.prompt + t.tokens, 3, capture=EVERYTHING)) for t in (trace, back))
-    assert steps(a) == steps(b) and a.finish_reason == b.finish_reason
-
-
-def test_a_file_that_is_no_trace_is_refused(tmp_path):
-    save_file({"tokens": torch.zeros(3)}, tmp_path / "other.safetensors", metadata={"about": json.dumps({})})
-    with pytest.raises(ValueError, match="is no trace"):
-        Trace.load(tmp_path / "other.safetensors")
-    (tmp_path / "text.safetensors").write_text("nothing of the kind")
-    with pytest.raises(ValueError, match=r"text\.safetensors is no trace"):
-        Trace.load(tmp_path / "text.safetensors")
-    with pytest.raises(FileNotFoundError):
-        Trace.load(tmp_path / "none.safetensors")
-
-
-DAMAGE = {
-    "no tokens": lambda tensors, about: (tensors.pop("tokens"), about)[1],
-    "an attention row too few": lambda tensors, about: (tensors.pop("attention.0"), about)[1],
-    "a layer without a number": lambda tensors, about: (tensors.update({"hidden.x": torch.zeros(1)}), about)[1],
-    **{
-        f"no {name}": lambda tensors, about, name=name: {k: v for k, v in about.items() if k != name}
-        for name in ("prompt_length", "sampling", "vocabulary", "finish_reason", "heads", "rows", "eos")
-    },
-    "a sampling with more to it": lambda tensors, about: about | {"sampling": {"beams": 4}},
-    "a prompt of less than no token": lambda tensors, about: about | {"prompt_length": -3},
-    "no new token": lambda tensors, about: about | {"prompt_length": len(tensors["tokens"])},
-    "a token outside of the vocabulary": lambda tensors, about: (tensors["tokens"].fill_(10**6), about)[1],
-    "an output too few": lambda tensors, about: (
-        tensors.update({"outputs.tokens": tensors["outputs.tokens"][1:]}),
-        about,
-    )[1],
-    "a later format": lambda tensors, about: about | {"format": 3},
-    "a list": lambda tensors, about: [1],
-    "null": lambda tensors, about: None,
-}
-
-
-@pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_trace_is_named(llama, tmp_path, how):
-    path = tmp_path / "trace.safetensors"
-    record(llama, prompt(3, 8), max_new_tokens=4, capture=EVERYTHING).save(path)
-    with safe_open(path, "pt") as file:
-        tensors, about = {k: file.get_tensor(k) for k in file.keys()}, json.loads(file.metadata()["trace"])
-    about = DAMAGE[how](tensors, about)
-    save_file(tensors, path, metadata={"trace": json.dumps(about)})
-    with pytest.raises(ValueError, match=r"trace\.safetensors is no trace"):
-        Trace.load(path)
 
 
 class Slow(Chaos):

@@ -134,15 +134,6 @@ def test_invert_cdf_equals_a_search_in_the_running_sum(weights, uniform):
     assert p[token] > 0
 
 
-@given(st.integers(0, 10**6), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
-def test_a_temperature_near_zero_chooses_what_greedy_does(seed, position):
-    scores = logits(seed, 50)
-    best = int(scores.numpy().argmax())
-    assert choose(scores, Sampling(), position) == best
-    assert choose(scores, Sampling(temperature=1e-6, seed=seed), position) == best
-
-
 SAMPLINGS = [Sampling(), Sampling(0.7), Sampling(0.7, 0.9), Sampling(1.0, top_k=2), Sampling(1.0, 0.9, 50)]
 
 

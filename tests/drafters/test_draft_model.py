@@ -37,24 +37,18 @@ def small():
 
 def test_drafts_are_greedy_continuations_through_acceptance_and_rejection(small):
     drafter, seen = started(DraftModel(small, 4), prompt(1, 10))
-    for kept, then in ((4, 9), (0, 7), (2, 5), (4, 3), (1, 2), (0, 2)):
-        tree = drafter.propose(seen, 50)
-        assert tree.tokens == greedy(small, seen.tokens, 4) and tree.is_chain and tree.probabilities is None
-        seen.tokens += [*tree.tokens[:kept], then]
-
-
-def test_tokens_emitted_without_being_asked_are_caught_up_with(small):
-    drafter, seen = started(DraftModel(small, 3), prompt(1, 10))
-    drafter.propose(seen, 50)
-    seen.tokens += [5, 6, 7, 8, 9, 10, 11]
-    assert drafter.propose(seen, 50).tokens == greedy(small, seen.tokens, 3)
-
-
-def test_a_limit_shortens_the_draft(small):
-    drafter, seen = started(DraftModel(small, 4), prompt(1, 10))
-    assert drafter.propose(seen, 2).tokens == greedy(small, seen.tokens, 2)
-    seen.tokens.append(8)
-    assert drafter.propose(seen, 4).tokens == greedy(small, seen.tokens, 4)
+    # Also where the limit shortens a draft, and after tokens that nobody asked it for.
+    for kept, limit, *then in (
+        (4, 50, 9),
+        (0, 50, 7),
+        (2, 2, 5),
+        (4, 50, 3),
+        (1, 50, 5, 6, 7, 8, 9, 10, 11),
+        (0, 50, 2),
+    ):
+        tree = drafter.propose(seen, limit)
+        assert tree.tokens == greedy(small, seen.tokens, min(4, limit)) and tree.is_chain and tree.probabilities is None
+        seen.tokens += [*tree.tokens[:kept], *then]
 
 
 def test_sampled_drafts_carry_the_distribution_they_were_drawn_from(small):

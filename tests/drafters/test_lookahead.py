@@ -9,7 +9,6 @@ import torch
 
 from specdec_lib import Sampling, generate
 from specdec_lib.drafters import Lookahead
-from specdec_lib.drafters.lookahead import Pool
 from tests.families import build, prompt
 
 GREEDY = Sampling()
@@ -120,20 +119,6 @@ def test_a_full_match_counts_all_its_tokens_or_as_the_released_code_all_but_one(
     assert run.tokens == text[12:]
     inside = run.steps[3:-2]
     assert {len(step.tokens) for step in inside} == {5 if full else 4}
-
-
-def test_the_pool_forgets_what_was_seen_longest_ago():
-    rng, pool, known = random.Random(1), Pool(3), {}
-    for _ in range(300):
-        token, ngram = rng.randrange(3), (rng.randrange(3), rng.randrange(2))
-        pool.add(token, ngram)
-        row = known.setdefault(token, [])
-        if ngram in row:
-            row.remove(ngram)
-        elif len(row) == 3:
-            row.pop(0)
-        row.append(ngram)
-        assert all(pool.after(token) == known.get(token, []) for token in range(4))
 
 
 def test_the_text_s_own_ngrams_are_pooled_where_that_is_asked_for():

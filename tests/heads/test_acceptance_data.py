@@ -12,8 +12,8 @@ import torch
 from specdec_lib import Sampling, generate
 from specdec_lib.datastores.store_files import StoreBusy, build_lock
 from specdec_lib.decoding.sampling import distribution
-from specdec_lib.heads import acceptance_data
-from specdec_lib.heads.acceptance_data import examples, generate_data, label, load_data
+from specdec_lib.heads import acceptance_data, answers
+from specdec_lib.heads.acceptance_data import Response, examples, generate_data, label
 from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
 from tests.families import CONTEXT, build, perturbed, prompt
 
@@ -119,7 +119,9 @@ def same(a, b):
 
 
 def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_path, monkeypatch):
-    whole = generate_data(*pair, PROMPTS, tmp_path / "whole", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
+    monkeypatch.setattr(answers, "SHARD", 2)
+    options = {"sampling": HOT, "max_new_tokens": NEW, "progress": False}
+    whole = generate_data(*pair, PROMPTS, tmp_path / "whole", **options)
     one_by_one = [respond(*pair, p, replace(HOT, seed=5 + i), max_new_tokens=NEW) for i, p in enumerate(PROMPTS)]
     assert same(whole, one_by_one)
     asked = []
@@ -132,11 +134,11 @@ def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_pat
 
     monkeypatch.setattr(acceptance_data, "label", dying)
     with pytest.raises(KeyboardInterrupt):
-        generate_data(*pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
+        generate_data(*pair, PROMPTS, tmp_path / "part", **options)
     with pytest.raises(FileNotFoundError, match=r"lacks shard-00001.safetensors \(2 of 3 shards\)"):
-        load_data(tmp_path / "part", pair[1])
+        answers.load(Response, tmp_path / "part")
     del asked[:]
-    again = generate_data(*pair, PROMPTS, tmp_path / "part", HOT, max_new_tokens=NEW, shard_size=2, progress=False)
+    again = generate_data(*pair, PROMPTS, tmp_path / "part", **options)
     assert asked == PROMPTS[2:] and same(again, whole)
 
 
@@ -144,13 +146,11 @@ def test_data_of_other_models_or_settings_are_refused(pair, tmp_path):
     generate_data(*pair, PROMPTS[:1], tmp_path, max_new_tokens=2, progress=False)
     with pytest.raises(ValueError, match="holds answers with another max_new_tokens; name an empty folder"):
         generate_data(*pair, PROMPTS[:1], tmp_path, max_new_tokens=3, progress=False)
-    with pytest.raises(ValueError, match="made with another draft model"):
-        load_data(tmp_path, pair[0])
-    with pytest.raises(FileNotFoundError, match="no acceptance data in"):
-        load_data(tmp_path / "none", pair[1])
+    with pytest.raises(ValueError, match="holds answers with another draft; name an empty folder"):
+        generate_data(pair[0], pair[0], PROMPTS[:1], tmp_path, max_new_tokens=2, progress=False)
     (tmp_path / "shard-00000.safetensors").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="shard-00000.safetensors is no shard"):
-        load_data(tmp_path, pair[1])
+        generate_data(*pair, PROMPTS[:1], tmp_path, max_new_tokens=2, progress=False)
 
 
 TOO_LONG = [2 + i % 80 for i in range(CONTEXT)]
@@ -163,7 +163,6 @@ TOO_LONG = [2 + i % 80 for i in range(CONTEXT)]
         ({"prompts": []}, "no prompts"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0; expected a whole number, 1 or more"),
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
-        ({"shard_size": 0}, "shard_size is 0; expected a whole number, 1 or more"),
         ({"prompts": [[3, 4], [96]]}, "token id 96 is outside"),
         ({"prompts": [[3, 4], TOO_LONG]}, "prompt 1 has 128 tokens and the model's context is 128"),
     ],

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from specdec_lib.heads.acceptance import AcceptanceHead, Examples, weighted_loss
 from specdec_lib.heads.training import Training, divergence, evaluate, train
@@ -45,15 +44,6 @@ def test_the_head_is_blocks_a_linear_layer_and_a_sigmoid(depth, tied, sees):
         [score(s, float(c)) for s, c in zip(states(), confidence, strict=True)], expected, rtol=1e-4
     )
     assert len(head.blocks) == (min(depth, 1) if tied else depth)
-
-
-def test_one_logit_is_the_softmax_of_two():
-    two = nn.Linear(WIDTH, 2)
-    head = AcceptanceHead(WIDTH, 0)
-    with torch.no_grad():
-        head.out.weight.copy_(two.weight[1:] - two.weight[:1])
-        head.out.bias.copy_(two.bias[1:] - two.bias[:1])
-    torch.testing.assert_close(head.probability(states()), two(states()).softmax(-1)[:, 1].detach())
 
 
 def test_certain_states_score_without_overflow():

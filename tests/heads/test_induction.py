@@ -100,19 +100,3 @@ def test_fingerprint_sees_weights_and_not_the_type_they_are_loaded_in():
     assert fingerprint(rounded) == fingerprint(families.build("llama").to(torch.bfloat16).float())
     assert fingerprint(model) == fingerprint(families.build("llama"))
     assert fingerprint(model) != fingerprint(families.build("llama", seed=1))
-
-
-def test_a_run_ends_where_the_context_does(library, monkeypatch):
-    model, traces = library["llama-gqa"], []
-    prompt = [2 + i % 80 for i in range(families.CONTEXT - 6)]
-
-    def watched(*args, **kwargs):
-        traces.append(record(*args, **kwargs))
-        return traces[-1]
-
-    monkeypatch.setattr("specdec_lib.heads.induction.record", watched)
-    found = identify(model, [prompt], max_new_tokens=40, progress=False)
-    assert [(len(trace.tokens), trace.finish_reason) for trace in traces] == [(6, "context")]
-    monkeypatch.undo()
-    same = identify(model, [prompt], max_new_tokens=6, progress=False)
-    assert found.copied == same.copied and np.array_equal(found.peaks, same.peaks)

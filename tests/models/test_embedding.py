@@ -10,8 +10,6 @@ import torch
 
 from specdec_lib import datastores
 from specdec_lib.datastores import StoreError, TokenStore
-from specdec_lib.decoding.contract import LAST, Capture
-from specdec_lib.decoding.generate import record
 from specdec_lib.models.embedding import embed_store, last_states
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch
@@ -62,22 +60,6 @@ def test_an_embedded_store_holds_each_documents_own_states(library, store, famil
             close(states[mine][40:65], alone(model, tokens[25:65])[15 : len(tokens) - 26])
 
 
-def test_a_stored_state_is_the_one_a_drafter_is_shown_for_the_same_tokens(llama, store):
-    tokens = store.document(0).tolist()
-    trace = record(llama, tokens, max_new_tokens=2, eos_token_id=[], capture=Capture((LAST,)))
-    found = embed_store(llama, store, store.path.with_name("states"), window=100, dtype="float32", progress=False)
-    _, states = next(iter(found))
-    close(states[: len(tokens) - 1], trace.hidden[LAST][: len(tokens) - 1].numpy())
-
-
-def test_bfloat16_products_are_near_and_said_in_the_manifest(llama, store):
-    exact = embed_store(llama, store, store.path.with_name("a"), window=40, dtype="float32", progress=False)
-    rounded = embed_store(llama, store, store.path.with_name("b"), window=40, compute="bfloat16", progress=False)
-    ours, theirs = next(iter(rounded))[1], next(iter(exact))[1]
-    assert 0 < np.linalg.norm(ours - theirs) / np.linalg.norm(theirs) < 0.1
-    assert rounded.manifest["compute"] == "bfloat16 (torch.float32)" != exact.manifest["compute"]
-
-
 def test_a_model_with_broken_weights_is_refused_with_the_place(llama, store):
     broken = build("llama-gqa")
     with torch.no_grad():
@@ -92,7 +74,6 @@ def test_what_does_not_fit_the_model_is_refused(llama, store, tmp_path):
     wide = datastores.build_tokens(tmp_path / "wide", [[1, 2]], VOCABULARY + 1, progress=False)
     for model, tokens, options, error, says in (
         (llama, store, {"window": 1024}, ValueError, "window is 1024, the model's context 128"),
-        (llama, store, {"compute": "int4"}, ValueError, "expected one of model, bfloat16"),
         (build("llama").train(), store, {}, ValueError, "in training mode"),
         (llama, wide, {}, ValueError, "has 97 token ids, the model 96: they do not share a tokenizer"),
         (llama, tmp_path / "none", {}, StoreError, "no datastore at"),

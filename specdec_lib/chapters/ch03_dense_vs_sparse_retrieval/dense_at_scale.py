@@ -82,7 +82,7 @@ def size_counts(
     parts = {part.store.count: (size, part) for size in wanted for part in [stores.first_part(index, size)]}
     found = []
     for size, part in parts.values():
-        dense = stores.dense_index(stores.first_states(states, part), part, "cpu")
+        dense = stores.dense_index(stores.first_states(states, part), part)
         names = methods if size == wanted[-1] else smaller
         for way, recordings in recorded.items():
             looked_up = remembered(dense, recordings, NEIGHBOURS)
@@ -123,7 +123,7 @@ def alignment_counts(
         answered = stores.response_store(writer, tokenizer, asked[kind], how, answers, ANSWER).store
         order = np.random.default_rng(0).permutation(len(answered))  # the shortest prompts came first
         index = stores.document_store("answers", [answered.document(i) for i in order], tokenizer)
-        dense = stores.dense_index(stores.dense_states(target, index), index, "cpu")
+        dense = stores.dense_index(stores.dense_states(target, index), index)
         for (way, by_group), group in product(recorded.items(), asked):
             labels = {"way": way, "group": group, "prompt_aligned": group == kind, "response_aligned": response}
             labels |= {"sampling_aligned": way == written, "answers": answers}

@@ -14,7 +14,7 @@ from typing import Any
 from specdec_lib import paths
 from specdec_lib.report.display import run_context, tables
 
-PACKAGES = ("torch", "transformers", "numpy", "numba", "faiss-cpu", "faiss-gpu", "pandas", "matplotlib", "papermill")
+PACKAGES = ("torch", "transformers", "numpy", "numba", "faiss-cpu", "pandas", "matplotlib", "papermill")
 """Packages whose versions can change a result."""
 
 FILE = "provenance.json"

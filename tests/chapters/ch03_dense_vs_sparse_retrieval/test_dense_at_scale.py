@@ -26,7 +26,7 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_pa
     frame = dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, methods, store="stdlib")
     assert frame.stored.nunique() == 2 and set(frame.method) == set(methods) and set(frame.store) == {"stdlib"}
     part = stores.first_part(index, 6_000)
-    alone = stores.dense_index(stores.dense_states(model, part), part, "cpu")
+    alone = stores.dense_index(stores.dense_states(model, part), part)
     for method, make in (("DReSD", Dresd), ("DReSD, no filter", dense_at_scale.UnfilteredDresd)):
         of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
         rows = frame[(frame.method == method) & (frame.stored == part.store.count)]
