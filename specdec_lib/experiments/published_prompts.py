@@ -48,11 +48,11 @@ SETS = {
     ],
     "humaneval": [Part("humaneval", options={"style": "rest"}, sampled=_REST, first=164)],
     "humaneval-chat": [Part("humaneval", options={"style": "specdec++"}, sampled=_SPECDEC_PP, first=164)],
-    "mbpp": [Part("mbpp", 100, {"split": "test"})],
+    "mbpp": [Part("mbpp", 100)],
     "codeeditorbench": [
         Part(f"codeeditorbench/{kind}", sampled=_PLD_PLUS) for kind in ("debug", "translate", "polishment", "switch")
     ],
-    "xatu": [Part(f"xatu/{source}", 30, {"style": "pld+"}, _PLD_PLUS) for source in ("asset", "jfleg", "defacto")],
+    "xatu": [Part(f"xatu/{source}", 30, sampled=_PLD_PLUS) for source in ("asset", "jfleg", "defacto")],
     "argrewrite": [Part("argrewrite", 80, sampled=_PLD_PLUS)],
     "gsm8k": [Part("gsm8k", 100, sampled=_SPECDEC_PP, first=100)],
     "alpaca": [Part("alpaca", 100, sampled=_SPECDEC_PP, first=100)],

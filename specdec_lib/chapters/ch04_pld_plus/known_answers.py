@@ -48,8 +48,8 @@ PUBLISHED: dict[str, str] = {
 }
 
 
-def _edits(task: str, **options: Any) -> Callable[[], list[Reply]]:
-    return lambda: [Reply(p.id, "human", p.text, p.reference) for p in load_task(task, **options) if p.reference]
+def _edits(task: str) -> Callable[[], list[Reply]]:
+    return lambda: [Reply(p.id, "human", p.text, p.reference) for p in load_task(task) if p.reference]
 
 
 def _by_problem(read: Callable[[], list[Reply]]) -> Callable[[], list[Reply]]:
@@ -70,7 +70,7 @@ SETS: dict[str, Callable[[], list[Reply]]] = {
     "AlpacaEval, Vicuna-7B v1.3": lambda: alpaca_eval_replies("vicuna-7b-v1.3"),
     "AlpacaEval, Llama-2-7B-chat": lambda: alpaca_eval_replies("llama-2-7b-chat-hf"),
     "Spec-Bench summaries, human": _edits("spec-bench/summarization"),
-    "XATU, human": _edits("xatu", style="pld+"),
+    "XATU, human": _edits("xatu"),
     "JFLEG, human": _edits("jfleg"),
     "ArgRewrite, human": _edits("argrewrite"),
     "EditEval, human": _edits("editeval"),
@@ -166,6 +166,6 @@ def prompt_words() -> Iterator[dict[str, Any]]:
     """Mean words in the user's turns of the paper's five sets (its Table 9)."""
     for task, name in PUBLISHED.items():
         whole = "xatu" if name.startswith("xatu/") else name  # the paper asks for all of its sources
-        prompts = load_task(whole, **({"style": "pld+"} if whole in ("xatu", "codeeditorbench") else {}))
+        prompts = load_task(whole)
         words = [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
         yield {"task": task, "set": whole, "prompts": len(prompts), "value": sum(words) / len(words)}

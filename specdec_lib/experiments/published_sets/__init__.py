@@ -13,6 +13,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,12 @@ def _newlines(text: str) -> str:
 
 MT_BENCH = DataFile("mt_bench", "lm-sys/FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl", "Apache-2.0")
 SPEC_BENCH = DataFile("spec_bench", "hemingkx/Spec-Bench/data/spec_bench/question.jsonl", "Apache-2.0")
-MT_BENCH_CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 SPEC_BENCH_SUBSETS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+# The subset of each category: MT-Bench's are its own, and all are Spec-Bench's "mt_bench".
+_CATEGORIES = {
+    name: name for name in ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+}
+_PARTS = dict.fromkeys(_CATEGORIES, "mt_bench") | {name: name for name in SPEC_BENCH_SUBSETS[1:]}
 GSM8K = {
     split: DataFile("gsm8k", f"openai/grade-school-math/grade_school_math/data/{split}.jsonl", "MIT")
     for split in ("test", "train")
@@ -108,23 +113,8 @@ _INSTRUCTION = (
 _METAMATH = _INSTRUCTION + "### Instruction:\n{question}\n\n### Response: Let's think step by step."
 
 
-def mt_bench(root: Root, subset: str | None, style: str) -> Iterator[Prompt]:
-    """Yield the MT-Bench questions: both turns (REST, PLD+), or the first as DReSD's released ``evaluate.py`` asks it."""
-    for prompt in _questions(root, MT_BENCH, subset, {name: name for name in MT_BENCH_CATEGORIES}):
-        if style == "dresd":
-            turn, answer = f"Question: {prompt.text.strip()}\nAnswer:\n", next(iter(prompt.meta["references"]), None)
-            prompt = replace(prompt, turns=(turn,), chat=False, reference=answer or None)
-        yield prompt
-
-
-def spec_bench(root: Root, subset: str | None) -> Iterator[Prompt]:
-    """Yield the Spec-Bench questions, worded as in the file; the subset ``mt_bench`` is all of MT-Bench."""
-    parts = {name: "mt_bench" for name in MT_BENCH_CATEGORIES} | {name: name for name in SPEC_BENCH_SUBSETS[1:]}
-    yield from _questions(root, SPEC_BENCH, subset, parts)
-
-
-def _questions(root: Root, file: DataFile, subset: str | None, subsets: Mapping[str, str]) -> Iterator[Prompt]:
-    """Yield the rows of a FastChat ``question.jsonl``; ``subsets`` has the subset of each category.
+def _questions(file: DataFile, subsets: Mapping[str, str], root: Root, subset: str | None) -> Iterator[Prompt]:
+    """Yield the rows of a FastChat ``question.jsonl``, worded as there; ``subsets`` has the subset of each category.
 
     ``meta["references"]`` has one text a turn (empty where a turn has none), or every acceptable answer where
     a question of one turn has several; ``reference`` is that of the last turn, the first of several.
@@ -148,36 +138,36 @@ def _questions(root: Root, file: DataFile, subset: str | None, subsets: Mapping[
             yield Prompt(str(number), root.task, turns, reference=last or None, meta=meta)
 
 
-def gsm8k(root: Root, split: str, style: str) -> Iterator[Prompt]:
-    """Yield the GSM8K questions as SpecDec++'s released ``data/gen_dataset.py`` asks them, or alone."""
-    for number, row in enumerate(read_jsonl(root.find(GSM8K[split]))):
-        turn, answer = row.fill("{question}" if style == "question" else _METAMATH), row.text("answer")
+def gsm8k(root: Root) -> Iterator[Prompt]:
+    """Yield the GSM8K questions as SpecDec++'s released ``data/gen_dataset.py`` asks them."""
+    for number, row in enumerate(read_jsonl(root.find(GSM8K["test"]))):
+        turn, answer = row.fill(_METAMATH), row.text("answer")
         if "####" not in answer:
             raise row.bad("field 'answer' has no '####' before the final number")
-        yield Prompt(f"{split}-{number}", root.task, (turn,), reference=answer)
+        yield Prompt(f"test-{number}", root.task, (turn,), reference=answer)
 
 
-def alpaca(root: Root, source: str | None) -> Iterator[Prompt]:
+def alpaca(root: Root) -> Iterator[Prompt]:
     """Yield the Alpaca instructions, as SpecDec++'s released ``data/gen_dataset.py`` asks them."""
-    yield from _instructions(root, ALPACA, source)
+    yield from _instructions(root, ALPACA)
 
 
-def codealpaca(root: Root, style: str, source: str | None) -> Iterator[Prompt]:
+def codealpaca(root: Root) -> Iterator[Prompt]:
     """Yield the Code Alpaca instructions.
 
     DReSD's released ``evaluate.py`` leaves the record's ``input`` out, even where the instruction speaks of it.
     """
-    for prompt in _instructions(root, CODEALPACA, source):
+    for prompt in _instructions(root, CODEALPACA):
         turn = f"Question: {prompt.meta['instruction'].strip()}\nAnswer:\n"
-        yield replace(prompt, turns=(turn,), chat=False) if style == "dresd" else prompt
+        yield replace(prompt, turns=(turn,), chat=False)
 
 
-def _instructions(root: Root, files: Mapping[str, DataFile], source: str | None) -> Iterator[Prompt]:
-    """Yield the records of the file ``source``, or of the first that is there, which ``meta["source"]`` names."""
-    path = root.find(*([files[source]] if source else files.values()))
+def _instructions(root: Root, files: Mapping[str, DataFile]) -> Iterator[Prompt]:
+    """Yield the records of the first file that is there, which the ids name."""
+    path = root.find(*files.values())
     name = path.name.split(".")[0]
     for number, row in enumerate(read_records(path)):
-        meta, given = {"source": name, "instruction": row.text("instruction")}, row.text("input", empty=True)
+        meta, given = {"instruction": row.text("instruction")}, row.text("input", empty=True)
         turn = meta["instruction"] + (f"\nInput: {given}" if given.strip() else "")
         answer = row.text("output", empty=True) or None
         yield Prompt(f"{name}-{number}", root.task, (turn.strip(),), reference=answer, meta=meta)
@@ -197,12 +187,7 @@ HUMANEVALPACK = {
 QUIXBUGS = DataFile("quixbugs", f"{_OCTOPACK}/other/QuixBugs/quixbugs_python.jsonl", "MIT", True)
 EDITEVAL = DataFile("editeval", "qishenghu/CodeInstruct/edit_eval/edit_eval.jsonl", "MIT", True)
 MBPP = DataFile("mbpp", "google-research/google-research/mbpp/mbpp.jsonl", "CC BY 4.0", True)
-MBPP_SPLITS = {
-    "prompt": range(1, 11),
-    "test": range(11, 511),
-    "validation": range(511, 601),
-    "train": range(601, 975),
-}
+MBPP_TEST = range(11, 511)
 EDIT_VERSIONS = ("plus", "primary", "samples")
 EDITS = {
     "debug": (
@@ -241,37 +226,25 @@ def editeval(root: Root) -> Iterator[Prompt]:
         yield Prompt(row.text("task_id"), root.task, (turn,), reference=row.text("output"))
 
 
-def mbpp(root: Root, split: str) -> Iterator[Prompt]:
-    """Yield the MBPP problems, worded as in the set's paper (Austin et al. 2021, section 4) but without examples and marks."""
+def mbpp(root: Root) -> Iterator[Prompt]:
+    """Yield MBPP's test problems, worded as in its paper (Austin et al. 2021, section 4) but without examples and marks."""
     start = "You are an expert Python programmer, and here is your task: {text:strip} Your code should pass these tests:\n\n"
     for row in read_jsonl(root.find(MBPP)):
         number = row.typed("task_id", int, "a whole number")
-        tests = row.texts("test_list")
-        part = next((name for name, ids in MBPP_SPLITS.items() if number in ids), None)
-        if part is None:
-            raise row.bad(f"field 'task_id' is {number}; expected 1 to 974")
-        if split in ("all", part):
-            turn = _newlines(row.fill(start) + "\n".join(tests))
+        turn = _newlines(row.fill(start) + "\n".join(row.texts("test_list")))
+        if number in MBPP_TEST:
             yield Prompt(str(number), root.task, (turn,), reference=_newlines(row.text("code")))
 
 
-def codeeditorbench(root: Root, subset: str | None, style: str, version: str | None) -> Iterator[Prompt]:
-    """Yield the code editing problems of CodeEditorBench, without worked examples, which show their own answers.
-
-    Without ``version`` the first file that is there is read, which ``meta["version"]`` names.
-    """
+def codeeditorbench(root: Root, subset: str | None) -> Iterator[Prompt]:
+    """Yield the code editing problems of CodeEditorBench, without worked examples, which show their own answers."""
     for kind in [subset] if subset else EDITS:
-        files = {_edit_file(kind, one): one for one in ([version] if version else EDIT_VERSIONS)}
-        path = root.find(*files)
-        found = next(one for file, one in files.items() if path.name.startswith(file.place.split("/")[-1]))
-        instruction = _edit_instruction(root, kind)
-        if style == "pld+":
-            instruction += ' Generate only the required code enclosed in "```"'
+        path = root.find(*(_edit_file(kind, version) for version in EDIT_VERSIONS))
+        instruction = _edit_instruction(root, kind) + ' Generate only the required code enclosed in "```"'
         for number, row in enumerate(read_jsonl(path), start=1):
             question, answer = _edit_question(kind, row)
             turn = f"### Instruction:\n{instruction}\n\n### Question:\n{question}\n\n### Answer:\n"
-            meta = {"subset": kind, "version": found}
-            yield Prompt(f"{kind}-{number}", root.task, (turn,), reference=answer, meta=meta)
+            yield Prompt(f"{kind}-{number}", root.task, (turn,), reference=answer, meta={"subset": kind})
 
 
 def _edit_file(kind: str, version: str) -> DataFile:
@@ -314,13 +287,7 @@ def _bare(code: str) -> str:
 # ---- text to edit, and sources to quote ----------------------------------------------------------------------
 
 _XATU_LICENCE = "CC BY-NC 4.0; each source set has its own"
-_BY_SCRIPT = "written by its scripts/setup.py, not part of it"
 XATU = DataFile("xatu", "megagonlabs/xatu/data/xatu_release.jsonl", _XATU_LICENCE, True)
-XATU_BUILT = DataFile("xatu", "megagonlabs/xatu/data/xatu.jsonl", _XATU_LICENCE, True, note=_BY_SCRIPT)
-XATU_PROMPTS = [
-    DataFile("xatu/prompts", f"megagonlabs/xatu/prompts/{name}.txt", "BSD-3-Clause")
-    for name in ("text_editing", "text_editing_w_ref")
-]
 XATU_SOURCES = ("asset", "jfleg", "defacto", "evidence", "factedit", "fruit", "stylePTB", "wikibias", "wnc")
 _PLD_PLUS = (
     "Below is an instruction that describes a task, along with an input text. "
@@ -342,10 +309,7 @@ ARGREWRITE = {
     DataFile("argrewrite_v2", f"{_ARGREWRITE}/{where}", "CC BY 4.0 (the PLD+ paper says GNU GPL)"): suffix
     for where, suffix in (("essays/Draft1", ".txt"), ("essays/Draft2", ".txt"), ("meta-data/ExpertFeedback", ".docx"))
 }
-QUOTESUM = {
-    split: DataFile("quotesum", f"google-research-datasets/QuoteSum/v1/{split}.jsonl", "CC BY-SA 4.0")
-    for split in ("dev", "test", "train")
-}
+QUOTESUM = DataFile("quotesum", "google-research-datasets/QuoteSum/v1/dev.jsonl", "CC BY-SA 4.0")
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _QUOTE = re.compile(r"\[ (\d+) (.*?) \]")
 
@@ -353,20 +317,23 @@ Edit = tuple[str, tuple[str, ...], str]
 """What an edit of XATU is joined with: the input, every right answer, and the reference document or ``""``."""
 
 
-def xatu(root: Root, subset: str | None, style: str, instruction: str) -> list[Prompt]:
-    """Return the XATU edits whose texts are there; those of the source ``subset`` must be there.
+def xatu(root: Root, subset: str | None) -> list[Prompt]:
+    """Return the XATU edits whose texts are there, worded as in PLD+.
 
-    XATU publishes instructions; the texts come from nine other sets by ``data_source`` and ``data_index``. ASSET, JFLEG
-    and DeFacto are joined here. ``xatu.jsonl``, which the authors' ``scripts/setup.py`` writes, has all nine and is used
-    for every edit where it is there. How many edits were left out for lack of a text is logged as a warning and stands
+    XATU publishes instructions; the texts come from nine other sets by ``data_source`` and ``data_index``, of which ASSET,
+    JFLEG and DeFacto are joined here. How many edits were left out for lack of a text is logged as a warning and stands
     in ``meta["left_out"]``.
     """
-    path = root.find(XATU_BUILT, XATU)
-    templates = [(file, read_text(file)) for file in map(root.find, XATU_PROMPTS)] if style == "released" else []
-    texts = {} if path.name.startswith("xatu.jsonl") else _xatu_texts(root, subset)
+    readers = {
+        "asset": partial(_parallel, root, ASSET),
+        "jfleg": partial(_parallel, root, JFLEG),
+        "defacto": partial(_defacto, root),
+    }
+    rows = list(read_jsonl(root.find(XATU)))
+    texts = {name: readers[name]() for name in ([subset] if subset else readers)}
     prompts: list[Prompt] = []
     left_out: Counter[str] = Counter()
-    for row in read_jsonl(path):
+    for row in rows:
         source = row.one_of("data_source", XATU_SOURCES)
         if subset not in (None, source):
             continue
@@ -375,12 +342,8 @@ def xatu(root: Root, subset: str | None, style: str, instruction: str) -> list[P
             left_out[source] += 1
             continue
         given, answers, document = edit
-        wanted = row.text(f"{instruction}_grained")
-        if style == "released":
-            turn = _fill(*templates[bool(document)], {"instruction": wanted, "input": given, "reference": document})
-        else:
-            shown = f"# Reference:\n{document}\n" if document else ""
-            turn = _PLD_PLUS.format(instruction=wanted, input=given, document=shown)
+        shown = f"# Reference:\n{document}\n" if document else ""
+        turn = _PLD_PLUS.format(instruction=row.text("fine_grained"), input=given, document=shown)
         meta = {"subset": source, "input": given, "document": document, "references": answers}
         meta["explanation"] = row.get("explanation")
         prompts.append(Prompt(f"{source}-{row['data_index']}", root.task, (turn,), reference=answers[0], meta=meta))
@@ -392,20 +355,6 @@ def xatu(root: Root, subset: str | None, style: str, instruction: str) -> list[P
         text = "%s: %d of %d edits are left out, because their texts are not there: %s"
         LOG.warning(text, root.task, left_out.total(), everything, each)
     return prompts
-
-
-def _xatu_texts(root: Root, subset: str | None) -> dict[str, list[Edit | None]]:
-    """Return per source the edit of every index; None where the source withholds it."""
-    readers = {
-        "asset": (ASSET[0], lambda: _parallel(root, ASSET)),
-        "jfleg": (JFLEG[0], lambda: _parallel(root, JFLEG)),
-        "defacto": (DEFACTO, lambda: _defacto(root)),
-    }
-    if subset is not None and subset not in readers:
-        raise root.missing([XATU_BUILT], f"but the texts of {subset!r} are read from that file only.")
-    return {
-        name: read() for name, (file, read) in readers.items() if name == subset or subset is None and root.has(file)
-    }
 
 
 def _parallel(root: Root, files: Sequence[DataFile]) -> list[Edit | None]:
@@ -434,27 +383,12 @@ def _defacto(root: Root) -> list[Edit | None]:
 
 def _xatu_join(row: Record, texts: dict[str, list[Edit | None]]) -> Edit | None:
     """Return what an edit is joined with, or None if its text is not there."""
-    if "input" in row:
-        answers = (row["output"],) if isinstance(row.get("output"), str) else row.texts("output")
-        document = row.get("reference") or ""
-        return row.text("input"), answers, "\n".join(document) if isinstance(document, list) else str(document)
     index, source = row.typed("data_index", int, "a whole number"), row["data_source"]
     if source not in texts:
         return None
     if not 0 <= index < len(texts[source]):
         raise row.bad(f"field 'data_index' is {index}, but the files of {source} have {len(texts[source])} texts")
     return texts[source][index]
-
-
-def _fill(path: Path, template: str, fields: dict[str, str]) -> str:
-    """Replace each ``{{name}}`` of a template."""
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in fields:
-            raise BadRecord(f"{path}: asks for {match[0]}; expected one of {', '.join(fields)}")
-        return fields[match[1]]
-
-    return re.sub(r"\{\{(\w+)\}\}", value, template)
 
 
 def jfleg(root: Root) -> Iterator[Prompt]:
@@ -513,14 +447,14 @@ def _letter(path: Path) -> str:
     return "\n".join(lines).removeprefix("Thank you for your participation in the study.").strip()
 
 
-def quotesum(root: Root, split: str, distinct: bool) -> Iterator[Prompt]:
+def quotesum(root: Root, distinct: bool) -> Iterator[Prompt]:
     """Yield the QuoteSum questions with their sources; the reference is a person's answer without marks of quotation.
 
     Several rows ask the same question and differ in the answer: ``distinct`` yields the first of them, with every answer
     in ``meta["references"]``. ``meta["quotes"]`` has the marked spans as (number of the source, text).
     """
     questions: dict[str, Prompt] = {}
-    for row in read_jsonl(root.find(QUOTESUM[split])):
+    for row in read_jsonl(root.find(QUOTESUM)):
         qid, summary = row.text("qid"), row.text("summary")
         plain = re.sub(r" (?=[.,;:!?](?:\s|$))", "", _QUOTE.sub(r"\2", summary)).strip()
         if distinct and qid in questions:
@@ -557,19 +491,15 @@ DATASETS = {
         _by_fields({None: HUMANEVAL}, "{task_id}", _COMPLETION, "{canonical_solution}", continued="rest"),
         {"style": ("rest", "specdec++")},
     ),
-    "mt-bench": DataSet(mt_bench, {"subset": (None, *MT_BENCH_CATEGORIES), "style": ("chat", "dresd")}),
-    "spec-bench": DataSet(spec_bench, {"subset": (None, *SPEC_BENCH_SUBSETS)}),
-    "gsm8k": DataSet(gsm8k, {"split": tuple(GSM8K), "style": ("specdec++", "question")}),
-    "alpaca": DataSet(alpaca, {"source": (None, *ALPACA)}),
-    "codealpaca": DataSet(codealpaca, {"style": ("dresd", "alpaca"), "source": (None, *CODEALPACA)}),
-    "codeeditorbench": DataSet(
-        codeeditorbench, {"subset": (None, *EDITS), "style": ("pld+", "released"), "version": (None, *EDIT_VERSIONS)}
-    ),
-    "xatu": DataSet(
-        xatu, {"subset": (None, *XATU_SOURCES), "style": ("released", "pld+"), "instruction": ("fine", "coarse")}
-    ),
+    "mt-bench": DataSet(partial(_questions, MT_BENCH, _CATEGORIES), {"subset": (None, *_CATEGORIES)}),
+    "spec-bench": DataSet(partial(_questions, SPEC_BENCH, _PARTS), {"subset": (None, *SPEC_BENCH_SUBSETS)}),
+    "gsm8k": DataSet(gsm8k),
+    "alpaca": DataSet(alpaca),
+    "codealpaca": DataSet(codealpaca),
+    "codeeditorbench": DataSet(codeeditorbench, {"subset": (None, *EDITS)}),
+    "xatu": DataSet(xatu, {"subset": (None, *XATU_SOURCES[:3])}),
     "argrewrite": DataSet(argrewrite),
-    "quotesum": DataSet(quotesum, {"split": tuple(QUOTESUM), "distinct": (False, True)}),
+    "quotesum": DataSet(quotesum, {"distinct": (False, True)}),
     "humanevalpack": DataSet(
         _by_fields(HUMANEVALPACK, "{task_id}", _BUG, "{declaration}{canonical_solution}"),
         {"subset": (None, *HUMANEVALPACK)},
@@ -577,6 +507,6 @@ DATASETS = {
     "quixbugs": DataSet(_by_fields({None: QUIXBUGS}, "{name}", _PROGRAM, "{solution}")),
     "editeval": DataSet(editeval),
     "jfleg": DataSet(jfleg),
-    "mbpp": DataSet(mbpp, {"split": ("all", *MBPP_SPLITS)}),
+    "mbpp": DataSet(mbpp),
 }
 """The real sets by task name."""

@@ -100,10 +100,6 @@ class Root:
         places = ", ".join(str(place.relative_to(folder)) for file in wanted for place in file.places(folder))
         raise self.missing(wanted, f"which is not in {folder}.\nLooked for there: {places}.")
 
-    def has(self, file: DataFile) -> bool:
-        """Whether ``file`` is there. Raises MissingData if there is no root to look in."""
-        return file.find(self._folder((file,))) is not None
-
     def missing(self, wanted: Sequence[DataFile], why: str) -> MissingData:
         """Return the error "task ... needs ...," ``why``, with where each of ``wanted`` is published and where to put it."""
         names = " or ".join(file.place for file in wanted)
