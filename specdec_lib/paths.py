@@ -35,9 +35,6 @@ SMOLLM2 = DATA / "models" / "smollm2"
 PUBLISHED = DATA / "published"
 """Numbers of the papers, one CSV file a paper."""
 
-KEY_RESULTS = DATA / "results" / "cpu" / "key_results.json"
-"""What the README shows of the last default run, as ``python -m specdec_lib readme`` took it from there."""
-
 RECORDINGS = DATA / "results" / "recordings" / "smollm2.npz"
 """What SmolLM2 writes to the prompts of the book, as ``scripts/record_answers.py`` decoded it."""
 

@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import methods, paths
 from specdec_lib.datastores import SuffixIndex
+from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.runtime import Runtime
@@ -28,18 +27,6 @@ from specdec_lib.heads import induction
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead
 from specdec_lib.models.fingerprint import fingerprint
-
-
-class Narrowed:
-    """A dense index of a small model's states, searched by those of its widened form, or of the model itself: ``width`` is that
-    of the states that are searched by, whose first entries are the small model's."""
-
-    def __init__(self, index: Any, width: int):
-        self.index, self.store, self.path, self.width = index, index.store, index.path, width
-
-    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As the index's own, on the first entries of each state."""
-        return self.index.search(torch.as_tensor(states)[..., : self.index.width].float(), k)
 
 
 def companions(target: PreTrainedModel) -> Path:
@@ -109,7 +96,7 @@ class ModelPair:
         return stores.first_part(self.sparse, self.dense_tokens)
 
     @cached_property
-    def dense(self) -> Narrowed:
+    def dense(self) -> DenseIndex | ExactIndex:
         """The dense index that DReSD searches, by FAISS where it is there and by torch elsewhere."""
         part = self.dense_text
         states = stores.dense_states(self.target, part)
@@ -121,7 +108,7 @@ class ModelPair:
             index = ExactIndex(states, part.store, device=self.target.device)
         self.notes["dense search"] = index.backend
         self.notes["dense states"] = len(index)
-        return Narrowed(index, decoder_config(self.target).hidden_size)
+        return index
 
     @cached_property
     def acceptance_head(self) -> AcceptanceHead:

@@ -13,7 +13,6 @@ from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.experiments import all_cores, comparison, draft_costs, metrics, recorded_runs
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.sum_of_forwards import expected_tokens
 from tests import families
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
@@ -251,27 +250,6 @@ def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
         recorded_runs.load_pair(str(tmp_path / "a"), str(tmp_path / "b"), "cpu")
     loaded, small, _ = recorded_runs.load_pair(str(tmp_path / "a"), str(tmp_path / "a"), "cpu")
     assert loaded is not small
-
-
-def test_the_best_fixed_length_is_the_one_of_least_time(draft, recordings):
-    sweep = recorded_runs.sweep_draft_model(recordings, draft, [1, 3, 6])
-    hindsight = draft_costs.Hindsight.of(recordings, draft)
-    for times in (draft_costs.ForwardTimes(0.0, 1.0, 1.0), draft_costs.ForwardTimes(0.6, 1.0, 1.0)):
-        got = hindsight.beside(sweep, times, lambda r: True)
-        seconds = {}
-        for length, runs in sweep.items():
-            drafted = sum(step.drafted for run in runs for step in run.steps)
-            seconds[length] = times.draft * drafted + times.target * sum(len(run.steps) for run in runs)
-        tokens = sum(len(r.trace.tokens) - 1 for r in recordings)
-        assert got["best"] == min(seconds, key=seconds.get)
-        speedup, oracle = got["speedup"], got["oracle_speedup"]
-        assert speedup.value == pytest.approx(times.target * tokens / min(seconds.values()))
-        assert oracle.value >= speedup.value and got["room"].value == pytest.approx(oracle.value / speedup.value)
-        for name in ("tokens_per_forward", "oracle_tokens_per_forward", "expected", "alpha", "room"):
-            assert got[name].low <= got[name].value <= got[name].high
-        share = sum(int(agreed.sum()) for agreed in hindsight.agreement) / tokens
-        assert got["alpha"].value == pytest.approx(share)
-        assert got["expected"].value == pytest.approx(expected_tokens(share, got["best"]))
 
 
 def test_forward_times_are_medians_of_the_repeats(recordings):
